@@ -1,0 +1,2 @@
+//! hotshelf.
+fn main() {}

@@ -1,0 +1,6 @@
+//! One namespace over an SSD directory and an HDD directory (paper 003, HyCache).
+//!
+//! Knows nothing of FUSE: the front door in `mount` translates requests into calls on [`Hybrid`].
+#![forbid(unsafe_code)]
+
+pub mod report;

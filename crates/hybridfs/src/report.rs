@@ -1,0 +1,230 @@
+//! What the file system tells people: the answers behind `hotshelf status` and `hotshelf why`.
+//!
+//! Plain data, no logic. The control socket carries these as JSON and `--json` prints them unchanged,
+//! so a field is never renamed or removed without a line in the changelog. Sizes are bytes, times are
+//! seconds since 1970.
+
+use serde::{Deserialize, Serialize};
+
+/// The two places a file can live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TierName {
+    /// The small fast directory.
+    Ssd,
+    /// The big slow directory.
+    Hdd,
+}
+
+impl TierName {
+    /// The other place.
+    pub fn other(self) -> TierName {
+        match self {
+            TierName::Ssd => TierName::Hdd,
+            TierName::Hdd => TierName::Ssd,
+        }
+    }
+}
+
+impl std::fmt::Display for TierName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            TierName::Ssd => "ssd",
+            TierName::Hdd => "hdd",
+        })
+    }
+}
+
+/// One directory of the pair: its space and what happened to it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// The directory as given at mount.
+    pub directory: String,
+    /// Size of the file system it is on.
+    pub capacity_bytes: u64,
+    /// In use on that file system, whoever uses it.
+    pub used_bytes: u64,
+    /// Free for us.
+    pub free_bytes: u64,
+    /// Regular files known there so far (the background scan counts the SSD; the HDD is counted as used).
+    pub files: u64,
+    /// Why it is degraded (read-only, I/O errors), if it is.
+    pub degraded: Option<String>,
+}
+
+/// Answer to `hotshelf status MOUNTPOINT`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the daemon.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Where it is mounted.
+    pub mountpoint: String,
+    /// Seconds since the mount.
+    pub uptime_s: u64,
+    /// The fast side.
+    pub ssd: TierStatus,
+    /// The slow side.
+    pub hdd: TierStatus,
+    /// Name of the policy, or the path of its shared object.
+    pub policy: String,
+    /// When a file on the HDD is brought up: `second-touch`, `on-open`, `never`.
+    pub promotion: String,
+    /// Demotion starts above this use of the SSD, in bytes.
+    pub high_bytes: u64,
+    /// Demotion stops below this use of the SSD, in bytes.
+    pub low_bytes: u64,
+    /// Whether file data goes straight to the SSD's file system.
+    pub passthrough: bool,
+    /// Why it does not, if it does not.
+    pub passthrough_reason: Option<String>,
+    /// Opens of regular files found on the SSD.
+    pub hits: u64,
+    /// Opens of regular files found on the HDD.
+    pub misses: u64,
+    /// hits / (hits + misses), 0 when nothing was opened.
+    pub hit_ratio: f64,
+    /// Moves from HDD to SSD that finished.
+    pub promotions: u64,
+    /// Moves from SSD to HDD that finished.
+    pub demotions: u64,
+    /// Bytes moved, both ways.
+    pub moved_bytes: u64,
+    /// Moves given up because the file was in use or changed; they are tried again.
+    pub moves_dropped: u64,
+    /// Moves that failed with an error.
+    pub moves_failed: u64,
+    /// Moves waiting.
+    pub queue: u64,
+    /// Path, direction and progress of the moves running now.
+    pub running: Vec<RunningMove>,
+    /// Files held by open handles now.
+    pub open_files: u64,
+    /// Pinned paths.
+    pub pinned: Vec<String>,
+    /// Paths found on both sides that hotshelf did not put there; the SSD's is shown, the HDD's is kept.
+    pub conflicts: Vec<String>,
+    /// Whether the background scan of the SSD has ended.
+    pub scan_done: bool,
+    /// What is not as it should be, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A move in progress.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunningMove {
+    /// Path below the mount.
+    pub path: String,
+    /// Where it goes.
+    pub to: TierName,
+    /// Copied so far.
+    pub done_bytes: u64,
+    /// Size of the file.
+    pub total_bytes: u64,
+}
+
+/// Answer to `hotshelf why PATH`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Why {
+    /// Path below the mount.
+    pub path: String,
+    /// `file`, `directory`, `symlink`, ...
+    pub kind: String,
+    /// Where it lives; `None` for a directory that is on both sides.
+    pub tier: Option<TierName>,
+    /// The real path of the data.
+    pub real_path: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Times opened, as far as remembered.
+    pub opens: u64,
+    /// Last open, if remembered.
+    pub last_open_s: Option<u64>,
+    /// Place in the policy's order: 0.0 would leave the SSD next, 1.0 last; `None` on the HDD or before the scan.
+    pub rank: Option<f64>,
+    /// Pinned to the SSD, by itself or by a rule or a directory above it.
+    pub pinned: Option<String>,
+    /// The last move: when, where to, why.
+    pub last_move: Option<LastMove>,
+    /// Why it is where it is, in a sentence.
+    pub reason: String,
+    /// What would move it next, in a sentence.
+    pub next: String,
+}
+
+/// The last move of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastMove {
+    /// When.
+    pub at_s: u64,
+    /// Where to.
+    pub to: TierName,
+    /// Why, in a few words (`above the high mark`, `second touch`, `asked for`).
+    pub reason: String,
+}
+
+/// What a client of the control socket asks, one JSON object a line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum Ask {
+    /// The state of the mount.
+    Status,
+    /// Everything known of one path (relative to the mount, no leading slash, bytes as lossless percent-escapes by `escape`).
+    Why {
+        /// Path below the mount.
+        path: String,
+    },
+    /// Keep a file, or all below a directory, on the SSD.
+    Pin {
+        /// Path below the mount.
+        path: String,
+    },
+    /// Undo `Pin`.
+    Unpin {
+        /// Path below the mount.
+        path: String,
+    },
+    /// Move a file, or all files below a directory; answered by many `Progress` and one `Done` or `Failed`.
+    Migrate {
+        /// Path below the mount.
+        path: String,
+        /// Where to.
+        to: TierName,
+    },
+    /// Write the access history now; answered when it is durable.
+    Flush,
+    /// End the daemon after an orderly unmount.
+    Stop,
+}
+
+/// What the daemon answers, one JSON object a line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To `Status`.
+    Status(Box<Status>),
+    /// To `Why`.
+    Why(Box<Why>),
+    /// While `Migrate` runs.
+    Progress {
+        /// Files found so far that have to move.
+        files: u64,
+        /// Of these, moved.
+        files_done: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Of these, moved.
+        bytes_done: u64,
+    },
+    /// The thing asked for is done; a sentence for people.
+    Done {
+        /// What was done.
+        message: String,
+    },
+    /// It is not; a sentence that says what happened, to what, and what to do.
+    Failed {
+        /// The sentence.
+        message: String,
+    },
+}
