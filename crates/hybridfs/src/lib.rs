@@ -3,4 +3,8 @@
 //! Knows nothing of FUSE: the front door in `mount` translates requests into calls on [`Hybrid`].
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod persist;
 pub mod report;
+
+pub use config::{Config, Promotion, Size};

@@ -1,0 +1,62 @@
+//! How to mount a pair.
+
+use std::path::PathBuf;
+
+/// Everything `run` needs to know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the namespace appears.
+    pub mountpoint: PathBuf,
+    /// The pair and its rules.
+    pub hybrid: hybridfs::Config,
+    /// Let other users in (the kernel then checks permissions by mode and ACL).
+    pub allow_other: bool,
+    /// Threads that serve requests, at least 1.
+    pub threads: usize,
+    /// Give each thread its own copy of the FUSE device.
+    pub clone_fd: bool,
+    /// Whether file data may bypass the daemon.
+    pub passthrough: PassthroughMode,
+    /// How long the kernel may trust names and attributes, seconds.
+    pub cache_ttl_s: u64,
+    /// Mount flags.
+    pub flags: MountFlags,
+}
+
+/// Whether file data may bypass the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassthroughMode {
+    /// Where the kernel and our privileges allow it.
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// The flags mount(8) knows; FUSE's defaults are nosuid and nodev.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountFlags {
+    /// Honour set-id bits and file capabilities.
+    pub suid: bool,
+    /// Honour device nodes.
+    pub dev: bool,
+    /// Refuse to execute.
+    pub noexec: bool,
+    /// Do not update access times.
+    pub noatime: bool,
+}
+
+impl Options {
+    /// The defaults for a pair and a place.
+    pub fn new(hybrid: hybridfs::Config, mountpoint: PathBuf) -> Self {
+        Options {
+            mountpoint,
+            hybrid,
+            allow_other: false,
+            threads: 4,
+            clone_fd: false,
+            passthrough: PassthroughMode::Auto,
+            cache_ttl_s: 3600,
+            flags: MountFlags::default(),
+        }
+    }
+}
