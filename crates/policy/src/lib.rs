@@ -1,1 +1,77 @@
-//! Policies.
+//! Which file leaves the SSD next (paper 003, section IV.B).
+//!
+//! Pure bookkeeping: no I/O, no clock (times are handed in), no threads. The mover asks for a victim,
+//! the file system tells what was opened, made and removed. Built in are LRU, LFU and S3-FIFO; a user's
+//! own policy is loaded from a shared object (see [`plugin`]).
+
+mod ghost;
+mod lfu;
+mod list;
+mod lru;
+pub mod plugin;
+mod s3fifo;
+
+pub use ghost::Ghost;
+pub use lfu::Lfu;
+pub use lru::Lru;
+pub use plugin::PolicyError;
+pub use s3fifo::S3Fifo;
+
+/// A file, by the number users of the mount see.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct FileId(pub u64);
+
+/// What is remembered of one file on the SSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The file.
+    pub file: FileId,
+    /// Bytes.
+    pub size: u64,
+    /// Last open, seconds since 1970.
+    pub last_open_s: u32,
+    /// Number of opens; stops at the largest value.
+    pub opens: u16,
+}
+
+/// An order in which files leave the SSD.
+pub trait Policy: Send {
+    /// As `status` shows it.
+    fn name(&self) -> &str;
+    /// A file is on the SSD (made, promoted or found). One that is known already is only resized.
+    fn insert(&mut self, record: Record);
+    /// A file was opened. Unknown files are ignored.
+    fn touch(&mut self, file: FileId, now_s: u32);
+    /// A file has another size. Unknown files are ignored.
+    fn resize(&mut self, file: FileId, size: u64);
+    /// A file left the SSD.
+    fn remove(&mut self, file: FileId);
+    /// The next file to leave for which `usable` holds, among the first `limit`. It stays known until `remove`.
+    fn victim(&mut self, limit: usize, usable: &mut dyn FnMut(FileId) -> bool) -> Option<FileId>;
+    /// What is remembered of a file.
+    fn record(&self, file: FileId) -> Option<Record>;
+    /// An estimate of the place in the order: 0.0 leaves next, 1.0 last.
+    fn rank(&self, file: FileId) -> Option<f64>;
+    /// Files known.
+    fn len(&self) -> usize;
+    /// No file known?
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Every record, the next to leave first. Inserted in this order elsewhere, they leave in the same order.
+    fn export(&self, each: &mut dyn FnMut(Record));
+}
+
+/// The names [`by_name`] knows.
+pub const BUILT_IN: &[&str] = &["lru", "lfu", "s3-fifo"];
+
+/// A built-in policy, or one loaded from a path that ends in `.so` or has a slash in it.
+pub fn by_name(name: &str) -> Result<Box<dyn Policy>, PolicyError> {
+    match name {
+        "lru" => Ok(Box::new(Lru::new())),
+        "lfu" => Ok(Box::new(Lfu::new())),
+        "s3-fifo" => Ok(Box::new(S3Fifo::new())),
+        path if path.contains('/') || path.ends_with(".so") => Ok(Box::new(plugin::Plugin::load(path.as_ref())?)),
+        other => Err(PolicyError::Unknown { name: other.to_owned() }),
+    }
+}

@@ -1,0 +1,257 @@
+//! Changing attributes: mode, owner, size, times, extended attributes.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::names::Attr;
+use crate::number;
+use crate::open::Handle;
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::{Result, Stat, proc_path};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// User for file access.
+    pub uid: u32,
+    /// Group for file access.
+    pub gid: u32,
+    /// Process, for its supplementary groups.
+    pub pid: u32,
+}
+
+impl Caller {
+    /// May keep set-id bits on files it writes.
+    fn privileged(self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether `gid` is the caller's group or one of its supplementary groups.
+    fn in_group(self, gid: u32) -> bool {
+        self.gid == gid || supplementary_groups(self.pid).contains(&gid)
+    }
+}
+
+fn supplementary_groups(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The moment of the call.
+    Now,
+    /// Seconds and nanoseconds since 1970.
+    At(i64, u32),
+}
+
+/// The attributes to change; `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<SetTime>,
+    /// Last change of the data.
+    pub mtime: Option<SetTime>,
+}
+
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+
+impl Hybrid {
+    /// Changes attributes by number; `handle` is the open file it was asked through, if any.
+    pub fn setattr(&self, caller: Caller, ino: u64, set: &SetAttr, handle: Option<&Handle>) -> Result<Attr> {
+        self.writable()?;
+        if let Some(size) = set.size {
+            self.truncate(caller, ino, size, handle)?;
+        }
+        let gate = self.gate(ino).read();
+        for (_, file) in self.handles(ino)? {
+            apply(file.as_fd(), set)?;
+        }
+        drop(gate);
+        self.getattr(ino)
+    }
+
+    fn truncate(&self, caller: Caller, ino: u64, size: u64, handle: Option<&Handle>) -> Result<()> {
+        let gate = self.gate(ino).read();
+        let open = match handle {
+            Some(handle) => Some(handle.inode.clone()),
+            None => self.opens.lock().get(&ino).cloned(),
+        };
+        match open.as_ref().and_then(|open| Some((open, open.writable_io()?))) {
+            Some((open, io)) => {
+                rustix::fs::ftruncate(io.must_rw()?, size)?;
+                open.note_truncated(size);
+                self.drop_set_id(caller, io.tier, io.must_rw()?.as_fd())?;
+            }
+            None => {
+                let (tier, file) = self.handles(ino)?.remove(0);
+                let writable = self.tier(tier).reopen(file.as_fd(), OFlags::WRONLY)?;
+                rustix::fs::ftruncate(&writable, size)?;
+                self.drop_set_id(caller, tier, writable.as_fd())?;
+            }
+        }
+        drop(gate);
+        Ok(())
+    }
+
+    /// What the kernel leaves to us when a file with set-id bits is written by somebody unprivileged:
+    /// the bits go (path of a write, truncate or fallocate).
+    pub(crate) fn drop_set_id(&self, caller: Caller, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
+        if caller.privileged() {
+            return Ok(());
+        }
+        let stat = self.tier(tier).stat_fd(file)?;
+        let kept = without_set_id(&stat);
+        if kept != stat.mode & 0o7777 {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(kept))?;
+        }
+        Ok(())
+    }
+
+    /// The value of an extended attribute.
+    pub fn getxattr(&self, ino: u64, name: &OsStr) -> Result<Vec<u8>> {
+        if number::is_ours(name.as_bytes()) {
+            return Err(Errno::NODATA);
+        }
+        let (_, file) = self.primary_handle(ino)?;
+        crate::copy::value(&proc_path(file.as_fd()), name.as_bytes())
+    }
+
+    /// The names of the extended attributes, each ended by a zero byte.
+    pub fn listxattr(&self, ino: u64) -> Result<Vec<u8>> {
+        let (_, file) = self.primary_handle(ino)?;
+        let all = crate::copy::list(&proc_path(file.as_fd()))?;
+        let mut shown = Vec::with_capacity(all.len());
+        for name in all.split_inclusive(|byte| *byte == 0).filter(|name| !number::is_ours(name)) {
+            shown.extend_from_slice(name);
+        }
+        Ok(shown)
+    }
+
+    /// Sets an extended attribute (on both sides of a directory).
+    pub fn setxattr(&self, caller: Caller, ino: u64, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
+        self.writable()?;
+        if number::is_ours(name.as_bytes()) {
+            return Err(Errno::PERM);
+        }
+        let _gate = self.gate(ino).read();
+        for (tier, file) in self.handles(ino)? {
+            let path = proc_path(file.as_fd());
+            rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags))?;
+            if name == "system.posix_acl_access" {
+                self.drop_foreign_set_gid(caller, tier, file.as_fd())?;
+            }
+        }
+        self.acl_changed(ino, name);
+        Ok(())
+    }
+
+    /// Removes an extended attribute (on both sides of a directory).
+    pub fn removexattr(&self, ino: u64, name: &OsStr) -> Result<()> {
+        self.writable()?;
+        if number::is_ours(name.as_bytes()) {
+            return Err(Errno::NODATA);
+        }
+        let _gate = self.gate(ino).read();
+        for (_, file) in self.handles(ino)? {
+            rustix::fs::removexattr(&*proc_path(file.as_fd()), name)?;
+        }
+        self.acl_changed(ino, name);
+        Ok(())
+    }
+
+    fn acl_changed(&self, ino: u64, name: &OsStr) {
+        if name == "system.posix_acl_default" {
+            self.dirs.drop_dir(ino);
+        }
+    }
+
+    /// An ACL set by somebody outside the file's group takes the set-group-id bit, as chmod(2) does.
+    fn drop_foreign_set_gid(&self, caller: Caller, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
+        let stat = self.tier(tier).stat_fd(file)?;
+        if stat.mode & SET_GID == 0 {
+            return Ok(());
+        }
+        if caller.privileged() || caller.in_group(stat.gid) {
+            return Ok(());
+        }
+        rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(stat.mode & 0o7777 & !SET_GID))
+    }
+
+    fn primary_handle(&self, ino: u64) -> Result<(TierName, Arc<OwnedFd>)> {
+        Ok(self.handles(ino)?.remove(0))
+    }
+
+    /// Target of a symbolic link.
+    pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        let (_, file) = self.primary_handle(ino)?;
+        let target = rustix::fs::readlinkat(&*file, c"", Vec::with_capacity(256))?;
+        Ok(target.into_bytes())
+    }
+}
+
+/// The permission bits after an unprivileged write.
+fn without_set_id(stat: &Stat) -> u32 {
+    let mut mode = stat.mode & 0o7777;
+    if stat.is_file() {
+        mode &= !SET_UID;
+        if mode & 0o010 != 0 {
+            mode &= !SET_GID;
+        }
+    }
+    mode
+}
+
+/// Owner before mode: a change of owner takes set-id bits, as it does on any file system.
+fn apply(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        rustix::fs::chownat(file, c"", set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw), AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(mode) = set.mode {
+        rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(mode & 0o7777))?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let times = Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
+        crate::copy::set_times(file, &times)?;
+    }
+    Ok(())
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        Some(SetTime::At(sec, nsec)) => Timespec { tv_sec: sec, tv_nsec: i64::from(nsec) as _ },
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn set_gid_without_group_execute_is_a_lock_flag_and_stays() {
+        let file = |mode| Stat { mode: 0o100_000 | mode, ..Stat::default() };
+        assert_eq!(without_set_id(&file(0o6755)), 0o755);
+        assert_eq!(without_set_id(&file(0o2644)), 0o2644);
+        let dir = Stat { mode: 0o042_755, ..Stat::default() };
+        assert_eq!(without_set_id(&dir), 0o2755);
+    }
+}

@@ -1,0 +1,200 @@
+//! Copies a file with everything that belongs to it: holes, owner, mode, ACLs, attributes, times.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{AtFlags, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+
+use crate::number;
+use crate::tier::{Result, Stat, proc_path};
+
+/// Bytes copied between two looks at the limits.
+pub const CHUNK: usize = 1 << 20;
+
+/// Asked before every chunk: waits to keep the pace, or ends the copy by an error.
+pub type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+/// Copies the data of `source` up to `size` bytes; holes stay holes. Shares blocks where both are on one
+/// file system that can (btrfs, XFS).
+pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> Result<()> {
+    if rustix::fs::ioctl_ficlone(target, source).is_ok() {
+        return rustix::fs::ftruncate(target, size);
+    }
+    rustix::fs::ftruncate(target, size)?;
+    let mut buffer = vec![0u8; CHUNK];
+    let mut at = 0;
+    let mut unsynced = 0u64;
+    while at < size {
+        let start = match rustix::fs::seek(source, SeekFrom::Data(at)) {
+            Ok(start) if start < size => start,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => at,
+            Err(error) => return Err(error),
+        };
+        let end = rustix::fs::seek(source, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        at = start;
+        while at < end {
+            let want = (end - at).min(CHUNK as u64) as usize;
+            pace(want as u64)?;
+            let copied = range(source, target, at, &mut buffer[..want])?;
+            if copied == 0 {
+                return Ok(());
+            }
+            at += copied;
+            unsynced += copied;
+            if unsynced >= 16 * CHUNK as u64 {
+                // Bounds the dirty pages of the slow disk, so that nobody else's flush waits for ours.
+                rustix::fs::fdatasync(target)?;
+                forget_pages(source);
+                forget_pages(target);
+                unsynced = 0;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies one range through `buffer`; answers how much there was.
+pub fn range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, at: u64, buffer: &mut [u8]) -> Result<u64> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match rustix::io::pread(source, &mut buffer[have..], at + have as u64) {
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut done = 0;
+    while done < have {
+        match rustix::io::pwrite(target, &buffer[done..have], at + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(have as u64)
+}
+
+/// A mover must not push what people use out of the page cache.
+pub fn forget_pages(file: BorrowedFd<'_>) {
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+}
+
+/// Gives `target` (open with data access) owner, attributes, ACLs, mode and times of `source` (any handle).
+pub fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> Result<()> {
+    let owner = rustix::fs::Uid::from_raw(stat.uid);
+    let group = rustix::fs::Gid::from_raw(stat.gid);
+    match rustix::fs::fchown(target, Some(owner), Some(group)) {
+        // An ordinary user's own files cannot be anybody else's; nor can a file system without owners hold them.
+        Err(Errno::PERM | Errno::INVAL) if !rustix::process::geteuid().is_root() => {}
+        other => other?,
+    }
+    xattrs(source, target)?;
+    rustix::fs::fchmod(target, Mode::from_raw_mode(stat.mode & 0o7777))?;
+    rustix::fs::futimens(target, &times(stat))
+}
+
+/// The times of `stat`, to be set.
+pub fn times(stat: &Stat) -> Timestamps {
+    let spec = |(sec, nsec): (i64, u32)| Timespec { tv_sec: sec, tv_nsec: i64::from(nsec) as _ };
+    Timestamps { last_access: spec(stat.atime), last_modification: spec(stat.mtime) }
+}
+
+fn xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<()> {
+    let path = proc_path(source);
+    let names = match list(&path) {
+        Ok(names) => names,
+        Err(error) if number::unsupported(error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !number::is_ours(name)) {
+        let value = match value(&path, name) {
+            Ok(value) => value,
+            // Gone since it was listed, or not ours to read (trusted.* as an ordinary user).
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => continue,
+            Err(error) => return Err(error),
+        };
+        match rustix::fs::fsetxattr(target, name, &value, XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
+            // A label of a security module that is not the user's business.
+            Err(error) if number::unsupported(error) && name.starts_with(b"security.") => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The names of all extended attributes, each ended by a zero byte.
+pub fn list(path: &str) -> Result<Vec<u8>> {
+    grown(|buffer| rustix::fs::listxattr(path, buffer))
+}
+
+/// The value of one extended attribute.
+pub fn value(path: &str, name: &[u8]) -> Result<Vec<u8>> {
+    grown(|buffer| rustix::fs::getxattr(path, name, buffer))
+}
+
+/// Calls with bigger buffers until the answer fits (64 KiB is the kernel's limit).
+fn grown(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    for size in [512, 1 << 16] {
+        let mut buffer = vec![0u8; size];
+        match call(&mut buffer) {
+            Ok(len) => {
+                buffer.truncate(len);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::RANGE)
+}
+
+/// Sets the times of whatever a handle names, a symbolic link included.
+pub fn set_times(file: BorrowedFd<'_>, times: &Timestamps) -> Result<()> {
+    match rustix::fs::utimensat(file, c"", times, AtFlags::EMPTY_PATH) {
+        Err(Errno::INVAL | Errno::NOENT) => rustix::fs::utimensat(rustix::fs::CWD, &*proc_path(file), times, AtFlags::empty()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn holes_times_and_attributes_come_along() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut source = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(dir.path().join("a")).expect("a");
+        source.write_all(b"head").expect("written");
+        source.write_all_at(b"tail", 3 << 20).expect("written");
+        let mode = std::fs::Permissions::from_mode(0o640);
+        source.set_permissions(mode).expect("mode");
+        let target = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(dir.path().join("b")).expect("b");
+        let meta = source.metadata().expect("stat");
+        data(source.as_fd(), target.as_fd(), meta.len(), &mut |_| Ok(())).expect("copied");
+        let stat = Stat {
+            mode: meta.mode(),
+            uid: meta.uid(),
+            gid: meta.gid(),
+            atime: (1_000_000, 5),
+            mtime: (2_000_000, 7),
+            ..Stat::default()
+        };
+        attributes(source.as_fd(), target.as_fd(), &stat).expect("dressed");
+        let copy = target.metadata().expect("stat");
+        assert_eq!((copy.len(), copy.mode()), (meta.len(), meta.mode()));
+        assert_eq!((copy.mtime(), copy.mtime_nsec(), copy.atime()), (2_000_000, 7, 1_000_000));
+        assert!(copy.blocks() <= meta.blocks() + 16, "{} {}", copy.blocks(), meta.blocks());
+        let mut tail = [0u8; 4];
+        target.read_exact_at(&mut tail, 3 << 20).expect("read");
+        assert_eq!(&tail, b"tail");
+    }
+}

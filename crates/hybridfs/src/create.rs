@@ -1,0 +1,200 @@
+//! New names: files, directories, links and special files.
+//!
+//! What is new goes to the SSD; to the HDD when a rule says so or the SSD is full or cannot be written.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use crate::attrs::Caller;
+use crate::dirs::Dir;
+use crate::names::Attr;
+use crate::nodes::Kind;
+use crate::number::ROOT;
+use crate::open::{Handle, Io, OpenInode};
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::{HIDDEN, Result, Stat, proc_path, valid_name};
+
+/// What to make.
+#[derive(Clone, Copy, Debug)]
+pub enum Make<'a> {
+    /// A directory with these permission bits.
+    Directory(u32),
+    /// A file, pipe, socket or device: type and permission bits, device number.
+    Node(u32, u64),
+    /// A symbolic link to this target.
+    Symlink(&'a OsStr),
+}
+
+impl Hybrid {
+    /// Makes a directory, special file or symbolic link; adds a reference like a lookup.
+    pub fn make(&self, caller: Caller, parent: u64, name: &OsStr, what: Make<'_>, umask: u32) -> Result<Attr> {
+        self.may_create(parent, name)?;
+        let (tier, stat) = self.on_a_tier(parent, name, |dir, tier| {
+            let fd = dir.must(tier)?;
+            let masked = |mode: u32| if dir.has_default_acl(tier) { mode } else { mode & !umask };
+            let wanted = match what {
+                Make::Directory(mode) => {
+                    let mode = masked(mode & 0o7777);
+                    rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(mode))?;
+                    mode
+                }
+                Make::Node(mode, rdev) => {
+                    let bits = masked(mode & 0o7777);
+                    let kind = match FileType::from_raw_mode(mode) {
+                        FileType::Unknown => FileType::RegularFile,
+                        kind => kind,
+                    };
+                    rustix::fs::mknodat(fd, name, kind, Mode::from_raw_mode(bits), rdev)?;
+                    bits
+                }
+                Make::Symlink(target) => {
+                    rustix::fs::symlinkat(target, fd, name)?;
+                    0o777
+                }
+            };
+            self.own_name(caller, dir, tier, name, wanted)
+        })?;
+        Ok(self.made(parent, name, tier, stat))
+    }
+
+    /// Makes and opens a regular file; an existing one is opened unless `exclusive`.
+    pub fn create(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        exclusive: bool,
+    ) -> Result<(Attr, Handle)> {
+        self.may_create(parent, name)?;
+        let made = self.on_a_tier(parent, name, |dir, tier| {
+            let masked = if dir.has_default_acl(tier) { mode } else { mode & !umask };
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+            let file = rustix::fs::openat(dir.must(tier)?, name, flags, Mode::from_raw_mode(masked & 0o7777))?;
+            let stat = self.own_file(caller, dir, tier, &file, masked)?;
+            Ok((file, stat))
+        });
+        match made {
+            Ok((tier, (file, stat))) => Ok(self.opened_new(caller, parent, name, tier, file, stat)),
+            Err(Errno::EXIST) if !exclusive => {
+                let attr = self.lookup(parent, name)?;
+                match self.open(caller, attr.ino, true, true) {
+                    Ok(handle) => Ok((attr, handle)),
+                    Err(error) => {
+                        self.forget(attr.ino, 1);
+                        Err(error)
+                    }
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn opened_new(&self, caller: Caller, parent: u64, name: &OsStr, tier: TierName, file: OwnedFd, stat: Stat) -> (Attr, Handle) {
+        let attr = self.made(parent, name, tier, stat);
+        let io = Io { tier, rd: None, rw: Some(Arc::new(file)), wr: None };
+        let inode = Arc::new(OpenInode::new(attr.ino, io));
+        let handle = self.register(inode, true, caller);
+        (Attr { unsettled: true, ..attr }, handle)
+    }
+
+    /// Gives a file another name, on the side where it is.
+    pub fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Attr> {
+        self.may_create(parent, name)?;
+        let _gate = self.gate(ino).read_recursive();
+        self.cancel_duplicate(ino);
+        let (tier, file) = self.handles(ino)?.remove(0);
+        if self.tier(tier).stat_fd(file.as_fd())?.nlink == 0 {
+            return Err(Errno::NOENT);
+        }
+        let dir = self.ensure_dir(parent, tier)?;
+        rustix::fs::linkat(rustix::fs::CWD, &*proc_path(file.as_fd()), dir.must(tier)?, name, AtFlags::SYMLINK_FOLLOW)?;
+        let stat = self.tier(tier).stat(dir.must(tier)?, name)?;
+        let found = self.found_on(tier, &dir, name, stat);
+        self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+        Ok(self.attr_of(&found))
+    }
+
+    fn may_create(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.writable()?;
+        valid_name(name)?;
+        if parent == ROOT && name.as_bytes() == HIDDEN.as_bytes() {
+            return Err(Errno::PERM);
+        }
+        Ok(())
+    }
+
+    /// Tries the side where a new file belongs, then the other when the first is full or broken.
+    fn on_a_tier<T>(&self, parent: u64, name: &OsStr, mut make: impl FnMut(&Dir, TierName) -> Result<T>) -> Result<(TierName, T)> {
+        let first = self.tier_for_new(parent, name);
+        let mut attempt = |tier: TierName| self.ensure_dir(parent, tier).and_then(|dir| make(&dir, tier));
+        match attempt(first) {
+            Ok(made) => Ok((first, made)),
+            Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)) => {
+                self.note_failure(first, error);
+                let second = first.other();
+                // The first side's error is the one that tells what is wrong when both refuse.
+                attempt(second).map(|made| (second, made)).map_err(|other| if other == Errno::EXIST { other } else { error })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn made(&self, parent: u64, name: &OsStr, tier: TierName, stat: Stat) -> Attr {
+        let ino = crate::number::natural(tier, &stat);
+        let mut backing = [0, 0];
+        backing[tier as usize] = stat.ino;
+        let kind = crate::names::kind_of(&stat);
+        self.nodes.see(ino, parent, name, backing, kind, 1);
+        if kind == Kind::Regular && tier == TierName::Ssd {
+            self.remember_new(ino, stat.size);
+        }
+        Attr { ino, stat, unsettled: false }
+    }
+
+    /// A new file belongs to the caller; its group is the directory's under set-group-id.
+    fn own_file(&self, caller: Caller, dir: &Dir, tier: TierName, file: &OwnedFd, mode: u32) -> Result<Stat> {
+        let stat = self.tier(tier).stat_fd(file.as_fd())?;
+        let Some((uid, gid)) = self.other_owner(caller, dir, tier, &stat)? else { return Ok(stat) };
+        rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        if mode & 0o6000 != 0 {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777))?;
+        }
+        self.tier(tier).stat_fd(file.as_fd())
+    }
+
+    fn own_name(&self, caller: Caller, dir: &Dir, tier: TierName, name: &OsStr, mode: u32) -> Result<Stat> {
+        let fd: BorrowedFd<'_> = dir.must(tier)?;
+        let stat = self.tier(tier).stat(fd, name)?;
+        let Some((uid, gid)) = self.other_owner(caller, dir, tier, &stat)? else { return Ok(stat) };
+        let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        rustix::fs::chownat(fd, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)?;
+        if mode & 0o6000 != 0 && !stat.is_dir() && stat.kind() != FileType::Symlink {
+            let file = self.tier(tier).open_at(fd, name, crate::tier::NAME_ONLY)?;
+            rustix::fs::chmod(&*proc_path(file.as_fd()), Mode::from_raw_mode(mode & 0o7777))?;
+        }
+        self.tier(tier).stat(fd, name)
+    }
+
+    /// The owner a new file must get, if it does not have it already and we may give it.
+    fn other_owner(&self, caller: Caller, dir: &Dir, tier: TierName, stat: &Stat) -> Result<Option<(u32, u32)>> {
+        if !self.privileged {
+            return Ok(None);
+        }
+        let mut gid = caller.gid;
+        if stat.gid != gid {
+            let parent = self.tier(tier).stat_fd(dir.must(tier)?)?;
+            if parent.mode & 0o2000 != 0 {
+                gid = parent.gid;
+            }
+        }
+        Ok(((stat.uid, stat.gid) != (caller.uid, gid)).then_some((caller.uid, gid)))
+    }
+}

@@ -1,0 +1,115 @@
+//! Open directories: one handle per side, kept for a while.
+//!
+//! Everything below a directory is reached relative to these handles, so a renamed directory keeps
+//! working and no path is ever built.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::report::TierName;
+use crate::tier::Result;
+
+/// One directory, open on the sides where it exists.
+#[derive(Debug)]
+pub struct Dir {
+    /// Its number.
+    pub ino: u64,
+    /// Name-only handles, SSD and HDD.
+    pub sides: [Option<OwnedFd>; 2],
+    default_acl: AtomicU8,
+}
+
+impl Dir {
+    /// A directory open on the given sides.
+    pub fn new(ino: u64, sides: [Option<OwnedFd>; 2]) -> Arc<Dir> {
+        Arc::new(Dir { ino, sides, default_acl: AtomicU8::new(0) })
+    }
+
+    /// The handle on a side, if the directory exists there.
+    pub fn on(&self, tier: TierName) -> Option<BorrowedFd<'_>> {
+        self.sides[tier as usize].as_ref().map(AsFd::as_fd)
+    }
+
+    /// The handle on a side; a directory that was there is gone behind our back.
+    pub fn must(&self, tier: TierName) -> Result<BorrowedFd<'_>> {
+        self.on(tier).ok_or(Errno::STALE)
+    }
+
+    /// The side whose attributes count: the SSD's where both exist.
+    pub fn primary(&self) -> Result<(TierName, BorrowedFd<'_>)> {
+        if let Some(fd) = self.on(TierName::Ssd) {
+            return Ok((TierName::Ssd, fd));
+        }
+        self.must(TierName::Hdd).map(|fd| (TierName::Hdd, fd))
+    }
+
+    /// Whether new files inherit an ACL here; asked once (a change of the ACL drops this handle).
+    pub fn has_default_acl(&self, tier: TierName) -> bool {
+        match self.default_acl.load(Ordering::Relaxed) {
+            1 => return false,
+            2 => return true,
+            _ => {}
+        }
+        let Some(fd) = self.on(tier) else { return false };
+        let path = crate::tier::proc_path(fd);
+        let has = rustix::fs::getxattr_query(&*path, "system.posix_acl_default").is_ok();
+        self.default_acl.store(if has { 2 } else { 1 }, Ordering::Relaxed);
+        has
+    }
+}
+
+/// The most recently used directories.
+#[derive(Debug)]
+pub struct DirCache {
+    inner: Mutex<Inner>,
+    capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    map: HashMap<u64, (Arc<Dir>, u64)>,
+    tick: u64,
+}
+
+impl DirCache {
+    /// Keeps up to `capacity` directories (two handles each).
+    pub fn new(capacity: usize) -> DirCache {
+        DirCache { inner: Mutex::new(Inner::default()), capacity }
+    }
+
+    /// A directory that is open already.
+    pub fn get(&self, ino: u64) -> Option<Arc<Dir>> {
+        let mut inner = self.inner.lock();
+        inner.tick += 1;
+        let tick = inner.tick;
+        inner.map.get_mut(&ino).map(|(dir, used)| {
+            *used = tick;
+            dir.clone()
+        })
+    }
+
+    /// Keeps a directory, letting the longest unused eighth go when full.
+    pub fn put(&self, dir: Arc<Dir>) {
+        let mut inner = self.inner.lock();
+        inner.tick += 1;
+        let tick = inner.tick;
+        inner.map.insert(dir.ino, (dir, tick));
+        if inner.map.len() > self.capacity {
+            let mut ages: Vec<u64> = inner.map.values().map(|(_, used)| *used).collect();
+            let eighth = ages.len() / 8;
+            let (_, limit, _) = ages.select_nth_unstable(eighth);
+            let limit = *limit;
+            inner.map.retain(|_, (_, used)| *used > limit);
+        }
+    }
+
+    /// Forgets a directory: removed, or its sides or ACL changed.
+    pub fn drop_dir(&self, ino: u64) {
+        self.inner.lock().map.remove(&ino);
+    }
+}

@@ -1,0 +1,370 @@
+//! Open files: opening, reading, writing, and what happens when the SSD is full.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::attrs::Caller;
+use crate::names::Attr;
+use crate::nodes::Kind;
+use crate::open::{Handle, Io, OpenInode};
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::Result;
+
+/// How a write went.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Written {
+    /// So many bytes are written.
+    Done(usize),
+    /// The side is full: ask again by [`Hybrid::write_waiting`], which may take long.
+    Full,
+}
+
+/// A file smaller than this is written through us, so that it can still go to the HDD when it grows.
+const BYPASS_WRITE_MIN: u64 = 4 << 20;
+
+impl Hybrid {
+    /// Opens a regular file. The kernel has checked that the caller may.
+    pub fn open(&self, caller: Caller, ino: u64, read: bool, write: bool) -> Result<Handle> {
+        if write {
+            self.writable()?;
+        }
+        let _gate = self.gate(ino).read_recursive();
+        if let Some(inode) = self.open_again(ino, read, write)? {
+            return Ok(Handle { inode, write, caller });
+        }
+        let io = self.open_io(ino, read, write)?;
+        self.touched(ino, io.tier);
+        Ok(self.register(Arc::new(OpenInode::new(ino, io)), write, caller))
+    }
+
+    /// Another open of a file that is open: the descriptors are shared, and completed if need be.
+    fn open_again(&self, ino: u64, read: bool, write: bool) -> Result<Option<Arc<OpenInode>>> {
+        let Some(inode) = self.opens.lock().get(&ino).cloned() else { return Ok(None) };
+        let tier = {
+            let mut io = inode.io.write();
+            let (can_read, can_write) = (io.must_rd().is_ok(), io.must_rw().is_ok());
+            if read && !can_read || write && !can_write {
+                let any = io.any().clone();
+                let more = self.access(read || can_read, write || can_write, |flags| self.tier(io.tier).reopen(any.as_fd(), flags));
+                let more = more?;
+                io.rd = more.rd.or(io.rd.take());
+                io.rw = more.rw.or(io.rw.take());
+                io.wr = more.wr.or(io.wr.take());
+            }
+            io.tier
+        };
+        if !self.count_open(&inode, write) {
+            return Ok(None);
+        }
+        self.touched(ino, tier);
+        Ok(Some(inode))
+    }
+
+    /// Opens with the access asked for; for writing also for reading where that is allowed.
+    fn access(&self, read: bool, write: bool, open: impl Fn(OFlags) -> Result<OwnedFd>) -> Result<Io> {
+        let mut io = Io { tier: TierName::Ssd, rd: None, rw: None, wr: None };
+        if !write {
+            io.rd = Some(Arc::new(open(OFlags::RDONLY)?));
+            return Ok(io);
+        }
+        match open(OFlags::RDWR) {
+            Ok(file) => io.rw = Some(Arc::new(file)),
+            Err(Errno::ACCESS) if !read => io.wr = Some(Arc::new(open(OFlags::WRONLY)?)),
+            Err(error) => return Err(error),
+        }
+        Ok(io)
+    }
+
+    fn open_io(&self, ino: u64, read: bool, write: bool) -> Result<Io> {
+        if let Some((tier, file)) = self.held.lock().get(&ino).cloned() {
+            let io = self.access(read, write, |flags| self.tier(tier).reopen(file.as_fd(), flags))?;
+            return Ok(Io { tier, ..io });
+        }
+        for _ in 0..8 {
+            let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
+            if place.kind != Kind::Regular {
+                return Err(if place.kind == Kind::Directory { Errno::ISDIR } else { Errno::NXIO });
+            }
+            let tier = place.tier();
+            let opened = self.dir(place.parent).and_then(|dir| {
+                let fd = dir.must(tier)?;
+                self.access(read, write, |flags| self.tier(tier).open_at(fd, &place.name, flags | OFlags::NONBLOCK))
+            });
+            match opened {
+                Ok(io) if Some(self.tier(tier).stat_fd(io.any().as_fd())?.ino) == place.on(tier) => {
+                    return Ok(Io { tier, ..io });
+                }
+                Ok(_) | Err(Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR) => {}
+                Err(error) => return Err(error),
+            }
+            self.refind(ino)?;
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Enters a freshly opened file; if somebody was faster, joins it.
+    pub(crate) fn register(&self, fresh: Arc<OpenInode>, write: bool, caller: Caller) -> Handle {
+        let mut opens = self.opens.lock();
+        let inode = match opens.get(&fresh.ino) {
+            Some(other) => {
+                let mut io = other.io.write();
+                let mut mine = fresh.io.write();
+                io.rd = io.rd.take().or(mine.rd.take());
+                io.rw = io.rw.take().or(mine.rw.take());
+                io.wr = io.wr.take().or(mine.wr.take());
+                drop(io);
+                other.clone()
+            }
+            None => {
+                opens.insert(fresh.ino, fresh.clone());
+                fresh
+            }
+        };
+        inode.handles.fetch_add(1, Ordering::Relaxed);
+        inode.writers.fetch_add(u32::from(write), Ordering::Relaxed);
+        Handle { inode, write, caller }
+    }
+
+    fn count_open(&self, inode: &Arc<OpenInode>, write: bool) -> bool {
+        let opens = self.opens.lock();
+        if !opens.get(&inode.ino).is_some_and(|current| Arc::ptr_eq(current, inode)) {
+            return false;
+        }
+        inode.handles.fetch_add(1, Ordering::Relaxed);
+        inode.writers.fetch_add(u32::from(write), Ordering::Relaxed);
+        true
+    }
+
+    /// Ends an open. The last one lets waiting moves of the file go on.
+    pub fn release(&self, handle: &Handle) {
+        let inode = &handle.inode;
+        let last = {
+            let mut opens = self.opens.lock();
+            inode.writers.fetch_sub(u32::from(handle.write), Ordering::Relaxed);
+            let last = inode.handles.fetch_sub(1, Ordering::Relaxed) == 1;
+            if last {
+                opens.remove(&inode.ino);
+            }
+            last
+        };
+        if handle.write
+            && let (tier, file) = inode.any_fd()
+            && let Ok(stat) = self.tier(tier).stat_fd(file.as_fd())
+        {
+            self.resized(inode.ino, tier, &stat);
+        }
+        if last {
+            self.closed(inode.ino);
+        }
+    }
+
+    /// Whether somebody has the file open for writing.
+    pub fn has_writers(&self, ino: u64) -> bool {
+        let opens = self.opens.lock();
+        opens.get(&ino).is_some_and(|open| open.writers.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Attributes through an open file.
+    pub fn handle_attr(&self, handle: &Handle) -> Result<Attr> {
+        let (tier, file) = handle.inode.any_fd();
+        let stat = self.tier(tier).stat_fd(file.as_fd())?;
+        Ok(Attr { ino: handle.inode.ino, stat, unsettled: self.has_writers(handle.inode.ino) })
+    }
+
+    /// Whether the data of this open may bypass us.
+    ///
+    /// Reads of files on the SSD always; writes only to a file that is no newcomer while there is room
+    /// for it to grow: the kernel gives a bypassing writer ENOSPC without asking us.
+    pub fn may_bypass(&self, handle: &Handle) -> bool {
+        let (tier, file) = handle.inode.any_fd();
+        if tier != TierName::Ssd {
+            return false;
+        }
+        if !handle.write {
+            return true;
+        }
+        let Ok(stat) = self.tier(tier).stat_fd(file.as_fd()) else { return false };
+        let room = self.space.room_below_high();
+        let set_id = stat.mode & 0o6000 != 0;
+        !set_id && stat.size >= BYPASS_WRITE_MIN && room >= (stat.size / 4).max(self.space.reserve())
+    }
+
+    /// Reads at `at` into `buffer`; less only at the end of the file. `wait: false` answers EAGAIN instead
+    /// of waiting for a slow disk.
+    pub fn read(&self, handle: &Handle, at: u64, buffer: &mut [u8], wait: bool) -> Result<usize> {
+        let io = handle.inode.io.read();
+        let file = io.must_rd()?;
+        let mut have = 0;
+        while have < buffer.len() {
+            let rest = &mut buffer[have..];
+            let offset = at + have as u64;
+            let got = if wait || io.tier == TierName::Ssd {
+                rustix::io::pread(file, &mut *rest, offset)
+            } else {
+                rustix::io::preadv2(file, &mut [IoSliceMut::new(rest)], offset, ReadWriteFlags::NOWAIT)
+            };
+            match got {
+                Ok(0) => break,
+                Ok(n) => have += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) if !wait => return Err(Errno::AGAIN),
+                Err(error) => {
+                    if error != Errno::AGAIN {
+                        self.note_failure(io.tier, error);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(have)
+    }
+
+    /// Writes at `at`. `kill_set_id`: the kernel leaves it to us to take set-id bits.
+    pub fn write(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill_set_id: bool) -> Result<Written> {
+        let inode = &handle.inode;
+        let io = inode.io.read();
+        if io.tier == TierName::Ssd && self.space.tight() && !self.overwrites(&io, at, data.len())? {
+            return Ok(Written::Full);
+        }
+        match self.write_io(inode, &io, at, data, flags) {
+            Ok(n) => {
+                if kill_set_id {
+                    self.drop_set_id(Caller { uid: u32::MAX, ..handle.caller }, io.tier, io.must_rw()?.as_fd())?;
+                }
+                Ok(Written::Done(n))
+            }
+            Err(Errno::NOSPC | Errno::DQUOT) => Ok(Written::Full),
+            Err(error) => {
+                self.note_failure(io.tier, error);
+                Err(error)
+            }
+        }
+    }
+
+    fn write_io(&self, inode: &OpenInode, io: &Io, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<usize> {
+        let file = io.must_rw()?;
+        let mut done = 0;
+        let outcome = loop {
+            if done == data.len() {
+                break Ok(());
+            }
+            let offset = at + done as u64;
+            let wrote = if flags.is_empty() {
+                rustix::io::pwrite(file, &data[done..], offset)
+            } else {
+                rustix::io::pwritev2(file, &[IoSlice::new(&data[done..])], offset, flags)
+            };
+            match wrote {
+                Ok(0) => break Err(Errno::IO),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        if done > 0 {
+            inode.note_written(at, done as u64);
+            self.space.wrote(io.tier, done as u64);
+        }
+        match outcome {
+            // What was written before the disk was full is written again with the rest.
+            Err(error) => Err(error),
+            Ok(()) => Ok(done),
+        }
+    }
+
+    /// A write inside the file takes no new space, but for holes, which the file system will report.
+    fn overwrites(&self, io: &Io, at: u64, len: usize) -> Result<bool> {
+        let stat = self.tier(io.tier).stat_fd(io.any().as_fd())?;
+        Ok(at + len as u64 <= stat.size && stat.blocks * 512 >= stat.size)
+    }
+
+    /// Writes although the side is full: waits for files to leave the SSD, or takes this one to the HDD.
+    pub fn write_waiting(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: bool) -> Result<usize> {
+        for _ in 0..64 {
+            if let Err(error) = self.make_room(handle, data.len() as u64) {
+                // What is kept in reserve is for this: better than an error while there is any room.
+                let io = handle.inode.io.read();
+                return self.write_io(&handle.inode, &io, at, data, flags).map_err(|_| error);
+            }
+            if let Written::Done(n) = self.write(handle, at, data, flags, kill)? {
+                return Ok(n);
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Reserves or frees space; may wait like [`Hybrid::write_waiting`].
+    pub fn fallocate(&self, handle: &Handle, mode: u32, at: u64, len: u64) -> Result<()> {
+        self.writable()?;
+        for attempt in 0.. {
+            let gate = self.gate(handle.inode.ino).read_recursive();
+            let io = handle.inode.io.read();
+            let file = io.must_rw()?;
+            // Reserving takes the space at once, so a full SSD is known before it is full.
+            let takes = mode & (FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE).bits() == 0;
+            let fits = !takes || io.tier == TierName::Hdd || self.space.fits_ssd(len) || attempt > 0;
+            let done = if fits { rustix::fs::fallocate(file, FallocateFlags::from_bits_retain(mode), at, len) } else { Err(Errno::NOSPC) };
+            match done {
+                Err(Errno::NOSPC | Errno::DQUOT) if attempt < 4 => {}
+                Ok(()) => {
+                    handle.inode.note_truncated(0);
+                    self.space.wrote(io.tier, if takes { len } else { 0 });
+                    return self.drop_set_id(handle.caller, io.tier, file.as_fd());
+                }
+                Err(error) => return Err(error),
+            }
+            drop(io);
+            drop(gate);
+            self.make_room(handle, len)?;
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Finds data or holes.
+    pub fn seek(&self, handle: &Handle, at: u64, hole: bool) -> Result<u64> {
+        let io = handle.inode.io.read();
+        let whence = if hole { rustix::fs::SeekFrom::Hole(at) } else { rustix::fs::SeekFrom::Data(at) };
+        rustix::fs::seek(io.any(), whence)
+    }
+
+    /// Copies a range between open files inside one file system; EXDEV lets the kernel copy by itself.
+    pub fn copy_range(&self, source: &Handle, from: u64, target: &Handle, to: u64, len: usize) -> Result<usize> {
+        self.writable()?;
+        let file = source.inode.io.read().must_rd()?.clone();
+        let io = target.inode.io.read();
+        let (mut from, mut at) = (from, to);
+        if io.tier == TierName::Ssd && !self.space.fits_ssd(len as u64) {
+            return Err(Errno::XDEV);
+        }
+        let copied = rustix::fs::copy_file_range(&*file, Some(&mut from), &**io.must_rw()?, Some(&mut at), len);
+        let copied = copied.map_err(|error| if error == Errno::NOSPC { Errno::XDEV } else { error })?;
+        target.inode.note_written(to, copied as u64);
+        self.space.wrote(io.tier, copied as u64);
+        self.drop_set_id(target.caller, io.tier, io.must_rw()?.as_fd())?;
+        Ok(copied)
+    }
+
+    /// Makes an open file durable.
+    pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        let io = handle.inode.io.read();
+        let synced = if data_only { rustix::fs::fdatasync(io.any()) } else { rustix::fs::fsync(io.any()) };
+        synced.inspect_err(|error| self.note_failure(io.tier, *error))
+    }
+
+    /// Makes the names in a directory durable, on both sides.
+    pub fn fsync_dir(&self, ino: u64) -> Result<()> {
+        let dir = self.dir(ino)?;
+        for tier in [TierName::Ssd, TierName::Hdd] {
+            if let Some(fd) = dir.on(tier) {
+                self.tier(tier).sync_dir(fd)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Listing directories: the union of both sides, as it was when the listing began.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use crate::dirs::Dir;
+use crate::names::{Attr, Found};
+use crate::nodes::Kind;
+use crate::number::ROOT;
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::{HIDDEN, Result};
+
+/// One name of a listing.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The name.
+    pub name: Box<[u8]>,
+    /// What the directory says it is.
+    pub kind: FileType,
+    /// The side it was found on; a directory on both is listed once, for the SSD.
+    pub tier: TierName,
+    both: bool,
+}
+
+/// An open directory being listed. Positions are stable until it is rewound.
+#[derive(Debug)]
+pub struct Listing {
+    /// The directory.
+    pub dir: Arc<Dir>,
+    entries: Mutex<Option<Arc<Vec<Entry>>>>,
+}
+
+impl Hybrid {
+    /// Opens a directory for listing.
+    pub fn open_listing(&self, ino: u64) -> Result<Listing> {
+        Ok(Listing { dir: self.dir(ino)?, entries: Mutex::new(None) })
+    }
+
+    /// The entries; read anew when `rewind`.
+    pub fn entries(&self, listing: &Listing, rewind: bool) -> Result<Arc<Vec<Entry>>> {
+        let mut cached = listing.entries.lock();
+        match &*cached {
+            Some(entries) if !rewind => Ok(entries.clone()),
+            _ => {
+                // The directory may have got its other half since it was opened.
+                let dir = self.dir(listing.dir.ino).unwrap_or_else(|_| listing.dir.clone());
+                let entries = Arc::new(self.union(&dir)?);
+                *cached = Some(entries.clone());
+                Ok(entries)
+            }
+        }
+    }
+
+    fn union(&self, dir: &Dir) -> Result<Vec<Entry>> {
+        let mut all = Vec::new();
+        let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+        let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
+        for tier in [TierName::Ssd, TierName::Hdd] {
+            let Some(fd) = dir.on(tier) else { continue };
+            read_names(fd, &mut |name, kind| {
+                if dir.ino == ROOT && name == HIDDEN.as_bytes() {
+                    return;
+                }
+                match tier {
+                    TierName::Ssd if both => drop(seen.insert(name.into())),
+                    TierName::Hdd if seen.contains(name) => return,
+                    _ => {}
+                }
+                all.push(Entry { name: name.into(), kind, tier, both: both && kind == FileType::Directory });
+            })?;
+        }
+        Ok(all)
+    }
+
+    /// Number and attributes of a listed name; `None` when it is gone by now. Adds a reference if `refer`.
+    pub fn entry_attr(&self, dir: &Dir, entry: &Entry, refer: bool) -> Result<Option<Attr>> {
+        let name = OsStr::from_bytes(&entry.name);
+        let found = match self.entry_found(dir, entry, name) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if refer {
+            self.nodes.see(found.ino, dir.ino, name, found.backing, found.kind, 1);
+        }
+        Ok(Some(self.attr_of(&found)))
+    }
+
+    /// One look where the listing has seen it; the long way only when it is not there any more.
+    fn entry_found(&self, dir: &Dir, entry: &Entry, name: &OsStr) -> Result<Found> {
+        if !entry.both
+            && let Some(fd) = dir.on(entry.tier)
+            && let Some(stat) = self.tier(entry.tier).look(fd, name)?
+        {
+            let found = self.found_on(entry.tier, dir, name, stat);
+            if found.kind != Kind::Directory || dir.on(entry.tier.other()).is_none() {
+                return Ok(found);
+            }
+        }
+        self.find(dir, name)
+    }
+
+    /// The number of the directory above.
+    pub fn parent_of(&self, ino: u64) -> u64 {
+        self.nodes.place(ino).map_or(ROOT, |place| place.parent)
+    }
+}
+
+/// Calls `each` with every name but `.` and `..`.
+pub(crate) fn read_names(dir: BorrowedFd<'_>, each: &mut dyn FnMut(&[u8], FileType)) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let readable = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
+    let mut buffer = vec![MaybeUninit::<u8>::uninit(); 64 << 10];
+    let mut entries = RawDir::new(readable.as_fd(), &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            each(name, entry.file_type());
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory has no names.
+pub(crate) fn is_empty(dir: BorrowedFd<'_>) -> Result<bool> {
+    let mut any = false;
+    read_names(dir, &mut |_, _| any = true)?;
+    Ok(!any)
+}

@@ -1,0 +1,378 @@
+//! From names to files: lookups over both sides.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use crate::dirs::Dir;
+use crate::nodes::{Kind, Place};
+use crate::number::ROOT;
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, valid_name};
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The number users see.
+    pub ino: u64,
+    /// The side whose attributes count.
+    pub tier: TierName,
+    /// Backing inodes on both sides (a file has one).
+    pub backing: [u64; 2],
+    /// Attributes, merged for a directory on both sides.
+    pub stat: Stat,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Attributes for a front door.
+#[derive(Clone, Copy, Debug)]
+pub struct Attr {
+    /// The number users see.
+    pub ino: u64,
+    /// Everything else.
+    pub stat: Stat,
+    /// May change without a call to us (data bypasses the daemon, or a writable mapping may exist).
+    pub unsettled: bool,
+}
+
+impl Hybrid {
+    /// Finds `name` in `parent` and adds a reference for the caller, given back by [`Hybrid::forget`].
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
+        let dir = self.dir(parent)?;
+        let found = self.find(&dir, name)?;
+        self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+        Ok(self.attr_of(&found))
+    }
+
+    /// Gives references back.
+    pub fn forget(&self, ino: u64, count: u64) {
+        if self.nodes.forget(ino, count) {
+            // Dropped after the lock: closing the last handle of a removed file frees its blocks.
+            let _held = self.held.lock().remove(&ino);
+        }
+    }
+
+    pub(crate) fn attr_of(&self, found: &Found) -> Attr {
+        let unsettled = found.kind == Kind::Regular && self.has_writers(found.ino);
+        Attr { ino: found.ino, stat: found.stat, unsettled }
+    }
+
+    /// An open directory by number.
+    pub fn dir(&self, ino: u64) -> Result<Arc<Dir>> {
+        if let Some(dir) = self.dirs.get(ino) {
+            return Ok(dir);
+        }
+        if ino == ROOT {
+            let root = |tier: TierName| self.tier(tier).root.try_clone().map(Some).map_err(|_| Errno::MFILE);
+            let dir = Dir::new(ROOT, [root(TierName::Ssd)?, root(TierName::Hdd)?]);
+            self.dirs.put(dir.clone());
+            return Ok(dir);
+        }
+        self.open_chain(ino)
+    }
+
+    /// Opens a directory from the nearest open one above it; deep trees make no deep recursion.
+    fn open_chain(&self, ino: u64) -> Result<Arc<Dir>> {
+        let mut chain: Vec<(u64, Place)> = Vec::new();
+        let mut at = ino;
+        let mut dir = loop {
+            let place = self.nodes.place(at).ok_or(Errno::STALE)?;
+            if place.nameless {
+                return Err(Errno::NOENT);
+            }
+            if place.kind != Kind::Directory {
+                return Err(Errno::NOTDIR);
+            }
+            let parent = place.parent;
+            chain.push((at, place));
+            if parent == ROOT || self.dirs.get(parent).is_some() {
+                break self.dir(parent)?;
+            }
+            at = parent;
+        };
+        while let Some((ino, place)) = chain.pop() {
+            dir = self.open_child(&dir, ino, &place)?;
+        }
+        Ok(dir)
+    }
+
+    fn open_child(&self, parent: &Dir, ino: u64, place: &Place) -> Result<Arc<Dir>> {
+        let mut sides = [None, None];
+        for tier in [TierName::Ssd, TierName::Hdd] {
+            let Some(fd) = parent.on(tier) else { continue };
+            match self.tier(tier).open_dir(fd, &place.name) {
+                Ok(fd) => sides[tier as usize] = Some(fd),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let same = |tier: TierName| -> Result<bool> {
+            let Some(fd) = &sides[tier as usize] else { return Ok(false) };
+            Ok(self.tier(tier).stat_fd(fd.as_fd())?.ino == place.backing[tier as usize])
+        };
+        if !same(TierName::Ssd)? && !same(TierName::Hdd)? {
+            return Err(Errno::STALE);
+        }
+        let dir = Dir::new(ino, sides);
+        self.dirs.put(dir.clone());
+        Ok(dir)
+    }
+
+    /// Finds a name on both sides. The SSD's file wins over the HDD's; directories are merged.
+    pub(crate) fn find(&self, dir: &Dir, name: &OsStr) -> Result<Found> {
+        valid_name(name)?;
+        if dir.ino == ROOT && name.as_bytes() == HIDDEN.as_bytes() {
+            return Err(Errno::NOENT);
+        }
+        loop {
+            let moves = self.moves_seen.load(Ordering::Acquire);
+            match self.find_once(dir, name)? {
+                Some(found) => return Ok(found),
+                // A move that ended between the two looks hides the file from both.
+                None if self.moves_seen.load(Ordering::Acquire) == moves => return Err(Errno::NOENT),
+                None => {}
+            }
+        }
+    }
+
+    fn find_once(&self, dir: &Dir, name: &OsStr) -> Result<Option<Found>> {
+        let look = |tier: TierName| match dir.on(tier) {
+            Some(fd) => self.tier(tier).look(fd, name),
+            None => Ok(None),
+        };
+        let ssd = look(TierName::Ssd)?;
+        let hdd = match &ssd {
+            Some(stat) if !stat.is_dir() => None,
+            _ => look(TierName::Hdd)?,
+        };
+        Ok(self.merge(dir, name, ssd, hdd))
+    }
+
+    fn merge(&self, dir: &Dir, name: &OsStr, ssd: Option<Stat>, hdd: Option<Stat>) -> Option<Found> {
+        match (ssd, hdd) {
+            (Some(ssd), Some(hdd)) if ssd.is_dir() && hdd.is_dir() => Some(self.merged_dir(dir, name, ssd, hdd)),
+            (Some(stat), _) => Some(self.found_on(TierName::Ssd, dir, name, stat)),
+            (None, Some(stat)) => Some(self.found_on(TierName::Hdd, dir, name, stat)),
+            (None, None) => None,
+        }
+    }
+
+    pub(crate) fn found_on(&self, tier: TierName, dir: &Dir, name: &OsStr, stat: Stat) -> Found {
+        let ino = match dir.on(tier) {
+            Some(fd) => self.tier(tier).number_of(fd, name, &stat),
+            None => crate::number::natural(tier, &stat),
+        };
+        let mut backing = [0, 0];
+        backing[tier as usize] = stat.ino;
+        Found { ino, tier, backing, stat, kind: kind_of(&stat) }
+    }
+
+    fn merged_dir(&self, dir: &Dir, name: &OsStr, ssd: Stat, hdd: Stat) -> Found {
+        let mark = |tier: TierName, stat: &Stat| dir.on(tier).and_then(|fd| self.tier(tier).mark_of(fd, name, stat));
+        let ino = mark(TierName::Ssd, &ssd)
+            .or_else(|| mark(TierName::Hdd, &hdd))
+            .unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
+        let stat = merge_dir_stat(ssd, hdd);
+        Found { ino, tier: TierName::Ssd, backing: [ssd.ino, hdd.ino], stat, kind: Kind::Directory }
+    }
+
+    /// Attributes by number, through an open handle where there is one.
+    pub fn getattr(&self, ino: u64) -> Result<Attr> {
+        if ino == ROOT {
+            let ssd = self.tier(TierName::Ssd).stat_fd(self.tier(TierName::Ssd).root.as_fd())?;
+            let hdd = self.tier(TierName::Hdd).stat_fd(self.tier(TierName::Hdd).root.as_fd())?;
+            return Ok(Attr { ino, stat: merge_dir_stat(ssd, hdd), unsettled: false });
+        }
+        if let Some((tier, file)) = self.open_or_held(ino) {
+            let stat = self.tier(tier).stat_fd(file.as_fd())?;
+            return Ok(Attr { ino, stat, unsettled: self.has_writers(ino) });
+        }
+        let (_, found) = self.refind(ino)?;
+        Ok(self.attr_of(&found))
+    }
+
+    /// Looks a known file up again by the place where it was last seen.
+    pub(crate) fn refind(&self, ino: u64) -> Result<(Place, Found)> {
+        let mut last = None;
+        loop {
+            let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
+            if last.as_ref() == Some(&place) || place.nameless {
+                return Err(Errno::STALE);
+            }
+            let outcome = self.dir(place.parent).and_then(|dir| self.find(&dir, &place.name));
+            match outcome {
+                Ok(found) if found.ino == ino => {
+                    if found.backing != place.backing {
+                        self.nodes.see(ino, place.parent, &place.name, found.backing, found.kind, 0);
+                    }
+                    return Ok((place, found));
+                }
+                Ok(_) | Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => last = Some(place),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// An open file of this number, or the one kept of a removed name.
+    pub(crate) fn open_or_held(&self, ino: u64) -> Option<(TierName, Arc<OwnedFd>)> {
+        if let Some(open) = self.opens.lock().get(&ino) {
+            return Some(open.any_fd());
+        }
+        self.held.lock().get(&ino).cloned()
+    }
+
+    /// Name-only handles on every side a file exists on, checked to be the file itself.
+    pub(crate) fn handles(&self, ino: u64) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
+        if let Some(open) = self.open_or_held(ino) {
+            return Ok(vec![open]);
+        }
+        if ino == ROOT {
+            let root = |tier: TierName| -> Result<(TierName, Arc<OwnedFd>)> {
+                let fd = self.tier(tier).root.try_clone().map_err(|_| Errno::MFILE)?;
+                Ok((tier, Arc::new(fd)))
+            };
+            return Ok(vec![root(TierName::Ssd)?, root(TierName::Hdd)?]);
+        }
+        let mut last_error = Errno::STALE;
+        for _ in 0..8 {
+            let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
+            if place.nameless {
+                return Err(Errno::NOENT);
+            }
+            match self.handles_at(&place) {
+                Ok(handles) => return Ok(handles),
+                Err(error) => last_error = error,
+            }
+            self.refind(ino)?;
+        }
+        Err(last_error)
+    }
+
+    fn handles_at(&self, place: &Place) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
+        let dir = self.dir(place.parent)?;
+        let mut handles = Vec::with_capacity(2);
+        for tier in [TierName::Ssd, TierName::Hdd] {
+            let Some(backing) = place.on(tier) else { continue };
+            let fd = self.tier(tier).open_at(dir.must(tier)?, &place.name, NAME_ONLY)?;
+            if self.tier(tier).stat_fd(fd.as_fd())?.ino != backing {
+                return Err(Errno::STALE);
+            }
+            handles.push((tier, Arc::new(fd)));
+        }
+        if handles.is_empty() { Err(Errno::STALE) } else { Ok(handles) }
+    }
+
+    /// Follows a path below the mount without adding references; symbolic links are not followed.
+    pub fn walk(&self, path: &[u8]) -> Result<u64> {
+        let mut at = ROOT;
+        for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+            let name = OsStr::from_bytes(part);
+            let dir = self.dir(at)?;
+            let found = self.find(&dir, name)?;
+            self.nodes.see_new(found.ino, at, name, found.backing, found.kind);
+            at = found.ino;
+        }
+        Ok(at)
+    }
+
+    /// The directory on a side, made with all directories above it where it is missing.
+    pub(crate) fn ensure_dir(&self, ino: u64, tier: TierName) -> Result<Arc<Dir>> {
+        let dir = self.dir(ino)?;
+        if dir.on(tier).is_some() {
+            return Ok(dir);
+        }
+        let _shape = self.shape.lock();
+        self.ensure_chain(ino, tier)
+    }
+
+    fn ensure_chain(&self, ino: u64, tier: TierName) -> Result<Arc<Dir>> {
+        let mut missing = Vec::new();
+        let mut at = ino;
+        let mut dir = loop {
+            let dir = self.dir(at)?;
+            if dir.on(tier).is_some() {
+                break dir;
+            }
+            missing.push(dir);
+            at = self.nodes.place(at).ok_or(Errno::STALE)?.parent;
+        };
+        while let Some(twinless) = missing.pop() {
+            dir = self.make_twin(&dir, &twinless, tier)?;
+        }
+        Ok(dir)
+    }
+
+    /// Makes the other half of a directory: in the temporary directory, then in place, complete.
+    fn make_twin(&self, parent: &Dir, dir: &Dir, tier: TierName) -> Result<Arc<Dir>> {
+        let place = self.nodes.place(dir.ino).ok_or(Errno::STALE)?;
+        let (source_tier, source) = dir.primary()?;
+        let target = self.tier(tier);
+        self.note_marks(tier)?;
+        let tmp_name = self.tmp_name(dir.ino);
+        rustix::fs::mkdirat(&target.tmp, &*tmp_name, rustix::fs::Mode::RWXU)?;
+        let made = self.dress_twin(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|()| {
+            let flags = rustix::fs::RenameFlags::NOREPLACE;
+            target.rename(target.tmp.as_fd(), OsStr::new(&tmp_name), parent.must(tier)?, &place.name, flags)
+        });
+        if let Err(error) = made {
+            let _ = rustix::fs::unlinkat(&target.tmp, &*tmp_name, rustix::fs::AtFlags::REMOVEDIR);
+            return Err(error);
+        }
+        let mut sides = [None, None];
+        for side in [TierName::Ssd, TierName::Hdd] {
+            if let Some(fd) = parent.on(side) {
+                sides[side as usize] = self.tier(side).open_dir(fd, &place.name).ok();
+            }
+        }
+        let mut backing = [0, 0];
+        for side in [TierName::Ssd, TierName::Hdd] {
+            if let Some(fd) = &sides[side as usize] {
+                backing[side as usize] = self.tier(side).stat_fd(fd.as_fd())?.ino;
+            }
+        }
+        self.nodes.change(dir.ino, |node| node.backing = backing);
+        let dir = Dir::new(dir.ino, sides);
+        self.dirs.put(dir.clone());
+        Ok(dir)
+    }
+
+    fn dress_twin(&self, ino: u64, from: TierName, source: BorrowedFd<'_>, tier: TierName, tmp_name: &OsStr) -> Result<()> {
+        let target = self.tier(tier);
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+        let twin = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
+        let twin_ino = target.stat_fd(twin.as_fd())?.ino;
+        let stat = self.tier(from).stat_fd(source)?;
+        crate::copy::attributes(source, twin.as_fd(), &stat)?;
+        self.mark_or_warn(tier, twin.as_fd(), twin_ino, ino)
+    }
+}
+
+/// The kinds the table tells apart.
+pub(crate) fn kind_of(stat: &Stat) -> Kind {
+    match stat.kind() {
+        FileType::Directory => Kind::Directory,
+        FileType::RegularFile => Kind::Regular,
+        _ => Kind::Special,
+    }
+}
+
+/// A directory on both sides: the SSD's owner and mode, the later times. The number of links counts
+/// a directory on both sides twice: too many is harmless, too few makes find(1) skip directories.
+fn merge_dir_stat(ssd: Stat, hdd: Stat) -> Stat {
+    Stat {
+        nlink: (ssd.nlink + hdd.nlink).saturating_sub(2).max(2),
+        size: ssd.size.max(hdd.size),
+        blocks: ssd.blocks + hdd.blocks,
+        atime: ssd.atime.max(hdd.atime),
+        mtime: ssd.mtime.max(hdd.mtime),
+        ctime: ssd.ctime.max(hdd.ctime),
+        ..ssd
+    }
+}

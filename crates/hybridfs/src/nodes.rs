@@ -1,0 +1,371 @@
+//! The table of known files: what a number names.
+//!
+//! A node says where a file was last seen: its directory (another node), its name, and its backing inode
+//! on each side. Nodes are made by lookups, listings, creations and the scan; they go when the kernel has
+//! forgotten them, nothing below them is known and no policy remembers them. A node is a hint that is
+//! checked against the backing inode whenever it is used; it is never the truth about a file.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use parking_lot::RwLock;
+
+use crate::number::ROOT;
+use crate::report::TierName;
+
+/// Where a file was last seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// May be on both sides.
+    Directory,
+    /// The only kind that moves.
+    Regular,
+    /// Links, pipes, sockets, devices: stay where they were made.
+    Special,
+}
+
+/// One known file.
+#[derive(Debug)]
+pub struct Node {
+    /// The directory it is in.
+    pub parent: u64,
+    /// Its name there.
+    pub name: Box<[u8]>,
+    /// Backing inode on the SSD and on the HDD; 0: not there.
+    pub backing: [u64; 2],
+    /// What it is.
+    pub kind: Kind,
+    /// The name is gone; what keeps it are open or held handles.
+    pub nameless: bool,
+    /// A policy or the scan remembers it: stays without the kernel's interest.
+    pub tracked: bool,
+    /// The last move: seconds since 1970 and a packed direction and reason (0: never).
+    pub last_move: (u32, u8),
+    /// Mark of the data the kernel may hold in its page cache, 0: none.
+    pub cache_stamp: AtomicU32,
+    /// References the kernel holds.
+    lookups: AtomicU64,
+    /// Known files below it.
+    children: AtomicU32,
+}
+
+impl Node {
+    /// Backing inode on a side, if it is there.
+    pub fn on(&self, tier: TierName) -> Option<u64> {
+        let ino = self.backing[tier as usize];
+        (ino != 0).then_some(ino)
+    }
+
+    /// The side a file is on (the SSD for a directory on both).
+    pub fn tier(&self) -> TierName {
+        if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }
+    }
+}
+
+/// A copy of a node's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The directory.
+    pub parent: u64,
+    /// The name in it.
+    pub name: OsString,
+    /// Backing inodes.
+    pub backing: [u64; 2],
+    /// What it is.
+    pub kind: Kind,
+    /// The name is gone.
+    pub nameless: bool,
+}
+
+impl Place {
+    /// The side a file is on (the SSD for a directory on both).
+    pub fn tier(&self) -> TierName {
+        if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }
+    }
+
+    /// Backing inode on a side, if it is there.
+    pub fn on(&self, tier: TierName) -> Option<u64> {
+        let ino = self.backing[tier as usize];
+        (ino != 0).then_some(ino)
+    }
+}
+
+/// All known files.
+#[derive(Debug)]
+pub struct Nodes {
+    map: RwLock<HashMap<u64, Node>>,
+}
+
+impl Nodes {
+    /// A table that knows the root.
+    pub fn new(root_backing: [u64; 2]) -> Nodes {
+        let mut map = HashMap::new();
+        let root = Node {
+            parent: ROOT,
+            name: Box::default(),
+            backing: root_backing,
+            kind: Kind::Directory,
+            nameless: false,
+            tracked: true,
+            last_move: (0, 0),
+            cache_stamp: AtomicU32::new(0),
+            lookups: AtomicU64::new(1),
+            children: AtomicU32::new(0),
+        };
+        map.insert(ROOT, root);
+        Nodes { map: RwLock::new(map) }
+    }
+
+    /// Number of known files.
+    pub fn len(&self) -> usize {
+        self.map.read().len()
+    }
+
+    /// Where a file was last seen.
+    pub fn place(&self, ino: u64) -> Option<Place> {
+        self.with(ino, |node| Place {
+            parent: node.parent,
+            name: OsString::from_vec(node.name.to_vec()),
+            backing: node.backing,
+            kind: node.kind,
+            nameless: node.nameless,
+        })
+    }
+
+    /// Looks at a node under the table's lock.
+    pub fn with<T>(&self, ino: u64, look: impl FnOnce(&Node) -> T) -> Option<T> {
+        self.map.read().get(&ino).map(look)
+    }
+
+    /// Changes a node under the table's lock.
+    pub fn change<T>(&self, ino: u64, change: impl FnOnce(&mut Node) -> T) -> Option<T> {
+        self.map.write().get_mut(&ino).map(change)
+    }
+
+    /// Notes that `ino` is `name` in `parent`, adding `lookups` kernel references.
+    pub fn see(&self, ino: u64, parent: u64, name: &OsStr, backing: [u64; 2], kind: Kind, lookups: u64) {
+        {
+            let map = self.map.read();
+            if let Some(node) = map.get(&ino) {
+                let same = node.parent == parent && *node.name == *name.as_bytes() && node.backing == backing && !node.nameless;
+                if same || ino == ROOT {
+                    node.lookups.fetch_add(lookups, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+        let mut map = self.map.write();
+        let old_parent = match map.entry(ino) {
+            Entry::Occupied(mut entry) => {
+                let node = entry.get_mut();
+                node.lookups.fetch_add(lookups, Ordering::Relaxed);
+                let old_parent = node.parent;
+                node.parent = parent;
+                if *node.name != *name.as_bytes() {
+                    node.name = name.as_bytes().into();
+                }
+                node.backing = backing;
+                node.kind = kind;
+                node.nameless = false;
+                if old_parent == parent {
+                    return;
+                }
+                Some(old_parent)
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Node {
+                    parent,
+                    name: name.as_bytes().into(),
+                    backing,
+                    kind,
+                    nameless: false,
+                    tracked: false,
+                    last_move: (0, 0),
+                    cache_stamp: AtomicU32::new(0),
+                    lookups: AtomicU64::new(lookups),
+                    children: AtomicU32::new(0),
+                });
+                None
+            }
+        };
+        if let Some(node) = map.get(&parent) {
+            node.children.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(old_parent) = old_parent {
+            Self::unpin(&mut map, old_parent);
+        }
+    }
+
+    /// Like `see` without references, and only if the file is not known yet.
+    pub fn see_new(&self, ino: u64, parent: u64, name: &OsStr, backing: [u64; 2], kind: Kind) -> bool {
+        if self.map.read().contains_key(&ino) {
+            return false;
+        }
+        self.see(ino, parent, name, backing, kind, 0);
+        true
+    }
+
+    /// The file has a new name.
+    pub fn renamed(&self, ino: u64, parent: u64, name: &OsStr) {
+        let mut map = self.map.write();
+        let Some(node) = map.get_mut(&ino) else { return };
+        node.name = name.as_bytes().into();
+        let old_parent = std::mem::replace(&mut node.parent, parent);
+        if old_parent != parent {
+            if let Some(node) = map.get(&parent) {
+                node.children.fetch_add(1, Ordering::Relaxed);
+            }
+            Self::unpin(&mut map, old_parent);
+        }
+    }
+
+    /// The name is gone (removed or replaced). Answers whether the kernel still refers to the file.
+    pub fn unnamed(&self, ino: u64) -> bool {
+        let mut map = self.map.write();
+        let Some(node) = map.get_mut(&ino) else { return false };
+        node.nameless = true;
+        let wanted = node.lookups.load(Ordering::Relaxed) > 0;
+        Self::drop_if_idle(&mut map, ino);
+        wanted
+    }
+
+    /// The policy no longer remembers the file, or now does.
+    pub fn track(&self, ino: u64, tracked: bool) {
+        let mut map = self.map.write();
+        if let Some(node) = map.get_mut(&ino) {
+            node.tracked = tracked;
+            if !tracked {
+                Self::drop_if_idle(&mut map, ino);
+            }
+        }
+    }
+
+    /// The kernel drops `count` references. Answers whether none are left.
+    pub fn forget(&self, ino: u64, count: u64) -> bool {
+        if ino == ROOT {
+            return false;
+        }
+        {
+            let map = self.map.read();
+            let Some(node) = map.get(&ino) else { return true };
+            let before = node.lookups.load(Ordering::Relaxed);
+            let left = before.saturating_sub(count);
+            if left > 0 || (node.tracked && !node.nameless) {
+                // Only one forget per inode is in flight, but lookups may race with it.
+                node.lookups.fetch_sub(count.min(before), Ordering::Relaxed);
+                return left == 0;
+            }
+        }
+        let mut map = self.map.write();
+        let Some(node) = map.get_mut(&ino) else { return true };
+        let lookups = node.lookups.get_mut();
+        *lookups = lookups.saturating_sub(count);
+        let gone = *lookups == 0;
+        Self::drop_if_idle(&mut map, ino);
+        gone
+    }
+
+    /// A node goes when nobody is interested; so may its directory then.
+    fn drop_if_idle(map: &mut HashMap<u64, Node>, ino: u64) {
+        let Some(node) = map.get_mut(&ino) else { return };
+        let wanted = *node.lookups.get_mut() > 0 || *node.children.get_mut() > 0 || (node.tracked && !node.nameless);
+        if wanted || ino == ROOT {
+            return;
+        }
+        let parent = node.parent;
+        map.remove(&ino);
+        Self::unpin(map, parent);
+    }
+
+    fn unpin(map: &mut HashMap<u64, Node>, parent: u64) {
+        if let Some(node) = map.get_mut(&parent) {
+            let children = node.children.get_mut();
+            *children = children.saturating_sub(1);
+            Self::drop_if_idle(map, parent);
+        }
+    }
+
+    /// The path below the mount, without a leading slash.
+    pub fn path(&self, ino: u64) -> Option<Vec<u8>> {
+        let map = self.map.read();
+        let mut parts: Vec<&[u8]> = Vec::new();
+        let mut at = ino;
+        while at != ROOT {
+            let node = map.get(&at)?;
+            parts.push(&node.name);
+            at = node.parent;
+            if parts.len() > 4096 {
+                return None;
+            }
+        }
+        parts.reverse();
+        Some(parts.join(&b'/'))
+    }
+
+    /// Whether `ino` is `dir` or below it.
+    pub fn is_below(&self, ino: u64, dir: u64) -> bool {
+        let map = self.map.read();
+        let mut at = ino;
+        for _ in 0..4096 {
+            if at == dir {
+                return true;
+            }
+            if at == ROOT {
+                return false;
+            }
+            match map.get(&at) {
+                Some(node) => at = node.parent,
+                None => return false,
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn see(nodes: &Nodes, ino: u64, parent: u64, name: &str, lookups: u64) {
+        nodes.see(ino, parent, OsStr::new(name), [ino, 0], Kind::Regular, lookups);
+    }
+
+    #[test]
+    fn a_directory_stays_while_something_below_it_is_known() {
+        let nodes = Nodes::new([2, 0]);
+        nodes.see(10, ROOT, OsStr::new("d"), [10, 0], Kind::Directory, 1);
+        see(&nodes, 11, 10, "f", 2);
+        assert!(nodes.forget(10, 1));
+        assert_eq!(nodes.path(11).as_deref(), Some(&b"d/f"[..]));
+        assert!(!nodes.forget(11, 1));
+        assert!(nodes.forget(11, 1));
+        assert_eq!(nodes.len(), 1);
+    }
+
+    #[test]
+    fn a_move_to_another_directory_lets_the_old_one_go() {
+        let nodes = Nodes::new([2, 0]);
+        nodes.see(10, ROOT, OsStr::new("a"), [10, 0], Kind::Directory, 0);
+        nodes.see(20, ROOT, OsStr::new("b"), [20, 0], Kind::Directory, 0);
+        see(&nodes, 11, 10, "f", 1);
+        nodes.renamed(11, 20, OsStr::new("g"));
+        assert_eq!(nodes.path(11).as_deref(), Some(&b"b/g"[..]));
+        assert!(nodes.place(10).is_none());
+        assert!(nodes.is_below(11, 20));
+        assert!(!nodes.is_below(20, 11));
+    }
+
+    #[test]
+    fn a_tracked_file_outlives_the_kernels_interest_but_not_its_name() {
+        let nodes = Nodes::new([2, 0]);
+        see(&nodes, 11, ROOT, "f", 1);
+        nodes.track(11, true);
+        assert!(nodes.forget(11, 1));
+        assert!(nodes.place(11).is_some());
+        assert!(!nodes.unnamed(11));
+        assert!(nodes.place(11).is_none());
+    }
+}

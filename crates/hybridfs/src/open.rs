@@ -1,0 +1,193 @@
+//! Open files: one shared descriptor per file, whoever opens it.
+//!
+//! All handles of a file share its descriptors, so that the mover can exchange them when the file changes
+//! sides while it is open. States of an open file:
+//!
+//! ```text
+//!   closed --open--> through us --hold--> bypassed (data goes straight to the SSD's file system)
+//!     ^                 |  ^                  |
+//!     +-----release-----+  +-----unhold-------+
+//! ```
+//!
+//! Through us it may move at any time; bypassed it stays where it is.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rustix::io::Errno;
+
+use crate::report::TierName;
+use crate::tier::Result;
+
+/// Where the data of an open file is.
+#[derive(Debug)]
+pub struct Io {
+    /// The side.
+    pub tier: TierName,
+    /// For reading, unless `rw` serves both.
+    pub rd: Option<Arc<OwnedFd>>,
+    /// For writing and reading.
+    pub rw: Option<Arc<OwnedFd>>,
+    /// For writing only, where the file may not be read (an ordinary user's write-only file).
+    pub wr: Option<Arc<OwnedFd>>,
+}
+
+impl Io {
+    /// A descriptor to read from.
+    pub fn must_rd(&self) -> Result<&Arc<OwnedFd>> {
+        self.rw.as_ref().or(self.rd.as_ref()).ok_or(Errno::BADF)
+    }
+
+    /// A descriptor to write to.
+    pub fn must_rw(&self) -> Result<&Arc<OwnedFd>> {
+        self.rw.as_ref().or(self.wr.as_ref()).ok_or(Errno::BADF)
+    }
+
+    /// Any descriptor.
+    pub fn any(&self) -> &Arc<OwnedFd> {
+        let any = self.rw.as_ref().or(self.rd.as_ref()).or(self.wr.as_ref());
+        any.expect("an open file has a descriptor")
+    }
+}
+
+/// A file that somebody has open.
+#[derive(Debug)]
+pub struct OpenInode {
+    /// The number users see.
+    pub ino: u64,
+    /// Shared by reads and writes, exclusive for a change of side.
+    pub io: RwLock<Io>,
+    pub(crate) handles: AtomicU32,
+    pub(crate) writers: AtomicU32,
+    pub(crate) holds: AtomicU32,
+    /// Counts changes of the data through us.
+    pub(crate) changes: AtomicU64,
+    pub(crate) track: Mutex<Option<Changed>>,
+}
+
+/// What changed during a copy.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// Byte ranges written, joined where they touch.
+    pub ranges: Vec<(u64, u64)>,
+    /// Too much to list, or not a plain write: copy all again.
+    pub all: bool,
+}
+
+const RANGES_MAX: usize = 4096;
+
+impl Changed {
+    fn add(&mut self, start: u64, end: u64) {
+        if let Some(last) = self.ranges.last_mut()
+            && start <= last.1
+            && end >= last.0
+        {
+            *last = (last.0.min(start), last.1.max(end));
+        } else if self.ranges.len() < RANGES_MAX {
+            self.ranges.push((start, end));
+        } else {
+            self.all = true;
+        }
+    }
+
+    /// Bytes to copy again.
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+}
+
+impl OpenInode {
+    /// An open file on `tier` with the descriptors given.
+    pub fn new(ino: u64, io: Io) -> OpenInode {
+        OpenInode {
+            ino,
+            io: RwLock::new(io),
+            handles: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            holds: AtomicU32::new(0),
+            changes: AtomicU64::new(0),
+            track: Mutex::new(None),
+        }
+    }
+
+    /// A descriptor of any kind and its side.
+    pub fn any_fd(&self) -> (TierName, Arc<OwnedFd>) {
+        let io = self.io.read();
+        (io.tier, io.any().clone())
+    }
+
+    /// The descriptors, if one can be written to.
+    pub(crate) fn writable_io(&self) -> Option<RwLockReadGuard<'_, Io>> {
+        let io = self.io.read();
+        (io.rw.is_some() || io.wr.is_some()).then_some(io)
+    }
+
+    /// Notes a write that is done; called with `io` held.
+    pub(crate) fn note_written(&self, at: u64, len: u64) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        if let Some(changed) = self.track.lock().as_mut() {
+            changed.add(at, at + len);
+        }
+    }
+
+    /// Notes a change that is no plain write; called with `io` held.
+    pub(crate) fn note_truncated(&self, _size: u64) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        if let Some(changed) = self.track.lock().as_mut() {
+            changed.all = true;
+        }
+    }
+
+    /// Keeps the file where it is while its data is used without us. `None`: not on the SSD.
+    pub fn hold(&self) -> Option<Arc<OwnedFd>> {
+        let io = self.io.read();
+        if io.tier != TierName::Ssd {
+            return None;
+        }
+        self.holds.fetch_add(1, Ordering::AcqRel);
+        Some(io.rw.as_ref().or(io.rd.as_ref())?.clone())
+    }
+
+    /// Ends a `hold`.
+    pub fn unhold(&self) {
+        let before = self.holds.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "unhold without hold");
+    }
+
+    /// Whether its data is used without us.
+    pub fn held_in_place(&self) -> bool {
+        self.holds.load(Ordering::Acquire) > 0
+    }
+}
+
+/// One open(2) of a file.
+#[derive(Debug)]
+pub struct Handle {
+    /// The file.
+    pub inode: Arc<OpenInode>,
+    /// Opened for writing.
+    pub write: bool,
+    /// Who opened it, for set-id bits.
+    pub caller: crate::attrs::Caller,
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn touching_ranges_are_joined_and_their_number_is_bounded() {
+        let mut changed = Changed::default();
+        changed.add(0, 10);
+        changed.add(10, 20);
+        changed.add(5, 8);
+        assert_eq!(changed.ranges, [(0, 20)]);
+        for n in 0..10_000u64 {
+            changed.add(100 + n * 10, 101 + n * 10);
+        }
+        assert!(changed.all);
+        assert!(changed.ranges.len() <= RANGES_MAX);
+    }
+}

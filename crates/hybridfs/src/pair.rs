@@ -1,0 +1,373 @@
+//! The pair of directories as one file system.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use hashbrown::HashMap;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rustix::io::Errno;
+
+use crate::config::{Config, Promotion};
+use crate::dirs::DirCache;
+use crate::intent::Intents;
+use crate::moves::{Mover, Reason};
+use crate::nodes::Nodes;
+use crate::number::ROOT;
+use crate::open::OpenInode;
+use crate::persist::Journal;
+use crate::placement::{Placement, Touch};
+use crate::report::TierName;
+use crate::space::SpaceBook;
+use crate::tier::{Result, Stat, Tier};
+
+const GATES: usize = 256;
+
+/// Told when the file system changed something the kernel may have cached.
+pub trait Listener: Send + Sync {
+    /// Attributes of `ino` changed without the kernel asking (it moved).
+    fn attributes_changed(&self, ino: u64);
+}
+
+/// The file system over a pair. All methods may be called from many threads.
+pub struct Hybrid {
+    pub(crate) config: Config,
+    tiers: [Tier; 2],
+    pub(crate) nodes: Nodes,
+    pub(crate) dirs: DirCache,
+    /// Shared by calls that use a file by its number, exclusive for the moment it changes sides.
+    gates: Vec<RwLock<()>>,
+    /// Held by whoever changes the shape of the tree of directories on one side.
+    pub(crate) shape: Mutex<()>,
+    pub(crate) opens: Mutex<HashMap<u64, Arc<OpenInode>>>,
+    /// Files without a name that the kernel may still ask about.
+    pub(crate) held: Mutex<HashMap<u64, (TierName, Arc<OwnedFd>)>>,
+    pub(crate) placement: Placement,
+    pub(crate) space: SpaceBook,
+    pub(crate) mover: Mover,
+    pub(crate) journal: Journal,
+    pub(crate) intents: Intents,
+    /// Counts moves that changed where a name is found.
+    pub(crate) moves_seen: AtomicU64,
+    pub(crate) privileged: bool,
+    pub(crate) started: Instant,
+    pub(crate) counters: Counters,
+    pub(crate) notes: Mutex<Notes>,
+    pub(crate) listener: RwLock<Option<Arc<dyn Listener>>>,
+    /// Read at the start, until the scan takes it.
+    pub(crate) history: Mutex<Vec<crate::persist::HistoryRecord>>,
+    tmp_names: AtomicU64,
+    pub(crate) _lock: OwnedFd,
+}
+
+/// What `status` counts.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub promotions: AtomicU64,
+    pub demotions: AtomicU64,
+    pub moved_bytes: AtomicU64,
+    pub dropped: AtomicU64,
+    pub failed: AtomicU64,
+    pub scan_done: AtomicBool,
+}
+
+/// What people should know.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub conflicts: Vec<String>,
+    pub conflicts_more: u64,
+    pub warnings: Vec<String>,
+}
+
+/// What `Hybrid::build` is given by the opening code.
+pub(crate) struct Parts {
+    pub config: Config,
+    pub tiers: [Tier; 2],
+    pub placement: Placement,
+    pub journal: Journal,
+    pub intents: Intents,
+    pub lock: OwnedFd,
+    pub warnings: Vec<String>,
+}
+
+impl Hybrid {
+    pub(crate) fn build(parts: Parts) -> Result<Hybrid> {
+        let backing = |tier: &Tier| tier.stat_fd(tier.root.as_fd()).map(|stat| stat.ino);
+        let roots = [backing(&parts.tiers[0])?, backing(&parts.tiers[1])?];
+        let space = SpaceBook::default();
+        space.refresh(&parts.tiers, &parts.config)?;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+        // A quarter of the descriptors for directories, two each; the rest is for open files.
+        let directories = (limit / 8).clamp(16, 8192) as usize;
+        let mover = Mover::new(parts.config.move_bytes_per_s);
+        Ok(Hybrid {
+            config: parts.config,
+            tiers: parts.tiers,
+            nodes: Nodes::new(roots),
+            dirs: DirCache::new(directories),
+            gates: (0..GATES).map(|_| RwLock::new(())).collect(),
+            shape: Mutex::new(()),
+            opens: Mutex::new(HashMap::new()),
+            held: Mutex::new(HashMap::new()),
+            placement: parts.placement,
+            space,
+            mover,
+            journal: parts.journal,
+            intents: parts.intents,
+            moves_seen: AtomicU64::new(0),
+            privileged: rustix::process::geteuid().is_root(),
+            started: Instant::now(),
+            counters: Counters::default(),
+            notes: Mutex::new(Notes { warnings: parts.warnings, ..Notes::default() }),
+            listener: RwLock::new(None),
+            history: Mutex::default(),
+            tmp_names: AtomicU64::new(1),
+            _lock: parts.lock,
+        })
+    }
+
+    /// One side.
+    pub fn tier(&self, name: TierName) -> &Tier {
+        &self.tiers[name as usize]
+    }
+
+    /// Both sides.
+    pub(crate) fn tiers(&self) -> &[Tier; 2] {
+        &self.tiers
+    }
+
+    /// The gate of a file: see [`Hybrid`]'s field.
+    pub(crate) fn gate(&self, ino: u64) -> &RwLock<()> {
+        &self.gates[(ino % GATES as u64) as usize]
+    }
+
+    /// Several gates, shared, in one order.
+    pub(crate) fn gates(&self, inos: &[Option<u64>]) -> Vec<RwLockReadGuard<'_, ()>> {
+        let mut at: Vec<usize> = inos.iter().flatten().map(|ino| (ino % GATES as u64) as usize).collect();
+        at.sort_unstable();
+        at.dedup();
+        at.into_iter().map(|at| self.gates[at].read_recursive()).collect()
+    }
+
+    /// An error when nothing may be changed.
+    pub(crate) fn writable(&self) -> Result<()> {
+        if self.config.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// A name for a temporary file that no other has.
+    pub(crate) fn tmp_name(&self, ino: u64) -> String {
+        format!("{ino:016x}.{}", self.tmp_names.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Who is told of changes the kernel did not ask for.
+    pub fn set_listener(&self, listener: Arc<dyn Listener>) {
+        *self.listener.write() = Some(listener);
+    }
+
+    /// Nobody is told any more.
+    pub fn clear_listener(&self) {
+        *self.listener.write() = None;
+    }
+
+    /// Whether `promotion = on-open` wants this file moved before it is opened.
+    pub fn promotes_on_open(&self, ino: u64) -> bool {
+        let on_hdd = || self.nodes.with(ino, |node| node.tier() == TierName::Hdd).unwrap_or(false);
+        self.config.promotion == Promotion::OnOpen && on_hdd() && !self.opens.lock().contains_key(&ino)
+    }
+
+    /// Where a new file goes.
+    pub(crate) fn tier_for_new(&self, parent: u64, name: &OsStr) -> TierName {
+        let ssd = self.tier(TierName::Ssd);
+        if self.space.tight() && self.space.fits_hdd(0) || ssd.degraded.lock().is_some() {
+            return TierName::Hdd;
+        }
+        if self.placement.has_hdd_rules() && let Some(mut path) = self.nodes.path(parent) {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+            if self.placement.belongs_on_hdd(&path) {
+                return TierName::Hdd;
+            }
+        }
+        TierName::Ssd
+    }
+
+    /// A new file is on the SSD.
+    pub(crate) fn remember_new(&self, ino: u64, size: u64) {
+        self.placement.arrived(ino, size, now_s(), 1);
+        self.nodes.track(ino, true);
+    }
+
+    /// A file is gone.
+    pub(crate) fn forget_file(&self, ino: u64) {
+        self.placement.left(ino);
+        self.nodes.track(ino, false);
+    }
+
+    /// A file was opened.
+    pub(crate) fn touched(&self, ino: u64, tier: TierName) {
+        let now = now_s();
+        match tier {
+            TierName::Ssd => {
+                self.counters.hits.fetch_add(1, Ordering::Relaxed);
+                self.placement.touch_ssd(ino, now);
+            }
+            TierName::Hdd => {
+                self.counters.misses.fetch_add(1, Ordering::Relaxed);
+                if self.placement.touch_hdd(ino, now) == Touch::Promote {
+                    self.mover.ask(ino, TierName::Ssd, Reason::SecondTouch);
+                }
+            }
+        }
+    }
+
+    /// A writer closed a file.
+    pub(crate) fn resized(&self, ino: u64, tier: TierName, stat: &Stat) {
+        if tier == TierName::Ssd && stat.nlink > 0 {
+            self.placement.resized(ino, stat.size);
+            if stat.size > self.space.max_file() && !self.is_pinned(ino) {
+                self.mover.ask(ino, TierName::Hdd, Reason::TooBig);
+            }
+        }
+        if self.space.above_high() {
+            self.mover.wake();
+        }
+    }
+
+    /// Nobody has the file open any more.
+    pub(crate) fn closed(&self, ino: u64) {
+        self.mover.closed(ino);
+    }
+
+    /// Why a file stays on the SSD, if it does.
+    pub(crate) fn pinned(&self, ino: u64) -> Option<String> {
+        if !self.placement.has_pins() {
+            return None;
+        }
+        self.placement.pinned(&self.nodes.path(ino)?)
+    }
+
+    pub(crate) fn is_pinned(&self, ino: u64) -> bool {
+        self.pinned(ino).is_some()
+    }
+
+    /// Records what a failed call says about a side.
+    pub(crate) fn note_failure(&self, tier: TierName, error: Errno) {
+        let what = match error {
+            Errno::ROFS => "is read-only",
+            Errno::IO => "reports I/O errors",
+            Errno::NODEV | Errno::NXIO => "is gone",
+            _ => return,
+        };
+        let path = self.tier(tier).path.display().to_string();
+        self.tier(tier).degrade(format!("{path} {what} ({error}); files there cannot be changed or may not be read"));
+    }
+
+    /// A sentence for `status`.
+    pub(crate) fn warn(&self, sentence: String) {
+        tracing::warn!("{sentence}");
+        let mut notes = self.notes.lock();
+        if notes.warnings.len() < 100 && !notes.warnings.contains(&sentence) {
+            notes.warnings.push(sentence);
+        }
+    }
+
+    /// A path that both sides hold though we did not put it there.
+    pub(crate) fn note_conflict(&self, path: &[u8]) {
+        let path = String::from_utf8_lossy(path).into_owned();
+        let mut notes = self.notes.lock();
+        if notes.conflicts.contains(&path) {
+            return;
+        }
+        tracing::warn!(path, "both sides hold this path: the SSD's is shown, the HDD's is kept");
+        if notes.conflicts.len() < 1000 { notes.conflicts.push(path) } else { notes.conflicts_more += 1 }
+    }
+
+    /// Remembers, durably, that files with marks may be on a side; before the first.
+    pub(crate) fn note_marks(&self, tier: TierName) -> Result<()> {
+        if self.tier(tier).marks.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        crate::start::persist_marks(self.tier(tier))
+    }
+
+    /// Marks a file; a file system without extended attributes is no reason to fail.
+    pub(crate) fn mark_or_warn(&self, tier: TierName, file: std::os::fd::BorrowedFd<'_>, backing: u64, ino: u64) -> Result<()> {
+        match self.tier(tier).set_mark(file, backing, ino) {
+            Err(error) if crate::number::unsupported(error) => {
+                let path = self.tier(tier).path.display().to_string();
+                self.warn(format!("{path} has no user extended attributes: inode numbers change when files move there"));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// The real path of a file on a side, for messages.
+    pub(crate) fn real_path(&self, tier: TierName, path: &[u8]) -> PathBuf {
+        self.tier(tier).path.join(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// Space of both sides together (once, when they share a file system).
+    pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {
+        let mut sum = rustix::fs::fstatvfs(&self.tier(TierName::Ssd).root)?;
+        if self.tier(TierName::Ssd).dev == self.tier(TierName::Hdd).dev {
+            return Ok(sum);
+        }
+        let hdd = rustix::fs::fstatvfs(&self.tier(TierName::Hdd).root)?;
+        let scale = |blocks: u64| (u128::from(blocks) * u128::from(hdd.f_frsize) / u128::from(sum.f_frsize.max(1))) as u64;
+        sum.f_blocks += scale(hdd.f_blocks);
+        sum.f_bfree += scale(hdd.f_bfree);
+        sum.f_bavail += scale(hdd.f_bavail);
+        sum.f_files += hdd.f_files;
+        sum.f_ffree += hdd.f_ffree;
+        sum.f_favail += hdd.f_favail;
+        sum.f_namemax = sum.f_namemax.min(hdd.f_namemax);
+        Ok(sum)
+    }
+
+    /// Stamp of a file's data for the kernel's page cache: `true` when the cache may be kept.
+    pub fn cache_is_current(&self, ino: u64, stat: &Stat) -> bool {
+        let stamp = cache_stamp(stat);
+        self.nodes.with(ino, |node| node.cache_stamp.load(Ordering::Relaxed) == stamp).unwrap_or(false)
+    }
+
+    /// Notes what the kernel's page cache holds when the last open through us ends; `None`: not known.
+    pub fn stamp_cache(&self, ino: u64, stat: Option<&Stat>) {
+        let stamp = stat.map_or(0, cache_stamp);
+        self.nodes.with(ino, |node| node.cache_stamp.store(stamp, Ordering::Relaxed));
+    }
+
+    /// Whether nothing above the root needs an identity of ours.
+    pub fn is_root(ino: u64) -> bool {
+        ino == ROOT
+    }
+}
+
+impl std::fmt::Debug for Hybrid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hybrid").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+fn cache_stamp(stat: &Stat) -> u32 {
+    let mut key = [0u8; 36];
+    key[..8].copy_from_slice(&stat.size.to_le_bytes());
+    key[8..16].copy_from_slice(&stat.mtime.0.to_le_bytes());
+    key[16..20].copy_from_slice(&stat.mtime.1.to_le_bytes());
+    key[20..28].copy_from_slice(&stat.ctime.0.to_le_bytes());
+    key[28..32].copy_from_slice(&stat.ctime.1.to_le_bytes());
+    crc32c::crc32c(&key).max(1)
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
+}

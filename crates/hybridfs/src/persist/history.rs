@@ -1,0 +1,173 @@
+//! `.hotshelf/history`: what was opened when, for the next mount.
+
+use std::os::fd::BorrowedFd;
+
+use super::{Damage, Fields, PersistError, VERSION, put_aside, read_all, replace};
+
+const FILE: &str = "history";
+const MAGIC: [u8; 4] = *b"hshi";
+/// 40 million records: more is not a history but an attack.
+const BYTES_MAX: usize = 1 << 30;
+const RECORD: usize = 20;
+/// Records under one checksum.
+const BLOCK: usize = 4096;
+
+/// What is remembered of one file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HistoryRecord {
+    /// The number users see.
+    pub ino: u64,
+    /// Seconds since 1970.
+    pub last_open_s: u32,
+    /// Times opened.
+    pub opens: u16,
+    /// Seconds since 1970; 0: never moved.
+    pub last_move_s: u32,
+    /// Direction and reason, packed; 0: never moved.
+    pub last_move: u8,
+}
+
+/// What the file holds.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The policy that wrote it.
+    pub policy_name: String,
+    /// The next to leave first.
+    pub records: Vec<HistoryRecord>,
+    /// The file was damaged; the good blocks are in `records`.
+    pub damaged: Option<Damage>,
+}
+
+/// Writes the history, atomically and durably; answers the number of records.
+pub fn save_history(
+    dir: BorrowedFd<'_>,
+    policy_name: &str,
+    records: &mut dyn Iterator<Item = HistoryRecord>,
+) -> Result<u64, PersistError> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    let mut name = [0u8; 64];
+    let len = policy_name.len().min(64);
+    name[..len].copy_from_slice(&policy_name.as_bytes()[..len]);
+    bytes.extend_from_slice(&name);
+    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    let mut count = 0;
+    let mut block = Vec::with_capacity(BLOCK * RECORD);
+    loop {
+        block.clear();
+        while block.len() < BLOCK * RECORD
+            && let Some(record) = records.next()
+        {
+            put(&mut block, &record);
+        }
+        if block.is_empty() {
+            break;
+        }
+        let rows = (block.len() / RECORD) as u32;
+        count += u64::from(rows);
+        bytes.extend_from_slice(&rows.to_le_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
+        bytes.extend_from_slice(&block);
+    }
+    replace(dir, FILE, &bytes).map(|()| count)
+}
+
+fn put(block: &mut Vec<u8>, record: &HistoryRecord) {
+    block.extend_from_slice(&record.ino.to_le_bytes());
+    block.extend_from_slice(&record.last_open_s.to_le_bytes());
+    block.extend_from_slice(&record.last_move_s.to_le_bytes());
+    block.extend_from_slice(&record.opens.to_le_bytes());
+    block.extend_from_slice(&[record.last_move, 0]);
+}
+
+/// Reads the history; no file is an empty history.
+pub fn load_history(dir: BorrowedFd<'_>) -> Result<Loaded, PersistError> {
+    let Some(bytes) = read_all(dir, FILE, BYTES_MAX)? else { return Ok(Loaded::default()) };
+    let mut loaded = Loaded::default();
+    let mut fields = Fields(&bytes);
+    let magic = fields.take(4) == Some(&MAGIC[..]);
+    let version = fields.u32();
+    if let Some(found) = version.filter(|found| magic && *found > VERSION) {
+        return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
+    }
+    let whole = magic && parse(&bytes, fields, &mut loaded).is_some();
+    if !whole {
+        loaded.damaged = Some(put_aside(dir, FILE, "a wrong checksum or length")?);
+    }
+    Ok(loaded)
+}
+
+/// Fills `loaded` block by block; `None` at the first that is not whole.
+fn parse(bytes: &[u8], mut fields: Fields<'_>, loaded: &mut Loaded) -> Option<()> {
+    let name = fields.take(64)?;
+    if fields.u32()? != crc32c::crc32c(&bytes[..72]) {
+        return None;
+    }
+    let name = name.split(|byte| *byte == 0).next()?;
+    loaded.policy_name = String::from_utf8_lossy(name).into_owned();
+    while !fields.0.is_empty() {
+        let rows = fields.u32()? as usize;
+        let crc = fields.u32()?;
+        if rows == 0 || rows > BLOCK {
+            return None;
+        }
+        let block = fields.take(rows * RECORD)?;
+        if crc32c::crc32c(block) != crc {
+            return None;
+        }
+        let mut rows = Fields(block);
+        while let Some(ino) = rows.u64() {
+            let (last_open_s, last_move_s, opens) = (rows.u32()?, rows.u32()?, rows.u16()?);
+            let last_move = rows.u16()? as u8;
+            loaded.records.push(HistoryRecord { ino, last_open_s, opens, last_move_s, last_move });
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn row(n: u64) -> HistoryRecord {
+        HistoryRecord { ino: n * 7 + 2, last_open_s: n as u32, opens: n as u16, last_move_s: 3, last_move: (n % 256) as u8 }
+    }
+
+    #[test]
+    fn damage_costs_at_most_what_comes_after_it_and_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = std::fs::File::open(dir.path()).expect("opened");
+        let all: Vec<_> = (0..10_000).map(row).collect();
+        save_history(handle.as_fd(), "lru", &mut all.iter().copied()).expect("saved");
+        let good = std::fs::read(dir.path().join(FILE)).expect("bytes");
+        let loaded = load_history(handle.as_fd()).expect("loaded");
+        assert_eq!((loaded.policy_name.as_str(), &loaded.records, loaded.damaged), ("lru", &all, None));
+        for at in (0..good.len()).step_by(997).chain([4, 8, 75]) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x21;
+            std::fs::write(dir.path().join(FILE), &bad).expect("written");
+            match load_history(handle.as_fd()) {
+                Ok(loaded) => {
+                    assert!(loaded.damaged.is_some(), "byte {at}");
+                    assert!(all.starts_with(&loaded.records), "byte {at}");
+                }
+                Err(PersistError::FutureVersion { .. }) => assert!((4..8).contains(&at)),
+                Err(error) => panic!("byte {at}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = std::fs::File::open(dir.path()).expect("opened");
+        proptest::proptest!(|(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300))| {
+            let mut with_magic = MAGIC.to_vec();
+            with_magic.extend_from_slice(&bytes);
+            std::fs::write(dir.path().join(FILE), &with_magic).expect("written");
+            let _ = load_history(handle.as_fd());
+        });
+    }
+}

@@ -1,0 +1,107 @@
+//! `.hotshelf/id`: which directories belong together, so that a disk that is not mounted is noticed.
+
+use std::os::fd::BorrowedFd;
+
+use super::{Fields, PersistError, VERSION, read_all, replace};
+use crate::report::TierName;
+
+const FILE: &str = "id";
+const MAGIC: [u8; 4] = *b"hsid";
+const LEN: usize = 40;
+
+/// The name of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PairId(pub [u8; 16]);
+
+impl PairId {
+    /// A new one, from the kernel's random numbers.
+    pub fn random() -> std::io::Result<PairId> {
+        use std::io::Read;
+        let mut bytes = [0u8; 16];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(PairId(bytes))
+    }
+}
+
+/// What a directory knows of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Its pair.
+    pub pair: PairId,
+    /// Its side.
+    pub tier: TierName,
+    /// Seconds since 1970.
+    pub created_s: u64,
+    /// Files with marks may be here.
+    pub marks: bool,
+}
+
+/// The identity of a directory; `None`: it has none yet.
+pub fn read_identity(dir: BorrowedFd<'_>) -> Result<Option<Identity>, PersistError> {
+    let Some(bytes) = read_all(dir, FILE, 4096)? else { return Ok(None) };
+    let damaged = |detail| PersistError::Damaged { file: FILE, detail };
+    let mut fields = Fields(&bytes);
+    if fields.take(4) != Some(&MAGIC[..]) {
+        return Err(damaged("wrong magic"));
+    }
+    let version = fields.u32().ok_or(damaged("cut off"))?;
+    if version > VERSION {
+        return Err(PersistError::FutureVersion { file: FILE, found: version, ours: VERSION });
+    }
+    if bytes.len() != LEN || crc32c::crc32c(&bytes[..LEN - 4]).to_le_bytes() != bytes[LEN - 4..] {
+        return Err(damaged("wrong checksum"));
+    }
+    parse(fields).map(Some).ok_or(damaged("senseless fields"))
+}
+
+fn parse(mut fields: Fields<'_>) -> Option<Identity> {
+    let pair = PairId(fields.take(16)?.try_into().ok()?);
+    let tier = match fields.u8()? {
+        0 => TierName::Ssd,
+        1 => TierName::Hdd,
+        _ => return None,
+    };
+    let marks = fields.u8()? != 0;
+    fields.u16()?;
+    Some(Identity { pair, tier, marks, created_s: fields.u64()? })
+}
+
+/// Writes the identity; it is durable when this returns.
+pub fn write_identity(dir: BorrowedFd<'_>, id: &Identity) -> Result<(), PersistError> {
+    let mut bytes = Vec::with_capacity(LEN);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&id.pair.0);
+    bytes.extend_from_slice(&[id.tier as u8, u8::from(id.marks), 0, 0]);
+    bytes.extend_from_slice(&id.created_s.to_le_bytes());
+    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    assert_eq!(bytes.len(), LEN);
+    replace(dir, FILE, &bytes)
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_flipped_byte_or_a_later_version_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = std::fs::File::open(dir.path()).expect("opened");
+        assert!(read_identity(handle.as_fd()).expect("none").is_none());
+        let id = Identity { pair: PairId::random().expect("random"), tier: TierName::Hdd, created_s: 5, marks: true };
+        write_identity(handle.as_fd(), &id).expect("written");
+        assert_eq!(read_identity(handle.as_fd()).expect("read"), Some(id));
+        let path = dir.path().join(FILE);
+        let good = std::fs::read(&path).expect("bytes");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            std::fs::write(&path, &bad).expect("written");
+            assert!(read_identity(handle.as_fd()).is_err(), "byte {at}");
+        }
+        std::fs::write(&path, &good[..20]).expect("written");
+        assert!(read_identity(handle.as_fd()).is_err());
+    }
+}

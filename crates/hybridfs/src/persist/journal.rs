@@ -1,0 +1,352 @@
+//! `.hotshelf/journal` on the SSD: the moves that are under way.
+//!
+//! A log of `begin` and `end` records. `begin` is durable before the file gets a second name; `end` is not
+//! flushed, since doing a finished move's recovery again changes nothing. A torn record ends the log; a bad
+//! record with good ones behind it is damage, and the file is put aside.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Damage, Fields, PersistError, VERSION, again, io_error, put_aside, read_all, write_at};
+use crate::report::TierName;
+
+const FILE: &str = "journal";
+const MAGIC: [u8; 4] = *b"hsjr";
+const HEADER: usize = 8;
+const BYTES_MAX: usize = 256 << 20;
+const PATH_MAX: usize = 65_536;
+/// Beyond this the log is begun anew when no move is open.
+const COMPACT_BYTES: u64 = 1 << 20;
+
+/// A file that moves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MoveRecord {
+    /// Where to.
+    pub to: TierName,
+    /// Path below the mount.
+    pub path: Vec<u8>,
+    /// The number users see.
+    pub ino: u64,
+    /// Backing inode that is copied.
+    pub source_ino: u64,
+    /// Backing inode of the copy.
+    pub target_ino: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Last change of the data: seconds, nanoseconds.
+    pub mtime: (i64, u32),
+}
+
+/// A move without an end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenMove {
+    /// Its name in the log.
+    pub id: u64,
+    /// The file.
+    pub record: MoveRecord,
+}
+
+/// The log, open for appending.
+#[derive(Debug)]
+pub struct Journal {
+    log: Mutex<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    file: OwnedFd,
+    len: u64,
+    next_id: u64,
+    open: u64,
+    /// A record could not be taken back: nothing may follow it.
+    failed: Option<Errno>,
+}
+
+/// What opening found.
+#[derive(Debug)]
+pub struct Opened {
+    /// The log.
+    pub journal: Journal,
+    /// Moves to be recovered.
+    pub open: Vec<OpenMove>,
+    /// The old log was damaged and is put aside.
+    pub damaged: Option<Damage>,
+}
+
+impl Journal {
+    /// Opens the log in the hidden directory, making it if there is none.
+    pub fn open(dir: OwnedFd) -> Result<Opened, PersistError> {
+        let bytes = read_all(dir.as_fd(), FILE, BYTES_MAX)?.unwrap_or_default();
+        let mut fields = Fields(&bytes);
+        let magic = fields.take(4) == Some(&MAGIC[..]);
+        if let Some(found) = fields.u32().filter(|found| magic && *found > VERSION) {
+            return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
+        }
+        let replay = if bytes.len() < HEADER { Replay::default() } else if magic { replay(&bytes[HEADER..]) } else { Replay::bad("wrong magic") };
+        let mut damaged = None;
+        let mut len = (HEADER + replay.good) as u64;
+        if let Some(detail) = replay.damaged {
+            damaged = Some(put_aside(dir.as_fd(), FILE, detail)?);
+            len = 0;
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&dir, FILE, flags, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::ROFS) => again(&dir).map_err(|_| PersistError::Io { file: FILE, source: Errno::ROFS })?,
+            other => other.map_err(io_error(FILE))?,
+        };
+        let mut log = Log { file, len, next_id: replay.next_id, open: replay.open.len() as u64, failed: None };
+        if len <= HEADER as u64 || bytes.len() < HEADER {
+            log.restart().map_err(io_error(FILE)).or_else(|error| match error {
+                // Read-only: nothing will be appended.
+                PersistError::Io { source: Errno::ROFS | Errno::BADF | Errno::INVAL | Errno::ISDIR, .. } => Ok(()),
+                other => Err(other),
+            })?;
+        }
+        Ok(Opened { journal: Journal { log: Mutex::new(log) }, open: replay.open, damaged })
+    }
+
+    /// Notes that a move begins; durable when this returns.
+    pub fn begin(&self, record: &MoveRecord) -> io::Result<u64> {
+        let mut log = self.log.lock();
+        let id = log.next_id;
+        let mut body = vec![1u8, record.tier_code(), 0, 0];
+        for number in [id, record.ino, record.source_ino, record.target_ino, record.size, record.mtime.0 as u64] {
+            body.extend_from_slice(&number.to_le_bytes());
+        }
+        body.extend_from_slice(&record.mtime.1.to_le_bytes());
+        body.extend_from_slice(&(record.path.len() as u32).to_le_bytes());
+        body.extend_from_slice(&record.path);
+        log.append(&body, true)?;
+        log.next_id += 1;
+        log.open += 1;
+        Ok(id)
+    }
+
+    /// Notes that a move is over, either way.
+    pub fn end(&self, id: u64) -> io::Result<()> {
+        let mut log = self.log.lock();
+        log.open = log.open.saturating_sub(1);
+        if log.open == 0 && log.len > COMPACT_BYTES {
+            return log.restart().map_err(io::Error::from);
+        }
+        let mut body = vec![2u8, 0, 0, 0];
+        body.extend_from_slice(&id.to_le_bytes());
+        log.append(&body, false)
+    }
+
+    /// Forgets everything; after recovery.
+    pub fn clear(&self) -> io::Result<()> {
+        let mut log = self.log.lock();
+        log.open = 0;
+        log.restart().map_err(io::Error::from)
+    }
+}
+
+impl MoveRecord {
+    fn tier_code(&self) -> u8 {
+        self.to as u8
+    }
+}
+
+impl Log {
+    fn restart(&mut self) -> Result<(), Errno> {
+        rustix::fs::ftruncate(&self.file, 0)?;
+        let mut header = MAGIC.to_vec();
+        header.extend_from_slice(&VERSION.to_le_bytes());
+        write_at(self.file.as_fd(), &header, 0)?;
+        rustix::fs::fdatasync(&self.file)?;
+        self.len = HEADER as u64;
+        self.failed = None;
+        Ok(())
+    }
+
+    /// A record: length, CRC of position, length and body; body.
+    fn append(&mut self, body: &[u8], durable: bool) -> io::Result<()> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
+        let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&checksum(self.len - HEADER as u64, body).to_le_bytes());
+        bytes.extend_from_slice(body);
+        let written = write_at(self.file.as_fd(), &bytes, self.len);
+        let written = written.and_then(|()| if durable { rustix::fs::fdatasync(&self.file) } else { Ok(()) });
+        match written {
+            Ok(()) => {
+                self.len += bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // Part of it may be there: it must not stand before later records.
+                if rustix::fs::ftruncate(&self.file, self.len).is_err() {
+                    self.failed = Some(error);
+                }
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn checksum(position: u64, body: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&position.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &(body.len() as u32).to_le_bytes());
+    crc32c::crc32c_append(crc, body)
+}
+
+#[derive(Debug, Default)]
+struct Replay {
+    open: Vec<OpenMove>,
+    next_id: u64,
+    /// Bytes of good records.
+    good: usize,
+    damaged: Option<&'static str>,
+}
+
+impl Replay {
+    fn bad(detail: &'static str) -> Replay {
+        Replay { damaged: Some(detail), ..Replay::default() }
+    }
+}
+
+fn replay(log: &[u8]) -> Replay {
+    let mut found = Replay { next_id: 1, ..Replay::default() };
+    while found.good < log.len() {
+        let Some(body) = record_at(log, found.good) else { break };
+        if apply(body, &mut found).is_none() {
+            found.damaged = Some("a record makes no sense");
+            return found;
+        }
+        found.good += 8 + body.len();
+    }
+    // Good records behind a bad one: this was no torn write.
+    let behind = (found.good + 1..log.len().saturating_sub(8)).take(1 << 20);
+    if found.good < log.len() && behind.into_iter().any(|at| record_at(log, at).is_some()) {
+        found.damaged = Some("a bad record in the middle");
+    }
+    found
+}
+
+fn record_at(log: &[u8], at: usize) -> Option<&[u8]> {
+    let mut fields = Fields(log.get(at..)?);
+    let len = fields.u32()? as usize;
+    let crc = fields.u32()?;
+    if !(12..=PATH_MAX + 64).contains(&len) {
+        return None;
+    }
+    let body = fields.take(len)?;
+    (checksum(at as u64, body) == crc).then_some(body)
+}
+
+fn apply(body: &[u8], found: &mut Replay) -> Option<()> {
+    let mut fields = Fields(body);
+    let (code, tier) = (fields.u8()?, fields.u8()?);
+    fields.u16()?;
+    let id = fields.u64()?;
+    match code {
+        1 => {
+            let to = match tier {
+                0 => TierName::Ssd,
+                1 => TierName::Hdd,
+                _ => return None,
+            };
+            let (ino, source_ino, target_ino, size) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
+            let mtime = (fields.u64()? as i64, fields.u32()?);
+            let len = fields.u32()? as usize;
+            let path = fields.take(len)?.to_vec();
+            found.open.push(OpenMove { id, record: MoveRecord { to, path, ino, source_ino, target_ino, size, mtime } });
+            found.next_id = found.next_id.max(id.checked_add(1)?);
+        }
+        2 => found.open.retain(|open| open.id != id),
+        _ => return None,
+    }
+    fields.0.is_empty().then_some(())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn record(n: u64) -> MoveRecord {
+        let to = if n.is_multiple_of(2) { TierName::Ssd } else { TierName::Hdd };
+        let path = format!("dir/file-{n}").into_bytes();
+        MoveRecord { to, path, ino: n, source_ino: n + 1, target_ino: n + 2, size: n * 4096, mtime: (-5, 7) }
+    }
+
+    fn open(dir: &tempfile::TempDir) -> Opened {
+        Journal::open(std::fs::File::open(dir.path()).expect("directory").into()).expect("opened")
+    }
+
+    #[test]
+    fn open_moves_are_those_without_an_end() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = open(&dir).journal;
+        let ids: Vec<u64> = (0..5).map(|n| journal.begin(&record(n)).expect("begun")).collect();
+        journal.end(ids[1]).expect("ended");
+        journal.end(ids[4]).expect("ended");
+        drop(journal);
+        let opened = open(&dir);
+        let left: Vec<u64> = opened.open.iter().map(|open| open.record.ino).collect();
+        assert_eq!((left, opened.damaged), (vec![0, 2, 3], None));
+        assert!(opened.journal.begin(&record(9)).expect("begun") > ids[4]);
+    }
+
+    #[test]
+    fn every_cut_gives_the_moves_of_the_whole_records() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = open(&dir).journal;
+        let path = dir.path().join(FILE);
+        let mut expect = vec![(HEADER, vec![])];
+        let mut live = Vec::new();
+        for n in 0..6 {
+            live.push(journal.begin(&record(n)).expect("begun"));
+            expect.push((std::fs::metadata(&path).expect("stat").len() as usize, live.clone()));
+            if n % 2 == 1 {
+                let id = live.remove(0);
+                journal.end(id).expect("ended");
+                expect.push((std::fs::metadata(&path).expect("stat").len() as usize, live.clone()));
+            }
+        }
+        drop(journal);
+        let whole = std::fs::read(&path).expect("bytes");
+        for cut in HEADER..=whole.len() {
+            std::fs::write(&path, &whole[..cut]).expect("written");
+            let opened = open(&dir);
+            let want = &expect.iter().rev().find(|(len, _)| *len <= cut).expect("a prefix").1;
+            let got: Vec<u64> = opened.open.iter().map(|open| open.id).collect();
+            assert_eq!((&got, opened.damaged), (want, None), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_flip_in_the_middle_is_told_and_the_file_kept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let journal = open(&dir).journal;
+        for n in 0..4 {
+            journal.begin(&record(n)).expect("begun");
+        }
+        drop(journal);
+        let path = dir.path().join(FILE);
+        let mut bytes = std::fs::read(&path).expect("bytes");
+        bytes[HEADER + 20] ^= 1;
+        std::fs::write(&path, &bytes).expect("written");
+        let opened = open(&dir);
+        let damage = opened.damaged.expect("told");
+        assert!(dir.path().join(damage.kept_as).exists());
+        assert!(opened.open.is_empty());
+        opened.journal.begin(&record(1)).expect("usable");
+    }
+
+    #[test]
+    fn a_later_version_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        drop(open(&dir));
+        let path = dir.path().join(FILE);
+        std::fs::write(&path, b"hsjr\x09\0\0\0rest").expect("written");
+        let error = Journal::open(std::fs::File::open(dir.path()).expect("directory").into()).expect_err("refused");
+        assert!(matches!(error, PersistError::FutureVersion { found: 9, .. }), "{error}");
+        assert_eq!(std::fs::read(&path).expect("bytes"), b"hsjr\x09\0\0\0rest");
+    }
+}

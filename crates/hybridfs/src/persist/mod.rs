@@ -1,0 +1,164 @@
+//! The files in `.hotshelf`: identity, journal, history, pins. Drawn in docs/formats.md.
+//!
+//! Each has a magic with its version, little-endian fields of fixed width and CRC-32C; each is taken for
+//! hostile when it is read. Everything is reached by a handle on the hidden directory, never by path.
+
+mod history;
+mod identity;
+mod journal;
+mod pins;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use history::{HistoryRecord, Loaded, load_history, save_history};
+pub use identity::{Identity, PairId, read_identity, write_identity};
+pub use journal::{Journal, MoveRecord, OpenMove, Opened};
+pub use pins::{load_pins, save_pins};
+
+/// Why one of our files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PersistError {
+    /// A system call failed.
+    #[error(".hotshelf/{file}: {source}")]
+    Io {
+        /// Which file.
+        file: &'static str,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// Written by a later hotshelf.
+    #[error(".hotshelf/{file} has version {found}, this hotshelf knows up to {ours}: use the newer hotshelf that wrote it")]
+    FutureVersion {
+        /// Which file.
+        file: &'static str,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// Not what it should be, and nothing can stand in for it.
+    #[error(".hotshelf/{file} is damaged ({detail}): mount with --adopt to make a new one")]
+    Damaged {
+        /// Which file.
+        file: &'static str,
+        /// What is wrong.
+        detail: &'static str,
+    },
+}
+
+/// A damaged file that was put aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Its name now, in `.hotshelf`.
+    pub kept_as: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+const VERSION: u32 = 1;
+
+fn io_error(file: &'static str) -> impl Fn(Errno) -> PersistError {
+    move |source| PersistError::Io { file, source }
+}
+
+/// Reads a whole file of at most `max` bytes; `None`: there is none.
+fn read_all(dir: BorrowedFd<'_>, file: &'static str, max: usize) -> Result<Option<Vec<u8>>, PersistError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match rustix::fs::openat(dir, file, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(source) => return Err(PersistError::Io { file, source }),
+    };
+    let size = rustix::fs::fstat(&fd).map_err(io_error(file))?.st_size.max(0) as usize;
+    let mut bytes = vec![0u8; size.min(max)];
+    let mut have = 0;
+    while have < bytes.len() {
+        match rustix::io::pread(&fd, &mut bytes[have..], have as u64) {
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(Errno::INTR) => {}
+            Err(source) => return Err(PersistError::Io { file, source }),
+        }
+    }
+    bytes.truncate(have);
+    Ok(Some(bytes))
+}
+
+/// Writes a whole file so that after a crash there is the old one or the new one.
+fn replace(dir: BorrowedFd<'_>, file: &'static str, bytes: &[u8]) -> Result<(), PersistError> {
+    let tmp = format!("{file}.new");
+    let write = || -> Result<(), Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(dir, &*tmp, flags, Mode::RUSR | Mode::WUSR)?;
+        write_at(fd.as_fd(), bytes, 0)?;
+        rustix::fs::fsync(&fd)?;
+        rustix::fs::renameat(dir, &*tmp, dir, file)?;
+        let readable = rustix::fs::openat(dir, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::fsync(readable)
+    };
+    write().map_err(|source| {
+        let _ = rustix::fs::unlinkat(dir, &*tmp, AtFlags::empty());
+        PersistError::Io { file, source }
+    })
+}
+
+fn write_at(fd: BorrowedFd<'_>, bytes: &[u8], at: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pwrite(fd, &bytes[done..], at + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Puts a damaged file aside under a free name.
+fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -> Result<Damage, PersistError> {
+    for n in 1..10_000 {
+        let kept_as = format!("{file}.damaged-{n}");
+        match rustix::fs::renameat_with(dir, file, dir, &*kept_as, rustix::fs::RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(Damage { kept_as, detail: detail.to_owned() }),
+            Err(Errno::EXIST) => {}
+            Err(source) => return Err(PersistError::Io { file, source }),
+        }
+    }
+    Err(PersistError::Io { file, source: Errno::EXIST })
+}
+
+/// Little-endian fields, taken one after the other from hostile bytes.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes(self.take(2)?.try_into().ok()?))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+}
+
+fn again(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    dir.try_clone()
+}

@@ -1,0 +1,197 @@
+//! Who belongs on the SSD: the policy, the second-touch filter, the rules and the pins.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use parking_lot::{Mutex, RwLock};
+use policy::{FileId, Ghost, Policy, Record};
+
+use crate::config::{Config, Promotion};
+
+/// Entries of the second-touch filter: a bound, not a promise.
+const GHOST_ENTRIES: usize = 1 << 17;
+
+/// Everything that decides where a file belongs.
+pub struct Placement {
+    order: Mutex<Order>,
+    pin_rules: GlobSet,
+    hdd_rules: GlobSet,
+    pins: RwLock<BTreeSet<Vec<u8>>>,
+    promotion: Promotion,
+}
+
+struct Order {
+    policy: Box<dyn Policy>,
+    ghost: Ghost,
+}
+
+/// What is wrong with the rules.
+#[derive(Debug, thiserror::Error)]
+pub enum PlacementError {
+    /// The policy cannot be had.
+    #[error(transparent)]
+    Policy(#[from] policy::PolicyError),
+    /// A rule is no glob.
+    #[error("the rule `{rule}` is not a glob: {detail}")]
+    Rule {
+        /// As given.
+        rule: String,
+        /// What the parser says.
+        detail: String,
+    },
+}
+
+/// What an open means for a file on the HDD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It stays.
+    Stay,
+    /// It should come up.
+    Promote,
+}
+
+impl Placement {
+    /// Rules and policy of a configuration.
+    pub fn new(config: &Config, pins: BTreeSet<Vec<u8>>) -> Result<Placement, PlacementError> {
+        let order = Order { policy: policy::by_name(&config.policy)?, ghost: Ghost::new(GHOST_ENTRIES, config.ghost_window_s) };
+        Ok(Placement {
+            order: Mutex::new(order),
+            pin_rules: globs(&config.pin_rules)?,
+            hdd_rules: globs(&config.hdd_rules)?,
+            pins: RwLock::new(pins),
+            promotion: config.promotion,
+        })
+    }
+
+    /// A file is on the SSD now.
+    pub fn arrived(&self, ino: u64, size: u64, last_open_s: u32, opens: u16) {
+        let mut order = self.order.lock();
+        order.ghost.forget(FileId(ino));
+        order.policy.insert(Record { file: FileId(ino), size, last_open_s, opens });
+    }
+
+    /// A file left the SSD, or is gone.
+    pub fn left(&self, ino: u64) {
+        self.order.lock().policy.remove(FileId(ino));
+    }
+
+    /// A file on the SSD has another size.
+    pub fn resized(&self, ino: u64, size: u64) {
+        self.order.lock().policy.resize(FileId(ino), size);
+    }
+
+    /// A file on the SSD was opened.
+    pub fn touch_ssd(&self, ino: u64, now_s: u32) {
+        self.order.lock().policy.touch(FileId(ino), now_s);
+    }
+
+    /// A file on the HDD was opened.
+    pub fn touch_hdd(&self, ino: u64, now_s: u32) -> Touch {
+        match self.promotion {
+            Promotion::Never => Touch::Stay,
+            Promotion::OnOpen => Touch::Promote,
+            Promotion::SecondTouch if self.order.lock().ghost.touch(FileId(ino), now_s) => Touch::Promote,
+            Promotion::SecondTouch => Touch::Stay,
+        }
+    }
+
+    /// What is remembered of a file's opens: last, count, on the SSD's books.
+    pub fn heat(&self, ino: u64) -> Option<(u32, u16)> {
+        let order = self.order.lock();
+        let record = order.policy.record(FileId(ino)).map(|record| (record.last_open_s, record.opens));
+        record.or_else(|| order.ghost.seen(FileId(ino)))
+    }
+
+    /// Place in the policy's order, 0.0 leaves next.
+    pub fn rank(&self, ino: u64) -> Option<f64> {
+        self.order.lock().policy.rank(FileId(ino))
+    }
+
+    /// Files on the policy's books.
+    pub fn len(&self) -> usize {
+        self.order.lock().policy.len()
+    }
+
+    /// The next to leave for which `usable` holds.
+    pub fn victim(&self, usable: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
+        const LOOK_AT: usize = 4096;
+        let mut order = self.order.lock();
+        order.policy.victim(LOOK_AT, &mut |file| usable(file.0)).map(|file| file.0)
+    }
+
+    /// All that is remembered, the next to leave first.
+    pub fn records(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        self.order.lock().policy.export(&mut |record| records.push(record));
+        records
+    }
+
+    /// Name of the policy.
+    pub fn policy_name(&self) -> String {
+        self.order.lock().policy.name().to_owned()
+    }
+
+    /// Whether paths matter at all (most pairs have no rules).
+    pub fn has_pins(&self) -> bool {
+        !self.pin_rules.is_empty() || !self.pins.read().is_empty()
+    }
+
+    /// Why a path stays on the SSD, if it does.
+    pub fn pinned(&self, path: &[u8]) -> Option<String> {
+        let as_path = Path::new(OsStr::from_bytes(path));
+        if self.pin_rules.is_match(as_path) {
+            return Some("by a rule given at mount".into());
+        }
+        let pins = self.pins.read();
+        let mut above = Some(as_path);
+        while let Some(candidate) = above {
+            let bytes = candidate.as_os_str().as_bytes();
+            if pins.contains(bytes) {
+                let by_itself = bytes == path;
+                return Some(if by_itself { "by itself".into() } else { format!("by `{}` above it", candidate.display()) });
+            }
+            above = candidate.parent();
+        }
+        None
+    }
+
+    /// Whether a rule sends a path to the HDD.
+    pub fn belongs_on_hdd(&self, path: &[u8]) -> bool {
+        !self.hdd_rules.is_empty() && self.hdd_rules.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// Whether any rule sends files to the HDD.
+    pub fn has_hdd_rules(&self) -> bool {
+        !self.hdd_rules.is_empty()
+    }
+
+    /// The pinned paths.
+    pub fn pins(&self) -> BTreeSet<Vec<u8>> {
+        self.pins.read().clone()
+    }
+
+    /// Adds or removes a pin; answers the new set when it changed.
+    pub fn set_pin(&self, path: &[u8], on: bool) -> Option<BTreeSet<Vec<u8>>> {
+        let mut pins = self.pins.write();
+        let changed = if on { pins.insert(path.to_vec()) } else { pins.remove(path) };
+        changed.then(|| pins.clone())
+    }
+}
+
+impl std::fmt::Debug for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Placement").field("promotion", &self.promotion).finish_non_exhaustive()
+    }
+}
+
+fn globs(rules: &[String]) -> Result<GlobSet, PlacementError> {
+    let mut set = GlobSetBuilder::new();
+    for rule in rules {
+        let glob = Glob::new(rule).map_err(|error| PlacementError::Rule { rule: rule.clone(), detail: error.kind().to_string() })?;
+        set.add(glob);
+    }
+    set.build().map_err(|error| PlacementError::Rule { rule: rules.join(" "), detail: error.kind().to_string() })
+}

@@ -1,0 +1,91 @@
+//! Names that go: unlink and rmdir.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use crate::dirs::Dir;
+use crate::names::Found;
+use crate::nodes::Kind;
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::{NAME_ONLY, Result};
+
+impl Hybrid {
+    /// Removes a name that is no directory (Algorithm 2: from the policy's queue and from its side).
+    pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.writable()?;
+        let dir = self.dir(parent)?;
+        let found = self.find(&dir, name)?;
+        if found.kind == Kind::Directory {
+            return Err(Errno::ISDIR);
+        }
+        let _gate = self.gate(found.ino).read_recursive();
+        self.cancel_duplicate(found.ino);
+        // The mover may have been faster than the gate.
+        let found = self.find(&dir, name)?;
+        self.keep_nameless(&dir, name, &found);
+        self.tier(found.tier).unlink(dir.must(found.tier)?, name)?;
+        self.name_removed(&found);
+        Ok(())
+    }
+
+    /// Keeps a handle on a file that is about to lose its name while the kernel may still ask about it.
+    pub(crate) fn keep_nameless(&self, dir: &Dir, name: &OsStr, found: &Found) {
+        if found.kind == Kind::Directory || self.opens.lock().contains_key(&found.ino) {
+            return;
+        }
+        let Some(fd) = dir.on(found.tier) else { return };
+        if let Ok(file) = self.tier(found.tier).open_at(fd, name, NAME_ONLY) {
+            self.held.lock().insert(found.ino, (found.tier, Arc::new(file)));
+        }
+    }
+
+    /// Books after a name is gone.
+    pub(crate) fn name_removed(&self, found: &Found) {
+        if found.kind == Kind::Regular && found.stat.nlink <= 1 {
+            self.forget_file(found.ino);
+        }
+        if !self.nodes.unnamed(found.ino) && !self.opens.lock().contains_key(&found.ino) {
+            self.held.lock().remove(&found.ino);
+        }
+    }
+
+    /// Removes an empty directory, on both sides.
+    pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.writable()?;
+        let _shape = self.shape.lock();
+        let dir = self.dir(parent)?;
+        let found = self.find(&dir, name)?;
+        if found.kind != Kind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        self.must_be_empty(&dir, name, &found)?;
+        // The HDD's half first: what is left after a crash is an empty directory, which is where we began.
+        for tier in [TierName::Hdd, TierName::Ssd] {
+            if found.backing[tier as usize] != 0 {
+                rustix::fs::unlinkat(dir.must(tier)?, name, AtFlags::REMOVEDIR)?;
+            }
+        }
+        self.dirs.drop_dir(found.ino);
+        self.nodes.unnamed(found.ino);
+        Ok(())
+    }
+
+    /// An error unless a directory is empty on all its sides.
+    pub(crate) fn must_be_empty(&self, dir: &Dir, name: &OsStr, found: &Found) -> Result<()> {
+        for tier in [TierName::Ssd, TierName::Hdd] {
+            if found.backing[tier as usize] == 0 {
+                continue;
+            }
+            let handle = self.tier(tier).open_dir(dir.must(tier)?, name)?;
+            if !crate::listing::is_empty(handle.as_fd())? {
+                return Err(Errno::NOTEMPTY);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! Renames: Algorithm 3 of the paper, for files that may be on different sides and directories on both.
+//!
+//! One system call where one side is concerned. Where several are, the steps are written down first (see
+//! `intent`), so that after a crash at any point the rename is finished, never half done.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::dirs::Dir;
+use crate::intent::Step;
+use crate::names::Found;
+use crate::nodes::Kind;
+use crate::number::ROOT;
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::{HIDDEN, Result, valid_name};
+
+const SIDES: [TierName; 2] = [TierName::Ssd, TierName::Hdd];
+
+/// One end of a rename.
+struct End<'a> {
+    parent: u64,
+    dir: Arc<Dir>,
+    name: &'a OsStr,
+}
+
+impl End<'_> {
+    fn path(&self, fs: &Hybrid) -> Result<Vec<u8>> {
+        let mut path = fs.nodes.path(self.parent).ok_or(Errno::STALE)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(self.name.as_bytes());
+        Ok(path)
+    }
+}
+
+impl Hybrid {
+    /// Renames; `flags` may ask not to replace or to exchange.
+    pub fn rename(&self, parent: u64, name: &OsStr, new_parent: u64, new_name: &OsStr, flags: RenameFlags) -> Result<()> {
+        self.writable()?;
+        valid_name(new_name)?;
+        if new_parent == ROOT && new_name.as_bytes() == HIDDEN.as_bytes() {
+            return Err(Errno::PERM);
+        }
+        if !(flags - RenameFlags::NOREPLACE - RenameFlags::EXCHANGE).is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let mut from = End { parent, dir: self.dir(parent)?, name };
+        let mut to = End { parent: new_parent, dir: self.dir(new_parent)?, name: new_name };
+        let source = self.find(&from.dir, name)?;
+        let target = match self.find(&to.dir, new_name) {
+            Ok(found) => Some(found),
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(error),
+        };
+        if flags.contains(RenameFlags::NOREPLACE) && target.is_some() {
+            return Err(Errno::EXIST);
+        }
+        if flags.contains(RenameFlags::EXCHANGE) && target.is_none() {
+            return Err(Errno::NOENT);
+        }
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        self.bring_dirs(&mut from, &mut to, &source, target.as_ref().filter(|_| exchange))?;
+        let has_dir = |found: &Found| found.kind == Kind::Directory;
+        let _shape = (has_dir(&source) || target.as_ref().is_some_and(has_dir)).then(|| self.shape.lock());
+        let _gates = self.gates(&[Some(source.ino), target.as_ref().map(|found| found.ino)]);
+        for found in [Some(&source), target.as_ref()].into_iter().flatten() {
+            if has_dir(found) { self.cancel_duplicates_below(found.ino) } else { self.cancel_duplicate(found.ino) }
+        }
+        // Nobody but the mover changes these names now, and it waits at the gates: look once more.
+        let source = self.find(&from.dir, name)?;
+        let target = target.map(|_| self.find(&to.dir, new_name)).transpose()?;
+        if exchange {
+            let target = target.ok_or(Errno::NOENT)?;
+            self.exchange(&from, &to, &source, &target)
+        } else {
+            self.replace(&from, &to, &source, target.as_ref())
+        }
+    }
+
+    /// Every side a file will be on needs the directory it goes to.
+    fn bring_dirs(&self, from: &mut End<'_>, to: &mut End<'_>, source: &Found, exchanged: Option<&Found>) -> Result<()> {
+        for tier in SIDES {
+            if source.backing[tier as usize] != 0 {
+                to.dir = self.ensure_dir(to.parent, tier)?;
+            }
+            if exchanged.is_some_and(|found| found.backing[tier as usize] != 0) {
+                from.dir = self.ensure_dir(from.parent, tier)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn replace(&self, from: &End<'_>, to: &End<'_>, source: &Found, target: Option<&Found>) -> Result<()> {
+        if let Some(target) = target {
+            match (source.kind == Kind::Directory, target.kind == Kind::Directory) {
+                (true, true) => self.must_be_empty(&to.dir, to.name, target)?,
+                (true, false) => return Err(Errno::NOTDIR),
+                (false, true) => return Err(Errno::ISDIR),
+                (false, false) => self.keep_nameless(&to.dir, to.name, target),
+            }
+        }
+        let (from_path, to_path) = (from.path(self)?, to.path(self)?);
+        let mut steps = Vec::with_capacity(3);
+        for tier in SIDES {
+            if source.backing[tier as usize] != 0 {
+                let ino = source.backing[tier as usize];
+                steps.push(Step::Rename { tier, from: from_path.clone(), to: to_path.clone(), ino });
+            }
+        }
+        for tier in SIDES {
+            let left = target.map_or(0, |found| found.backing[tier as usize]);
+            if left != 0 && source.backing[tier as usize] == 0 {
+                let directory = target.is_some_and(|found| found.kind == Kind::Directory);
+                steps.push(Step::Remove { tier, path: to_path.clone(), ino: left, directory });
+            }
+        }
+        self.run_steps(from, to, &steps)?;
+        if let Some(target) = target {
+            self.replaced(target);
+        }
+        self.nodes.renamed(source.ino, to.parent, to.name);
+        Ok(())
+    }
+
+    fn replaced(&self, target: &Found) {
+        if target.kind == Kind::Directory {
+            self.dirs.drop_dir(target.ino);
+            self.nodes.unnamed(target.ino);
+        } else {
+            self.name_removed(target);
+        }
+    }
+
+    fn exchange(&self, from: &End<'_>, to: &End<'_>, source: &Found, target: &Found) -> Result<()> {
+        let (from_path, to_path) = (from.path(self)?, to.path(self)?);
+        let mut steps = Vec::with_capacity(2);
+        for tier in SIDES {
+            let (a, b) = (source.backing[tier as usize], target.backing[tier as usize]);
+            match (a != 0, b != 0) {
+                (true, true) => steps.push(Step::Exchange { tier, a: from_path.clone(), b: to_path.clone(), ino: a }),
+                (true, false) => steps.push(Step::Rename { tier, from: from_path.clone(), to: to_path.clone(), ino: a }),
+                (false, true) => steps.push(Step::Rename { tier, from: to_path.clone(), to: from_path.clone(), ino: b }),
+                (false, false) => {}
+            }
+        }
+        self.run_steps(from, to, &steps)?;
+        self.nodes.renamed(source.ino, to.parent, to.name);
+        self.nodes.renamed(target.ino, from.parent, from.name);
+        Ok(())
+    }
+
+    /// Does the steps; several are written down first and undone together when one fails.
+    fn run_steps(&self, from: &End<'_>, to: &End<'_>, steps: &[Step]) -> Result<()> {
+        if let [step] = steps {
+            return self.run_step(from, to, step);
+        }
+        let intent = self.intents.begin(steps)?;
+        for (n, step) in steps.iter().enumerate() {
+            crate::crash::point("rename step");
+            if let Step::Remove { .. } = step {
+                // What takes the place must be safe before what had it goes.
+                self.sync_ends(from, to)?;
+            }
+            if let Err(error) = self.run_step(from, to, step) {
+                for done in steps[..n].iter().rev() {
+                    if let Err(undo) = self.undo_step(from, to, done) {
+                        tracing::error!(?done, %undo, "a rename failed half-way and could not be undone; it is finished at the next mount");
+                        return Err(error);
+                    }
+                }
+                intent.done()?;
+                return Err(error);
+            }
+        }
+        crate::crash::point("rename steps done");
+        self.sync_ends(from, to)?;
+        intent.done()
+    }
+
+    fn sync_ends(&self, from: &End<'_>, to: &End<'_>) -> Result<()> {
+        for tier in SIDES {
+            if let Some(fd) = to.dir.on(tier) {
+                self.tier(tier).sync_dir(fd)?;
+            }
+            if let Some(fd) = from.dir.on(tier).filter(|_| from.parent != to.parent) {
+                self.tier(tier).sync_dir(fd)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_step(&self, from: &End<'_>, to: &End<'_>, step: &Step) -> Result<()> {
+        let plain = RenameFlags::empty();
+        match step {
+            Step::Rename { tier, to: new, .. } => {
+                let forward = *new == to.path(self)?;
+                let (a, b) = if forward { (from, to) } else { (to, from) };
+                self.tier(*tier).rename(a.dir.must(*tier)?, a.name, b.dir.must(*tier)?, b.name, plain)
+            }
+            Step::Exchange { tier, .. } => {
+                let flags = RenameFlags::EXCHANGE;
+                self.tier(*tier).rename(from.dir.must(*tier)?, from.name, to.dir.must(*tier)?, to.name, flags)
+            }
+            Step::Remove { tier, directory, .. } => {
+                let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                rustix::fs::unlinkat(to.dir.must(*tier)?, to.name, flags)
+            }
+        }
+    }
+
+    fn undo_step(&self, from: &End<'_>, to: &End<'_>, step: &Step) -> Result<()> {
+        match step {
+            Step::Rename { tier, from: a, to: b, ino } => {
+                let back = Step::Rename { tier: *tier, from: b.clone(), to: a.clone(), ino: *ino };
+                self.run_step(from, to, &back)
+            }
+            Step::Exchange { .. } => self.run_step(from, to, step),
+            // Removals come last; what is removed cannot be undone, nor need it be.
+            Step::Remove { .. } => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Room for a write that found its side full.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::moves::{Outcome, Reason};
+use crate::open::Handle;
+use crate::pair::Hybrid;
+use crate::report::TierName;
+use crate::tier::Result;
+
+impl Hybrid {
+    /// Waits until a write to this file can go on: files leave the SSD, or this one does.
+    pub(crate) fn make_room(&self, handle: &Handle, need: u64) -> Result<()> {
+        let inode = &handle.inode;
+        let _ = self.space.refresh(self.tiers(), &self.config);
+        let (tier, file) = inode.any_fd();
+        let size = self.tier(tier).stat_fd(file.as_fd())?.size;
+        if tier == TierName::Hdd {
+            return self.leave_full_hdd(inode.ino, size, need);
+        }
+        if self.space.fits_ssd(need) {
+            return Ok(());
+        }
+        // Small files wait for colder ones to leave; a large one is what fills the SSD.
+        if size < self.space.of(TierName::Ssd).capacity / 16 {
+            self.mover.wake();
+            for _ in 0..50 {
+                self.mover.wait_for_any(Duration::from_millis(100));
+                let _ = self.space.refresh(self.tiers(), &self.config);
+                if self.space.fits_ssd(need) {
+                    return Ok(());
+                }
+                if self.mover.running().is_empty() {
+                    break;
+                }
+            }
+        }
+        match self.move_waiting(inode.ino, TierName::Hdd) {
+            Outcome::Done | Outcome::Already => Ok(()),
+            Outcome::Failed(error) => Err(error),
+            _ => Err(Errno::NOSPC),
+        }
+    }
+
+    fn leave_full_hdd(&self, ino: u64, size: u64, need: u64) -> Result<()> {
+        if self.space.of(TierName::Hdd).free > need + (1 << 16) {
+            return Ok(());
+        }
+        if self.space.fits_ssd(size.saturating_add(need)) && self.move_waiting(ino, TierName::Ssd) == Outcome::Done {
+            return Ok(());
+        }
+        Err(Errno::NOSPC)
+    }
+
+    fn move_waiting(&self, ino: u64, to: TierName) -> Outcome {
+        let mut outcome = Outcome::Busy;
+        for _ in 0..200 {
+            outcome = self.move_file(ino, to, Reason::Full, &mut |_, _| {});
+            match outcome {
+                Outcome::Busy | Outcome::Dropped if !self.mover.stopping() && !self.in_place(ino) => {
+                    self.mover.wait_for_any(Duration::from_millis(100));
+                }
+                _ => break,
+            }
+        }
+        outcome
+    }
+
+    fn in_place(&self, ino: u64) -> bool {
+        self.opens.lock().get(&ino).is_some_and(|open| open.held_in_place())
+    }
+}
+

@@ -1,0 +1,109 @@
+//! How full the SSD is, and when that is too full.
+//!
+//! The watcher refreshes the figures; writers through us add what they write in between, so that a fast
+//! writer cannot outrun the watcher.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::config::Config;
+use crate::report::TierName;
+use crate::tier::{Result, Space, Tier};
+
+/// The latest figures of both sides and the marks in bytes.
+#[derive(Debug, Default)]
+pub struct SpaceBook {
+    free: [AtomicU64; 2],
+    used: [AtomicU64; 2],
+    capacity: [AtomicU64; 2],
+    high: AtomicU64,
+    low: AtomicU64,
+    reserve: AtomicU64,
+    max_file: AtomicU64,
+}
+
+impl SpaceBook {
+    /// Asks the file systems.
+    pub fn refresh(&self, tiers: &[Tier; 2], config: &Config) -> Result<()> {
+        for tier in tiers {
+            let Space { capacity, used, free } = tier.space()?;
+            let at = tier.name as usize;
+            self.capacity[at].store(capacity, Ordering::Relaxed);
+            self.used[at].store(used, Ordering::Relaxed);
+            self.free[at].store(free, Ordering::Relaxed);
+        }
+        let capacity = self.capacity[0].load(Ordering::Relaxed);
+        self.high.store(config.high.of(capacity), Ordering::Relaxed);
+        self.low.store(config.low.of(capacity).min(config.high.of(capacity)), Ordering::Relaxed);
+        self.reserve.store(config.reserve.of(capacity), Ordering::Relaxed);
+        let max_file = config.max_file.map_or(capacity / 2, |size| size.of(capacity));
+        self.max_file.store(max_file, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Bytes written through us since the last refresh.
+    pub fn wrote(&self, tier: TierName, bytes: u64) {
+        let at = tier as usize;
+        let _ = self.free[at].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(free.saturating_sub(bytes)));
+        self.used[at].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The figures of a side.
+    pub fn of(&self, tier: TierName) -> Space {
+        let at = tier as usize;
+        Space {
+            capacity: self.capacity[at].load(Ordering::Relaxed),
+            used: self.used[at].load(Ordering::Relaxed),
+            free: self.free[at].load(Ordering::Relaxed),
+        }
+    }
+
+    /// The SSD's head-room is used up: nothing new goes there until files have left.
+    pub fn tight(&self) -> bool {
+        self.of(TierName::Ssd).free < self.reserve()
+    }
+
+    /// Above the high mark: demotion begins.
+    pub fn above_high(&self) -> bool {
+        self.of(TierName::Ssd).used > self.high()
+    }
+
+    /// Above the low mark: demotion goes on.
+    pub fn above_low(&self) -> bool {
+        self.of(TierName::Ssd).used > self.low()
+    }
+
+    /// Bytes that fit below the high mark.
+    pub fn room_below_high(&self) -> u64 {
+        self.high().saturating_sub(self.of(TierName::Ssd).used)
+    }
+
+    /// Whether `bytes` more leave the reserve untouched.
+    pub fn fits_ssd(&self, bytes: u64) -> bool {
+        self.of(TierName::Ssd).free >= self.reserve().saturating_add(bytes)
+    }
+
+    /// Whether `bytes` fit on the HDD.
+    pub fn fits_hdd(&self, bytes: u64) -> bool {
+        self.of(TierName::Hdd).free > bytes
+    }
+
+    /// High mark, bytes used.
+    pub fn high(&self) -> u64 {
+        self.high.load(Ordering::Relaxed)
+    }
+
+    /// Low mark, bytes used.
+    pub fn low(&self) -> u64 {
+        self.low.load(Ordering::Relaxed)
+    }
+
+    /// Bytes kept free for writers that bypass us.
+    pub fn reserve(&self) -> u64 {
+        self.reserve.load(Ordering::Relaxed)
+    }
+
+    /// Largest file that belongs on the SSD.
+    pub fn max_file(&self) -> u64 {
+        self.max_file.load(Ordering::Relaxed)
+    }
+}

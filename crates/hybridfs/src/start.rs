@@ -1,0 +1,358 @@
+//! Opening a pair: checks, identity, recovery of what a crash left, and the workers.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::config::Config;
+use crate::intent::Intents;
+use crate::pair::{Hybrid, Parts, now_s};
+use crate::persist::{self, HistoryRecord, Identity, Journal, PairId, PersistError};
+use crate::placement::{Placement, PlacementError};
+use crate::report::TierName;
+use crate::tier::{HIDDEN, Result, Tier};
+
+/// Why a pair cannot be opened: what happened, to what, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A directory is missing.
+    #[error("{path}: there is no such directory: create it, or mount the disk it is on")]
+    Missing {
+        /// As given.
+        path: PathBuf,
+    },
+    /// Not a directory.
+    #[error("{path} is not a directory: give the directory that holds (or shall hold) the files")]
+    NotADirectory {
+        /// As given.
+        path: PathBuf,
+    },
+    /// Not ours.
+    #[error("{path} belongs to user {owner}, not to you (user {you}): mount as its owner or as root")]
+    WrongOwner {
+        /// As given.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Us.
+        you: u32,
+    },
+    /// One inside the other.
+    #[error("{inner} is inside {outer}: the SSD directory, the HDD directory and the mount point must not contain each other")]
+    Nested {
+        /// The inner one.
+        inner: PathBuf,
+        /// The outer one.
+        outer: PathBuf,
+    },
+    /// The other half is not there.
+    #[error(
+        "{path} has no hotshelf identity, but {other} belongs to a pair: is the disk mounted? \
+         (if this really is a new directory for it, mount once with --adopt)"
+    )]
+    HalfMissing {
+        /// The directory without identity.
+        path: PathBuf,
+        /// The one with.
+        other: PathBuf,
+    },
+    /// Halves of different pairs.
+    #[error("{ssd} and {hdd} belong to different pairs: check which directories go together (--adopt pairs them anew)")]
+    OtherPair {
+        /// The SSD directory.
+        ssd: PathBuf,
+        /// The HDD directory.
+        hdd: PathBuf,
+    },
+    /// The directories are swapped.
+    #[error("{path} is the {is} directory of its pair, not the {wanted} directory: exchange --ssd and --hdd")]
+    Swapped {
+        /// The directory.
+        path: PathBuf,
+        /// What it is.
+        is: TierName,
+        /// What it was given as.
+        wanted: TierName,
+    },
+    /// Another daemon has it.
+    #[error("{path} is in use by another hotshelf: unmount that first (`hotshelf status` lists the mounts)")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The marks make no sense.
+    #[error("--low {low} is above --high {high}: the low mark is where demotion stops")]
+    Marks {
+        /// As given.
+        low: String,
+        /// As given.
+        high: String,
+    },
+    /// A system call failed.
+    #[error("{path}: {doing}: {source}")]
+    Os {
+        /// What it was about.
+        path: PathBuf,
+        /// What we were doing.
+        doing: &'static str,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// The rules or the policy.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// One of our own files.
+    #[error(transparent)]
+    Persist(#[from] PersistError),
+}
+
+fn os(path: &Path, doing: &'static str) -> impl FnOnce(Errno) -> StartError {
+    move |source| StartError::Os { path: path.to_owned(), doing, source }
+}
+
+/// The threads of an open pair; they end with it.
+pub struct Running {
+    /// The file system.
+    pub fs: Arc<Hybrid>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Opens a pair, puts right what a crash left, and starts the workers.
+pub fn start(config: Config) -> std::result::Result<Running, StartError> {
+    let fs = Arc::new(open(config)?);
+    let mut threads = Vec::new();
+    let mut spawn = |name: &str, work: fn(&Hybrid)| {
+        let fs = fs.clone();
+        match std::thread::Builder::new().name(name.into()).spawn(move || work(&fs)) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => tracing::error!(name, %error, "a worker could not be started"),
+        }
+    };
+    spawn("mover-1", Hybrid::move_worker);
+    spawn("mover-2", Hybrid::move_worker);
+    spawn("watch", Hybrid::watch);
+    spawn("scan", Hybrid::scan);
+    Ok(Running { fs, threads })
+}
+
+impl Running {
+    /// Ends the workers and saves the history. Call when nobody uses the file system any more.
+    pub fn close(self) {
+        self.fs.mover.stop();
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker panicked");
+            }
+        }
+        self.fs.save_history();
+    }
+}
+
+/// Opens a pair without workers.
+pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
+    let (ssd, hdd) = (canonical(&config.ssd)?, canonical(&config.hdd)?);
+    refuse_nested(&ssd, &hdd)?;
+    check_marks(&config)?;
+    let tiers = [open_tier(TierName::Ssd, &ssd, &config)?, open_tier(TierName::Hdd, &hdd, &config)?];
+    let lock = lock(&tiers[0])?;
+    let mut warnings = Vec::new();
+    identify(&tiers, &config)?;
+    let (pins, damage) = persist::load_pins(tiers[0].hidden.as_fd())?;
+    warnings.extend(damage.map(|damage| format!("the list of pins was damaged ({}); kept as {}", damage.detail, damage.kept_as)));
+    let placement = Placement::new(&config, pins)?;
+    let hidden = tiers[0].hidden.try_clone().map_err(|error| os(&ssd, "opening .hotshelf again")(crate::moves::errno(error)))?;
+    let opened = Journal::open(hidden)?;
+    warnings.extend(opened.damaged.map(|damage| {
+        format!("the journal was damaged ({}); kept as {}: run `hotshelf check` after unmounting", damage.detail, damage.kept_as)
+    }));
+    let (intents, steps) = Intents::open(&tiers[0].hidden).map_err(os(&ssd, "opening .hotshelf/intent"))?;
+    let parts = Parts { config, tiers, placement, journal: opened.journal, intents, lock, warnings };
+    let fs = Hybrid::build(parts).map_err(os(&ssd, "looking at the directories"))?;
+    if !fs.config.read_only {
+        fs.recover(&opened.open, steps);
+    }
+    fs.load_history();
+    Ok(fs)
+}
+
+fn canonical(path: &Path) -> std::result::Result<PathBuf, StartError> {
+    let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => StartError::Missing { path: path.to_owned() },
+        std::io::ErrorKind::NotADirectory => StartError::NotADirectory { path: path.to_owned() },
+        _ => os(path, "resolving the path")(crate::moves::errno(error)),
+    })?;
+    if real.is_dir() { Ok(real) } else { Err(StartError::NotADirectory { path: path.to_owned() }) }
+}
+
+/// No two of these may contain each other.
+pub fn refuse_nested(a: &Path, b: &Path) -> std::result::Result<(), StartError> {
+    for (inner, outer) in [(a, b), (b, a)] {
+        if inner.starts_with(outer) {
+            return Err(StartError::Nested { inner: inner.to_owned(), outer: outer.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn check_marks(config: &Config) -> std::result::Result<(), StartError> {
+    // Compared on a scale where a share and bytes can both be judged only when they are of a kind.
+    let wrong = match (config.low, config.high) {
+        (crate::Size::Percent(low), crate::Size::Percent(high)) => low > high,
+        (crate::Size::Bytes(low), crate::Size::Bytes(high)) => low > high,
+        _ => false,
+    };
+    if wrong { Err(StartError::Marks { low: config.low.to_string(), high: config.high.to_string() }) } else { Ok(()) }
+}
+
+fn open_tier(name: TierName, path: &Path, config: &Config) -> std::result::Result<Tier, StartError> {
+    let me = rustix::process::geteuid();
+    if !me.is_root() {
+        let stat = rustix::fs::stat(path).map_err(os(path, "looking at it"))?;
+        if stat.st_uid != me.as_raw() {
+            return Err(StartError::WrongOwner { path: path.to_owned(), owner: stat.st_uid, you: me.as_raw() });
+        }
+    }
+    match Tier::open(name, path, !config.read_only) {
+        Ok(tier) => Ok(tier),
+        Err(Errno::ROFS) => {
+            // A side that cannot be written can still be read, if it was prepared before.
+            let tier = Tier::open(name, path, false).map_err(os(path, "it is on a read-only file system and has no .hotshelf"))?;
+            tier.degrade(format!("{} is on a read-only file system; files there cannot be changed", path.display()));
+            Ok(tier)
+        }
+        Err(error) => Err(os(path, "making .hotshelf in it")(error)),
+    }
+}
+
+fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(&tier.hidden, "lock", flags, Mode::RUSR | Mode::WUSR);
+    let file = match opened {
+        Err(Errno::ROFS) => rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()),
+        other => other,
+    }
+    .map_err(os(&tier.path, "opening .hotshelf/lock"))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(StartError::InUse { path: tier.path.clone() }),
+        Err(error) => Err(os(&tier.path, "locking .hotshelf/lock")(error)),
+    }
+}
+
+fn identify(tiers: &[Tier; 2], config: &Config) -> std::result::Result<(), StartError> {
+    let found = [persist::read_identity(tiers[0].hidden.as_fd())?, persist::read_identity(tiers[1].hidden.as_fd())?];
+    for (tier, identity) in tiers.iter().zip(&found) {
+        if let Some(identity) = identity {
+            tier.marks.store(identity.marks, Ordering::Release);
+            if identity.tier != tier.name && !config.adopt {
+                return Err(StartError::Swapped { path: tier.path.clone(), is: identity.tier, wanted: tier.name });
+            }
+        }
+    }
+    let pair = match (&found[0], &found[1]) {
+        (Some(ssd), Some(hdd)) if ssd.pair == hdd.pair => return Ok(()),
+        (Some(_), Some(_)) if !config.adopt => {
+            return Err(StartError::OtherPair { ssd: tiers[0].path.clone(), hdd: tiers[1].path.clone() });
+        }
+        // A new SSD for an old HDD is safe: the HDD's files are all there.
+        (None, Some(hdd)) => hdd.pair,
+        (Some(_), None) if !config.adopt => {
+            return Err(StartError::HalfMissing { path: tiers[1].path.clone(), other: tiers[0].path.clone() });
+        }
+        (Some(ssd), _) => ssd.pair,
+        (None, None) => PairId::random().map_err(|error| os(&tiers[0].path, "getting random bytes")(crate::moves::errno(error)))?,
+    };
+    for (tier, identity) in tiers.iter().zip(&found) {
+        if tier.degraded.lock().is_some() {
+            continue;
+        }
+        // A directory from another pair may hold marked files.
+        let marks = identity.as_ref().is_some_and(|identity| identity.marks);
+        let fresh = Identity { pair, tier: tier.name, created_s: u64::from(now_s()), marks };
+        persist::write_identity(tier.hidden.as_fd(), &fresh)?;
+    }
+    Ok(())
+}
+
+/// Notes in a side's identity that files with marks may be there.
+pub(crate) fn persist_marks(tier: &Tier) -> Result<()> {
+    let hidden: BorrowedFd<'_> = tier.hidden.as_fd();
+    let identity = persist::read_identity(hidden).ok().flatten();
+    let pair = identity.as_ref().map_or(PairId([0; 16]), |identity| identity.pair);
+    let created_s = identity.map_or_else(|| u64::from(now_s()), |identity| identity.created_s);
+    let marked = Identity { pair, tier: tier.name, created_s, marks: true };
+    persist::write_identity(hidden, &marked).map_err(|error| {
+        tracing::error!(%error, "the identity file cannot be written");
+        Errno::IO
+    })?;
+    tier.marks.store(true, Ordering::Release);
+    Ok(())
+}
+
+impl Hybrid {
+    /// Refreshes the space figures, wakes the mover above the marks, saves the history now and then.
+    pub(crate) fn watch(&self) {
+        const SAVE_EVERY: Duration = Duration::from_secs(60);
+        let mut saved = Instant::now();
+        let mut saved_opens = self.opens_seen();
+        while !self.mover.stopping() {
+            if let Err(error) = self.space.refresh(self.tiers(), &self.config) {
+                self.note_failure(TierName::Ssd, error);
+            }
+            if self.space.above_high() || self.space.tight() {
+                self.mover.wake();
+            }
+            if saved.elapsed() > SAVE_EVERY && self.opens_seen() != saved_opens {
+                self.save_history();
+                saved_opens = self.opens_seen();
+                saved = Instant::now();
+            }
+            // Close to the mark a fast writer needs a closer look.
+            let near = self.space.room_below_high() < self.space.of(TierName::Ssd).capacity / 20;
+            self.mover.pause(Duration::from_millis(if near { 100 } else { 1000 }));
+        }
+    }
+
+    fn opens_seen(&self) -> u64 {
+        self.counters.hits.load(Ordering::Relaxed) + self.counters.misses.load(Ordering::Relaxed)
+    }
+
+    /// Writes the access history; what fails is logged, the old file stays.
+    pub fn save_history(&self) {
+        if self.config.read_only {
+            return;
+        }
+        let records = self.placement.records();
+        let mut rows = records.iter().map(|record| {
+            let (last_move_s, last_move) = self.nodes.with(record.file.0, |node| node.last_move).unwrap_or((0, 0));
+            HistoryRecord { ino: record.file.0, last_open_s: record.last_open_s, opens: record.opens, last_move_s, last_move }
+        });
+        if let Err(error) = persist::save_history(self.tier(TierName::Ssd).hidden.as_fd(), &self.placement.policy_name(), &mut rows) {
+            self.warn(format!("the access history could not be saved: {error}"));
+        }
+    }
+
+    /// Reads the access history; the scan applies it to the files it finds.
+    fn load_history(&self) {
+        match persist::load_history(self.tier(TierName::Ssd).hidden.as_fd()) {
+            Ok(loaded) => {
+                if let Some(damage) = loaded.damaged {
+                    self.warn(format!("the access history was damaged ({}); kept as {}", damage.detail, damage.kept_as));
+                }
+                *self.history.lock() = loaded.records;
+            }
+            Err(error) => self.warn(format!("the access history could not be read: {error}")),
+        }
+    }
+
+    /// Whether a root entry is ours.
+    pub fn hidden_name() -> &'static str {
+        HIDDEN
+    }
+}

@@ -1,0 +1,238 @@
+//! Answers to `status`, `why`, `pin` and `migrate`.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::moves::{Outcome, Reason};
+use crate::names::Found;
+use crate::nodes::Kind;
+use crate::number::ROOT;
+use crate::pair::Hybrid;
+use crate::persist;
+use crate::report::{Status, TierName, TierStatus, Why};
+use crate::tier::Result;
+
+impl Hybrid {
+    /// The state of the file system; what only the front door knows is left empty.
+    pub fn status(&self) -> Status {
+        let _ = self.space.refresh(self.tiers(), &self.config);
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (hits, misses) = (load(&self.counters.hits), load(&self.counters.misses));
+        let notes = self.notes.lock();
+        let mut warnings = notes.warnings.clone();
+        if notes.conflicts_more > 0 {
+            warnings.push(format!("{} more paths are on both sides: `hotshelf check` lists them all", notes.conflicts_more));
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            ssd: self.tier_status(TierName::Ssd, self.placement.len() as u64),
+            hdd: self.tier_status(TierName::Hdd, 0),
+            policy: self.placement.policy_name(),
+            promotion: self.config.promotion.to_string(),
+            high_bytes: self.space.high(),
+            low_bytes: self.space.low(),
+            hits,
+            misses,
+            hit_ratio: if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 },
+            promotions: load(&self.counters.promotions),
+            demotions: load(&self.counters.demotions),
+            moved_bytes: load(&self.counters.moved_bytes),
+            moves_dropped: load(&self.counters.dropped),
+            moves_failed: load(&self.counters.failed),
+            queue: self.mover.queue_len(),
+            running: self.mover.running(),
+            open_files: self.opens.lock().len() as u64,
+            pinned: self.placement.pins().iter().map(|pin| String::from_utf8_lossy(pin).into_owned()).collect(),
+            conflicts: notes.conflicts.clone(),
+            scan_done: self.counters.scan_done.load(Ordering::Acquire),
+            warnings,
+            ..Status::default()
+        }
+    }
+
+    fn tier_status(&self, tier: TierName, files: u64) -> TierStatus {
+        let space = self.space.of(tier);
+        TierStatus {
+            directory: self.tier(tier).path.display().to_string(),
+            capacity_bytes: space.capacity,
+            used_bytes: space.used,
+            free_bytes: space.free,
+            files,
+            degraded: self.tier(tier).degraded.lock().clone(),
+        }
+    }
+
+    /// Everything known of one path.
+    pub fn why(&self, path: &[u8]) -> Result<Why> {
+        let ino = self.walk(path)?;
+        let clean = self.nodes.path(ino).unwrap_or_default();
+        let (tier, stat, kind) = self.where_is(ino)?;
+        let heat = self.placement.heat(ino);
+        let pinned = self.pinned(ino);
+        let last_move = self.last_move(ino);
+        let rank = tier.filter(|tier| *tier == TierName::Ssd).and_then(|_| self.placement.rank(ino));
+        let reason = match (&last_move, tier, kind) {
+            (_, _, Kind::Directory) => "a directory is on every side that holds files of it".into(),
+            (_, _, Kind::Special) => "only regular files move".into(),
+            (Some(last), ..) => format!("moved to the {}: {}", last.to, last.reason),
+            (None, Some(TierName::Ssd), _) => "made there or found there: new files go to the SSD".into(),
+            (None, ..) => "found there: it was not opened often enough to move".into(),
+        };
+        let next = self.next_move(ino, tier, kind, stat.nlink, stat.size, pinned.is_some());
+        let side = tier.unwrap_or(TierName::Ssd);
+        Ok(Why {
+            path: String::from_utf8_lossy(&clean).into_owned(),
+            kind: kind_name(&stat).into(),
+            tier,
+            real_path: self.real_path(side, &clean).display().to_string(),
+            size_bytes: stat.size,
+            opens: heat.map_or(0, |(_, opens)| u64::from(opens)),
+            last_open_s: heat.map(|(last, _)| u64::from(last)),
+            rank,
+            pinned,
+            last_move,
+            reason,
+            next,
+        })
+    }
+
+    fn where_is(&self, ino: u64) -> Result<(Option<TierName>, crate::tier::Stat, Kind)> {
+        if ino == ROOT {
+            return Ok((None, self.getattr(ROOT)?.stat, Kind::Directory));
+        }
+        let (_, found): (_, Found) = self.refind(ino)?;
+        let both = found.backing[0] != 0 && found.backing[1] != 0;
+        Ok(((!both).then_some(found.tier), found.stat, found.kind))
+    }
+
+    fn next_move(&self, ino: u64, tier: Option<TierName>, kind: Kind, nlink: u32, size: u64, pinned: bool) -> String {
+        if kind != Kind::Regular {
+            return "nothing: only regular files move".into();
+        }
+        if nlink > 1 {
+            return "nothing: files with several hard links stay together where they are".into();
+        }
+        let in_place = self.opens.lock().get(&ino).is_some_and(|open| open.held_in_place());
+        match tier {
+            Some(TierName::Ssd) if pinned => "nothing: it is pinned (`hotshelf unpin`)".into(),
+            Some(TierName::Ssd) if in_place => "it is open; after that, its turn when the SSD passes its high mark".into(),
+            Some(TierName::Ssd) => "its turn in the policy's order when the SSD passes its high mark".into(),
+            _ if size > self.space.max_file() => "`hotshelf migrate --to ssd`: it is larger than files that come up by themselves".into(),
+            _ => match self.config.promotion {
+                crate::Promotion::SecondTouch => format!("a second open within {} s", self.config.ghost_window_s),
+                crate::Promotion::OnOpen => "the next open".into(),
+                crate::Promotion::Never => "`hotshelf migrate --to ssd`".into(),
+            },
+        }
+    }
+
+    /// Pins or unpins a path. A pinned file on the HDD is brought up.
+    pub fn pin(&self, path: &[u8], on: bool) -> std::result::Result<String, String> {
+        let shown = String::from_utf8_lossy(path).into_owned();
+        let ino = self.walk(path).map_err(|error| format!("{shown}: {error}"))?;
+        let clean = self.nodes.path(ino).unwrap_or_else(|| path.to_vec());
+        if clean.is_empty() {
+            return Err("the whole mount cannot be pinned".into());
+        }
+        let Some(pins) = self.placement.set_pin(&clean, on) else {
+            return Ok(format!("{shown} was {} already", if on { "pinned" } else { "not pinned" }));
+        };
+        if let Err(error) = persist::save_pins(self.tier(TierName::Ssd).hidden.as_fd(), &pins) {
+            self.placement.set_pin(&clean, !on);
+            return Err(format!("{shown}: the pin could not be saved: {error}"));
+        }
+        if on {
+            for file in self.files_below(ino, TierName::Hdd).map_err(|error| format!("{shown}: {error}"))? {
+                self.mover.ask(file.0, TierName::Ssd, Reason::Asked);
+            }
+            return Ok(format!("{shown} is pinned to the SSD"));
+        }
+        Ok(format!("{shown} is not pinned any more"))
+    }
+
+    /// Moves a file, or all files below a directory; waits. `progress`: files, done, bytes, done.
+    pub fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> std::result::Result<String, String> {
+        let shown = String::from_utf8_lossy(path).into_owned();
+        let ino = self.walk(path).map_err(|error| format!("{shown}: {error}"))?;
+        let files = self.files_below(ino, to.other()).map_err(|error| format!("{shown}: {error}"))?;
+        let bytes: u64 = files.iter().map(|(_, size)| size).sum();
+        let (mut files_done, mut bytes_done, mut stay) = (0u64, 0u64, Vec::new());
+        for (file, size) in &files {
+            progress(files.len() as u64, files_done, bytes, bytes_done);
+            let outcome = self.move_patiently(*file, to, &mut |done| progress(files.len() as u64, files_done, bytes, bytes_done + done));
+            match outcome {
+                Outcome::Done | Outcome::Already => files_done += 1,
+                other => stay.push((self.nodes.path(*file).unwrap_or_default(), other)),
+            }
+            bytes_done += size;
+        }
+        progress(files.len() as u64, files_done, bytes, bytes_done);
+        let Some((path, outcome)) = stay.first() else {
+            return Ok(format!("{files_done} files are on the {to} now"));
+        };
+        let why = match outcome {
+            Outcome::Stays(why) => (*why).to_owned(),
+            Outcome::Failed(error) => error.to_string(),
+            Outcome::Busy => "it is open; try again when it is closed".into(),
+            _ => "it changes all the time".into(),
+        };
+        Err(format!("{} of {} files stayed: the first is {}: {why}", stay.len(), files.len(), String::from_utf8_lossy(path)))
+    }
+
+    fn move_patiently(&self, ino: u64, to: TierName, progress: &mut dyn FnMut(u64)) -> Outcome {
+        let mut outcome = Outcome::Dropped;
+        for _ in 0..20 {
+            outcome = self.move_file(ino, to, Reason::Asked, &mut |done, _| progress(done));
+            match outcome {
+                Outcome::Dropped | Outcome::Busy if !self.mover.stopping() => self.mover.pause(Duration::from_millis(50)),
+                _ => break,
+            }
+        }
+        outcome
+    }
+
+    /// Regular files below a directory (or the file itself) that are on a side, with sizes.
+    fn files_below(&self, ino: u64, tier: TierName) -> Result<Vec<(u64, u64)>> {
+        let mut files = Vec::new();
+        let mut todo = vec![ino];
+        while let Some(ino) = todo.pop() {
+            let (_, stat, kind) = self.where_is(ino)?;
+            match kind {
+                Kind::Regular if self.nodes.with(ino, |node| node.tier()) == Some(tier) => files.push((ino, stat.size)),
+                Kind::Directory => {
+                    let listing = self.open_listing(ino)?;
+                    let entries = self.entries(&listing, true)?;
+                    for entry in entries.iter() {
+                        let name = OsStr::from_bytes(&entry.name);
+                        let Ok(found) = self.find(&listing.dir, name) else { continue };
+                        self.nodes.see_new(found.ino, ino, name, found.backing, found.kind);
+                        if found.kind != Kind::Special {
+                            todo.push(found.ino);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(files)
+    }
+}
+
+fn kind_name(stat: &crate::tier::Stat) -> &'static str {
+    use rustix::fs::FileType as Type;
+    match stat.kind() {
+        Type::RegularFile => "file",
+        Type::Directory => "directory",
+        Type::Symlink => "symlink",
+        Type::Fifo => "fifo",
+        Type::Socket => "socket",
+        Type::CharacterDevice => "character device",
+        Type::BlockDevice => "block device",
+        Type::Unknown => "unknown",
+    }
+}
