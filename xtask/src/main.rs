@@ -1,2 +1,75 @@
-//! xtask.
-fn main() {}
+//! The workshop: `cargo xtask check` is what CI runs before the tests, in one command.
+//!
+//! Holds no part of the product and no crate depends on it. Every in-house rule is one file in `tidy`.
+#![forbid(unsafe_code)]
+
+mod cargo;
+mod tidy;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask check            formatting, clippy, unit tests, tidy: all must pass
+       cargo xtask tidy             the house's own rules, alone
+       cargo xtask man DIR          man pages of the hotshelf command, written to DIR
+       cargo xtask completions DIR  shell completions, written to DIR";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["check"] => check(),
+        ["tidy"] => root().and_then(|root| tidy::run(&root)),
+        [what @ ("man" | "completions"), dir] => generate(what, dir),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The directory of the workspace: the parent of this crate's.
+fn root() -> Result<PathBuf> {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").context("run me as `cargo xtask`")?;
+    Ok(Path::new(&here).parent().context("xtask/ has a parent")?.to_owned())
+}
+
+/// Runs every step even after one failed, so that one run shows all there is to mend.
+fn check() -> Result<()> {
+    let root = root()?;
+    let mut failed = Vec::new();
+    let mut step = |name: &'static str, done: Result<()>| {
+        if let Err(error) = done {
+            eprintln!("xtask: {name}: {error:#}");
+            failed.push(name);
+        }
+    };
+    step("tidy", tidy::run(&root));
+    step("fmt", cargo::run(&root, &["fmt", "--all", "--", "--check"]));
+    step("clippy", cargo::run(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
+    step("unit tests", cargo::run(&root, &["test", "--quiet", "--workspace", "--lib", "--bins"]));
+    if failed.is_empty() {
+        println!("check: all is well");
+        return Ok(());
+    }
+    bail!("failed: {}", failed.join(", "))
+}
+
+fn generate(what: &str, dir: &str) -> Result<()> {
+    cargo::run(&root()?, &["run", "--quiet", "--package", "cli", "--", "generate", what, dir])
+}

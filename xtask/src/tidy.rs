@@ -1,0 +1,52 @@
+//! The house's own rules, one file each. A finding says where, what, and the way out.
+
+mod build_paths;
+mod crate_names;
+mod dead_files;
+mod dependencies;
+mod final_newline;
+mod forbid_unsafe;
+mod large_files;
+mod layers;
+mod line_width;
+mod lock_sources;
+mod markers;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::tree::{Finding, Tree};
+
+type Lint = fn(&Tree) -> Vec<Finding>;
+
+const LINTS: &[(&str, Lint)] = &[
+    ("layers", layers::lint),
+    ("crate-names", crate_names::lint),
+    ("forbid-unsafe", forbid_unsafe::lint),
+    ("dependencies", dependencies::lint),
+    ("lock-sources", lock_sources::lint),
+    ("dead-files", dead_files::lint),
+    ("markers", markers::lint),
+    ("build-paths", build_paths::lint),
+    ("line-width", line_width::lint),
+    ("final-newline", final_newline::lint),
+    ("large-files", large_files::lint),
+];
+
+/// Every lint over the checkout at `root`.
+pub fn run(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let mut count = 0;
+    for (name, lint) in LINTS {
+        for finding in lint(&tree) {
+            eprintln!("{}: {} [{name}]", finding.at, finding.what);
+            count += 1;
+        }
+    }
+    if count > 0 {
+        bail!("tidy: {count} to mend");
+    }
+    println!("tidy: {} rules, nothing to mend", LINTS.len());
+    Ok(())
+}
