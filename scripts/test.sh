@@ -1,0 +1,49 @@
+#!/bin/bash
+# All tests, in phases; `make test` and `make test-full` (FULL=1) are this script.
+#
+# A phase that fails does not stop the next ones (only a failed build does), so that one run shows all.
+# Prints how long each phase took; the last line is the total of the system tests.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export FULL=${FULL:-0}
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
+target=${CARGO_TARGET_DIR:-target}
+failed=() times=()
+
+phase() {
+    local name=$1 begin=$SECONDS code=0
+    shift
+    echo "== $name: $*"
+    "$@" </dev/null || code=$?
+    times+=("$name $((SECONDS - begin)) s")
+    if ((code != 0)); then
+        failed+=("$name")
+    fi
+    return "$code"
+}
+
+finish() {
+    local IFS=,
+    echo "== times: ${times[*]/#/ }"
+    if ((${#failed[@]})); then
+        echo "== FAILED: ${failed[*]/#/ }"
+    fi
+}
+
+phase setup scripts/setup.sh test || { finish; exit 1; }
+phase build scripts/cargo build --release --workspace --locked || { finish; exit 1; }
+phase check scripts/cargo xtask check
+HOTSHELF=$(realpath "$target")/release/hotshelf
+export HOTSHELF
+# Unit tests ran in `check`; these are the tests of each crate's edge.
+if compgen -G 'crates/*/tests/*.rs' >/dev/null || compgen -G 'crates/*/tests/*/main.rs' >/dev/null; then
+    phase edges scripts/cargo test --workspace --release --locked --test '*'
+fi
+RESULT_FILE=$(mktemp)
+export RESULT_FILE
+phase system tests/system/run.sh
+finish
+total=$(cat "$RESULT_FILE")
+rm -f "$RESULT_FILE"
+echo "${total:-0 passed, 1 failed, 0 skipped}"
+((${#failed[@]} == 0))
