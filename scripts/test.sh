@@ -24,14 +24,14 @@ phase() {
 
 finish() {
     local IFS=,
-    echo "== times: ${times[*]/#/ }"
+    echo "== times: ${times[*]/#/ }, in all $SECONDS s"
     if ((${#failed[@]})); then
         echo "== FAILED: ${failed[*]/#/ }"
     fi
 }
 
 phase setup scripts/setup.sh test || { finish; exit 1; }
-phase build scripts/cargo build --release --workspace --locked || { finish; exit 1; }
+phase build scripts/cargo build --release --locked --package cli || { finish; exit 1; }
 phase check scripts/cargo xtask check
 HOTSHELF=$(realpath "$target")/release/hotshelf
 export HOTSHELF

@@ -23,6 +23,7 @@ ROOT=$(cd "$here/../.." && pwd)
 HOTSHELF=${HOTSHELF:-${CARGO_TARGET_DIR:-$ROOT/target}/release/hotshelf}
 FULL=${FULL:-0}
 export ROOT HOTSHELF FULL LC_ALL=C
+unset SCRATCH
 PATH="$PATH:/usr/sbin:/sbin"
 logs=${CARGO_TARGET_DIR:-$ROOT/target}/system-tests
 tmp=$(realpath "${TMPDIR:-/tmp}")
@@ -67,19 +68,12 @@ mounts_below() {
     done
 }
 
-# Processes that were started with SCRATCH=$1 or have a path below it among their arguments, but not our own.
+# Processes that were started with SCRATCH=$1 or have a path below it among their arguments.
 processes_of() {
-    local dir pid
-    for dir in /proc/[0-9]*; do
-        pid=${dir#/proc/}
-        if [[ $pid == "$$" || $pid == "$BASHPID" ]]; then
-            continue
-        fi
-        if tr '\0' '\n' <"$dir/environ" 2>/dev/null | grep -qxF "SCRATCH=$1" ||
-            tr '\0' '\n' <"$dir/cmdline" 2>/dev/null | grep -qF "$1/"; then
-            echo "$pid"
-        fi
-    done 2>/dev/null
+    {
+        grep -lzxF "SCRATCH=$1" /proc/[0-9]*/environ
+        grep -lzF "$1/" /proc/[0-9]*/cmdline
+    } 2>/dev/null | cut -d/ -f3 | sort -u | grep -vxF "$$"
 }
 
 # Sends $2 to the processes of scratch $1 and waits until they are gone, at most $3 tenths of a second.

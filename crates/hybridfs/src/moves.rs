@@ -448,6 +448,12 @@ impl Hybrid {
         }
     }
 
+    /// Waits for a move to end, not for long; `false` when the file system closes.
+    pub fn wait_for_move(&self) -> bool {
+        self.mover.wait_for_any(Duration::from_millis(100));
+        !self.mover.stopping()
+    }
+
     /// Whether these two are the ends of a move that runs now.
     pub(crate) fn moving(&self, ssd_ino: u64, hdd_ino: u64) -> bool {
         let duplicates = self.mover.duplicates.lock();

@@ -51,6 +51,16 @@ impl Hybrid {
         Ok(self.attr_of(&found))
     }
 
+    /// Adds a reference to a known file, for a caller that has only its number.
+    pub fn lookup_again(&self, ino: u64) -> Result<Attr> {
+        if ino == ROOT {
+            return self.getattr(ROOT);
+        }
+        let (place, found) = self.refind(ino)?;
+        self.nodes.see(ino, place.parent, &place.name, found.backing, found.kind, 1);
+        Ok(self.attr_of(&found))
+    }
+
     /// Gives references back.
     pub fn forget(&self, ino: u64, count: u64) {
         if self.nodes.forget(ino, count) {

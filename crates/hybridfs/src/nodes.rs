@@ -53,12 +53,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Backing inode on a side, if it is there.
-    pub fn on(&self, tier: TierName) -> Option<u64> {
-        let ino = self.backing[tier as usize];
-        (ino != 0).then_some(ino)
-    }
-
     /// The side a file is on (the SSD for a directory on both).
     pub fn tier(&self) -> TierName {
         if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }
@@ -120,6 +114,7 @@ impl Nodes {
     }
 
     /// Number of known files.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.map.read().len()
     }

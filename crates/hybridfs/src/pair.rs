@@ -165,6 +165,11 @@ impl Hybrid {
         format!("{ino:016x}.{}", self.tmp_names.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Another handle on the SSD's hidden directory.
+    pub fn hidden_dir(&self) -> std::io::Result<OwnedFd> {
+        self.tier(TierName::Ssd).hidden.try_clone()
+    }
+
     /// Who is told of changes the kernel did not ask for.
     pub fn set_listener(&self, listener: Arc<dyn Listener>) {
         *self.listener.write() = Some(listener);

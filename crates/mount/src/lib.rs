@@ -1,1 +1,17 @@
-//! Mount.
+//! The FUSE front door of the hybrid file system.
+//!
+//! Translates the kernel's requests into calls on [`hybridfs::Hybrid`] and decides which opens bypass us
+//! (FUSE passthrough). Knows nothing of policies and moves.
+#![forbid(unsafe_code)]
+
+pub mod control;
+mod filesystem;
+mod handles;
+mod lanes;
+mod modes;
+pub mod options;
+mod session;
+pub mod source;
+
+pub use options::{MountFlags, Options, PassthroughMode};
+pub use session::{MountError, run};

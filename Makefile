@@ -1,0 +1,92 @@
+# hotshelf: one entry for people; `cargo xtask check` is the one for every change.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+# Where mount(8) looks for helpers, so that `mount -t fuse.hotshelf` and fstab work.
+SBINDIR ?= /sbin
+BINDIR := $(PREFIX)/bin
+DATADIR := $(PREFIX)/share
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+
+CARGO := scripts/cargo
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+PROGRAM := $(TARGET)/release/hotshelf
+GENERATED := $(TARGET)/generated
+
+BASH_DIR := $(DATADIR)/bash-completion/completions
+ZSH_DIR := $(DATADIR)/zsh/site-functions
+FISH_DIR := $(DATADIR)/fish/vendor_completions.d
+
+.PHONY: help setup build demo test test-full bench check install uninstall clean
+
+help: ## this text
+	@echo "hotshelf: the speed of the small device with the capacity of the big one"
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@echo
+	@echo "  install takes PREFIX (now $(PREFIX)), DESTDIR, SBINDIR (now $(SBINDIR)) and UNITDIR"
+
+setup: ## install what building and testing needs (Debian, Ubuntu)
+	scripts/setup.sh test
+
+build: ## build the release program
+	$(CARGO) build --release --locked --package cli
+
+demo: ## see it work on scratch directories
+	scripts/setup.sh demo
+	$(CARGO) build --release --locked --package cli
+	HOTSHELF=$(abspath $(PROGRAM)) scripts/demo.sh
+
+test: ## every test a change must pass
+	@scripts/test.sh
+
+test-full: ## the same with the long runs
+	@FULL=1 scripts/test.sh
+
+bench: build ## measure against the plain directories and mergerfs
+	HOTSHELF=$(abspath $(PROGRAM)) scripts/bench.sh
+
+check: ## formatting, clippy, unit tests, the house's rules
+	$(CARGO) xtask check
+
+# Not rebuilt when it is there: installing is often done as root, building should not be.
+$(PROGRAM):
+	$(MAKE) build
+
+install: $(PROGRAM) ## install the program, man pages, completions, unit and mount helper
+	rm -rf $(GENERATED)
+	mkdir -p $(GENERATED)/man $(GENERATED)/completions
+	$(PROGRAM) generate man $(GENERATED)/man
+	$(PROGRAM) generate completions $(GENERATED)/completions
+	install -Dm755 $(PROGRAM) $(DESTDIR)$(BINDIR)/hotshelf
+	install -d $(DESTDIR)$(DATADIR)/man/man1
+	install -m644 $(GENERATED)/man/*.1 $(DESTDIR)$(DATADIR)/man/man1/
+	install -Dm644 $(GENERATED)/completions/hotshelf.bash $(DESTDIR)$(BASH_DIR)/hotshelf
+	install -Dm644 $(GENERATED)/completions/_hotshelf $(DESTDIR)$(ZSH_DIR)/_hotshelf
+	install -Dm644 $(GENERATED)/completions/hotshelf.fish $(DESTDIR)$(FISH_DIR)/hotshelf.fish
+	install -Dm644 contrib/example.toml $(DESTDIR)$(DATADIR)/doc/hotshelf/example.toml
+	install -Dm644 LICENSE $(DESTDIR)$(DATADIR)/doc/hotshelf/LICENSE
+	install -d $(DESTDIR)$(UNITDIR)
+	sed 's|/usr/bin/hotshelf|$(BINDIR)/hotshelf|g' 'contrib/hotshelf@.service' > '$(DESTDIR)$(UNITDIR)/hotshelf@.service'
+	chmod 644 '$(DESTDIR)$(UNITDIR)/hotshelf@.service'
+	@if mkdir -p '$(DESTDIR)$(SBINDIR)' 2>/dev/null && [ -w '$(DESTDIR)$(SBINDIR)' ]; then \
+		echo "ln -sfn $(BINDIR)/hotshelf $(DESTDIR)$(SBINDIR)/mount.fuse.hotshelf"; \
+		ln -sfn '$(BINDIR)/hotshelf' '$(DESTDIR)$(SBINDIR)/mount.fuse.hotshelf'; \
+	else \
+		echo "$(SBINDIR) is not yours to write: no mount helper, so no fstab line and no mount -t fuse.hotshelf"; \
+	fi
+
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(BINDIR)/hotshelf
+	rm -f $(DESTDIR)$(DATADIR)/man/man1/hotshelf.1 $(DESTDIR)$(DATADIR)/man/man1/hotshelf-*.1
+	rm -f $(DESTDIR)$(BASH_DIR)/hotshelf $(DESTDIR)$(ZSH_DIR)/_hotshelf $(DESTDIR)$(FISH_DIR)/hotshelf.fish
+	rm -rf $(DESTDIR)$(DATADIR)/doc/hotshelf
+	rm -f '$(DESTDIR)$(UNITDIR)/hotshelf@.service'
+	@link='$(DESTDIR)$(SBINDIR)/mount.fuse.hotshelf'; \
+	if [ "$$(readlink "$$link")" = '$(BINDIR)/hotshelf' ]; then echo "rm -f $$link"; rm -f "$$link"; fi
+
+clean: ## remove what was built
+	$(CARGO) clean

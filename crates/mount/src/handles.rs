@@ -1,0 +1,59 @@
+//! What the kernel's file handles stand for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hybridfs::{Handle, Listing};
+use parking_lot::RwLock;
+use rustix::io::Errno;
+use std::collections::HashMap;
+
+/// An open file as the kernel knows it.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// The file.
+    pub handle: Handle,
+    /// Its data bypasses us.
+    pub bypass: bool,
+}
+
+/// Numbered open things.
+#[derive(Debug)]
+pub struct Table<T> {
+    map: RwLock<HashMap<u64, Arc<T>>>,
+    next: AtomicU64,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { map: RwLock::default(), next: AtomicU64::new(1) }
+    }
+}
+
+impl<T> Table<T> {
+    /// A number for something.
+    pub fn add(&self, what: T) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.map.write().insert(number, Arc::new(what));
+        number
+    }
+
+    /// What a number stands for.
+    pub fn get(&self, number: u64) -> Result<Arc<T>, Errno> {
+        self.map.read().get(&number).cloned().ok_or(Errno::BADF)
+    }
+
+    /// Gives a number back.
+    pub fn remove(&self, number: u64) -> Option<Arc<T>> {
+        self.map.write().remove(&number)
+    }
+}
+
+/// All open files and directories.
+#[derive(Debug, Default)]
+pub struct Handles {
+    /// Files.
+    pub files: Table<OpenFile>,
+    /// Directories.
+    pub listings: Table<Listing>,
+}

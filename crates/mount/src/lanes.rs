@@ -1,0 +1,77 @@
+//! Threads for requests that wait for a slow disk, so that those that serve everybody never do.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+const THREADS_MAX: usize = 64;
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A pool that grows when it is needed and shrinks when it is not.
+#[derive(Clone, Default)]
+pub struct Lanes {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+impl Lanes {
+    /// Does `job` on some other thread.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.inner.state.lock();
+        state.jobs.push_back(Box::new(job));
+        if state.idle < state.jobs.len() && state.threads < THREADS_MAX {
+            let inner = self.inner.clone();
+            let started = std::thread::Builder::new().name("lane".into()).spawn(move || inner.work());
+            match started {
+                Ok(_) => state.threads += 1,
+                Err(error) if state.threads > 0 => tracing::warn!(%error, "no more threads"),
+                Err(error) => {
+                    tracing::warn!(%error, "no thread for a slow request; it is done here");
+                    if let Some(job) = state.jobs.pop_back() {
+                        drop(state);
+                        job();
+                    }
+                    return;
+                }
+            }
+        }
+        self.inner.wake.notify_one();
+    }
+}
+
+impl Inner {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job();
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            let over = self.wake.wait_for(&mut state, IDLE).timed_out();
+            state.idle -= 1;
+            if over && state.jobs.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}

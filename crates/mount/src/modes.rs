@@ -1,0 +1,117 @@
+//! Which open files bypass us, and the backing ids that let them.
+//!
+//! The kernel's rules: while any open of an inode bypasses, all its opens must, with the same backing id;
+//! while any open goes through the page cache, none may bypass. So the first open decides for all until the
+//! last one is gone:
+//!
+//! ```text
+//!           first open: may bypass            last release
+//!   closed ------------------------> bypass -------------> closed
+//!      |      first open: may not                             ^
+//!      +-----------------------------> cached ----------------+
+//! ```
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fuser::BackingId;
+use hybridfs::OpenInode;
+use parking_lot::Mutex;
+
+/// Decides for every inode.
+#[derive(Debug)]
+pub struct Modes {
+    open: Mutex<HashMap<u64, Mode>>,
+    enabled: AtomicBool,
+    reason: Mutex<Option<String>>,
+}
+
+#[derive(Debug)]
+struct Mode {
+    opens: u32,
+    backing: Option<Arc<BackingId>>,
+}
+
+impl Modes {
+    /// Bypassing is tried until the kernel refuses, or not at all (`why_not`).
+    pub fn new(why_not: Option<String>) -> Modes {
+        Modes { open: Mutex::default(), enabled: AtomicBool::new(why_not.is_none()), reason: Mutex::new(why_not) }
+    }
+
+    /// Never from now on, for this reason.
+    pub fn disable(&self, why: String) {
+        if self.enabled.swap(false, Ordering::Relaxed) {
+            tracing::info!(why, "file data goes through the daemon");
+            *self.reason.lock() = Some(why);
+        }
+    }
+
+    /// Why not, if not.
+    pub fn why_not(&self) -> Option<String> {
+        self.reason.lock().clone()
+    }
+
+    /// Enters an open. Answers the backing id if it bypasses; then the file is held where it is.
+    /// `register` makes a backing id of a descriptor.
+    pub fn enter(
+        &self,
+        inode: &OpenInode,
+        may_bypass: impl FnOnce() -> bool,
+        register: impl FnOnce(&OwnedFd) -> std::io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        let mut open = self.open.lock();
+        if let Some(mode) = open.get_mut(&inode.ino) {
+            mode.opens += 1;
+            return mode.backing.clone();
+        }
+        let backing = self.first(inode, may_bypass, register);
+        open.insert(inode.ino, Mode { opens: 1, backing: backing.clone() });
+        backing
+    }
+
+    fn first(
+        &self,
+        inode: &OpenInode,
+        may_bypass: impl FnOnce() -> bool,
+        register: impl FnOnce(&OwnedFd) -> std::io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        if !self.enabled.load(Ordering::Relaxed) || !may_bypass() {
+            return None;
+        }
+        let file = inode.hold()?;
+        match register(&file) {
+            Ok(backing) => Some(Arc::new(backing)),
+            Err(error) => {
+                inode.unhold();
+                // EPERM is for good; others may concern this file only (a nested mount, no more ids).
+                if error.kind() == std::io::ErrorKind::PermissionDenied {
+                    self.disable(format!("the kernel does not let this daemon use passthrough ({error}): it needs CAP_SYS_ADMIN"));
+                } else if matches!(error.raw_os_error(), Some(25 | 22 | 95)) {
+                    self.disable(format!("this kernel has no FUSE passthrough ({error}): Linux 6.9 or later has"));
+                }
+                None
+            }
+        }
+    }
+
+    /// Leaves an open; the last one lets the file move again.
+    pub fn leave(&self, inode: &OpenInode) {
+        let mut open = self.open.lock();
+        let Some(mode) = open.get_mut(&inode.ino) else { return };
+        mode.opens -= 1;
+        if mode.opens > 0 {
+            return;
+        }
+        let mode = open.remove(&inode.ino);
+        if mode.is_some_and(|mode| mode.backing.is_some()) {
+            inode.unhold();
+        }
+    }
+
+    /// Whether opens of this inode bypass us now.
+    pub fn bypasses(&self, ino: u64) -> bool {
+        self.open.lock().get(&ino).is_some_and(|mode| mode.backing.is_some())
+    }
+}

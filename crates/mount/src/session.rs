@@ -1,0 +1,262 @@
+//! Mounting, serving and unmounting.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use hybridfs::report::{Status, TierName, Why};
+use hybridfs::{Hybrid, Listener, StartError};
+use parking_lot::Mutex;
+
+use crate::control::{ControlHandler, ControlServer};
+use crate::filesystem::{Front, Inner};
+use crate::handles::Handles;
+use crate::lanes::Lanes;
+use crate::modes::Modes;
+use crate::options::{Options, PassthroughMode};
+use crate::source;
+
+/// Why there is no mount: what happened, to what, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The pair.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The mount point is missing or no directory.
+    #[error("the mount point {path} is not a directory: create it")]
+    NoMountpoint {
+        /// As given.
+        path: PathBuf,
+    },
+    /// A daemon died there.
+    #[error("the mount point {path} is a dead mount (its daemon is gone): `umount -l {path}`, then mount again")]
+    Dead {
+        /// As given.
+        path: PathBuf,
+    },
+    /// Something of ours is mounted there.
+    #[error("{path} is in use: a hotshelf is mounted there already (`hotshelf unmount {path}`)")]
+    InUse {
+        /// As given.
+        path: PathBuf,
+    },
+    /// The kernel or fusermount3 refused.
+    #[error("mounting on {path}: {source}{hint}")]
+    Mount {
+        /// As given.
+        path: PathBuf,
+        /// What was said.
+        source: std::io::Error,
+        /// What may help.
+        hint: &'static str,
+    },
+    /// Serving ended with an error.
+    #[error("serving {path}: {source}")]
+    Serve {
+        /// As given.
+        path: PathBuf,
+        /// What was said.
+        source: std::io::Error,
+    },
+}
+
+/// Mounts the pair, calls `ready` once it answers, and serves it until it is unmounted or SIGTERM comes.
+pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
+    let mountpoint = check_mountpoint(&options.mountpoint)?;
+    for dir in [&options.hybrid.ssd, &options.hybrid.hdd] {
+        if let Ok(dir) = std::fs::canonicalize(dir) {
+            hybridfs::refuse_nested(&mountpoint, &dir)?;
+        }
+    }
+    let ssd = std::fs::canonicalize(&options.hybrid.ssd).unwrap_or_else(|_| options.hybrid.ssd.clone());
+    let hdd = std::fs::canonicalize(&options.hybrid.hdd).unwrap_or_else(|_| options.hybrid.hdd.clone());
+    // Modes of new files are the caller's business.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let running = hybridfs::start(options.hybrid.clone())?;
+    let why_not = (options.passthrough == PassthroughMode::Off).then(|| "switched off".to_owned());
+    let inner = Arc::new(Inner {
+        fs: running.fs.clone(),
+        handles: Handles::default(),
+        modes: Modes::new(why_not),
+        lanes: Lanes::default(),
+        ttl: Duration::from_secs(options.cache_ttl_s),
+        notifier: OnceLock::new(),
+    });
+    let front = Front { inner: inner.clone() };
+    let config = fuse_config(&options, &source::source_name(&ssd, &hdd).to_string_lossy());
+    let mut session = match Session::new(front, &mountpoint, &config) {
+        Ok(session) => session,
+        Err(source) => {
+            running.close();
+            return Err(MountError::Mount { path: mountpoint, hint: hint(&source), source });
+        }
+    };
+    let notifier = session.notifier();
+    let _ = inner.notifier.set(notifier.clone());
+    running.fs.set_listener(Arc::new(Invalidate(notifier)));
+    let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
+    let stop: Arc<dyn Fn() + Send + Sync> = {
+        let mountpoint = mountpoint.clone();
+        Arc::new(move || unmount_patiently(&mountpoint, || unmounter.lock().unmount()))
+    };
+    let signals = watch_signals(stop.clone());
+    let asked = Arc::new(Asked { inner: inner.clone(), mountpoint: mountpoint.clone(), stop });
+    let control = start_control(&running.fs, asked);
+    ready();
+    tracing::info!(mountpoint = %mountpoint.display(), "mounted");
+    let served = session.run();
+    drop(control);
+    if let Some(signals) = signals {
+        signals.close();
+    }
+    running.fs.clear_listener();
+    running.close();
+    tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
+    served.map_err(|source| MountError::Serve { path: mountpoint, source })
+}
+
+fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
+    let real = match std::fs::canonicalize(path) {
+        Ok(real) if real.is_dir() => real,
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+            return Err(MountError::Dead { path: path.to_owned() });
+        }
+        _ => return Err(MountError::NoMountpoint { path: path.to_owned() }),
+    };
+    let there = source::mounted().unwrap_or_default();
+    if there.iter().any(|mounted| mounted.mountpoint == real) {
+        return Err(MountError::InUse { path: path.to_owned() });
+    }
+    Ok(real)
+}
+
+fn fuse_config(options: &Options, fsname: &str) -> Config {
+    let flags = options.flags;
+    let mut config = Config::default();
+    let choose = |on: bool, yes: MountOption, no: MountOption| if on { yes } else { no };
+    config.mount_options = vec![
+        MountOption::FSName(fsname.to_owned()),
+        MountOption::Subtype("hotshelf".into()),
+        MountOption::DefaultPermissions,
+        choose(flags.suid, MountOption::Suid, MountOption::NoSuid),
+        choose(flags.dev, MountOption::Dev, MountOption::NoDev),
+        choose(options.hybrid.read_only, MountOption::RO, MountOption::RW),
+    ];
+    if flags.noexec {
+        config.mount_options.push(MountOption::NoExec);
+    }
+    if flags.noatime {
+        config.mount_options.push(MountOption::NoAtime);
+    }
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = options.clone_fd && options.threads > 1;
+    config
+}
+
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => " (is /dev/fuse there, and for ordinary users fusermount3? `hotshelf doctor` tells)",
+        std::io::ErrorKind::PermissionDenied => {
+            " (an ordinary user needs fusermount3, a mount point of their own, and user_allow_other in /etc/fuse.conf for --allow-other)"
+        }
+        _ => "",
+    }
+}
+
+struct Invalidate(Notifier);
+
+impl Listener for Invalidate {
+    fn attributes_changed(&self, ino: u64) {
+        if let Err(error) = self.0.inval_inode(INodeNo(ino), -1, 0) {
+            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
+        }
+    }
+}
+
+/// Unmounts; while files are open, tries again for a while, then takes the mount out of sight.
+fn unmount_patiently(mountpoint: &Path, mut unmount: impl FnMut() -> std::io::Result<()>) {
+    let begun = Instant::now();
+    loop {
+        let gone = || !source::mounted().unwrap_or_default().iter().any(|mounted| mounted.mountpoint == mountpoint);
+        if unmount().is_ok() && gone() || gone() {
+            return;
+        }
+        if begun.elapsed() > Duration::from_secs(5) {
+            tracing::warn!("files are still open: the mount is detached and ends when they are closed");
+            let flags = rustix::mount::UnmountFlags::DETACH;
+            if rustix::mount::unmount(mountpoint, flags).is_err() {
+                let _ = std::process::Command::new("fusermount3").arg("-uz").arg(mountpoint).status();
+            }
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn watch_signals(stop: Arc<dyn Fn() + Send + Sync>) -> Option<signal_hook::iterator::Handle> {
+    let wanted = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP];
+    match signal_hook::iterator::Signals::new(wanted) {
+        Ok(mut signals) => {
+            let handle = signals.handle();
+            std::thread::spawn(move || {
+                for signal in signals.forever() {
+                    tracing::info!(signal, "asked to end");
+                    stop();
+                }
+            });
+            Some(handle)
+        }
+        Err(error) => {
+            tracing::error!(%error, "signals cannot be watched: unmount by `hotshelf unmount`");
+            None
+        }
+    }
+}
+
+fn start_control(fs: &Hybrid, asked: Arc<Asked>) -> Option<ControlServer> {
+    let started = fs.hidden_dir().and_then(|dir| ControlServer::start(dir, asked));
+    started.map_err(|error| tracing::error!(%error, "no control socket: status, why, pin and migrate do not answer")).ok()
+}
+
+/// Answers the control socket.
+struct Asked {
+    inner: Arc<Inner>,
+    mountpoint: PathBuf,
+    stop: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl ControlHandler for Asked {
+    fn status(&self) -> Status {
+        let why_not = self.inner.modes.why_not();
+        Status {
+            mountpoint: self.mountpoint.display().to_string(),
+            passthrough: why_not.is_none(),
+            passthrough_reason: why_not,
+            ..self.inner.fs.status()
+        }
+    }
+
+    fn why(&self, path: &[u8]) -> Result<Why, String> {
+        self.inner.fs.why(path).map_err(|error| format!("{}: {error}", String::from_utf8_lossy(path)))
+    }
+
+    fn pin(&self, path: &[u8], on: bool) -> Result<String, String> {
+        self.inner.fs.pin(path, on)
+    }
+
+    fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> Result<String, String> {
+        self.inner.fs.migrate(path, to, progress)
+    }
+
+    fn flush(&self) -> Result<String, String> {
+        self.inner.fs.save_history();
+        Ok("the access history is saved".into())
+    }
+
+    fn stop(&self) {
+        let stop = self.stop.clone();
+        std::thread::spawn(move || stop());
+    }
+}

@@ -1,0 +1,113 @@
+//! The name of a pair in the kernel's list of mounts: `SSD:HDD`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// File system type as mount(8) shows it.
+pub const FS_TYPE: &str = "fuse.hotshelf";
+
+/// Both directories in one name; `:` `,` and `\` in them get a backslash.
+pub fn source_name(ssd: &Path, hdd: &Path) -> OsString {
+    let mut name = Vec::new();
+    for (n, path) in [ssd, hdd].into_iter().enumerate() {
+        if n > 0 {
+            name.push(b':');
+        }
+        for byte in path.as_os_str().as_bytes() {
+            if matches!(byte, b':' | b'\\') {
+                name.push(b'\\');
+            }
+            name.push(*byte);
+        }
+    }
+    OsString::from_vec(name)
+}
+
+/// The directories in a name made by [`source_name`].
+pub fn parse_source_name(name: &[u8]) -> Option<(PathBuf, PathBuf)> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = name.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => parts.last_mut()?.push(*bytes.next()?),
+            b':' => parts.push(Vec::new()),
+            other => parts.last_mut()?.push(*other),
+        }
+    }
+    let [ssd, hdd] = <[Vec<u8>; 2]>::try_from(parts).ok()?;
+    Some((OsString::from_vec(ssd).into(), OsString::from_vec(hdd).into()))
+}
+
+/// A mounted pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// The SSD directory.
+    pub ssd: PathBuf,
+    /// The HDD directory.
+    pub hdd: PathBuf,
+}
+
+/// The mounted pairs, from the kernel's list (proc(5), mountinfo).
+pub fn mounted() -> std::io::Result<Vec<Mounted>> {
+    Ok(parse_mountinfo(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+fn parse_mountinfo(text: &[u8]) -> Vec<Mounted> {
+    let mut all = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
+        let (Some(at), Some(kind), Some(source)) = (fields.get(4), fields.get(dash + 1), fields.get(dash + 2)) else { continue };
+        if *kind != FS_TYPE.as_bytes() {
+            continue;
+        }
+        if let Some((ssd, hdd)) = parse_source_name(&unescape_octal(source)) {
+            all.push(Mounted { mountpoint: OsString::from_vec(unescape_octal(at)).into(), ssd, hdd });
+        }
+    }
+    all
+}
+
+/// Undoes the kernel's `\040` for space and its like.
+fn unescape_octal(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let digits = field.get(at + 1..at + 4).filter(|digits| field[at] == b'\\' && digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
+        match digits {
+            Some(digits) => {
+                out.push(digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
+                at += 4;
+            }
+            None => {
+                out.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn odd_paths_survive() {
+        for (ssd, hdd) in [("/a", "/b"), ("/a:b\\", "/c d,e"), ("/\u{fc}", "/x::y")] {
+            let name = source_name(Path::new(ssd), Path::new(hdd));
+            assert_eq!(parse_source_name(name.as_bytes()), Some((ssd.into(), hdd.into())));
+        }
+        assert_eq!(parse_source_name(b"/only"), None);
+    }
+
+    #[test]
+    fn a_mount_is_found_in_the_kernels_list() {
+        let line = b"36 35 0:50 / /mnt/my\\040pool rw,nosuid - fuse.hotshelf /ssd:/hdd rw,user_id=0\n25 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
+        let found = parse_mountinfo(line);
+        assert_eq!(found, [Mounted { mountpoint: "/mnt/my pool".into(), ssd: "/ssd".into(), hdd: "/hdd".into() }]);
+    }
+}
