@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attrs;
+pub mod check;
 pub mod config;
 mod copy;
 pub mod crash;

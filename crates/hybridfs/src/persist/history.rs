@@ -97,6 +97,14 @@ pub fn load_history(dir: BorrowedFd<'_>) -> Result<Loaded, PersistError> {
     Ok(loaded)
 }
 
+/// Looks without changing anything; answers 0 when all is well.
+pub fn probe_history(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
+    let Some(bytes) = read_all(dir, FILE, BYTES_MAX)? else { return Ok(0) };
+    let mut fields = Fields(&bytes);
+    let whole = fields.take(4) == Some(&MAGIC[..]) && fields.u32() == Some(VERSION) && parse(&bytes, fields, &mut Loaded::default()).is_some();
+    if whole { Ok(0) } else { Err(PersistError::Damaged { file: FILE, detail: "a wrong checksum or length" }) }
+}
+
 /// Fills `loaded` block by block; `None` at the first that is not whole.
 fn parse(bytes: &[u8], mut fields: Fields<'_>, loaded: &mut Loaded) -> Option<()> {
     let name = fields.take(64)?;

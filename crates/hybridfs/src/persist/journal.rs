@@ -5,7 +5,7 @@
 //! record with good ones behind it is damage, and the file is put aside.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -75,6 +75,18 @@ pub struct Opened {
     pub open: Vec<OpenMove>,
     /// The old log was damaged and is put aside.
     pub damaged: Option<Damage>,
+}
+
+/// Looks without changing anything; answers the number of open moves.
+pub fn probe_journal(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
+    let bytes = read_all(dir, FILE, BYTES_MAX)?.unwrap_or_default();
+    let Some((head, log)) = bytes.split_at_checked(HEADER) else { return Ok(0) };
+    let found = replay(log);
+    match found.damaged {
+        _ if head[..4] != MAGIC => Err(PersistError::Damaged { file: FILE, detail: "wrong magic" }),
+        Some(detail) => Err(PersistError::Damaged { file: FILE, detail }),
+        None => Ok(found.open.len() as u64),
+    }
 }
 
 impl Journal {

@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use history::{HistoryRecord, Loaded, load_history, save_history};
+pub use history::{HistoryRecord, Loaded, load_history, probe_history, save_history};
 pub use identity::{Identity, PairId, read_identity, write_identity};
-pub use journal::{Journal, MoveRecord, OpenMove, Opened};
+pub use journal::{Journal, MoveRecord, OpenMove, Opened, probe_journal};
 pub use pins::{load_pins, save_pins};
 
 /// Why one of our files cannot be used.

@@ -1,0 +1,246 @@
+//! The command line; man pages and completions are made from it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hybridfs::{Promotion, Size};
+
+/// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
+#[derive(Debug, Parser)]
+#[command(name = "hotshelf", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show an SSD directory and an HDD directory as one file system
+    #[command(after_help = "Example:\n  hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool\n  mount -t fuse.hotshelf /ssd/pool:/hdd/pool /pool -o allow_other,policy=lfu")]
+    Mount(Box<MountArgs>),
+    /// Unmount in good order
+    #[command(visible_alias = "umount", after_help = "Example:\n  hotshelf unmount /pool")]
+    Unmount(UnmountArgs),
+    /// Show use, hits, moves and warnings of one mount or of all
+    #[command(after_help = "Example:\n  hotshelf status /pool\n  hotshelf status --json | jq .[0].hit_ratio")]
+    Status(StatusArgs),
+    /// Tell where a file lives, why, and what would move it
+    #[command(after_help = "Example:\n  hotshelf why /pool/photos/2024.tar")]
+    Why(WhyArgs),
+    /// Keep a file, or all below a directory, on the SSD
+    #[command(after_help = "Example:\n  hotshelf pin /pool/db")]
+    Pin(PathArgs),
+    /// Undo pin
+    #[command(after_help = "Example:\n  hotshelf unpin /pool/db")]
+    Unpin(PathArgs),
+    /// Move a file, or all below a directory, to one side now
+    #[command(after_help = "Example:\n  hotshelf migrate /pool/old-projects --to hdd")]
+    Migrate(MigrateArgs),
+    /// Look over an unmounted pair
+    #[command(after_help = "Example:\n  hotshelf check /ssd/pool /hdd/pool\n  hotshelf check /ssd/pool /hdd/pool --repair")]
+    Check(CheckArgs),
+    /// Tell what this machine supports, what is missing and how to get it
+    #[command(after_help = "Example:\n  hotshelf doctor --ssd /ssd/pool --hdd /hdd/pool")]
+    Doctor(DoctorArgs),
+    /// Write man pages or completions into a directory
+    #[command(hide = true, after_help = "Example:\n  hotshelf generate man target/man")]
+    Generate(GenerateArgs),
+}
+
+/// `hotshelf mount`.
+#[derive(Debug, Default, Args)]
+pub struct MountArgs {
+    /// The small fast directory
+    #[arg(long, value_name = "DIR")]
+    pub ssd: Option<PathBuf>,
+    /// The big slow directory
+    #[arg(long, value_name = "DIR")]
+    pub hdd: Option<PathBuf>,
+    /// Where the files appear
+    #[arg(value_name = "MOUNTPOINT")]
+    pub mountpoint: Option<PathBuf>,
+    /// Settings from a TOML file; flags win
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Which file leaves the SSD first: lru, lfu, s3-fifo or a shared object [default: lru]
+    #[arg(long, value_name = "NAME|FILE.so")]
+    pub policy: Option<String>,
+    /// Demotion starts above this use of the SSD [default: 90%]
+    #[arg(long, value_name = "SIZE")]
+    pub high: Option<Size>,
+    /// Demotion stops below this use of the SSD [default: 80%]
+    #[arg(long, value_name = "SIZE")]
+    pub low: Option<Size>,
+    /// Space of the SSD kept free for writers that bypass the daemon [default: 2%]
+    #[arg(long, value_name = "SIZE")]
+    pub reserve: Option<Size>,
+    /// Smaller files do not move by themselves [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    pub min_file_size: Option<Size>,
+    /// Larger files are not promoted, and leave the SSD when they outgrow it [default: 50%]
+    #[arg(long, value_name = "SIZE")]
+    pub max_file_size: Option<Size>,
+    /// When a file comes up: second-touch, on-open or never [default: second-touch]
+    #[arg(long, value_name = "WHEN")]
+    pub promotion: Option<Promotion>,
+    /// Files that stay on the SSD (may be given several times)
+    #[arg(long = "pin", value_name = "GLOB")]
+    pub pin: Vec<String>,
+    /// Files that live on the HDD (may be given several times)
+    #[arg(long, value_name = "GLOB")]
+    pub hdd_only: Vec<String>,
+    /// Limit of background moves per second [default: none]
+    #[arg(long, value_name = "SIZE")]
+    pub move_rate: Option<Size>,
+    /// Two opens within this many seconds are a second touch [default: 86400]
+    #[arg(long, value_name = "SECONDS")]
+    pub touch_window: Option<u32>,
+    /// Stay in the foreground, log to standard error
+    #[arg(long)]
+    pub foreground: bool,
+    /// Let other users in
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Serve with one thread
+    #[arg(long)]
+    pub single_thread: bool,
+    /// Serve with this many threads [default: 8]
+    #[arg(long, value_name = "N", conflicts_with = "single_thread", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Take all file data through the daemon
+    #[arg(long)]
+    pub no_passthrough: bool,
+    /// Give each thread its own copy of the FUSE device
+    #[arg(long)]
+    pub clone_fd: bool,
+    /// How long the kernel may trust names and attributes, seconds [default: 3600]
+    #[arg(long, value_name = "SECONDS")]
+    pub cache_ttl: Option<u64>,
+    /// Refuse every change
+    #[arg(long)]
+    pub read_only: bool,
+    /// Pair these directories anew
+    #[arg(long)]
+    pub adopt: bool,
+    /// Log here instead of in .hotshelf/log on the SSD
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Log as JSON
+    #[arg(long)]
+    pub log_json: bool,
+    /// error, warn, info, debug or trace, or a filter [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// Options as mount(8) has them: allow_other,ro,noexec,policy=lfu,...
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// Tells the waiting parent that the mount answers.
+    #[arg(long, hide = true)]
+    pub ready_pipe: bool,
+}
+
+/// `hotshelf unmount`.
+#[derive(Debug, Args)]
+pub struct UnmountArgs {
+    /// The mount
+    pub mountpoint: PathBuf,
+    /// Give up after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub timeout: u64,
+}
+
+/// `hotshelf status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The mount; all if none is given
+    pub mountpoint: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf why`.
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// A file below a mount
+    pub path: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A path below a mount.
+#[derive(Debug, Args)]
+pub struct PathArgs {
+    /// A file or directory below a mount
+    pub path: PathBuf,
+}
+
+/// A side.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Side {
+    /// The fast one.
+    Ssd,
+    /// The slow one.
+    Hdd,
+}
+
+/// `hotshelf migrate`.
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// A file or directory below a mount
+    pub path: PathBuf,
+    /// Where to
+    #[arg(long, value_enum)]
+    pub to: Side,
+}
+
+/// `hotshelf check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The SSD directory
+    pub ssd: PathBuf,
+    /// The HDD directory
+    pub hdd: PathBuf,
+    /// Remove temporaries and needless copies
+    #[arg(long)]
+    pub repair: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Probe this SSD directory
+    #[arg(long, value_name = "DIR")]
+    pub ssd: Option<PathBuf>,
+    /// Probe this HDD directory
+    #[arg(long, value_name = "DIR")]
+    pub hdd: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to generate.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Product {
+    /// Man pages.
+    Man,
+    /// Completions for bash, zsh and fish.
+    Completions,
+}
+
+/// `hotshelf generate`.
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// What
+    #[arg(value_enum)]
+    pub what: Product,
+    /// Where to
+    pub dir: PathBuf,
+}

@@ -1,0 +1,30 @@
+//! `hotshelf check`.
+
+use std::io::IsTerminal;
+
+use indicatif::ProgressBar;
+
+use crate::args::CheckArgs;
+
+/// Looks over an unmounted pair; `false` when something was found and not repaired.
+pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let report = hybridfs::check::check_pair(&args.ssd, &args.hdd, args.repair, &mut |files| {
+        bar.set_message(format!("{files} files"));
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        for finding in &report.findings {
+            let repaired = if finding.repaired { " (repaired)" } else { "" };
+            println!("{}: {}: {}{repaired}", finding.kind, finding.path, finding.detail);
+        }
+        let left = report.findings.iter().filter(|finding| !finding.repaired).count();
+        let verdict = if left == 0 { "clean".to_owned() } else { format!("{left} findings") };
+        println!("{} files in {} directories: {verdict}", report.files, report.dirs);
+    }
+    Ok(report.findings.iter().all(|finding| finding.repaired))
+}

@@ -1,0 +1,94 @@
+//! Going into the background, and where the log goes.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use anyhow::Context;
+use mount::Options;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::MountArgs;
+
+const READY: &str = "hotshelf is ready\n";
+const LOG_MAX: u64 = 8 << 20;
+
+/// Starts the same command again in the background and waits until the mount answers.
+pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool> {
+    let me = std::env::current_exe().context("finding this program's own file")?;
+    let given: Vec<_> = std::env::args_os().collect();
+    let words = match crate::mount_cmd::as_mount_helper(&given) {
+        Some(rewritten) => rewritten?,
+        None => given,
+    };
+    let mut command = Command::new(me);
+    command.args(&words[1..]).arg("--ready-pipe").stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    command.stderr(log_file(args, options).map_or_else(|_| Stdio::null(), Stdio::from));
+    let mut child = command.spawn().context("starting the daemon")?;
+    let mut said = String::new();
+    let mut pipe = child.stdout.take().context("the daemon's pipe")?;
+    let mut byte = [0u8; 1];
+    // One byte at a time: what comes after the first line is not ours.
+    while said.len() < 4096 && pipe.read(&mut byte)? == 1 {
+        said.push(char::from(byte[0]));
+        if byte[0] == b'\n' {
+            break;
+        }
+    }
+    if said == READY {
+        return Ok(true);
+    }
+    let status = child.wait().context("waiting for the daemon")?;
+    let said = said.trim();
+    if said.is_empty() {
+        anyhow::bail!("the daemon ended ({status}) without a word: its log is {}", log_path(args, options).display());
+    }
+    anyhow::bail!("{said}");
+}
+
+/// Called by the daemon when the mount answers.
+pub fn announce_ready() {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(READY.as_bytes()).and_then(|()| out.flush());
+    // Nobody reads the pipe any more; what is written there later must not end us.
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(null);
+    }
+}
+
+fn log_path(args: &MountArgs, options: &Options) -> PathBuf {
+    args.log_file.clone().unwrap_or_else(|| options.hybrid.ssd.join(".hotshelf/log"))
+}
+
+fn log_file(args: &MountArgs, options: &Options) -> std::io::Result<File> {
+    let path = log_path(args, options);
+    if path.metadata().is_ok_and(|meta| meta.len() > LOG_MAX) {
+        let mut old = path.clone().into_os_string();
+        old.push(".old");
+        let _ = std::fs::rename(&path, old);
+    }
+    if args.log_file.is_none() && options.hybrid.ssd.is_dir() {
+        // The first mount of a directory: the log is there before the daemon makes the rest.
+        let _ = std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(options.hybrid.ssd.join(".hotshelf"));
+    }
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// Sends the log where it belongs.
+pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
+    let level = args.log_level.clone().or_else(|| std::env::var("HOTSHELF_LOG").ok()).unwrap_or_else(|| "info".into());
+    let filter = EnvFilter::try_new(&level).map_err(|_| crate::Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace")))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
+    let file = if args.foreground { None } else { log_file(args, options).ok() };
+    let started = match (args.log_json, file) {
+        (true, Some(file)) => builder.json().with_writer(Mutex::new(file)).try_init(),
+        (false, Some(file)) => builder.with_writer(Mutex::new(file)).try_init(),
+        (true, None) => builder.json().with_writer(std::io::stderr).try_init(),
+        (false, None) => builder.with_writer(std::io::stderr).try_init(),
+    };
+    started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
+}

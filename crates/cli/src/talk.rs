@@ -1,0 +1,212 @@
+//! Commands that ask the daemon of a mount.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use hybridfs::report::{Answer, Ask, Status, TierName};
+use indicatif::{ProgressBar, ProgressStyle};
+use mount::control::{ControlClient, escape};
+use mount::source::{Mounted, mounted};
+
+use crate::args::{MigrateArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
+use crate::show;
+
+/// The mount a path is below, and the path below it. The last name is not followed if it is a link.
+fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
+    let absolute = std::path::absolute(path).with_context(|| format!("{}", path.display()))?;
+    let real = match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => {
+            std::fs::canonicalize(parent).with_context(|| format!("{}", path.display()))?.join(name)
+        }
+        _ => absolute,
+    };
+    let all = mounted().context("reading the list of mounts")?;
+    let best = all.into_iter().filter(|mounted| real.starts_with(&mounted.mountpoint)).max_by_key(|mounted| mounted.mountpoint.as_os_str().len());
+    let Some(best) = best else { bail!("{} is not below a hotshelf mount: `hotshelf status` lists them", path.display()) };
+    let below = real.strip_prefix(&best.mountpoint).unwrap_or(Path::new("")).to_owned();
+    Ok((best, below))
+}
+
+fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
+    let absolute = std::path::absolute(path)?;
+    let real = std::fs::canonicalize(&absolute).unwrap_or(absolute);
+    let all = mounted().context("reading the list of mounts")?;
+    match all.into_iter().find(|mounted| mounted.mountpoint == real) {
+        Some(mounted) => Ok(mounted),
+        None => bail!("no hotshelf is mounted on {}: `hotshelf status` lists the mounts", path.display()),
+    }
+}
+
+fn connect(mounted: &Mounted) -> anyhow::Result<ControlClient> {
+    ControlClient::connect(&mounted.ssd).with_context(|| {
+        format!("the daemon of {} cannot be reached (you must be the user who mounted it, or root)", mounted.mountpoint.display())
+    })
+}
+
+fn ask(mounted: &Mounted, question: &Ask) -> anyhow::Result<Answer> {
+    let answer = connect(mounted)?.ask(question, &mut |_| {}).context("asking the daemon")?;
+    match answer {
+        Answer::Failed { message } => bail!("{message}"),
+        answer => Ok(answer),
+    }
+}
+
+fn status_of(mounted: &Mounted) -> anyhow::Result<Box<Status>> {
+    match ask(mounted, &Ask::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => bail!("the daemon gave an answer of another kind: {other:?}"),
+    }
+}
+
+/// `hotshelf status`.
+pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
+    let mounts = match &args.mountpoint {
+        Some(path) => vec![at_mountpoint(path).or_else(|error| locate(path).map(|(mounted, _)| mounted).map_err(|_| error))?],
+        None => mounted().context("reading the list of mounts")?,
+    };
+    let mut all = Vec::new();
+    let mut complete = true;
+    for mounted in &mounts {
+        match status_of(mounted) {
+            Ok(status) => all.push(status),
+            Err(error) if args.mountpoint.is_none() => {
+                eprintln!("hotshelf: {}: {error:#}", mounted.mountpoint.display());
+                complete = false;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if args.json {
+        let text = match (&args.mountpoint, all.as_slice()) {
+            (Some(_), [one]) => serde_json::to_string_pretty(one)?,
+            _ => serde_json::to_string_pretty(&all)?,
+        };
+        println!("{text}");
+    } else if all.is_empty() && complete {
+        println!("no hotshelf is mounted");
+    } else {
+        all.iter().for_each(|status| show::status(status));
+    }
+    Ok(complete)
+}
+
+/// `hotshelf why`.
+pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
+    let (mounted, below) = locate(&args.path)?;
+    match ask(&mounted, &Ask::Why { path: escape(&below) })? {
+        Answer::Why(why) if args.json => println!("{}", serde_json::to_string_pretty(&why)?),
+        Answer::Why(why) => show::why(&why),
+        other => bail!("the daemon gave an answer of another kind: {other:?}"),
+    }
+    Ok(true)
+}
+
+/// `hotshelf pin` and `unpin`.
+pub fn pin(path: &Path, on: bool) -> anyhow::Result<bool> {
+    let (mounted, below) = locate(path)?;
+    let path = escape(&below);
+    if let Answer::Done { message } = ask(&mounted, &if on { Ask::Pin { path } } else { Ask::Unpin { path } })? {
+        println!("{message}");
+    }
+    Ok(true)
+}
+
+/// `hotshelf migrate`.
+pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
+    let (mounted, below) = locate(&args.path)?;
+    let to = match args.to {
+        Side::Ssd => TierName::Ssd,
+        Side::Hdd => TierName::Hdd,
+    };
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left {msg}");
+    bar.set_style(style.context("the progress bar's template")?);
+    let mut client = connect(&mounted)?;
+    let answer = client.ask(&Ask::Migrate { path: escape(&below), to }, &mut |going| {
+        if let Answer::Progress { files, files_done, bytes, bytes_done } = going {
+            bar.set_length(*bytes);
+            bar.set_position(*bytes_done);
+            bar.set_message(format!("{files_done} of {files} files"));
+        }
+    });
+    bar.finish_and_clear();
+    match answer.context("asking the daemon")? {
+        Answer::Done { message } => println!("{message}"),
+        Answer::Failed { message } => bail!("{message}"),
+        other => bail!("the daemon gave an answer of another kind: {other:?}"),
+    }
+    Ok(true)
+}
+
+/// `hotshelf unmount`.
+pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
+    let mounted = at_mountpoint(&args.mountpoint)?;
+    let daemon = status_of(&mounted).map(|status| status.pid).ok();
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    loop {
+        let said = match try_unmount(&mounted.mountpoint) {
+            Ok(()) => break,
+            Err(said) => said,
+        };
+        if Instant::now() > deadline || !said.busy {
+            let holders = holders(&mounted.mountpoint);
+            let who = if holders.is_empty() { String::new() } else { format!(": in use by {}", holders.join(", ")) };
+            bail!("{} cannot be unmounted: {}{who}", args.mountpoint.display(), said.text);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // The daemon saves its books before it ends.
+    if let Some(pid) = daemon.filter(|pid| *pid != 0) {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        while process.exists() && !is_zombie(pid) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(true)
+}
+
+fn is_zombie(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}
+
+struct Refused {
+    busy: bool,
+    text: String,
+}
+
+fn try_unmount(path: &Path) -> Result<(), Refused> {
+    match rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => {
+            let out = std::process::Command::new("fusermount3").arg("-u").arg("--").arg(path).output();
+            match out {
+                Ok(out) if out.status.success() => Ok(()),
+                Ok(out) => {
+                    let text = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+                    Err(Refused { busy: text.contains("busy"), text })
+                }
+                Err(error) => Err(Refused { busy: false, text: format!("fusermount3: {error} (install fuse3)") }),
+            }
+        }
+        Err(error) => Err(Refused { busy: error == rustix::io::Errno::BUSY, text: error.to_string() }),
+    }
+}
+
+/// Processes that have something open below a mount, as far as we may look.
+fn holders(mountpoint: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let dir = process.path();
+        let Some(pid) = dir.file_name().and_then(|name| name.to_str()).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) else { continue };
+        let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
+        let mut fds = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+        if below(dir.join("cwd")) || below(dir.join("exe")) || fds.any(|fd| below(fd.path())) {
+            let name = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
+            found.push(format!("{} (process {pid})", name.trim()));
+        }
+    }
+    found
+}

@@ -1,0 +1,247 @@
+//! `hotshelf check`: looks over an unmounted pair.
+//!
+//! Changes nothing unless asked to repair; repairing removes temporaries and copies on the HDD that are
+//! byte for byte the SSD's file. What differs is reported and kept: which one is right only people know.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::listing::read_names;
+use crate::persist::{self, PersistError};
+use crate::report::TierName;
+use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, Tier};
+
+/// What was looked at and found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CheckReport {
+    /// Files of all kinds, both sides.
+    pub files: u64,
+    /// Directories, both sides.
+    pub dirs: u64,
+    /// What is not as it should be.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// Path below the roots, or of our own file.
+    pub path: String,
+    /// `duplicate`, `conflict`, `temporary`, `damaged`, `unfinished`, `unreadable`.
+    pub kind: &'static str,
+    /// In a sentence.
+    pub detail: String,
+    /// It is put right.
+    pub repaired: bool,
+}
+
+/// Why nothing could be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// A directory cannot be looked at.
+    #[error("{path}: {source}: give the SSD directory and the HDD directory of a pair that was mounted before")]
+    Directory {
+        /// As given.
+        path: PathBuf,
+        /// What the kernel said.
+        source: Errno,
+    },
+    /// It is mounted.
+    #[error("{path} is mounted: `hotshelf unmount` it first")]
+    Mounted {
+        /// As given.
+        path: PathBuf,
+    },
+}
+
+/// Looks over a pair; `progress` is told the number of files seen.
+pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut(u64)) -> std::result::Result<CheckReport, CheckError> {
+    let open = |name, path: &Path| Tier::open(name, path, false).map_err(|source| CheckError::Directory { path: path.to_owned(), source });
+    let tiers = [open(TierName::Ssd, ssd)?, open(TierName::Hdd, hdd)?];
+    let _lock = lock(&tiers[0])?;
+    let mut check = Check { tiers: &tiers, repair, report: CheckReport::default(), progress };
+    check.own_files();
+    check.temporaries();
+    let roots = [tiers[0].root.try_clone().ok(), tiers[1].root.try_clone().ok()];
+    check.tree(roots);
+    Ok(check.report)
+}
+
+fn lock(tier: &Tier) -> std::result::Result<Option<OwnedFd>, CheckError> {
+    let Ok(file) = rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return Ok(None) };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(CheckError::Mounted { path: tier.path.clone() }),
+        _ => Ok(Some(file)),
+    }
+}
+
+struct Check<'a> {
+    tiers: &'a [Tier; 2],
+    repair: bool,
+    report: CheckReport,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Check<'_> {
+    fn find(&mut self, path: &[u8], kind: &'static str, detail: String, repaired: bool) {
+        self.report.findings.push(Finding { path: String::from_utf8_lossy(path).into_owned(), kind, detail, repaired });
+    }
+
+    fn own_files(&mut self) {
+        let mut pairs = Vec::new();
+        for tier in self.tiers {
+            match persist::read_identity(tier.hidden.as_fd()) {
+                Ok(Some(identity)) => pairs.push(identity.pair),
+                Ok(None) => self.find(b".hotshelf/id", "damaged", format!("the {} directory has no identity", tier.name), false),
+                Err(error) => self.find(b".hotshelf/id", "damaged", format!("{}: {error}", tier.name), false),
+            }
+        }
+        if let [ssd, hdd] = pairs[..]
+            && ssd != hdd
+        {
+            self.find(b".hotshelf/id", "damaged", "the directories belong to different pairs".into(), false);
+        }
+        let mut kept: Vec<Box<[u8]>> = Vec::new();
+        let _ = read_names(self.tiers[0].hidden.as_fd(), &mut |name, _| {
+            if name.windows(9).any(|part| part == b".damaged-") {
+                kept.push(name.into());
+            }
+        });
+        for name in kept {
+            let path = [HIDDEN.as_bytes(), b"/", &*name].concat();
+            self.find(&path, "damaged", "was found damaged and put aside; delete it when it is of no use".into(), false);
+        }
+        for (file, problem) in [("journal", persist::probe_journal(self.tiers[0].hidden.as_fd())), ("history", persist::probe_history(self.tiers[0].hidden.as_fd()))] {
+            let path = format!("{HIDDEN}/{file}");
+            match problem {
+                Ok(0) => {}
+                Ok(open) => self.find(path.as_bytes(), "unfinished", format!("{open} moves were cut off; the next mount puts them right"), false),
+                Err(PersistError::Damaged { detail, .. }) => self.find(path.as_bytes(), "damaged", format!("{detail}; the next mount puts it aside"), false),
+                Err(error) => self.find(path.as_bytes(), "damaged", error.to_string(), false),
+            }
+        }
+    }
+
+    fn temporaries(&mut self) {
+        for tier in self.tiers {
+            let mut names: Vec<Box<[u8]>> = Vec::new();
+            let _ = read_names(tier.tmp.as_fd(), &mut |name, _| names.push(name.into()));
+            for name in names {
+                let os = OsStr::from_bytes(&name);
+                let remove = || tier.unlink(tier.tmp.as_fd(), os).or_else(|_| rustix::fs::unlinkat(&tier.tmp, os, AtFlags::REMOVEDIR));
+                let repaired = self.repair && remove().is_ok();
+                let path = [HIDDEN.as_bytes(), b"/tmp/", &*name].concat();
+                self.find(&path, "temporary", format!("a copy that was cut off, on the {}", tier.name), repaired);
+            }
+        }
+    }
+
+    fn tree(&mut self, roots: [Option<OwnedFd>; 2]) {
+        let mut todo = vec![(Vec::new(), roots)];
+        while let Some((path, sides)) = todo.pop() {
+            self.report.dirs += sides.iter().flatten().count() as u64;
+            let names = [self.names(&path, &sides, 0), self.names(&path, &sides, 1)];
+            self.report.files += (names[0].len() + names[1].len()) as u64;
+            (self.progress)(self.report.files);
+            let on_hdd: std::collections::HashMap<&[u8], FileType> = names[1].iter().map(|(name, kind)| (&**name, *kind)).collect();
+            for (name, kind) in &names[0] {
+                let both = on_hdd.get(&**name);
+                match (kind, both) {
+                    (FileType::Directory, None | Some(FileType::Directory)) => todo.push(child(&path, name, &sides)),
+                    (_, None) => {}
+                    (_, Some(_)) => self.both_hold(&join(&path, name), &sides, name),
+                }
+            }
+            let on_ssd: std::collections::HashSet<&[u8]> = names[0].iter().map(|(name, _)| &**name).collect();
+            for (name, kind) in &names[1] {
+                if *kind == FileType::Directory && !on_ssd.contains(&**name) {
+                    todo.push(child(&path, name, &sides));
+                }
+            }
+        }
+    }
+
+    fn names(&mut self, path: &[u8], sides: &[Option<OwnedFd>; 2], side: usize) -> Vec<(Box<[u8]>, FileType)> {
+        let mut names = Vec::new();
+        let Some(dir) = &sides[side] else { return names };
+        let tier = &self.tiers[side];
+        let read = read_names(dir.as_fd(), &mut |name, kind| {
+            if !(path.is_empty() && name == HIDDEN.as_bytes()) {
+                names.push((Box::<[u8]>::from(name), kind));
+            }
+        });
+        for (name, kind) in names.iter_mut().filter(|(_, kind)| *kind == FileType::Unknown) {
+            *kind = tier.stat(dir.as_fd(), OsStr::from_bytes(name)).map_or(FileType::Unknown, |stat| stat.kind());
+        }
+        if let Err(error) = read {
+            self.find(path, "unreadable", format!("the directory cannot be listed on the {}: {error}", tier.name), false);
+        }
+        names
+    }
+
+    fn both_hold(&mut self, path: &[u8], sides: &[Option<OwnedFd>; 2], name: &[u8]) {
+        let os = OsStr::from_bytes(name);
+        let (Some(ssd), Some(hdd)) = (&sides[0], &sides[1]) else { return };
+        let stats = (self.tiers[0].stat(ssd.as_fd(), os), self.tiers[1].stat(hdd.as_fd(), os));
+        let (Ok(a), Ok(b)) = stats else { return };
+        match self.same(ssd, hdd, os, &a, &b) {
+            Ok(true) => {
+                let repaired = self.repair && self.tiers[1].unlink(hdd.as_fd(), os).is_ok();
+                self.find(path, "duplicate", "both sides hold the same bytes; the HDD's is not needed".into(), repaired);
+            }
+            Ok(false) => self.find(path, "conflict", "both sides hold it and they differ; the SSD's is shown, the HDD's is kept".into(), false),
+            Err(error) => self.find(path, "unreadable", format!("the two cannot be compared: {error}"), false),
+        }
+    }
+
+    fn same(&self, ssd: &OwnedFd, hdd: &OwnedFd, name: &OsStr, a: &Stat, b: &Stat) -> Result<bool> {
+        if !a.is_file() || !b.is_file() || a.size != b.size || a.nlink > 1 || b.nlink > 1 {
+            return Ok(false);
+        }
+        let files = [self.tiers[0].open_at(ssd.as_fd(), name, OFlags::RDONLY)?, self.tiers[1].open_at(hdd.as_fd(), name, OFlags::RDONLY)?];
+        let mut buffers = [vec![0u8; 1 << 18], vec![0u8; 1 << 18]];
+        let mut at = 0;
+        while at < a.size {
+            let want = (a.size - at).min(1 << 18) as usize;
+            for (file, buffer) in files.iter().zip(&mut buffers) {
+                read_exact(file, &mut buffer[..want], at)?;
+            }
+            if buffers[0][..want] != buffers[1][..want] {
+                return Ok(false);
+            }
+            at += want as u64;
+        }
+        Ok(true)
+    }
+}
+
+fn read_exact(file: &OwnedFd, buffer: &mut [u8], at: u64) -> Result<()> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[have..], at + have as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => have += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+fn child(path: &[u8], name: &[u8], sides: &[Option<OwnedFd>; 2]) -> (Vec<u8>, [Option<OwnedFd>; 2]) {
+    let open = |side: usize| -> Option<OwnedFd> {
+        let dir = sides[side].as_ref()?;
+        rustix::fs::openat(dir, OsStr::from_bytes(name), NAME_ONLY | OFlags::DIRECTORY, Mode::empty()).ok()
+    };
+    (join(path, name), [open(0), open(1)])
+}
