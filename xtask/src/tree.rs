@@ -44,9 +44,7 @@ impl Tree {
 
     /// Every file that is text.
     pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.files()
-            .filter(|(_, bytes)| !bytes.contains(&0))
-            .filter_map(|(path, bytes)| Some((path, std::str::from_utf8(bytes).ok()?)))
+        self.files().filter(|(_, bytes)| !bytes.contains(&0)).filter_map(|(path, bytes)| Some((path, std::str::from_utf8(bytes).ok()?)))
     }
 
     /// One text file.

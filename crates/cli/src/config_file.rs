@@ -52,8 +52,10 @@ pub fn apply(path: &Path, args: &mut MountArgs) -> anyhow::Result<()> {
     args.high = args.high.take().map_or_else(|| setting("high", file.high).parse(), |given| Ok(Some(given)))?;
     args.low = args.low.take().map_or_else(|| setting("low", file.low).parse(), |given| Ok(Some(given)))?;
     args.reserve = args.reserve.take().map_or_else(|| setting("reserve", file.reserve).parse(), |given| Ok(Some(given)))?;
-    args.min_file_size = args.min_file_size.take().map_or_else(|| setting("min-file-size", file.min_file_size).parse(), |given| Ok(Some(given)))?;
-    args.max_file_size = args.max_file_size.take().map_or_else(|| setting("max-file-size", file.max_file_size).parse(), |given| Ok(Some(given)))?;
+    args.min_file_size =
+        args.min_file_size.take().map_or_else(|| setting("min-file-size", file.min_file_size).parse(), |given| Ok(Some(given)))?;
+    args.max_file_size =
+        args.max_file_size.take().map_or_else(|| setting("max-file-size", file.max_file_size).parse(), |given| Ok(Some(given)))?;
     args.promotion = args.promotion.take().map_or_else(|| setting("promotion", file.promotion).parse(), |given| Ok(Some(given)))?;
     args.move_rate = args.move_rate.take().map_or_else(|| setting("move-rate", file.move_rate).parse(), |given| Ok(Some(given)))?;
     args.pin.extend(file.pin);

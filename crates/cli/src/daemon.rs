@@ -81,7 +81,8 @@ fn log_file(args: &MountArgs, options: &Options) -> std::io::Result<File> {
 /// Sends the log where it belongs.
 pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
     let level = args.log_level.clone().or_else(|| std::env::var("HOTSHELF_LOG").ok()).unwrap_or_else(|| "info".into());
-    let filter = EnvFilter::try_new(&level).map_err(|_| crate::Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace")))?;
+    let filter = EnvFilter::try_new(&level)
+        .map_err(|_| crate::Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace")))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
     let file = if args.foreground { None } else { log_file(args, options).ok() };
     let started = match (args.log_json, file) {

@@ -55,7 +55,11 @@ fn kernel() -> Line {
 
 fn fuse_device() -> Line {
     let opened = std::fs::File::options().read(true).write(true).open("/dev/fuse");
-    line("/dev/fuse", true, opened.map(|_| "can be opened".into()).map_err(|error| format!("{error}: load the fuse module (modprobe fuse)")))
+    line(
+        "/dev/fuse",
+        true,
+        opened.map(|_| "can be opened".into()).map_err(|error| format!("{error}: load the fuse module (modprobe fuse)")),
+    )
 }
 
 fn in_path(program: &str) -> bool {
@@ -64,7 +68,11 @@ fn in_path(program: &str) -> bool {
 }
 
 fn fusermount() -> Line {
-    let found = if in_path("fusermount3") { Ok("ordinary users can mount".into()) } else { Err("install fuse3 so that ordinary users can mount".into()) };
+    let found = if in_path("fusermount3") {
+        Ok("ordinary users can mount".into())
+    } else {
+        Err("install fuse3 so that ordinary users can mount".into())
+    };
     line("fusermount3", false, found)
 }
 
@@ -99,7 +107,11 @@ fn open_files() -> Line {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = limit.maximum.map_or("unlimited".to_owned(), |most| most.to_string());
     let enough = limit.maximum.is_none_or(|most| most >= 65_536);
-    let found = if enough { Ok(format!("up to {most}")) } else { Err(format!("only {most}: raise LimitNOFILE or ulimit -n; it works, but fewer files can be open")) };
+    let found = if enough {
+        Ok(format!("up to {most}"))
+    } else {
+        Err(format!("only {most}: raise LimitNOFILE or ulimit -n; it works, but fewer files can be open"))
+    };
     line("open files", false, found)
 }
 
@@ -119,12 +131,18 @@ fn directory(what: &str, dir: &Path) -> Vec<Line> {
         line(
             format!("{what}: attributes"),
             false,
-            xattr.map(|()| "inode numbers survive moves".into()).map_err(|error| format!("{error}: inode numbers change when files move here")),
+            xattr
+                .map(|()| "inode numbers survive moves".into())
+                .map_err(|error| format!("{error}: inode numbers change when files move here")),
         ),
         line(
             format!("{what}: birth times"),
             false,
-            if born { Ok("reused inodes are told apart".into()) } else { Err("the file system keeps none; a reused inode may get a known number".into()) },
+            if born {
+                Ok("reused inodes are told apart".into())
+            } else {
+                Err("the file system keeps none; a reused inode may get a known number".into())
+            },
         ),
         rotational(what, dir),
     ]

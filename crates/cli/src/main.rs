@@ -53,7 +53,12 @@ fn main() -> ExitCode {
 /// One line: what happened, to what, and what to do.
 fn fail(error: &anyhow::Error) -> ExitCode {
     let usage = error.downcast_ref::<Usage>().is_some();
-    eprintln!("hotshelf: {}", format!("{error:#}").replace('\n', " "));
+    let text = format!("{error:#}").replace('\n', " ");
+    // The daemon's parent is waiting for this line.
+    if std::env::args_os().any(|word| word == "--ready-pipe") {
+        println!("{text}");
+    }
+    eprintln!("hotshelf: {text}");
     ExitCode::from(if usage { 2 } else { 1 })
 }
 

@@ -21,7 +21,13 @@ pub fn status(status: &Status) {
         status.moves_failed
     );
     for running in &status.running {
-        println!("    now             {} to the {}: {} of {}", running.path, running.to, HumanBytes(running.done_bytes), HumanBytes(running.total_bytes));
+        println!(
+            "    now             {} to the {}: {} of {}",
+            running.path,
+            running.to,
+            HumanBytes(running.done_bytes),
+            HumanBytes(running.total_bytes)
+        );
     }
     println!("  policy            {}, promotion {}", status.policy, status.promotion);
     match &status.passthrough_reason {

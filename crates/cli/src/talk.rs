@@ -17,13 +17,12 @@ use crate::show;
 fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
     let absolute = std::path::absolute(path).with_context(|| format!("{}", path.display()))?;
     let real = match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => {
-            std::fs::canonicalize(parent).with_context(|| format!("{}", path.display()))?.join(name)
-        }
+        (Some(parent), Some(name)) => std::fs::canonicalize(parent).with_context(|| format!("{}", path.display()))?.join(name),
         _ => absolute,
     };
     let all = mounted().context("reading the list of mounts")?;
-    let best = all.into_iter().filter(|mounted| real.starts_with(&mounted.mountpoint)).max_by_key(|mounted| mounted.mountpoint.as_os_str().len());
+    let best =
+        all.into_iter().filter(|mounted| real.starts_with(&mounted.mountpoint)).max_by_key(|mounted| mounted.mountpoint.as_os_str().len());
     let Some(best) = best else { bail!("{} is not below a hotshelf mount: `hotshelf status` lists them", path.display()) };
     let below = real.strip_prefix(&best.mountpoint).unwrap_or(Path::new("")).to_owned();
     Ok((best, below))
@@ -146,7 +145,7 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
     let daemon = status_of(&mounted).map(|status| status.pid).ok();
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     loop {
-        let said = match try_unmount(&mounted.mountpoint) {
+        let said = match mount::unmount::unmount(&mounted.mountpoint, false) {
             Ok(()) => break,
             Err(said) => said,
         };
@@ -172,35 +171,14 @@ fn is_zombie(pid: u32) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
-struct Refused {
-    busy: bool,
-    text: String,
-}
-
-fn try_unmount(path: &Path) -> Result<(), Refused> {
-    match rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => {
-            let out = std::process::Command::new("fusermount3").arg("-u").arg("--").arg(path).output();
-            match out {
-                Ok(out) if out.status.success() => Ok(()),
-                Ok(out) => {
-                    let text = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-                    Err(Refused { busy: text.contains("busy"), text })
-                }
-                Err(error) => Err(Refused { busy: false, text: format!("fusermount3: {error} (install fuse3)") }),
-            }
-        }
-        Err(error) => Err(Refused { busy: error == rustix::io::Errno::BUSY, text: error.to_string() }),
-    }
-}
-
 /// Processes that have something open below a mount, as far as we may look.
 fn holders(mountpoint: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let dir = process.path();
-        let Some(pid) = dir.file_name().and_then(|name| name.to_str()).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) else { continue };
+        let Some(pid) = dir.file_name().and_then(|name| name.to_str()).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) else {
+            continue;
+        };
         let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
         let mut fds = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
         if below(dir.join("cwd")) || below(dir.join("exe")) || fds.any(|fd| below(fd.path())) {

@@ -74,7 +74,9 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
 }
 
 fn lock(tier: &Tier) -> std::result::Result<Option<OwnedFd>, CheckError> {
-    let Ok(file) = rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return Ok(None) };
+    let Ok(file) = rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return Ok(None);
+    };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Err(CheckError::Mounted { path: tier.path.clone() }),
         _ => Ok(Some(file)),
@@ -117,12 +119,19 @@ impl Check<'_> {
             let path = [HIDDEN.as_bytes(), b"/", &*name].concat();
             self.find(&path, "damaged", "was found damaged and put aside; delete it when it is of no use".into(), false);
         }
-        for (file, problem) in [("journal", persist::probe_journal(self.tiers[0].hidden.as_fd())), ("history", persist::probe_history(self.tiers[0].hidden.as_fd()))] {
+        for (file, problem) in [
+            ("journal", persist::probe_journal(self.tiers[0].hidden.as_fd())),
+            ("history", persist::probe_history(self.tiers[0].hidden.as_fd())),
+        ] {
             let path = format!("{HIDDEN}/{file}");
             match problem {
                 Ok(0) => {}
-                Ok(open) => self.find(path.as_bytes(), "unfinished", format!("{open} moves were cut off; the next mount puts them right"), false),
-                Err(PersistError::Damaged { detail, .. }) => self.find(path.as_bytes(), "damaged", format!("{detail}; the next mount puts it aside"), false),
+                Ok(open) => {
+                    self.find(path.as_bytes(), "unfinished", format!("{open} moves were cut off; the next mount puts them right"), false)
+                }
+                Err(PersistError::Damaged { detail, .. }) => {
+                    self.find(path.as_bytes(), "damaged", format!("{detail}; the next mount puts it aside"), false)
+                }
                 Err(error) => self.find(path.as_bytes(), "damaged", error.to_string(), false),
             }
         }
@@ -195,7 +204,9 @@ impl Check<'_> {
                 let repaired = self.repair && self.tiers[1].unlink(hdd.as_fd(), os).is_ok();
                 self.find(path, "duplicate", "both sides hold the same bytes; the HDD's is not needed".into(), repaired);
             }
-            Ok(false) => self.find(path, "conflict", "both sides hold it and they differ; the SSD's is shown, the HDD's is kept".into(), false),
+            Ok(false) => {
+                self.find(path, "conflict", "both sides hold it and they differ; the SSD's is shown, the HDD's is kept".into(), false)
+            }
             Err(error) => self.find(path, "unreadable", format!("the two cannot be compared: {error}"), false),
         }
     }

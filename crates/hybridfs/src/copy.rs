@@ -180,14 +180,8 @@ mod test {
         let target = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(dir.path().join("b")).expect("b");
         let meta = source.metadata().expect("stat");
         data(source.as_fd(), target.as_fd(), meta.len(), &mut |_| Ok(())).expect("copied");
-        let stat = Stat {
-            mode: meta.mode(),
-            uid: meta.uid(),
-            gid: meta.gid(),
-            atime: (1_000_000, 5),
-            mtime: (2_000_000, 7),
-            ..Stat::default()
-        };
+        let stat =
+            Stat { mode: meta.mode(), uid: meta.uid(), gid: meta.gid(), atime: (1_000_000, 5), mtime: (2_000_000, 7), ..Stat::default() };
         attributes(source.as_fd(), target.as_fd(), &stat).expect("dressed");
         let copy = target.metadata().expect("stat");
         assert_eq!((copy.len(), copy.mode()), (meta.len(), meta.mode()));

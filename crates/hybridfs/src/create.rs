@@ -64,15 +64,7 @@ impl Hybrid {
     }
 
     /// Makes and opens a regular file; an existing one is opened unless `exclusive`.
-    pub fn create(
-        &self,
-        caller: Caller,
-        parent: u64,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        exclusive: bool,
-    ) -> Result<(Attr, Handle)> {
+    pub fn create(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32, exclusive: bool) -> Result<(Attr, Handle)> {
         self.may_create(parent, name)?;
         let made = self.on_a_tier(parent, name, |dir, tier| {
             let masked = if dir.has_default_acl(tier) { mode } else { mode & !umask };

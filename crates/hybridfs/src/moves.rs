@@ -462,7 +462,9 @@ impl Hybrid {
         }
         drop(duplicates);
         let running: Vec<u64> = self.mover.state.lock().running.keys().copied().collect();
-        running.into_iter().any(|ino| self.nodes.with(ino, |node| node.backing.contains(&ssd_ino) || node.backing.contains(&hdd_ino)).unwrap_or(false))
+        running
+            .into_iter()
+            .any(|ino| self.nodes.with(ino, |node| node.backing.contains(&ssd_ino) || node.backing.contains(&hdd_ino)).unwrap_or(false))
     }
 
     /// What is remembered of a file's last move.
@@ -652,7 +654,9 @@ impl Copying {
         let size = rustix::fs::fstat(&self.source)?.st_size as u64;
         if changed.all {
             rustix::fs::ftruncate(file, 0)?;
-            return copy::data(self.source.as_fd(), file.as_fd(), size, &mut |bytes| pacer.as_mut().map_or(Ok(()), |pacer| pacer.wait(bytes)));
+            return copy::data(self.source.as_fd(), file.as_fd(), size, &mut |bytes| {
+                pacer.as_mut().map_or(Ok(()), |pacer| pacer.wait(bytes))
+            });
         }
         rustix::fs::ftruncate(file, size)?;
         let mut buffer = vec![0u8; copy::CHUNK];
@@ -717,16 +721,18 @@ impl Step<'_> {
         let _gate = fs.gate(copying.ino).write();
         let mine = fs.mover.duplicates.lock().remove(&copying.ino);
         let Some(duplicate) = mine else { return Ok(Outcome::Dropped) };
-        let committed = synced.and_then(|()| self.with_writers_stopped(|| {
-            let source = copying.source_dir.must(TierName::Ssd)?;
-            ssd.unlink(source, &copying.place.name)?;
-            crate::crash::point("demotion unlinked");
-            // The name is gone: whatever the flush says, the HDD's copy is the file now.
-            if let Err(error) = ssd.sync_dir(source) {
-                fs.note_failure(TierName::Ssd, error);
-            }
-            Ok(())
-        }));
+        let committed = synced.and_then(|()| {
+            self.with_writers_stopped(|| {
+                let source = copying.source_dir.must(TierName::Ssd)?;
+                ssd.unlink(source, &copying.place.name)?;
+                crate::crash::point("demotion unlinked");
+                // The name is gone: whatever the flush says, the HDD's copy is the file now.
+                if let Err(error) = ssd.sync_dir(source) {
+                    fs.note_failure(TierName::Ssd, error);
+                }
+                Ok(())
+            })
+        });
         match committed {
             Ok(true) => {
                 fs.placement.left(copying.ino);

@@ -186,9 +186,8 @@ impl Hybrid {
 
     fn merged_dir(&self, dir: &Dir, name: &OsStr, ssd: Stat, hdd: Stat) -> Found {
         let mark = |tier: TierName, stat: &Stat| dir.on(tier).and_then(|fd| self.tier(tier).mark_of(fd, name, stat));
-        let ino = mark(TierName::Ssd, &ssd)
-            .or_else(|| mark(TierName::Hdd, &hdd))
-            .unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
+        let ino =
+            mark(TierName::Ssd, &ssd).or_else(|| mark(TierName::Hdd, &hdd)).unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
         let stat = merge_dir_stat(ssd, hdd);
         Found { ino, tier: TierName::Ssd, backing: [ssd.ino, hdd.ino], stat, kind: Kind::Directory }
     }

@@ -192,7 +192,9 @@ impl Hybrid {
         if self.space.tight() && self.space.fits_hdd(0) || ssd.degraded.lock().is_some() {
             return TierName::Hdd;
         }
-        if self.placement.has_hdd_rules() && let Some(mut path) = self.nodes.path(parent) {
+        if self.placement.has_hdd_rules()
+            && let Some(mut path) = self.nodes.path(parent)
+        {
             if !path.is_empty() {
                 path.push(b'/');
             }

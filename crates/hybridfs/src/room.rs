@@ -73,4 +73,3 @@ impl Hybrid {
         self.opens.lock().get(&ino).is_some_and(|open| open.held_in_place())
     }
 }
-

@@ -130,16 +130,8 @@ impl Tier {
         };
         let hidden = make(root.as_fd(), HIDDEN)?;
         let tmp = make(hidden.as_fd(), "tmp")?;
-        let mut tier = Tier {
-            name,
-            path: path.to_owned(),
-            root,
-            hidden,
-            tmp,
-            dev: 0,
-            marks: AtomicBool::new(false),
-            degraded: Mutex::new(None),
-        };
+        let mut tier =
+            Tier { name, path: path.to_owned(), root, hidden, tmp, dev: 0, marks: AtomicBool::new(false), degraded: Mutex::new(None) };
         tier.dev = tier.stat_fd(tier.root.as_fd())?.dev;
         Ok(tier)
     }
@@ -210,14 +202,7 @@ impl Tier {
     }
 
     /// Renames within this tier.
-    pub fn rename(
-        &self,
-        from: BorrowedFd<'_>,
-        name: &OsStr,
-        to: BorrowedFd<'_>,
-        new_name: &OsStr,
-        flags: RenameFlags,
-    ) -> Result<()> {
+    pub fn rename(&self, from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new_name: &OsStr, flags: RenameFlags) -> Result<()> {
         if flags.is_empty() {
             rustix::fs::renameat(from, name, to, new_name)
         } else {

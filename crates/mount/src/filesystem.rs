@@ -8,10 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use hybridfs::{Attr, Caller, Hybrid, Make, Outcome, Reason, SetAttr, SetTime, Written};
 use rustix::fs::FileType as Kind;
@@ -336,7 +335,8 @@ impl Filesystem for Front {
         let front = self.clone();
         self.inner.lanes.run(move || {
             let tier = hybridfs::report::TierName::Ssd;
-            while front.inner.fs.move_file(ino.0, tier, Reason::OnOpen, &mut |_, _| {}) == Outcome::Busy && front.inner.fs.wait_for_move() {}
+            while front.inner.fs.move_file(ino.0, tier, Reason::OnOpen, &mut |_, _| {}) == Outcome::Busy && front.inner.fs.wait_for_move() {
+            }
             front.open_now(caller, ino.0, flags, reply);
         });
     }

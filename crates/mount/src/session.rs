@@ -1,5 +1,8 @@
 //! Mounting, serving and unmounting.
 
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -7,7 +10,7 @@ use std::time::{Duration, Instant};
 use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 use hybridfs::report::{Status, TierName, Why};
 use hybridfs::{Hybrid, Listener, StartError};
-use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use crate::control::{ControlHandler, ControlServer};
 use crate::filesystem::{Front, Inner};
@@ -16,6 +19,7 @@ use crate::lanes::Lanes;
 use crate::modes::Modes;
 use crate::options::{Options, PassthroughMode};
 use crate::source;
+use crate::unmount::unmount;
 
 /// Why there is no mount: what happened, to what, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -84,8 +88,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         notifier: OnceLock::new(),
     });
     let front = Front { inner: inner.clone() };
-    let config = fuse_config(&options, &source::source_name(&ssd, &hdd).to_string_lossy());
-    let mut session = match Session::new(front, &mountpoint, &config) {
+    let session = match begin(front, &options, &mountpoint, &source::source_name(&ssd, &hdd)) {
         Ok(session) => session,
         Err(source) => {
             running.close();
@@ -95,10 +98,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     let notifier = session.notifier();
     let _ = inner.notifier.set(notifier.clone());
     running.fs.set_listener(Arc::new(Invalidate(notifier)));
-    let unmounter = Arc::new(Mutex::new(session.unmount_callable()));
     let stop: Arc<dyn Fn() + Send + Sync> = {
         let mountpoint = mountpoint.clone();
-        Arc::new(move || unmount_patiently(&mountpoint, || unmounter.lock().unmount()))
+        Arc::new(move || unmount_patiently(&mountpoint))
     };
     let signals = watch_signals(stop.clone());
     let asked = Arc::new(Asked { inner: inner.clone(), mountpoint: mountpoint.clone(), stop });
@@ -129,6 +131,47 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::InUse { path: path.to_owned() });
     }
     Ok(real)
+}
+
+/// Mounts and shakes hands with the kernel: by mount(2) where we may, else through fusermount3.
+fn begin(front: Front, options: &Options, mountpoint: &Path, source_name: &OsStr) -> std::io::Result<Session<Front>> {
+    let config = fuse_config(options, &source_name.to_string_lossy());
+    if rustix::process::geteuid().is_root() {
+        let device = File::options().read(true).write(true).open("/dev/fuse")?;
+        match mount_directly(&device, options, mountpoint, source_name) {
+            Err(Errno::PERM) => {}
+            mounted => {
+                mounted?;
+                let session = Session::from_fd(front, device.into(), config.acl, config);
+                return session.inspect_err(|_| drop(unmount(mountpoint, true)));
+            }
+        }
+    }
+    Session::new(front, mountpoint, &config)
+}
+
+fn mount_directly(device: &File, options: &Options, mountpoint: &Path, source_name: &OsStr) -> rustix::io::Result<()> {
+    use rustix::mount::MountFlags as Flags;
+    let root = rustix::fs::stat(mountpoint)?.st_mode & 0o170_000;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!("fd={},rootmode={root:o},user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = Flags::empty();
+    let given = options.flags;
+    let chosen = [
+        (!given.suid, Flags::NOSUID),
+        (!given.dev, Flags::NODEV),
+        (given.noexec, Flags::NOEXEC),
+        (given.noatime, Flags::NOATIME),
+        (options.hybrid.read_only, Flags::RDONLY),
+    ];
+    for (_, flag) in chosen.into_iter().filter(|(on, _)| *on) {
+        flags |= flag;
+    }
+    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount(source_name, mountpoint, source::FS_TYPE, flags, Some(data.as_c_str()))
 }
 
 fn fuse_config(options: &Options, fsname: &str) -> Config {
@@ -176,22 +219,21 @@ impl Listener for Invalidate {
 }
 
 /// Unmounts; while files are open, tries again for a while, then takes the mount out of sight.
-fn unmount_patiently(mountpoint: &Path, mut unmount: impl FnMut() -> std::io::Result<()>) {
+fn unmount_patiently(mountpoint: &Path) {
     let begun = Instant::now();
     loop {
-        let gone = || !source::mounted().unwrap_or_default().iter().any(|mounted| mounted.mountpoint == mountpoint);
-        if unmount().is_ok() && gone() || gone() {
-            return;
-        }
-        if begun.elapsed() > Duration::from_secs(5) {
-            tracing::warn!("files are still open: the mount is detached and ends when they are closed");
-            let flags = rustix::mount::UnmountFlags::DETACH;
-            if rustix::mount::unmount(mountpoint, flags).is_err() {
-                let _ = std::process::Command::new("fusermount3").arg("-uz").arg(mountpoint).status();
+        let patient = begun.elapsed() < Duration::from_secs(5);
+        match unmount(mountpoint, !patient) {
+            Ok(()) => return,
+            Err(refused) if patient && refused.busy => std::thread::sleep(Duration::from_millis(100)),
+            Err(refused) => {
+                tracing::warn!(%refused, "the mount could not be taken away");
+                return;
             }
-            return;
         }
-        std::thread::sleep(Duration::from_millis(100));
+        if !patient {
+            tracing::warn!("files are still open: the mount is detached and ends when they are closed");
+        }
     }
 }
 

@@ -33,9 +33,7 @@ pub fn lint(tree: &Tree) -> Vec<Finding> {
 fn roots(tree: &Tree, dir: &str, manifest: &Table) -> Vec<String> {
     let mut roots: Vec<String> = ["src/lib.rs", "src/main.rs", "build.rs"].map(|file| format!("{dir}/{file}")).to_vec();
     let wanted = |key: &str| manifest["package"].get(key).and_then(Value::as_bool).unwrap_or(true);
-    for (folder, switch) in
-        [("src/bin", "autobins"), ("tests", "autotests"), ("examples", "autoexamples"), ("benches", "autobenches")]
-    {
+    for (folder, switch) in [("src/bin", "autobins"), ("tests", "autotests"), ("examples", "autoexamples"), ("benches", "autobenches")] {
         let prefix = format!("{dir}/{folder}/");
         let found = tree.texts().map(|(path, _)| path).filter(|path| path.strip_prefix(&prefix).is_some_and(is_target));
         roots.extend(found.filter(|_| wanted(switch)).map(str::to_owned));
@@ -125,10 +123,7 @@ mod test {
     fn every_way_to_reach_a_file_is_known() {
         let tree = Tree::of(&[
             MANIFEST,
-            (
-                "crates/a/src/lib.rs",
-                "mod one;\npub(crate) mod two;\n#[path = \"other/place.rs\"]\nmod three;\n#[cfg(test)] mod four;\n",
-            ),
+            ("crates/a/src/lib.rs", "mod one;\npub(crate) mod two;\n#[path = \"other/place.rs\"]\nmod three;\n#[cfg(test)] mod four;\n"),
             ("crates/a/src/one.rs", "mod inner; // with a comment\n"),
             ("crates/a/src/one/inner.rs", "include!(\"../table.rs\");\n"),
             ("crates/a/src/table.rs", ""),

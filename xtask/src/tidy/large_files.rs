@@ -7,10 +7,8 @@ const BYTES_MAX: usize = 1 << 20;
 /// Looks at every file.
 pub fn lint(tree: &Tree) -> Vec<Finding> {
     let big = tree.files().filter(|(_, bytes)| bytes.len() > BYTES_MAX);
-    big.map(|(path, bytes)| {
-        Finding::file(path, format!("{} KiB: make it when it is needed, at most 1 MiB is kept", bytes.len() >> 10))
-    })
-    .collect()
+    big.map(|(path, bytes)| Finding::file(path, format!("{} KiB: make it when it is needed, at most 1 MiB is kept", bytes.len() >> 10)))
+        .collect()
 }
 
 #[cfg(test)]

@@ -39,11 +39,7 @@ pub struct Loaded {
 }
 
 /// Writes the history, atomically and durably; answers the number of records.
-pub fn save_history(
-    dir: BorrowedFd<'_>,
-    policy_name: &str,
-    records: &mut dyn Iterator<Item = HistoryRecord>,
-) -> Result<u64, PersistError> {
+pub fn save_history(dir: BorrowedFd<'_>, policy_name: &str, records: &mut dyn Iterator<Item = HistoryRecord>) -> Result<u64, PersistError> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     let mut name = [0u8; 64];
@@ -101,7 +97,8 @@ pub fn load_history(dir: BorrowedFd<'_>) -> Result<Loaded, PersistError> {
 pub fn probe_history(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
     let Some(bytes) = read_all(dir, FILE, BYTES_MAX)? else { return Ok(0) };
     let mut fields = Fields(&bytes);
-    let whole = fields.take(4) == Some(&MAGIC[..]) && fields.u32() == Some(VERSION) && parse(&bytes, fields, &mut Loaded::default()).is_some();
+    let whole =
+        fields.take(4) == Some(&MAGIC[..]) && fields.u32() == Some(VERSION) && parse(&bytes, fields, &mut Loaded::default()).is_some();
     if whole { Ok(0) } else { Err(PersistError::Damaged { file: FILE, detail: "a wrong checksum or length" }) }
 }
 

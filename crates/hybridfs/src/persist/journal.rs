@@ -98,7 +98,13 @@ impl Journal {
         if let Some(found) = fields.u32().filter(|found| magic && *found > VERSION) {
             return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
         }
-        let replay = if bytes.len() < HEADER { Replay::default() } else if magic { replay(&bytes[HEADER..]) } else { Replay::bad("wrong magic") };
+        let replay = if bytes.len() < HEADER {
+            Replay::default()
+        } else if magic {
+            replay(&bytes[HEADER..])
+        } else {
+            Replay::bad("wrong magic")
+        };
         let mut damaged = None;
         let mut len = (HEADER + replay.good) as u64;
         if let Some(detail) = replay.damaged {
