@@ -248,7 +248,7 @@ mod test {
 
     #[test]
     fn set_gid_without_group_execute_is_a_lock_flag_and_stays() {
-        let file = |mode| Stat { mode: 0o100_000 | mode, ..Stat::default() };
+        let file = |mode: u32| Stat { mode: 0o100_000 | mode, ..Stat::default() };
         assert_eq!(without_set_id(&file(0o6755)), 0o755);
         assert_eq!(without_set_id(&file(0o2644)), 0o2644);
         let dir = Stat { mode: 0o042_755, ..Stat::default() };

@@ -30,7 +30,7 @@ impl Lfu {
                 if let Some(known) = self.files.get_mut(record.file) {
                     known.opens = opens;
                 }
-                self.files.to_tail(record.file, u32::from(opens).min(TOP));
+                self.files.send_to_tail(record.file, u32::from(opens).min(TOP));
             }
         }
     }
@@ -56,7 +56,7 @@ impl Policy for Lfu {
         record.last_open_s = now_s;
         record.opens = record.opens.saturating_add(1);
         let queue = u32::from(record.opens).min(TOP);
-        self.files.to_tail(file, queue);
+        self.files.send_to_tail(file, queue);
         self.touches += 1;
         if self.touches > 10 * self.files.len().max(1000) as u64 {
             self.touches = 0;

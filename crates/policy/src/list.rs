@@ -106,7 +106,7 @@ impl Queues {
     }
 
     /// Takes a known file to the tail of a queue.
-    pub fn to_tail(&mut self, file: FileId, queue: u32) -> bool {
+    pub fn send_to_tail(&mut self, file: FileId, queue: u32) -> bool {
         let Some(at) = self.slot(file) else { return false };
         self.unlink(at);
         self.link_tail(queue, at);

@@ -34,7 +34,7 @@ impl Policy for Lru {
         if let Some(record) = self.files.get_mut(file) {
             record.last_open_s = now_s;
             record.opens = record.opens.saturating_add(1);
-            self.files.to_tail(file, 0);
+            self.files.send_to_tail(file, 0);
         }
     }
 

@@ -55,7 +55,7 @@ impl S3Fifo {
                     self.rounds.insert(head.file, left - 1);
                 }
             }
-            self.files.to_tail(head.file, MAIN);
+            self.files.send_to_tail(head.file, MAIN);
         }
     }
 }
