@@ -18,9 +18,8 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show an SSD directory and an HDD directory as one file system
-    #[command(
-        after_help = "Example:\n  hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool\n  mount -t fuse.hotshelf /ssd/pool:/hdd/pool /pool -o allow_other,policy=lfu"
-    )]
+    #[command(after_help = "Example:\n  hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool\n  \
+                      mount -t fuse.hotshelf /ssd/pool:/hdd/pool /pool -o allow_other,policy=lfu")]
     Mount(Box<MountArgs>),
     /// Unmount in good order
     #[command(visible_alias = "umount", after_help = "Example:\n  hotshelf unmount /pool")]
