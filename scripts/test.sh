@@ -24,9 +24,9 @@ phase() {
 
 finish() {
     local IFS=,
-    echo "== times: ${times[*]/#/ }, in all $SECONDS s"
+    echo "== times:${times[*]/#/ }, in all $SECONDS s"
     if ((${#failed[@]})); then
-        echo "== FAILED: ${failed[*]/#/ }"
+        echo "== FAILED:${failed[*]/#/ }"
     fi
 }
 
