@@ -242,6 +242,9 @@ impl Hybrid {
             Err(Errno::NOSPC | Errno::DQUOT) => Ok(Written::Full),
             Err(error) => {
                 self.note_failure(io.tier, error);
+                if error == Errno::IO {
+                    inode.failed.lock().get_or_insert(error);
+                }
                 Err(error)
             }
         }
@@ -354,7 +357,13 @@ impl Hybrid {
     pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         let io = handle.inode.io.read();
         let synced = if data_only { rustix::fs::fdatasync(io.any()) } else { rustix::fs::fsync(io.any()) };
-        synced.inspect_err(|error| self.note_failure(io.tier, *error))
+        // The kernel tells a lost write once per descriptor, and ours is shared by all handles.
+        let mut failed = handle.inode.failed.lock();
+        if let Err(error) = synced {
+            self.note_failure(io.tier, error);
+            failed.get_or_insert(error);
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// Makes the names in a directory durable, on both sides.

@@ -95,6 +95,14 @@ impl Intents {
         Ok(Intent { file })
     }
 
+    /// Keeps a damaged file for people to look at, and begins a new one.
+    pub fn put_aside(&self, hidden: &OwnedFd) -> Result<String> {
+        let damage = crate::persist::put_aside(hidden.as_fd(), FILE, "damaged").map_err(|_| Errno::IO)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        *self.file.lock() = rustix::fs::openat(hidden, FILE, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(damage.kept_as)
+    }
+
     /// Forgets what was left, after recovery.
     pub fn clear(&self) -> Result<()> {
         let file = self.file.lock();

@@ -13,6 +13,7 @@ mod attrs;
 pub mod check;
 pub mod config;
 mod copy;
+mod copying;
 pub mod crash;
 mod create;
 mod dirs;

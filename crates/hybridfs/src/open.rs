@@ -65,6 +65,8 @@ pub struct OpenInode {
     /// Counts changes of the data through us.
     pub(crate) changes: AtomicU64,
     pub(crate) track: Mutex<Option<Changed>>,
+    /// A write or flush failed: every flush says so until the last handle is closed.
+    pub(crate) failed: Mutex<Option<Errno>>,
 }
 
 /// What changed during a copy.
@@ -109,6 +111,7 @@ impl OpenInode {
             holds: AtomicU32::new(0),
             changes: AtomicU64::new(0),
             track: Mutex::new(None),
+            failed: Mutex::new(None),
         }
     }
 

@@ -26,7 +26,11 @@ impl Hybrid {
                     }
                 }
             }
-            Err(detail) => self.warn(format!(".hotshelf/intent is damaged ({detail}); run `hotshelf check` after unmounting")),
+            Err(detail) => {
+                let kept = self.intents.put_aside(&self.tier(TierName::Ssd).hidden);
+                let kept = kept.map_or_else(|error| format!("could not be kept: {error}"), |name| format!("kept as {name}"));
+                self.warn(format!(".hotshelf/intent is damaged ({detail}); {kept}; run `hotshelf check` after unmounting"));
+            }
         }
         for tier in self.tiers() {
             let _ = rustix::fs::syncfs(&tier.root);

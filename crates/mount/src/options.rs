@@ -52,7 +52,7 @@ impl Options {
             mountpoint,
             hybrid,
             allow_other: false,
-            threads: 4,
+            threads: 8,
             clone_fd: false,
             passthrough: PassthroughMode::Auto,
             cache_ttl_s: 3600,

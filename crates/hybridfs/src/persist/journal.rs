@@ -144,8 +144,8 @@ impl Journal {
         Ok(id)
     }
 
-    /// Notes that a move is over, either way.
-    pub fn end(&self, id: u64) -> io::Result<()> {
+    /// Notes that a move is over, either way. `durable`: it must not be recovered any more.
+    pub fn end(&self, id: u64, durable: bool) -> io::Result<()> {
         let mut log = self.log.lock();
         log.open = log.open.saturating_sub(1);
         if log.open == 0 && log.len > COMPACT_BYTES {
@@ -153,7 +153,7 @@ impl Journal {
         }
         let mut body = vec![2u8, 0, 0, 0];
         body.extend_from_slice(&id.to_le_bytes());
-        log.append(&body, false)
+        log.append(&body, durable)
     }
 
     /// Forgets everything; after recovery.
@@ -302,8 +302,8 @@ mod test {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = open(&dir).journal;
         let ids: Vec<u64> = (0..5).map(|n| journal.begin(&record(n)).expect("begun")).collect();
-        journal.end(ids[1]).expect("ended");
-        journal.end(ids[4]).expect("ended");
+        journal.end(ids[1], false).expect("ended");
+        journal.end(ids[4], true).expect("ended");
         drop(journal);
         let opened = open(&dir);
         let left: Vec<u64> = opened.open.iter().map(|open| open.record.ino).collect();
@@ -323,7 +323,7 @@ mod test {
             expect.push((std::fs::metadata(&path).expect("stat").len() as usize, live.clone()));
             if n % 2 == 1 {
                 let id = live.remove(0);
-                journal.end(id).expect("ended");
+                journal.end(id, false).expect("ended");
                 expect.push((std::fs::metadata(&path).expect("stat").len() as usize, live.clone()));
             }
         }

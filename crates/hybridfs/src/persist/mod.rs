@@ -120,7 +120,7 @@ fn write_at(fd: BorrowedFd<'_>, bytes: &[u8], at: u64) -> Result<(), Errno> {
 }
 
 /// Puts a damaged file aside under a free name.
-fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -> Result<Damage, PersistError> {
+pub(crate) fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -> Result<Damage, PersistError> {
     for n in 1..10_000 {
         let kept_as = format!("{file}.damaged-{n}");
         match rustix::fs::renameat_with(dir, file, dir, &*kept_as, rustix::fs::RenameFlags::NOREPLACE) {

@@ -1,0 +1,408 @@
+//! One move: the copy, and the steps that make it the file. The states are drawn in `moves`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::copy;
+use crate::dirs::Dir;
+use crate::moves::{Duplicate, Job, Outcome, Reason, errno};
+use crate::nodes::Place;
+use crate::open::{Changed, OpenInode};
+use crate::pair::{Hybrid, now_s};
+use crate::persist::MoveRecord;
+use crate::report::TierName;
+use crate::tier::{Result, Stat};
+
+/// What changed during a copy is copied again while the writers go on, until it is this little.
+const CATCH_UP_BYTES: u64 = 8 << 20;
+const CATCH_UP_ROUNDS: usize = 6;
+
+/// A move between its first look at the file and its end.
+pub(crate) struct Copying {
+    ino: u64,
+    place: Place,
+    to: TierName,
+    source_dir: Arc<Dir>,
+    source: OwnedFd,
+    pub(crate) before: Stat,
+    tmp: Option<(OsString, OwnedFd, u64)>,
+}
+
+impl Copying {
+    pub(crate) fn begin(fs: &Hybrid, ino: u64, place: Place, to: TierName) -> Result<Copying> {
+        let from = fs.tier(to.other());
+        let source_dir = fs.dir(place.parent)?;
+        let dir = source_dir.must(from.name)?;
+        let quiet = from.open_at(dir, &place.name, OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK);
+        let source = match quiet {
+            Err(Errno::PERM) => from.open_at(dir, &place.name, OFlags::RDONLY | OFlags::NONBLOCK)?,
+            other => other?,
+        };
+        let before = from.stat_fd(source.as_fd())?;
+        if Some(before.ino) != place.on(from.name) || !before.is_file() {
+            return Err(Errno::STALE);
+        }
+        Ok(Copying { ino, place, to, source_dir, source, before, tmp: None })
+    }
+
+    /// Why this file does not move at all.
+    pub(crate) fn stays(&self, fs: &Hybrid, reason: Reason) -> Option<Outcome> {
+        if self.before.nlink > 1 {
+            return Some(Outcome::Stays("it has several hard links"));
+        }
+        if self.before.foreign {
+            return Some(Outcome::Stays("it is on a file system mounted below the directory"));
+        }
+        let small = self.before.size < fs.config.min_file_bytes;
+        if small && matches!(reason, Reason::SecondTouch | Reason::OnOpen | Reason::HighMark) {
+            return Some(Outcome::Stays("it is smaller than the smallest file that moves"));
+        }
+        match self.to {
+            TierName::Hdd if !fs.space.fits_hdd(self.before.blocks * 512) => Some(Outcome::Failed(Errno::NOSPC)),
+            TierName::Hdd => None,
+            TierName::Ssd => self.stays_below(fs, reason),
+        }
+    }
+
+    fn stays_below(&self, fs: &Hybrid, reason: Reason) -> Option<Outcome> {
+        let need = self.before.blocks * 512;
+        let by_itself = matches!(reason, Reason::SecondTouch | Reason::OnOpen);
+        if by_itself && (self.before.size > fs.space.max_file() || need > fs.space.high()) {
+            return Some(Outcome::Stays("it is larger than the largest file for the SSD"));
+        }
+        if by_itself && fs.nodes.path(self.ino).is_some_and(|path| fs.placement.belongs_on_hdd(&path)) {
+            return Some(Outcome::Stays("a rule keeps it on the HDD"));
+        }
+        // Algorithm 1: files leave until the new one fits below the mark.
+        for _ in 0..10_000 {
+            let _ = fs.space.refresh(fs.tiers(), &fs.config);
+            if need <= fs.space.room_below_high() && fs.space.fits_ssd(need) {
+                return None;
+            }
+            let victim = fs.next_victim().filter(|victim| *victim != self.ino)?;
+            let outcome = fs.move_file(victim, TierName::Hdd, Reason::HighMark, &mut |_, _| {});
+            fs.after(Job { ino: victim, to: TierName::Hdd, reason: Reason::HighMark }, outcome);
+            if fs.mover.stopping() {
+                return Some(Outcome::Dropped);
+            }
+        }
+        (!fs.space.fits_ssd(need)).then_some(Outcome::Failed(Errno::NOSPC))
+    }
+
+    pub(crate) fn run(
+        &mut self,
+        fs: &Hybrid,
+        open: Option<&Arc<OpenInode>>,
+        reason: Reason,
+        done: &Arc<AtomicU64>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Outcome> {
+        if let Some(open) = open {
+            let mut track = open.track.lock();
+            if track.is_some() {
+                return Ok(Outcome::Busy);
+            }
+            *track = Some(Changed::default());
+        }
+        let outcome = self.run_tracked(fs, open, reason, done, progress);
+        if let Some(open) = open {
+            *open.track.lock() = None;
+        }
+        outcome
+    }
+
+    fn run_tracked(
+        &mut self,
+        fs: &Hybrid,
+        open: Option<&Arc<OpenInode>>,
+        reason: Reason,
+        done: &Arc<AtomicU64>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Outcome> {
+        let target_dir = fs.ensure_dir(self.place.parent, self.to)?;
+        fs.note_marks(self.to)?;
+        self.copy_all(fs, reason, done, progress)?;
+        if let Some(open) = open {
+            self.catch_up(fs, open, reason)?;
+        }
+        let (tmp_name, file, target_ino) = self.tmp.as_ref().ok_or(Errno::STALE)?;
+        if open.is_none() {
+            self.dress(fs, file)?;
+            rustix::fs::fsync(file)?;
+        }
+        crate::crash::point("move copied");
+        let record = MoveRecord {
+            to: self.to,
+            path: fs.nodes.path(self.ino).ok_or(Errno::STALE)?,
+            ino: self.ino,
+            source_ino: self.before.ino,
+            target_ino: *target_ino,
+            size: self.before.size,
+            mtime: self.before.mtime,
+        };
+        let entry = fs.journal.begin(&record).map_err(errno)?;
+        crate::crash::point("move journaled");
+        let step = Step { copying: self, fs, open, target_dir, tmp_name, target_ino: *target_ino, entry };
+        let outcome = match self.to {
+            TierName::Hdd => step.demote(),
+            TierName::Ssd => step.promote(),
+        };
+        crate::crash::point("move ended");
+        fs.journal.end(entry, false).map_err(errno)?;
+        let outcome = outcome?;
+        if outcome == Outcome::Done {
+            self.tmp = None;
+        }
+        Ok(outcome)
+    }
+
+    fn copy_all(&mut self, fs: &Hybrid, reason: Reason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let target = fs.tier(self.to);
+        let name = OsString::from(fs.tmp_name(self.ino));
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR)?;
+        let ino = target.stat_fd(file.as_fd())?.ino;
+        let (_, file, _) = self.tmp.insert((name, file, ino));
+        crate::crash::point("move temporary made");
+        let total = self.before.size;
+        let mut pacer = Pacer::new(fs, self.ino, reason);
+        copy::data(self.source.as_fd(), file.as_fd(), total, &mut |bytes| {
+            pacer.wait(bytes)?;
+            let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            progress(so_far.min(total), total);
+            Ok(())
+        })
+    }
+
+    /// Copies again what was written meanwhile, until it is little.
+    fn catch_up(&self, fs: &Hybrid, open: &Arc<OpenInode>, reason: Reason) -> Result<()> {
+        for _ in 0..CATCH_UP_ROUNDS {
+            let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
+            if !changed.all && changed.bytes() <= CATCH_UP_BYTES {
+                if let Some(track) = open.track.lock().as_mut() {
+                    track.ranges.extend(changed.ranges);
+                }
+                break;
+            }
+            self.copy_changed(&changed, Some(&mut Pacer::new(fs, self.ino, reason)))?;
+        }
+        let (_, file, _) = self.tmp.as_ref().ok_or(Errno::STALE)?;
+        // The bulk is safe before the writers are stopped for the rest.
+        rustix::fs::fdatasync(file)
+    }
+
+    fn copy_changed(&self, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
+        let (_, file, _) = self.tmp.as_ref().ok_or(Errno::STALE)?;
+        let size = rustix::fs::fstat(&self.source)?.st_size as u64;
+        if changed.all {
+            rustix::fs::ftruncate(file, 0)?;
+            return copy::data(self.source.as_fd(), file.as_fd(), size, &mut |bytes| {
+                pacer.as_mut().map_or(Ok(()), |pacer| pacer.wait(bytes))
+            });
+        }
+        rustix::fs::ftruncate(file, size)?;
+        let mut buffer = vec![0u8; copy::CHUNK];
+        for (start, end) in &changed.ranges {
+            let mut at = *start;
+            while at < *end {
+                let want = (end - at).min(copy::CHUNK as u64) as usize;
+                if let Some(pacer) = pacer.as_mut() {
+                    pacer.wait(want as u64)?;
+                }
+                match copy::range(self.source.as_fd(), file.as_fd(), at, &mut buffer[..want])? {
+                    0 => break,
+                    copied => at += copied,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dress(&self, fs: &Hybrid, file: &OwnedFd) -> Result<()> {
+        let (_, _, target_ino) = self.tmp.as_ref().ok_or(Errno::STALE)?;
+        let stat = fs.tier(self.to.other()).stat_fd(self.source.as_fd())?;
+        fs.mark_or_warn(self.to, file.as_fd(), *target_ino, self.ino)?;
+        copy::attributes(self.source.as_fd(), file.as_fd(), &stat)
+    }
+
+    /// Removes the temporary of a move that did not end well.
+    pub(crate) fn clean_up(&mut self, fs: &Hybrid) {
+        if let Some((name, _, ino)) = self.tmp.take() {
+            let target = fs.tier(self.to);
+            let _ = target.unlink_if(target.tmp.as_fd(), &name, ino);
+        }
+    }
+}
+
+/// The last steps of a move, from a complete copy on.
+struct Step<'a> {
+    copying: &'a Copying,
+    fs: &'a Hybrid,
+    open: Option<&'a Arc<OpenInode>>,
+    target_dir: Arc<Dir>,
+    tmp_name: &'a OsStr,
+    target_ino: u64,
+    /// In the journal.
+    entry: u64,
+}
+
+impl Step<'_> {
+    fn demote(&self) -> Result<Outcome> {
+        let (fs, copying) = (self.fs, self.copying);
+        let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
+        let target = self.target_dir.must(TierName::Hdd)?;
+        {
+            let _gate = fs.gate(copying.ino).write();
+            if !self.unchanged()? {
+                return Ok(Outcome::Dropped);
+            }
+            hdd.rename(hdd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)?;
+            let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), target_ino: self.target_ino };
+            fs.mover.duplicates.lock().insert(copying.ino, duplicate);
+        }
+        crate::crash::point("demotion placed");
+        let synced = hdd.sync_dir(target);
+        let _gate = fs.gate(copying.ino).write();
+        let mine = fs.mover.duplicates.lock().remove(&copying.ino);
+        let Some(duplicate) = mine else { return Ok(Outcome::Dropped) };
+        let committed = synced.and_then(|()| {
+            self.with_writers_stopped(|| {
+                let source = copying.source_dir.must(TierName::Ssd)?;
+                ssd.unlink(source, &copying.place.name)?;
+                crate::crash::point("demotion unlinked");
+                if let Err(error) = ssd.sync_dir(source) {
+                    // The name is gone, so the HDD's copy is the file now; but the name may come back after a
+                    // power cut, and recovery must not then take the HDD's for a needless copy.
+                    fs.note_failure(TierName::Ssd, error);
+                    fs.journal.end(self.entry, true).map_err(errno)?;
+                }
+                Ok(())
+            })
+        });
+        match committed {
+            Ok(true) => {
+                fs.placement.left(copying.ino);
+                self.changed_sides([0, self.target_ino]);
+                // On the HDD only the kernel's interest keeps a node.
+                fs.nodes.track(copying.ino, false);
+                Ok(Outcome::Done)
+            }
+            Ok(false) => {
+                fs.remove_duplicate(&duplicate);
+                Ok(Outcome::Dropped)
+            }
+            Err(error) => {
+                fs.remove_duplicate(&duplicate);
+                Err(error)
+            }
+        }
+    }
+
+    fn promote(&self) -> Result<Outcome> {
+        let (fs, copying) = (self.fs, self.copying);
+        let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
+        let target = self.target_dir.must(TierName::Ssd)?;
+        let mut safe = Ok(());
+        {
+            let _gate = fs.gate(copying.ino).write();
+            let committed = self.with_writers_stopped(|| {
+                ssd.rename(ssd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)?;
+                crate::crash::point("promotion placed");
+                // From here on the SSD's file counts; it must not be lost again once it may be written to.
+                safe = ssd.sync_dir(target);
+                Ok(())
+            })?;
+            if !committed {
+                return Ok(Outcome::Dropped);
+            }
+            self.changed_sides([self.target_ino, 0]);
+        }
+        // A name that may not be safe is no reason to give up the copy on the HDD.
+        safe?;
+        crate::crash::point("promotion synced");
+        let source = copying.source_dir.must(TierName::Hdd)?;
+        hdd.unlink_if(source, &copying.place.name, copying.before.ino)?;
+        crate::crash::point("promotion unlinked");
+        hdd.sync_dir(source)?;
+        let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
+        fs.placement.arrived(copying.ino, copying.before.size, last_open, opens);
+        fs.nodes.track(copying.ino, true);
+        Ok(Outcome::Done)
+    }
+
+    /// Whether the file is still the one that was copied, under the name it had.
+    fn unchanged(&self) -> Result<bool> {
+        let copying = self.copying;
+        let place = self.fs.nodes.place(copying.ino);
+        let same_name = place.is_some_and(|place| place == copying.place);
+        let opened_since = self.open.is_none() && self.fs.opens.lock().contains_key(&copying.ino);
+        let now = self.fs.tier(copying.to.other()).stat_fd(copying.source.as_fd())?;
+        let untouched = self.open.is_some() || !now.changed_since(&copying.before);
+        Ok(same_name && !opened_since && now.nlink == 1 && untouched)
+    }
+
+    /// Does `commit` while nobody can write the file; an open file goes on with the copy. `false`: it
+    /// changed in a way that was not copied.
+    fn with_writers_stopped(&self, commit: impl FnOnce() -> Result<()>) -> Result<bool> {
+        if !self.unchanged()? {
+            return Ok(false);
+        }
+        let Some(open) = self.open else { return commit().map(|()| true) };
+        let mut io = open.io.write();
+        if open.held_in_place() {
+            return Ok(false);
+        }
+        let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
+        self.copying.copy_changed(&changed, None)?;
+        let (_, file, _) = self.copying.tmp.as_ref().ok_or(Errno::STALE)?;
+        self.copying.dress(self.fs, file)?;
+        rustix::fs::fsync(file)?;
+        let file = Arc::new(file.try_clone().map_err(errno)?);
+        commit()?;
+        io.tier = self.copying.to;
+        io.rd = None;
+        io.wr = None;
+        io.rw = Some(file);
+        Ok(true)
+    }
+
+    fn changed_sides(&self, backing: [u64; 2]) {
+        self.fs.nodes.change(self.copying.ino, |node| node.backing = backing);
+        self.fs.moves_seen.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Keeps a copy within its limits and out of the way.
+struct Pacer<'a> {
+    fs: &'a Hybrid,
+    ino: u64,
+    urgent: bool,
+    last: Instant,
+}
+
+impl<'a> Pacer<'a> {
+    fn new(fs: &'a Hybrid, ino: u64, reason: Reason) -> Pacer<'a> {
+        // Somebody waits for these.
+        let urgent = matches!(reason, Reason::Full | Reason::OnOpen) || fs.space.tight();
+        Pacer { fs, ino, urgent, last: Instant::now() }
+    }
+
+    fn wait(&mut self, bytes: u64) -> Result<()> {
+        if self.fs.mover.stopping() || self.fs.is_in_place(self.ino) {
+            return Err(Errno::CANCELED);
+        }
+        self.fs.mover.spend(bytes);
+        if !self.urgent && !self.fs.opens.lock().is_empty() {
+            // Others are at work: use no more than half of the time.
+            std::thread::sleep(self.last.elapsed().min(Duration::from_millis(50)));
+        }
+        self.last = Instant::now();
+        Ok(())
+    }
+}
