@@ -41,7 +41,7 @@ struct File {
 pub fn apply(path: &Path, args: &mut MountArgs) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{}: the configuration file cannot be read", path.display()))?;
     let file: File = toml::from_str(&text).map_err(|error| {
-        let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         crate::Usage(format!("{}:{line}: {}", path.display(), error.message()))
     })?;
     let setting = |name: &str, value: Option<String>| Parsed { path: path.to_owned(), name: name.to_owned(), value };

@@ -102,6 +102,12 @@ pub fn times(stat: &Stat) -> Timestamps {
     Timestamps { last_access: spec(stat.atime), last_modification: spec(stat.mtime) }
 }
 
+/// The moment of the call as the time of the last change.
+pub fn modified_now() -> Timestamps {
+    let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    Timestamps { last_access: omit, last_modification: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW } }
+}
+
 fn xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<()> {
     let path = proc_path(source);
     let names = match list(&path) {

@@ -262,7 +262,9 @@ impl Step<'_> {
             if !self.unchanged()? {
                 return Ok(Outcome::Dropped);
             }
-            hdd.rename(hdd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)?;
+            fs.keeping_times(copying.place.parent, hdd, target, || {
+                hdd.rename(hdd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
+            })?;
             let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), target_ino: self.target_ino };
             fs.mover.duplicates.lock().insert(copying.ino, duplicate);
         }
@@ -274,7 +276,7 @@ impl Step<'_> {
         let committed = synced.and_then(|()| {
             self.with_writers_stopped(|| {
                 let source = copying.source_dir.must(TierName::Ssd)?;
-                ssd.unlink(source, &copying.place.name)?;
+                fs.keeping_times(copying.place.parent, ssd, source, || ssd.unlink(source, &copying.place.name))?;
                 crate::crash::point("demotion unlinked");
                 if let Err(error) = ssd.sync_dir(source) {
                     // The name is gone, so the HDD's copy is the file now; but the name may come back after a
@@ -312,7 +314,9 @@ impl Step<'_> {
         {
             let _gate = fs.gate(copying.ino).write();
             let committed = self.with_writers_stopped(|| {
-                ssd.rename(ssd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)?;
+                fs.keeping_times(copying.place.parent, ssd, target, || {
+                    ssd.rename(ssd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
+                })?;
                 crate::crash::point("promotion placed");
                 // From here on the SSD's file counts; it must not be lost again once it may be written to.
                 safe = ssd.sync_dir(target);
@@ -327,7 +331,7 @@ impl Step<'_> {
         safe?;
         crate::crash::point("promotion synced");
         let source = copying.source_dir.must(TierName::Hdd)?;
-        hdd.unlink_if(source, &copying.place.name, copying.before.ino)?;
+        fs.keeping_times(copying.place.parent, hdd, source, || hdd.unlink_if(source, &copying.place.name, copying.before.ino))?;
         crate::crash::point("promotion unlinked");
         hdd.sync_dir(source)?;
         let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));

@@ -107,7 +107,8 @@ impl Hybrid {
             return Err(Errno::NOENT);
         }
         let dir = self.ensure_dir(parent, tier)?;
-        rustix::fs::linkat(rustix::fs::CWD, &*proc_path(file.as_fd()), dir.must(tier)?, name, AtFlags::SYMLINK_FOLLOW)?;
+        let target = dir.must(tier)?;
+        self.changing(parent, || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(file.as_fd()), target, name, AtFlags::SYMLINK_FOLLOW))?;
         let stat = self.tier(tier).stat(dir.must(tier)?, name)?;
         let found = self.found_on(tier, &dir, name, stat);
         self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
@@ -126,7 +127,10 @@ impl Hybrid {
     /// Tries the side where a new file belongs, then the other when the first is full or broken.
     fn on_a_tier<T>(&self, parent: u64, name: &OsStr, mut make: impl FnMut(&Dir, TierName) -> Result<T>) -> Result<(TierName, T)> {
         let first = self.tier_for_new(parent, name);
-        let mut attempt = |tier: TierName| self.ensure_dir(parent, tier).and_then(|dir| make(&dir, tier));
+        let mut attempt = |tier: TierName| {
+            let dir = self.ensure_dir(parent, tier)?;
+            self.changing(parent, || make(&dir, tier))
+        };
         match attempt(first) {
             Ok(made) => Ok((first, made)),
             Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)) => {

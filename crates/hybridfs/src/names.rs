@@ -285,7 +285,7 @@ impl Hybrid {
             let name = OsStr::from_bytes(part);
             let dir = self.dir(at)?;
             let found = self.find(&dir, name)?;
-            self.nodes.see_new(found.ino, at, name, found.backing, found.kind);
+            self.nodes.see(found.ino, at, name, found.backing, found.kind, 0);
             at = found.ino;
         }
         Ok(at)
@@ -327,8 +327,10 @@ impl Hybrid {
         let tmp_name = self.tmp_name(dir.ino);
         rustix::fs::mkdirat(&target.tmp, &*tmp_name, rustix::fs::Mode::RWXU)?;
         let made = self.dress_twin(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|()| {
-            let flags = rustix::fs::RenameFlags::NOREPLACE;
-            target.rename(target.tmp.as_fd(), OsStr::new(&tmp_name), parent.must(tier)?, &place.name, flags)
+            let (flags, into) = (rustix::fs::RenameFlags::NOREPLACE, parent.must(tier)?);
+            self.keeping_times(parent.ino, target, into, || {
+                target.rename(target.tmp.as_fd(), OsStr::new(&tmp_name), into, &place.name, flags)
+            })
         });
         if let Err(error) = made {
             let _ = rustix::fs::unlinkat(&target.tmp, &*tmp_name, rustix::fs::AtFlags::REMOVEDIR);

@@ -51,6 +51,8 @@ pub struct Hybrid {
     pub(crate) mover: Mover,
     pub(crate) journal: Journal,
     pub(crate) intents: Intents,
+    /// Counts changes users make to directories, so that a move can tell whether it was alone.
+    dir_changes: Vec<AtomicU64>,
     /// Counts moves that changed where a name is found.
     pub(crate) moves_seen: AtomicU64,
     pub(crate) privileged: bool,
@@ -120,6 +122,7 @@ impl Hybrid {
             mover,
             journal: parts.journal,
             intents: parts.intents,
+            dir_changes: (0..GATES).map(|_| AtomicU64::new(0)).collect(),
             moves_seen: AtomicU64::new(0),
             privileged: rustix::process::geteuid().is_root(),
             started: Instant::now(),
@@ -153,6 +156,40 @@ impl Hybrid {
         at.sort_unstable();
         at.dedup();
         at.into_iter().map(|at| self.gates[at].read_recursive()).collect()
+    }
+
+    /// Counts of changes to a directory, by users.
+    pub(crate) fn dir_changes(&self, dir: u64) -> &AtomicU64 {
+        &self.dir_changes[(dir % GATES as u64) as usize]
+    }
+
+    /// Around every change a user makes to the names in a directory.
+    pub(crate) fn changing<T>(&self, dir: u64, change: impl FnOnce() -> T) -> T {
+        self.dir_changes(dir).fetch_add(1, Ordering::AcqRel);
+        let changed = change();
+        self.dir_changes(dir).fetch_add(1, Ordering::AcqRel);
+        changed
+    }
+
+    /// Changes a directory on one side without users seeing its times change, unless a user changes it meanwhile.
+    pub(crate) fn keeping_times<T>(
+        &self,
+        ino: u64,
+        tier: &Tier,
+        dir: std::os::fd::BorrowedFd<'_>,
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let changes = self.dir_changes(ino);
+        let count = changes.load(Ordering::Acquire);
+        let before = tier.stat_fd(dir);
+        let changed = change()?;
+        if let Ok(before) = before {
+            let _ = crate::copy::set_times(dir, &crate::copy::times(&before));
+            if changes.load(Ordering::Acquire) != count {
+                let _ = crate::copy::set_times(dir, &crate::copy::modified_now());
+            }
+        }
+        Ok(changed)
     }
 
     /// An error when nothing may be changed.

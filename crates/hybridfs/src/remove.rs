@@ -28,7 +28,8 @@ impl Hybrid {
         // The mover may have been faster than the gate.
         let found = self.find(&dir, name)?;
         self.keep_nameless(&dir, name, &found);
-        self.tier(found.tier).unlink(dir.must(found.tier)?, name)?;
+        let fd = dir.must(found.tier)?;
+        self.changing(parent, || self.tier(found.tier).unlink(fd, name))?;
         self.name_removed(&found);
         Ok(())
     }

@@ -75,12 +75,12 @@ impl Hybrid {
         // Nobody but the mover changes these names now, and it waits at the gates: look once more.
         let source = self.find(&from.dir, name)?;
         let target = target.map(|_| self.find(&to.dir, new_name)).transpose()?;
-        if exchange {
-            let target = target.ok_or(Errno::NOENT)?;
-            self.exchange(&from, &to, &source, &target)
-        } else {
-            self.replace(&from, &to, &source, target.as_ref())
-        }
+        self.changing(parent, || {
+            self.changing(new_parent, || match target.as_ref().filter(|_| exchange) {
+                Some(target) => self.exchange(&from, &to, &source, target),
+                None => self.replace(&from, &to, &source, target.as_ref()),
+            })
+        })
     }
 
     /// Every side a file will be on needs the directory it goes to.

@@ -159,10 +159,13 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     let (ssd, hdd) = (canonical(&config.ssd)?, canonical(&config.hdd)?);
     refuse_nested(&ssd, &hdd)?;
     check_marks(&config)?;
+    // Before anything is made in a directory that may be the mount point of a disk that is not there.
+    let found = [peek(&ssd)?, peek(&hdd)?];
+    let pair = which_pair([&ssd, &hdd], &found, &config)?;
     let tiers = [open_tier(TierName::Ssd, &ssd, &config)?, open_tier(TierName::Hdd, &hdd, &config)?];
     let lock = lock(&tiers[0])?;
     let mut warnings = Vec::new();
-    identify(&tiers, &config)?;
+    identify(&tiers, pair, &found)?;
     let (pins, damage) = persist::load_pins(tiers[0].hidden.as_fd())?;
     warnings.extend(damage.map(|damage| format!("the list of pins was damaged ({}); kept as {}", damage.detail, damage.kept_as)));
     let placement = Placement::new(&config, pins)?;
@@ -245,35 +248,44 @@ fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
     }
 }
 
-fn identify(tiers: &[Tier; 2], config: &Config) -> std::result::Result<(), StartError> {
-    let found = [persist::read_identity(tiers[0].hidden.as_fd())?, persist::read_identity(tiers[1].hidden.as_fd())?];
-    for (tier, identity) in tiers.iter().zip(&found) {
-        if let Some(identity) = identity {
-            tier.marks.store(identity.marks, Ordering::Release);
-            if identity.tier != tier.name && !config.adopt {
-                return Err(StartError::Swapped { path: tier.path.clone(), is: identity.tier, wanted: tier.name });
-            }
+/// The identity of a directory, without making anything in it.
+fn peek(path: &Path) -> std::result::Result<Option<Identity>, StartError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(path.join(HIDDEN), flags, Mode::empty()) {
+        Ok(hidden) => Ok(persist::read_identity(hidden.as_fd())?),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(os(path, "opening its .hotshelf")(error)),
+    }
+}
+
+/// The pair both directories belong to, or shall belong to.
+fn which_pair(paths: [&Path; 2], found: &[Option<Identity>; 2], config: &Config) -> std::result::Result<PairId, StartError> {
+    for ((path, identity), wanted) in paths.iter().zip(found).zip([TierName::Ssd, TierName::Hdd]) {
+        if let Some(identity) = identity.filter(|identity| identity.tier != wanted && !config.adopt) {
+            return Err(StartError::Swapped { path: path.to_path_buf(), is: identity.tier, wanted });
         }
     }
-    let pair = match (&found[0], &found[1]) {
-        (Some(ssd), Some(hdd)) if ssd.pair == hdd.pair => return Ok(()),
-        (Some(_), Some(_)) if !config.adopt => {
-            return Err(StartError::OtherPair { ssd: tiers[0].path.clone(), hdd: tiers[1].path.clone() });
-        }
+    let [ssd, hdd] = paths.map(Path::to_path_buf);
+    match (&found[0], &found[1]) {
+        (Some(one), Some(other)) if one.pair == other.pair || config.adopt => Ok(one.pair),
+        (Some(_), Some(_)) => Err(StartError::OtherPair { ssd, hdd }),
         // A new SSD for an old HDD is safe: the HDD's files are all there.
-        (None, Some(hdd)) => hdd.pair,
-        (Some(_), None) if !config.adopt => {
-            return Err(StartError::HalfMissing { path: tiers[1].path.clone(), other: tiers[0].path.clone() });
-        }
-        (Some(ssd), _) => ssd.pair,
-        (None, None) => PairId::random().map_err(|error| os(&tiers[0].path, "getting random bytes")(crate::moves::errno(error)))?,
-    };
-    for (tier, identity) in tiers.iter().zip(&found) {
-        if tier.degraded.lock().is_some() {
-            continue;
-        }
+        (None, Some(hdd)) => Ok(hdd.pair),
+        (Some(_), None) if !config.adopt => Err(StartError::HalfMissing { path: hdd, other: ssd }),
+        (Some(ssd), None) => Ok(ssd.pair),
+        (None, None) => PairId::random().map_err(|error| os(&ssd, "getting random bytes")(crate::moves::errno(error))),
+    }
+}
+
+fn identify(tiers: &[Tier; 2], pair: PairId, found: &[Option<Identity>; 2]) -> std::result::Result<(), StartError> {
+    for (tier, identity) in tiers.iter().zip(found) {
         // A directory from another pair may hold marked files.
         let marks = identity.as_ref().is_some_and(|identity| identity.marks);
+        tier.marks.store(marks, Ordering::Release);
+        let known = identity.as_ref().is_some_and(|identity| identity.pair == pair && identity.tier == tier.name);
+        if known || tier.degraded.lock().is_some() {
+            continue;
+        }
         let fresh = Identity { pair, tier: tier.name, created_s: u64::from(now_s()), marks };
         persist::write_identity(tier.hidden.as_fd(), &fresh)?;
     }

@@ -210,7 +210,7 @@ impl Hybrid {
                     for entry in entries.iter() {
                         let name = OsStr::from_bytes(&entry.name);
                         let Ok(found) = self.find(&listing.dir, name) else { continue };
-                        self.nodes.see_new(found.ino, ino, name, found.backing, found.kind);
+                        self.nodes.see(found.ino, ino, name, found.backing, found.kind, 0);
                         if found.kind != Kind::Special {
                             todo.push(found.ino);
                         }

@@ -78,7 +78,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
     let running = hybridfs::start(options.hybrid.clone())?;
-    let why_not = (options.passthrough == PassthroughMode::Off).then(|| "switched off".to_owned());
+    let why_not = match options.passthrough {
+        PassthroughMode::Off => Some("switched off".to_owned()),
+        PassthroughMode::Auto if !may_pass_through() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
+        PassthroughMode::Auto => None,
+    };
     let inner = Arc::new(Inner {
         fs: running.fs.clone(),
         handles: Handles::default(),
@@ -116,6 +120,14 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     running.close();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
     served.map_err(|source| MountError::Serve { path: mountpoint, source })
+}
+
+/// The kernel asks for CAP_SYS_ADMIN in its first user namespace.
+fn may_pass_through() -> bool {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+    effective.and_then(|caps| u64::from_str_radix(caps, 16).ok()).is_some_and(|caps| caps & CAP_SYS_ADMIN != 0)
 }
 
 fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {

@@ -1,0 +1,59 @@
+# Shared by the system tests; sourced, never run. The runner gives HOTSHELF, SCRATCH and FULL and cleans up.
+# shellcheck shell=bash
+set -euo pipefail
+
+SSD=$SCRATCH/ssd HDD=$SCRATCH/hdd MNT=$SCRATCH/mnt
+
+fail() { echo "FAILED: $*" >&2; exit 1; }
+skip() { echo "SKIP: $*"; exit 77; }
+
+need() {
+    local program
+    for program in "$@"; do
+        command -v "$program" >/dev/null || skip "$program is not installed"
+    done
+}
+
+root_only() { [[ $(id -u) == 0 ]] || skip "needs root"; }
+
+# fs_of_size NAME SIZE: an ext4 of its own on a loop device, mounted on $SCRATCH/NAME.
+fs_of_size() {
+    local name=$1 size=$2
+    truncate -s "$size" "$SCRATCH/$name.img"
+    mkfs.ext4 -q "$SCRATCH/$name.img"
+    mkdir -p "$SCRATCH/$name"
+    mount -o loop "$SCRATCH/$name.img" "$SCRATCH/$name" || skip "loop devices cannot be mounted here"
+}
+
+# mount_pair [FLAGS]: mounts $SSD and $HDD on $MNT.
+mount_pair() {
+    mkdir -p "$SSD" "$HDD" "$MNT"
+    "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" "$@"
+}
+
+unmount_pair() { "$HOTSHELF" unmount "$MNT"; }
+
+# field NAME: one number or word of the status.
+field() { "$HOTSHELF" status --json "$MNT" | sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" | head -n1; }
+
+daemon_pid() { field pid; }
+
+# wait_until SECONDS COMMAND...: polls until COMMAND succeeds.
+wait_until() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || fail "not within the time: $*"
+        sleep 0.05
+    done
+}
+
+# tier PATH: ssd or hdd.
+tier() { "$HOTSHELF" why --json "$1" | sed -n 's/^ *"tier": "\(.*\)",$/\1/p'; }
+
+on() { [[ $(tier "$1") == "$2" ]]; }
+
+clean_check() {
+    "$HOTSHELF" check "$SSD" "$HDD" || fail "check found something"
+    [[ -z $(ls -A "$SSD/.hotshelf/tmp" "$HDD/.hotshelf/tmp" | grep -v ':$' | grep -v '^$') ]] || fail "temporaries are left"
+}
