@@ -45,7 +45,7 @@ mount_pair --allow-other
 "$HOTSHELF" migrate "$MNT/a/b/sparse" --to ssd
 on "$MNT/a/b/file" ssd || fail "file did not come back"
 [[ $(facts) == "$before" ]] || { diff <(echo "$before") <(facts); fail "users see a difference after promotion"; }
-getfattr -d -m - "$MNT/a/b/file" 2>/dev/null | grep -q hotshelf && fail "our attribute shows"
+getfattr -d -m - "$MNT/a/b/file" 2>/dev/null | grep -q user.hotshelf && fail "our attribute shows"
 
 # Second touch: opened twice on the HDD, it comes up by itself.
 "$HOTSHELF" migrate "$MNT/a/b/file" --to hdd
