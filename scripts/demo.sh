@@ -81,7 +81,8 @@ git -C repo add -A
 git -C repo -c user.name=demo -c user.email=demo@example.org commit -qm "headers"
 run git -C repo fsck --full
 tar cf headers.tar headers && echo "  tar: $(tar df headers.tar && echo no difference)"
-sqlite3 words.db "CREATE TABLE w(x TEXT); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 50000) INSERT INTO w SELECT hex(randomblob(20)) FROM n;"
+sqlite3 words.db "CREATE TABLE w(x TEXT);
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 50000) INSERT INTO w SELECT hex(randomblob(20)) FROM n;"
 echo "  sqlite3: $(sqlite3 words.db 'SELECT count(*) FROM w; PRAGMA integrity_check;' | paste -sd' ')"
 echo "  grep: $(grep -rl 'ioctl' headers | wc -l) headers mention ioctl"
 
@@ -128,7 +129,8 @@ if command -v python3 >/dev/null; then
     slow=$(seconds python3 "$scratch/random.py" "$scratch/hdd/alone")
     drop_caches
     fast=$(seconds python3 "$scratch/random.py" "$mnt/$target")
-    echo "  on the slow directory alone: $slow s; on the mount: $fast s ($(awk "BEGIN { printf \"%.0f\", $slow / ($fast > 0 ? $fast : 0.01) }") times)"
+    times=$(awk "BEGIN { printf \"%.0f\", $slow / ($fast > 0 ? $fast : 0.01) }")
+    echo "  on the slow directory alone: $slow s; on the mount: $fast s ($times times)"
 else
     echo "  (python3 is not installed: skipped)"
 fi

@@ -56,7 +56,7 @@ for round in $(seq 1 "$rounds"); do
     [[ $(find "$place" -name 'keep*' | wc -l) == 12 ]] || fail "round $round, point $point: a file is there twice (seed $seed)"
     [[ $place == "$MNT/x/deep" ]] || mv "$place" "$MNT/x/deep"
     rm -f "$MNT/x/new7"
-    [[ -z $(ls -A "$SSD/.hotshelf/tmp" "$HDD/.hotshelf/tmp" | grep -v ':$' | grep -v '^$') ]] || fail "round $round, point $point: temporaries"
+    no_temporaries || fail "round $round, point $point: temporaries (seed $seed)"
     unmount_pair
     "$HOTSHELF" check "$SSD" "$HDD" >"$SCRATCH/check" || { cat "$SCRATCH/check"; fail "round $round, point $point: check (seed $seed)"; }
 done

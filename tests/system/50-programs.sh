@@ -36,7 +36,8 @@ diff -r repo/moved clone/moved || fail "the clone differs"
 
 sqlite3 db "PRAGMA journal_mode=WAL; CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT);" >/dev/null
 for round in 1 2 3; do
-    sqlite3 db "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<20000) INSERT INTO t(b) SELECT hex(randomblob(50)) FROM n;"
+    sqlite3 db "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<20000)
+        INSERT INTO t(b) SELECT hex(randomblob(50)) FROM n;"
     "$HOTSHELF" migrate db --to "$([[ $round == 2 ]] && echo ssd || echo hdd)" >/dev/null
     [[ $(sqlite3 db "PRAGMA integrity_check; SELECT count(*) FROM t;") == "ok
 $((round * 20000))" ]] || fail "sqlite3 round $round"

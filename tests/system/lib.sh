@@ -53,7 +53,9 @@ tier() { "$HOTSHELF" why --json "$1" | sed -n 's/^ *"tier": "\(.*\)",$/\1/p'; }
 
 on() { [[ $(tier "$1") == "$2" ]]; }
 
+no_temporaries() { [[ -z $(find "$SSD/.hotshelf/tmp" "$HDD/.hotshelf/tmp" -mindepth 1) ]]; }
+
 clean_check() {
     "$HOTSHELF" check "$SSD" "$HDD" || fail "check found something"
-    [[ -z $(ls -A "$SSD/.hotshelf/tmp" "$HDD/.hotshelf/tmp" | grep -v ':$' | grep -v '^$') ]] || fail "temporaries are left"
+    no_temporaries || fail "temporaries are left"
 }
