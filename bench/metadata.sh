@@ -1,0 +1,35 @@
+#!/bin/bash
+# Small files: hotshelf against mergerfs and ext4 on the same two directories, in turn, medians.
+# FILES (100000) and ROUNDS (3) change the length.
+# shellcheck source=bench/lib.sh
+source "$(dirname "$0")/lib.sh"
+need cc mergerfs
+files=${FILES:-100000} rounds=${ROUNDS:-3}
+cc -O2 -o "$SCRATCH/metadata" "$(dirname "$0")/metadata.c"
+
+declare -A seen
+round() {
+    local who=$1 dir=$2 what value
+    while read -r what value; do
+        seen[$who.$what]+=" $value"
+    done < <("$SCRATCH/metadata" "$dir" "$files")
+}
+
+for ((n = 0; n < rounds; n++)); do
+    "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT"
+    round hotshelf "$MNT"
+    "$HOTSHELF" unmount "$MNT"
+    mergerfs "$SSD:$HDD" "$MNT" -o category.create=ff
+    round mergerfs "$MNT"
+    umount "$MNT"
+    mkdir -p "$SSD/plain"
+    round ext4 "$SSD/plain"
+    rmdir "$SSD/plain"
+done
+printf '  %-8s %10s %10s %10s   %s\n' per-s hotshelf mergerfs ext4 'to mergerfs, to ext4'
+for what in create stat list rename unlink; do
+    # shellcheck disable=SC2086
+    a=$(median ${seen[hotshelf.$what]}) b=$(median ${seen[mergerfs.$what]}) c=$(median ${seen[ext4.$what]})
+    printf '  %-8s %10.0f %10.0f %10.0f   %s, %s\n' "$what" "$a" "$b" "$c" "$(ratio "$a" "$b")" "$(ratio "$a" "$c")"
+    note metadata "what=$what" "files=$files" "hotshelf=$a" "mergerfs=$b" "ext4=$c"
+done

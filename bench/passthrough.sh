@@ -1,0 +1,44 @@
+#!/bin/bash
+# Data of a file on the SSD: the mount against the same directory, fio psync, interleaved pairs, medians.
+# Page cache: the file is warm on both sides and fio leaves it so (invalidate=0). PAIRS and SECONDS_EACH change the length.
+# shellcheck source=bench/lib.sh
+source "$(dirname "$0")/lib.sh"
+need fio python3
+pairs=${PAIRS:-5} seconds=${SECONDS_EACH:-3}
+
+kib_per_s() {
+    fio --name=x --filename="$1/file" --size=512M --rw="$2" --bs="$3" --direct="$4" --ioengine=psync --invalidate=0 \
+        --fallocate=none --randrepeat=1 --runtime="$seconds" --time_based --output-format=json |
+        python3 -c 'import json, sys; job = json.load(sys.stdin)["jobs"][0]; print(max(job["read"]["bw"], job["write"]["bw"]))'
+}
+
+# The measure of one line: fio of the file under the mount, then of the same file in the directory.
+compare() {
+    local mode=$1 cached=$2 kind=$3 size=$4 mount=() plain=() n
+    cat "$SSD/file" >/dev/null
+    cat "$MNT/file" >/dev/null
+    for ((n = 0; n < pairs; n++)); do
+        mount+=("$(kib_per_s "$MNT" "$kind" "$size" "$cached")")
+        plain+=("$(kib_per_s "$SSD" "$kind" "$size" "$cached")")
+    done
+    local a b
+    a=$(median "${mount[@]}") b=$(median "${plain[@]}")
+    printf '  %-12s %-8s %-9s %-5s %12.0f %12.0f KiB/s   ratio %s\n' \
+        "$mode" "$([[ $cached == 1 ]] && echo O_DIRECT || echo cached)" "$kind" "$size" "$a" "$b" "$(ratio "$a" "$b")"
+    note passthrough "mode=$mode" "direct=$cached" "kind=$kind" "size=$size" "mount=$a" "plain=$b" "ratio=$(ratio "$a" "$b")"
+}
+
+head -c 512M /dev/urandom >"$SSD/file"
+sync
+echo "  way                   kind      size         mount        plain"
+for mode in passthrough daemon; do
+    flags=()
+    [[ $mode == daemon ]] && flags=(--no-passthrough)
+    "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" "${flags[@]}"
+    for cached in 0 1; do
+        compare $mode $cached randread 4k
+        compare $mode $cached read 128k
+        compare $mode $cached write 128k
+    done
+    "$HOTSHELF" unmount "$MNT"
+done

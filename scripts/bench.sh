@@ -1,0 +1,16 @@
+#!/bin/bash
+# Measures: scripts/bench.sh [NAME...]   (names: passthrough, metadata, throttled, adoption; default: all)
+#
+# Each bench runs both sides in turn in one run and prints medians and the ratio; figures of a shared machine
+# are good for ratios only. Results are also appended to bench/results/ as JSON lines.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+HOTSHELF=$(realpath "${HOTSHELF:-target/release/hotshelf}")
+export HOTSHELF PATH="$PATH:/usr/sbin:/sbin"
+mkdir -p bench/results
+(($#)) || set -- passthrough metadata throttled adoption
+for name in "$@"; do
+    [[ -x bench/$name.sh ]] || { echo "there is no bench $name" >&2; exit 2; }
+    echo "== $name"
+    "bench/$name.sh"
+done
