@@ -130,8 +130,20 @@ impl Hybrid {
         if number::is_ours(name.as_bytes()) {
             return Err(Errno::NODATA);
         }
+        if let Some(value) = self.by_name(ino, |path| crate::copy::value_at(path, name.as_bytes())) {
+            return value;
+        }
         let (_, file) = self.primary_handle(ino)?;
         crate::copy::value(&proc_path(file.as_fd()), name.as_bytes())
+    }
+
+    /// Asks by directory and name, the cheap way; `None` when that is not sure to be the file.
+    fn by_name<T>(&self, ino: u64, ask: impl FnOnce(&[u8]) -> Result<T>) -> Option<Result<T>> {
+        let place = self.nodes.place(ino).filter(|place| !place.nameless && ino != number::ROOT)?;
+        let dir = self.dirs.get(place.parent)?;
+        let answer = ask(&crate::tier::child_path(dir.on(place.tier())?, &place.name));
+        // Only we change names while we are mounted: a place that stayed the same was right all the time.
+        (self.nodes.place(ino)? == place && !matches!(answer, Err(Errno::NOENT))).then_some(answer)
     }
 
     /// The names of the extended attributes, each ended by a zero byte.

@@ -143,6 +143,11 @@ pub fn value(path: &str, name: &[u8]) -> Result<Vec<u8>> {
     grown(|buffer| rustix::fs::getxattr(path, name, buffer))
 }
 
+/// The value of one extended attribute of whatever a path names, a symbolic link included.
+pub fn value_at(path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+    grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
+}
+
 /// Calls with bigger buffers until the answer fits (64 KiB is the kernel's limit).
 fn grown(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     for size in [512, 1 << 16] {

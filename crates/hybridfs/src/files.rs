@@ -14,7 +14,7 @@ use crate::nodes::Kind;
 use crate::open::{Handle, Io, OpenInode};
 use crate::pair::Hybrid;
 use crate::report::TierName;
-use crate::tier::Result;
+use crate::tier::{Result, Stat};
 
 /// How a write went.
 #[derive(Debug, PartialEq, Eq)]
@@ -142,7 +142,9 @@ impl Hybrid {
     }
 
     /// Ends an open. The last one lets waiting moves of the file go on.
-    pub fn release(&self, handle: &Handle) {
+    ///
+    /// `stat`: what the caller has just seen of it.
+    pub fn release(&self, handle: &Handle, stat: Option<&Stat>) {
         let inode = &handle.inode;
         let last = {
             let mut opens = self.opens.lock();
@@ -153,11 +155,11 @@ impl Hybrid {
             }
             last
         };
-        if handle.write
-            && let (tier, file) = inode.any_fd()
-            && let Ok(stat) = self.tier(tier).stat_fd(file.as_fd())
-        {
-            self.resized(inode.ino, tier, &stat);
+        if handle.write {
+            let (tier, file) = inode.any_fd();
+            if let Some(stat) = stat.copied().or_else(|| self.tier(tier).stat_fd(file.as_fd()).ok()) {
+                self.resized(inode.ino, tier, &stat);
+            }
         }
         if last {
             self.closed(inode.ino);

@@ -203,8 +203,20 @@ impl Hybrid {
             let stat = self.tier(tier).stat_fd(file.as_fd())?;
             return Ok(Attr { ino, stat, unsettled: self.has_writers(ino) });
         }
+        if let Some(dir) = self.dirs.get(ino) {
+            return self.dir_attr(&dir);
+        }
         let (_, found) = self.refind(ino)?;
         Ok(self.attr_of(&found))
+    }
+
+    fn dir_attr(&self, dir: &Dir) -> Result<Attr> {
+        let look = |tier: TierName| dir.on(tier).map(|fd| self.tier(tier).stat_fd(fd)).transpose();
+        let stat = match (look(TierName::Ssd)?, look(TierName::Hdd)?) {
+            (Some(ssd), Some(hdd)) => merge_dir_stat(ssd, hdd),
+            (one, other) => one.or(other).ok_or(Errno::STALE)?,
+        };
+        Ok(Attr { ino: dir.ino, stat, unsettled: false })
     }
 
     /// Looks a known file up again by the place where it was last seen.

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -19,14 +20,19 @@ impl Hybrid {
     pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
         self.writable()?;
         let dir = self.dir(parent)?;
+        let moves = self.moves_seen.load(Ordering::Acquire);
         let found = self.find(&dir, name)?;
         if found.kind == Kind::Directory {
             return Err(Errno::ISDIR);
         }
         let _gate = self.gate(found.ino).read_recursive();
         self.cancel_duplicate(found.ino);
-        // The mover may have been faster than the gate.
-        let found = self.find(&dir, name)?;
+        let found = if self.moves_seen.load(Ordering::Acquire) == moves {
+            found
+        } else {
+            // The mover was faster than the gate.
+            self.find(&dir, name)?
+        };
         self.keep_nameless(&dir, name, &found);
         let fd = dir.must(found.tier)?;
         self.changing(parent, || self.tier(found.tier).unlink(fd, name))?;

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
@@ -52,6 +53,7 @@ impl Hybrid {
         }
         let mut from = End { parent, dir: self.dir(parent)?, name };
         let mut to = End { parent: new_parent, dir: self.dir(new_parent)?, name: new_name };
+        let moves = self.moves_seen.load(Ordering::Acquire);
         let source = self.find(&from.dir, name)?;
         let target = match self.find(&to.dir, new_name) {
             Ok(found) => Some(found),
@@ -67,14 +69,16 @@ impl Hybrid {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         self.bring_dirs(&mut from, &mut to, &source, target.as_ref().filter(|_| exchange))?;
         let has_dir = |found: &Found| found.kind == Kind::Directory;
-        let _shape = (has_dir(&source) || target.as_ref().is_some_and(has_dir)).then(|| self.shape.lock());
+        let dirs = has_dir(&source) || target.as_ref().is_some_and(has_dir);
+        let _shape = dirs.then(|| self.shape.lock());
         let _gates = self.gates(&[Some(source.ino), target.as_ref().map(|found| found.ino)]);
         for found in [Some(&source), target.as_ref()].into_iter().flatten() {
             if has_dir(found) { self.cancel_duplicates_below(found.ino) } else { self.cancel_duplicate(found.ino) }
         }
-        // Nobody but the mover changes these names now, and it waits at the gates: look once more.
-        let source = self.find(&from.dir, name)?;
-        let target = target.map(|_| self.find(&to.dir, new_name)).transpose()?;
+        // Nobody but the mover changes these names now, and it waits at the gates: was it faster?
+        let same = !dirs && self.moves_seen.load(Ordering::Acquire) == moves;
+        let source = if same { source } else { self.find(&from.dir, name)? };
+        let target = if same { target } else { target.map(|_| self.find(&to.dir, new_name)).transpose()? };
         self.changing(parent, || {
             self.changing(new_parent, || match target.as_ref().filter(|_| exchange) {
                 Some(target) => self.exchange(&from, &to, &source, target),

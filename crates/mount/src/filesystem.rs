@@ -447,13 +447,12 @@ impl Filesystem for Front {
         reply: ReplyEmpty,
     ) {
         if let Some(file) = self.inner.handles.files.remove(fh.0) {
-            if !file.bypass
-                && let Ok(attr) = self.inner.fs.handle_attr(&file.handle)
-            {
-                self.inner.fs.stamp_cache(ino.0, Some(&attr.stat));
+            let stat = if file.bypass { None } else { self.inner.fs.handle_attr(&file.handle).ok().map(|attr| attr.stat) };
+            if let Some(stat) = &stat {
+                self.inner.fs.stamp_cache(ino.0, Some(stat));
             }
             self.inner.modes.leave(&file.handle.inode);
-            self.inner.fs.release(&file.handle);
+            self.inner.fs.release(&file.handle, stat.as_ref());
         }
         reply.ok();
     }
