@@ -20,6 +20,7 @@ impl Hybrid {
         match steps {
             Ok(steps) => {
                 for step in &steps {
+                    crate::crash::point("recovery step");
                     tracing::info!(?step, "finishing a rename");
                     if let Err(error) = self.redo(step) {
                         self.warn(format!("a rename that a crash cut off could not be finished: {step:?}: {error}"));
@@ -35,19 +36,23 @@ impl Hybrid {
         for tier in self.tiers() {
             let _ = rustix::fs::syncfs(&tier.root);
         }
+        crate::crash::point("recovery of renames done");
         if let Err(error) = self.intents.clear() {
             self.note_failure(TierName::Ssd, error);
         }
         for open in open {
+            crate::crash::point("recovery of a move");
             if let Err(error) = self.remove_copy(open) {
                 let path = String::from_utf8_lossy(&open.record.path).into_owned();
                 self.warn(format!("{path}: a copy left by a crash could not be removed from the HDD: {error}"));
             }
         }
+        crate::crash::point("recovery of moves done");
         if let Err(error) = self.journal.clear() {
             self.warn(format!(".hotshelf/journal cannot be written: {error}; files will not move"));
         }
         for tier in self.tiers() {
+            crate::crash::point("recovery of temporaries");
             if let Err(error) = empty_tmp(tier) {
                 tracing::warn!(tier = %tier.name, %error, "temporaries could not be removed");
             }

@@ -1,0 +1,13 @@
+//! Models of what can go wrong, and oracles of what must be true afterwards. Nothing depends on this crate.
+//!
+//! A power cut is simulated at the block level, as CrashMonkey (OSDI 2018) does: [`recording`] serves the
+//! disks of real file systems and writes every write and flush into a [`disk_log`]; [`power_cut`] makes from
+//! it disks as they may be after the power went: what was flushed is there, of the rest any part is.
+//! [`stamped`] contents tell which write a sector comes from, and [`promise`] knows which may be found.
+#![forbid(unsafe_code)]
+
+pub mod disk_log;
+pub mod power_cut;
+pub mod promise;
+pub mod recording;
+pub mod stamped;

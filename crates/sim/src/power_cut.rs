@@ -1,0 +1,133 @@
+//! Disks as they may be after the power went.
+
+use std::collections::HashSet;
+
+use crate::disk_log::{Disk, Event};
+
+/// The unit a disk writes whole or not at all, bytes.
+pub const SECTOR: usize = 512;
+
+/// How much of what was not flushed has reached the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Nothing: the cache was lost.
+    Lost,
+    /// Everything: the cut came late.
+    Kept,
+    /// The first writes, as far as the disk got; the last of them torn.
+    Prefix,
+    /// Any of the writes, in any order, some of them torn.
+    Any,
+}
+
+/// Goes through a log once and shows the disks as they may be after a cut at a place in it.
+pub struct PowerCut<'a> {
+    events: &'a [Event],
+    at: usize,
+    /// What is safe.
+    media: Vec<Vec<u8>>,
+    /// Writes since the last flush, by disk.
+    pending: Vec<Vec<usize>>,
+}
+
+impl<'a> PowerCut<'a> {
+    /// `media`: the disks when the log began.
+    pub fn new(events: &'a [Event], media: Vec<Vec<u8>>) -> PowerCut<'a> {
+        let pending = vec![Vec::new(); media.len()];
+        PowerCut { events, at: 0, media, pending }
+    }
+
+    /// Goes on to the place before event `at`, which is not before the last one.
+    pub fn advance(&mut self, at: usize) {
+        assert!(self.at <= at && at <= self.events.len(), "a log is gone through once");
+        while self.at < at {
+            match &self.events[self.at] {
+                Event::Write { disk, .. } => self.pending[*disk].push(self.at),
+                Event::Flush { disk } => {
+                    for write in std::mem::take(&mut self.pending[*disk]) {
+                        let (_, offset, data) = write_at(self.events, write);
+                        self.media[*disk][offset..offset + data.len()].copy_from_slice(data);
+                    }
+                }
+                Event::Mark(_) => {}
+            }
+            self.at += 1;
+        }
+    }
+
+    /// The disks after a cut here.
+    pub fn disks(&self, cache: Cache, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
+        let mut disks = self.media.clone();
+        for (disk, pending) in self.pending.iter().enumerate() {
+            match cache {
+                Cache::Lost => {}
+                Cache::Kept => pending.iter().for_each(|write| self.apply(&mut disks[disk], *write, None, rng)),
+                Cache::Prefix => {
+                    let whole = rng.usize(0..=pending.len());
+                    for (n, write) in pending.iter().enumerate().take(whole + 1) {
+                        let torn = (n == whole).then_some(0.5);
+                        self.apply(&mut disks[disk], *write, torn, rng);
+                    }
+                }
+                Cache::Any => {
+                    let share = rng.f64();
+                    let chosen: HashSet<usize> = pending.iter().copied().filter(|_| rng.f64() < share).collect();
+                    for write in pending.iter().filter(|write| chosen.contains(write)) {
+                        let torn = (rng.u8(0..8) == 0).then_some(0.5);
+                        self.apply(&mut disks[disk], *write, torn, rng);
+                    }
+                }
+            }
+        }
+        disks
+    }
+
+    /// `torn`: the share of its sectors that arrive.
+    fn apply(&self, disk: &mut [u8], write: usize, torn: Option<f64>, rng: &mut fastrand::Rng) {
+        let (_, offset, data) = write_at(self.events, write);
+        for (n, sector) in data.chunks(SECTOR).enumerate() {
+            if torn.is_none_or(|share| rng.f64() < share) {
+                let at = offset + n * SECTOR;
+                disk[at..at + sector.len()].copy_from_slice(sector);
+            }
+        }
+    }
+}
+
+fn write_at(events: &[Event], at: usize) -> (Disk, usize, &[u8]) {
+    match &events[at] {
+        Event::Write { disk, offset, data } => (*disk, *offset as usize, data),
+        other => unreachable!("{other:?} is no write"),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn write(disk: Disk, sector: u64, value: u8, sectors: usize) -> Event {
+        Event::Write { disk, offset: sector * SECTOR as u64, data: vec![value; sectors * SECTOR].into() }
+    }
+
+    fn first_bytes(disk: &[u8]) -> Vec<u8> {
+        disk.chunks(SECTOR).map(|sector| sector[0]).collect()
+    }
+
+    #[test]
+    fn what_was_flushed_is_always_there_and_what_was_not_may_be() {
+        let events = [write(0, 0, 1, 2), write(1, 0, 1, 1), Event::Flush { disk: 0 }, write(0, 1, 2, 2), write(0, 3, 3, 1)];
+        let mut cut = PowerCut::new(&events, vec![vec![0; 4 * SECTOR], vec![0; SECTOR]]);
+        cut.advance(events.len());
+        let mut rng = fastrand::Rng::with_seed(1);
+        assert_eq!(first_bytes(&cut.disks(Cache::Lost, &mut rng)[0]), [1, 1, 0, 0]);
+        assert_eq!(first_bytes(&cut.disks(Cache::Kept, &mut rng)[0]), [1, 2, 2, 3]);
+        let mut seen = HashSet::new();
+        for _ in 0..5000 {
+            let disks = cut.disks(Cache::Any, &mut rng);
+            let bytes = first_bytes(&disks[0]);
+            assert!(bytes[0] == 1 && [1, 2].contains(&bytes[1]) && [0, 2].contains(&bytes[2]) && [0, 3].contains(&bytes[3]));
+            seen.insert((bytes, disks[1][0]));
+        }
+        assert_eq!(seen.len(), 16, "every mixture comes up");
+    }
+}
