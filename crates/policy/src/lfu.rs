@@ -1,13 +1,16 @@
 //! Least frequently used first; among equals, least recently used first (the paper's second policy).
 //!
-//! One queue per frequency, up to 255 opens. When the files have been opened ten times as often as there
-//! are files, all frequencies are halved, so that yesterday's favourites do not stay for ever; halving
-//! keeps the order among equals.
+//! One queue per frequency: the number of opens, at least 1 and at most 255. When the files have been opened
+//! ten times as often as there are files (and 10 000 times at least), all frequencies are halved, so that
+//! yesterday's favourites do not stay for ever; halving keeps the order.
 
 use crate::list::Queues;
 use crate::{FileId, Policy, Record};
 
-const TOP: u32 = 255;
+const TOP: u16 = 255;
+/// Fewer files than this are not halved more often.
+const FILES_MIN: usize = 1000;
+const OPENS_PER_FILE: u64 = 10;
 
 /// Frequency queues.
 #[derive(Debug, Default)]
@@ -26,14 +29,19 @@ impl Lfu {
         for queue in 0..self.files.queues() {
             let records: Vec<Record> = self.files.iter(queue).collect();
             for record in records {
-                let opens = (record.opens / 2).max(1);
+                // From the frequency, not from the count: what was opened 60 000 times would stay for long.
+                let opens = (record.opens.min(TOP) / 2).max(1);
                 if let Some(known) = self.files.get_mut(record.file) {
                     known.opens = opens;
                 }
-                self.files.send_to_tail(record.file, u32::from(opens).min(TOP));
+                self.files.send_to_tail(record.file, queue_for(opens));
             }
         }
     }
+}
+
+fn queue_for(opens: u16) -> u32 {
+    u32::from(opens.min(TOP))
 }
 
 impl Policy for Lfu {
@@ -46,7 +54,7 @@ impl Policy for Lfu {
             Some(known) => known.size = record.size,
             None => {
                 let record = Record { opens: record.opens.max(1), ..record };
-                self.files.push(u32::from(record.opens).min(TOP), record);
+                self.files.push(queue_for(record.opens), record);
             }
         }
     }
@@ -55,10 +63,10 @@ impl Policy for Lfu {
         let Some(record) = self.files.get_mut(file) else { return };
         record.last_open_s = now_s;
         record.opens = record.opens.saturating_add(1);
-        let queue = u32::from(record.opens).min(TOP);
+        let queue = queue_for(record.opens);
         self.files.send_to_tail(file, queue);
         self.touches += 1;
-        if self.touches > 10 * self.files.len().max(1000) as u64 {
+        if self.touches > OPENS_PER_FILE * self.files.len().max(FILES_MIN) as u64 {
             self.touches = 0;
             self.halve();
         }
@@ -97,5 +105,70 @@ impl Policy for Lfu {
 
     fn export(&self, each: &mut dyn FnMut(Record)) {
         (0..self.files.queues()).flat_map(|queue| self.files.iter(queue)).for_each(each);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::oracle::{Op, Oracle, check, ops, run};
+
+    /// The files, the longest not opened first, until halving puts the less frequent first.
+    #[derive(Default)]
+    struct Model {
+        files: Vec<Record>,
+        touches: usize,
+    }
+
+    impl Oracle for Model {
+        fn insert(&mut self, record: Record) {
+            self.files.push(Record { opens: record.opens.max(1), ..record });
+        }
+
+        fn touch(&mut self, file: FileId, now_s: u32) {
+            let at = self.files.iter().position(|record| record.file == file).expect("known");
+            let record = self.files.remove(at);
+            self.files.push(Record { last_open_s: now_s, opens: record.opens.saturating_add(1), ..record });
+            self.touches += 1;
+            if self.touches > 10 * self.files.len().max(1000) {
+                self.touches = 0;
+                self.files = self.order();
+                for record in &mut self.files {
+                    record.opens = (record.opens.min(255) / 2).max(1);
+                }
+            }
+        }
+
+        fn records(&mut self) -> Vec<&mut Record> {
+            self.files.iter_mut().collect()
+        }
+
+        fn remove(&mut self, file: FileId) {
+            self.files.retain(|record| record.file != file);
+        }
+
+        fn order(&self) -> Vec<Record> {
+            let mut files = self.files.clone();
+            // Stable: among equals the longest not opened stays first.
+            files.sort_by_key(|record| record.opens.min(255));
+            files
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn leaves_as_a_sorted_list_would(ops in ops()) {
+            check(&ops, Lfu::new, Model::default());
+        }
+    }
+
+    #[test]
+    fn yesterdays_favourite_is_overtaken() {
+        let mut ops = vec![Op::insert(1), Op::Touch { file: 1, later_s: 0, times: 9000 }, Op::insert(2)];
+        // The first halving comes after 10 000 opens; the new favourite has 255 of its own after it.
+        ops.push(Op::Touch { file: 2, later_s: 1, times: 1500 });
+        let lfu = run(&ops, Lfu::new, &mut Model::default());
+        assert_eq!(lfu.record(FileId(1)).map(|record| record.opens), Some(127));
+        assert!(lfu.rank(FileId(1)) < lfu.rank(FileId(2)));
     }
 }

@@ -8,6 +8,8 @@ mod ghost;
 mod lfu;
 mod list;
 mod lru;
+#[cfg(test)]
+mod oracle;
 pub mod plugin;
 mod s3fifo;
 
@@ -30,7 +32,7 @@ pub struct Record {
     pub size: u64,
     /// Last open, seconds since 1970.
     pub last_open_s: u32,
-    /// Number of opens; stops at the largest value.
+    /// Number of opens; stops at the largest value, and `lfu` halves it as it ages.
     pub opens: u16,
 }
 
@@ -46,11 +48,13 @@ pub trait Policy: Send {
     fn resize(&mut self, file: FileId, size: u64);
     /// A file left the SSD.
     fn remove(&mut self, file: FileId);
-    /// The next file to leave for which `usable` holds, among the first `limit`. It stays known until `remove`.
+    /// The next file to leave for which `usable` holds. At most `limit` files are asked about, each once; the
+    /// victim stays known until `remove`.
     fn victim(&mut self, limit: usize, usable: &mut dyn FnMut(FileId) -> bool) -> Option<FileId>;
     /// What is remembered of a file.
     fn record(&self, file: FileId) -> Option<Record>;
-    /// An estimate of the place in the order: 0.0 leaves next, 1.0 last.
+    /// An estimate of the place in the order: 0.0 leaves next, 1.0 last. No file has less than the next one.
+    /// For people's questions: may look at every file.
     fn rank(&self, file: FileId) -> Option<f64>;
     /// Files known.
     fn len(&self) -> usize;
@@ -58,7 +62,9 @@ pub trait Policy: Send {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Every record, the next to leave first. Inserted in this order elsewhere, they leave in the same order.
+    /// Every record, the next to leave first. Inserted in this order into an empty policy of the same name, they
+    /// leave in the same order, as far as a record can tell: `s3-fifo` forgets the rounds, and a plug-in is asked
+    /// for its records by time, not by its own order.
     fn export(&self, each: &mut dyn FnMut(Record));
 }
 

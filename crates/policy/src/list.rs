@@ -146,6 +146,18 @@ impl Queues {
         self.iter(queue).next()
     }
 
+    /// The last file of a queue.
+    pub fn tail(&self, queue: u32) -> Option<Record> {
+        let tail = self.queues.get(queue as usize)?.tail;
+        (tail != NONE).then(|| self.slots[tail as usize].record)
+    }
+
+    /// The file behind `file` in its queue.
+    pub fn behind(&self, file: FileId) -> Option<Record> {
+        let next = self.slots[self.slot(file)? as usize].next;
+        (next != NONE).then(|| self.slots[next as usize].record)
+    }
+
     /// A queue from its head.
     pub fn iter(&self, queue: u32) -> impl Iterator<Item = Record> + '_ {
         let mut at = self.queues.get(queue as usize).map_or(NONE, |ends| ends.head);

@@ -56,11 +56,13 @@ impl Policy for Lru {
         self.files.get(file).copied()
     }
 
-    /// By time: the share of the span between the oldest and the newest open.
+    /// By time: where its last open lies between those of the first and the last to leave.
     fn rank(&self, file: FileId) -> Option<f64> {
-        let record = self.files.get(file)?;
+        let at = self.files.get(file)?.last_open_s;
         let oldest = self.files.head(0)?.last_open_s;
-        Some(share_of_span(oldest, record.last_open_s))
+        let span = self.files.tail(0)?.last_open_s.saturating_sub(oldest);
+        let age = at.saturating_sub(oldest).min(span);
+        Some(f64::from(age) / f64::from(span.max(1)))
     }
 
     fn len(&self) -> usize {
@@ -72,8 +74,61 @@ impl Policy for Lru {
     }
 }
 
-/// Where a time lies between the oldest one known and an hour after it, flattening out later.
-fn share_of_span(oldest_s: u32, at_s: u32) -> f64 {
-    let age = f64::from(at_s.saturating_sub(oldest_s));
-    age / (age + 3600.0)
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::oracle::{Op, Oracle, check, ops, run};
+
+    /// The files, the next to leave first.
+    #[derive(Default)]
+    struct Model(Vec<Record>);
+
+    impl Oracle for Model {
+        fn insert(&mut self, record: Record) {
+            self.0.push(record);
+        }
+
+        fn touch(&mut self, file: FileId, now_s: u32) {
+            let at = self.0.iter().position(|record| record.file == file).expect("known");
+            let record = self.0.remove(at);
+            self.0.push(Record { last_open_s: now_s, opens: record.opens.saturating_add(1), ..record });
+        }
+
+        fn records(&mut self) -> Vec<&mut Record> {
+            self.0.iter_mut().collect()
+        }
+
+        fn remove(&mut self, file: FileId) {
+            self.0.retain(|record| record.file != file);
+        }
+
+        fn order(&self) -> Vec<Record> {
+            self.0.clone()
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn leaves_as_a_plain_list_would(ops in ops()) {
+            check(&ops, Lru::new, Model::default());
+        }
+    }
+
+    #[test]
+    fn an_open_saves_a_file() {
+        let ops = [Op::insert(1), Op::insert(2), Op::insert(3), Op::touch(1), Op::touch(3)];
+        let lru = run(&ops, Lru::new, &mut Model::default());
+        let mut order = Vec::new();
+        lru.export(&mut |record| order.push(record.file.0));
+        assert_eq!(order, [2, 1, 3]);
+    }
+
+    #[test]
+    fn ranks_spread_over_the_span() {
+        let mut lru = Lru::new();
+        for (file, last_open_s) in [(1, 1000), (2, 1500), (3, 2000)] {
+            lru.insert(Record { file: FileId(file), size: 1, last_open_s, opens: 1 });
+        }
+        assert_eq!([1, 2, 3, 4].map(|file| lru.rank(FileId(file))), [Some(0.0), Some(0.5), Some(1.0), None]);
+    }
 }
