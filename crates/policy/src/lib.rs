@@ -48,8 +48,8 @@ pub trait Policy: Send {
     fn resize(&mut self, file: FileId, size: u64);
     /// A file left the SSD.
     fn remove(&mut self, file: FileId);
-    /// The next file to leave for which `usable` holds. At most `limit` files are asked about, each once; the
-    /// victim stays known until `remove`.
+    /// The next file to leave for which `usable` holds. At most `limit` files are asked about. The victim stays
+    /// known until `remove`.
     fn victim(&mut self, limit: usize, usable: &mut dyn FnMut(FileId) -> bool) -> Option<FileId>;
     /// What is remembered of a file.
     fn record(&self, file: FileId) -> Option<Record>;
@@ -63,8 +63,8 @@ pub trait Policy: Send {
         self.len() == 0
     }
     /// Every record, the next to leave first. Inserted in this order into an empty policy of the same name, they
-    /// leave in the same order, as far as a record can tell: `s3-fifo` forgets the rounds, and a plug-in is asked
-    /// for its records by time, not by its own order.
+    /// leave in the same order, as far as records can tell: those of `s3-fifo` know nothing of rounds, and those of a
+    /// plug-in come by last open, for its own order cannot be had in bounded time.
     fn export(&self, each: &mut dyn FnMut(Record));
 }
 
@@ -79,5 +79,28 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>, PolicyError> {
         "s3-fifo" => Ok(Box::new(S3Fifo::new())),
         path if path.contains('/') || path.ends_with(".so") => Ok(Box::new(plugin::Plugin::load(path.as_ref())?)),
         other => Err(PolicyError::Unknown { name: other.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn each_name_gives_its_policy() {
+        for name in BUILT_IN {
+            let policy = by_name(name).expect("built in");
+            assert_eq!(policy.name(), *name);
+            assert!(policy.is_empty());
+        }
+    }
+
+    #[test]
+    fn other_names_say_what_there_is() {
+        let error = by_name("clairvoyant").err().expect("not built in");
+        assert!(matches!(&error, PolicyError::Unknown { name } if name == "clairvoyant"));
+        assert!(BUILT_IN.iter().all(|name| error.to_string().contains(name)), "{error}");
+        assert!(matches!(by_name("./lru"), Err(PolicyError::File { .. })));
+        assert!(matches!(by_name("lru.so"), Err(PolicyError::File { .. })));
     }
 }

@@ -1,13 +1,17 @@
 //! A user's own policy, loaded from a shared object (`include/hotshelf_policy.h`).
 //!
 //! The shared object is code of the user's choice and runs with our rights; so it must belong to us or root
-//! and nobody else may be able to write it. What it answers is not trusted: records are kept here, and a
-//! victim that was never inserted ends the search. The only unsafe code of this crate is here.
+//! and nobody else may be able to write or exchange it. What it answers is not trusted: records are kept here,
+//! a victim that is not known ends the search, and no more files are asked for than there are. The only unsafe
+//! code of this crate is here.
 #![expect(unsafe_code, reason = "calls into a shared object")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::list::Queues;
 use crate::{BUILT_IN, FileId, Policy, Record};
@@ -30,9 +34,12 @@ pub enum PolicyError {
         source: std::io::Error,
     },
     /// Others could change it.
-    #[error("policy {path} can be changed by others: it must belong to you or root and be writable by its owner only (chmod go-w)")]
+    #[error(
+        "others can change {path}: a policy and each directory above it must belong to you or root and be writable by \
+         the owner only (chmod go-w)"
+    )]
     Unsafe {
-        /// As given.
+        /// The file, or the directory above it.
         path: PathBuf,
     },
     /// Not a loadable object, or without the entry point.
@@ -44,7 +51,10 @@ pub enum PolicyError {
         detail: String,
     },
     /// Made for another version of the interface.
-    #[error("policy {path} is for version {found} of the interface, this hotshelf has {ours}: build it again with this hotshelf_policy.h")]
+    #[error(
+        "policy {path} is for version {found} of the interface, this hotshelf has {ours}: build it again with this \
+         hotshelf_policy.h"
+    )]
     Version {
         /// As given.
         path: PathBuf,
@@ -56,6 +66,10 @@ pub enum PolicyError {
 }
 
 const ABI: u32 = 1;
+/// Of a name, in characters: it is shown in one line.
+const NAME_MAX: usize = 64;
+/// How far `rank` looks.
+const RANKS_MAX: usize = 1000;
 
 #[repr(C)]
 struct Table {
@@ -88,7 +102,7 @@ pub struct Plugin {
     calls: Calls,
     records: Queues,
     /// Last, so that the code is there until everything else is gone.
-    _library: libloading::Library,
+    _library: Library,
 }
 
 // SAFETY: the interface says that calls come one at a time from any thread; `&mut self` sees to the first
@@ -99,16 +113,23 @@ impl Plugin {
     /// Loads a shared object and makes its policy.
     pub fn load(path: &Path) -> Result<Plugin, PolicyError> {
         let path_buf = || path.to_owned();
-        let meta = std::fs::metadata(path).map_err(|source| PolicyError::File { path: path_buf(), source })?;
-        let me = std::fs::metadata("/proc/self").map_or(0, |own| own.uid());
-        if meta.mode() & 0o022 != 0 || (meta.uid() != 0 && meta.uid() != me) {
-            return Err(PolicyError::Unsafe { path: path_buf() });
-        }
+        let file = |source| PolicyError::File { path: path_buf(), source };
         let load = |detail: String| PolicyError::Load { path: path_buf(), detail };
-        let real = std::fs::canonicalize(path).map_err(|source| PolicyError::File { path: path_buf(), source })?;
+        // Without links, so that what is looked at is what is loaded.
+        let real = std::fs::canonicalize(path).map_err(file)?;
+        for part in real.ancestors() {
+            if !only_ours(&std::fs::symlink_metadata(part).map_err(file)?) {
+                return Err(PolicyError::Unsafe { path: part.to_owned() });
+            }
+        }
+        // The loader would wait for ever for what comes out of a pipe.
+        if !real.is_file() {
+            return Err(load("it is not a regular file".into()));
+        }
+        // Now, not lazily: a function that is nowhere is an error here, and the end of the mount at its first call.
         // SAFETY: loading runs the object's initialisers; the user asked for exactly this object, and nobody
         // but the user or root can have written it.
-        let library = unsafe { libloading::Library::new(real) }.map_err(|error| load(one_line(&error)))?;
+        let library = unsafe { Library::open(Some(real), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| load(one_line(&error)))?;
         // SAFETY: the header gives the symbol this type.
         let entry = unsafe { library.get::<extern "C" fn() -> *const Table>(b"hotshelf_policy_v1\0") };
         let table = entry.map_err(|error| load(one_line(&error)))?();
@@ -129,7 +150,8 @@ impl Plugin {
             path.display().to_string()
         } else {
             // SAFETY: the header asks for a string that ends with a zero byte.
-            unsafe { CStr::from_ptr(table.name) }.to_string_lossy().chars().take(64).collect()
+            let name = unsafe { CStr::from_ptr(table.name) }.to_string_lossy();
+            name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect()
         };
         let missing = || load("its table has empty places".into());
         let calls = Calls {
@@ -147,11 +169,22 @@ impl Plugin {
         Ok(Plugin { name, policy, calls, records: Queues::default(), _library: library })
     }
 
-    fn nth(&self, nth: u64) -> Option<FileId> {
-        let mut file = 0;
-        let there = (self.calls.victim)(self.policy, nth, &raw mut file) == 1;
-        there.then_some(FileId(file)).filter(|file| self.records.get(*file).is_some())
+    /// The first of its order, until it names a file that is not here. An honest order has each file once.
+    fn order(&self, limit: usize) -> impl Iterator<Item = FileId> + '_ {
+        (0..limit.min(self.records.len()) as u64).map_while(|nth| {
+            let mut file = 0;
+            let there = (self.calls.victim)(self.policy, nth, &raw mut file) == 1;
+            there.then_some(FileId(file)).filter(|file| self.records.get(*file).is_some())
+        })
     }
+}
+
+/// Whether nobody but us and root can change a file, or exchange what is in a directory.
+fn only_ours(meta: &Metadata) -> bool {
+    let owner = meta.uid() == 0 || meta.uid() == rustix::process::geteuid().as_raw();
+    // In a sticky directory (/tmp) others can add, but not exchange.
+    let sticky = meta.is_dir() && meta.mode() & 0o1000 != 0;
+    owner && (sticky || meta.mode() & 0o022 == 0)
 }
 
 fn one_line(error: &libloading::Error) -> String {
@@ -181,6 +214,8 @@ impl Policy for Plugin {
         if let Some(record) = self.records.get_mut(file) {
             record.last_open_s = now_s;
             record.opens = record.opens.saturating_add(1);
+            // For `export`.
+            self.records.send_to_tail(file, 0);
             (self.calls.touch)(self.policy, file.0, now_s);
         }
     }
@@ -199,7 +234,7 @@ impl Policy for Plugin {
     }
 
     fn victim(&mut self, limit: usize, usable: &mut dyn FnMut(FileId) -> bool) -> Option<FileId> {
-        (0..limit as u64).map_while(|nth| self.nth(nth)).find(|file| usable(*file))
+        self.order(limit).find(|file| usable(*file))
     }
 
     fn record(&self, file: FileId) -> Option<Record> {
@@ -209,7 +244,7 @@ impl Policy for Plugin {
     /// Known only for the first thousand of the order; the rest is said to leave last.
     fn rank(&self, file: FileId) -> Option<f64> {
         self.records.get(file)?;
-        let place = (0..1000).map_while(|nth| self.nth(nth)).position(|other| other == file);
+        let place = self.order(RANKS_MAX).position(|other| other == file);
         Some(place.map_or(1.0, |place| place as f64 / self.records.len() as f64))
     }
 
@@ -217,7 +252,7 @@ impl Policy for Plugin {
         self.records.len()
     }
 
-    /// In the order of insertion: the plug-in's own order cannot be asked for as a whole in bounded time.
+    /// By last open or insertion: the plug-in's own order cannot be asked for as a whole in bounded time.
     fn export(&self, each: &mut dyn FnMut(Record)) {
         self.records.iter(0).for_each(each);
     }
