@@ -187,8 +187,10 @@ fn only_ours(meta: &Metadata) -> bool {
     owner && (sticky || meta.mode() & 0o022 == 0)
 }
 
+/// What the loader said; the error itself only tells which call failed.
 fn one_line(error: &libloading::Error) -> String {
-    error.to_string().lines().next().unwrap_or("unknown").to_owned()
+    let said = std::error::Error::source(error).map_or_else(|| error.to_string(), |source| source.to_string());
+    said.lines().next().unwrap_or("unknown").to_owned()
 }
 
 impl Drop for Plugin {
