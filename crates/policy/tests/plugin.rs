@@ -70,8 +70,8 @@ fn table(fields: &[&str]) -> String {
 fn source(victim: &str, at: usize, value: &str) -> String {
     let mut fields = FIELDS;
     fields[at] = value;
-    let victim = format!("static int victim(void *p, uint64_t nth, uint64_t *file) {{ (void)p; (void)nth; (void)file; {victim} }}\n");
-    format!("{CALLS}{victim}{}", table(&fields))
+    let head = "static int victim(void *p, uint64_t nth, uint64_t *file)";
+    format!("{CALLS}{head} {{ (void)p; (void)nth; (void)file; {victim} }}\n{}", table(&fields))
 }
 
 fn with_field(at: usize, value: &str) -> String {
@@ -94,9 +94,9 @@ fn compile_file(source: &Path, dir: &Path, define: &str) -> PathBuf {
     let object = dir.join("policy.so");
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", define, "-I"]).arg(include).arg("-o").arg(&object).arg(source);
-    let out = cc.output();
-    let out = out.unwrap_or_else(|error| panic!("these tests need a C compiler called `cc` (apt-get install gcc libc6-dev): {error}"));
+    cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", define, "-I"]).arg(include);
+    let out = cc.arg("-o").arg(&object).arg(source).output();
+    let out = out.unwrap_or_else(|error| panic!("these tests need a C compiler called `cc` (package gcc): {error}"));
     assert!(out.status.success(), "cc: {}", String::from_utf8_lossy(&out.stderr));
     set_mode(&object, 0o755);
     object
