@@ -46,7 +46,8 @@ pub fn ops() -> impl Strategy<Value = Vec<Op>> {
         last_open_s,
         opens,
     });
-    let times = prop_oneof![40 => Just(1u32), 4 => 2..5u32, 1 => 200..300u32, 1 => Just(6000u32)];
+    // The last is enough for LFU to halve; seldom, for it takes long.
+    let times = prop_oneof![200 => Just(1u32), 20 => 2..5u32, 5 => 200..300u32, 1 => Just(11_000u32)];
     let usable = prop_oneof![Just(u64::MAX), any::<u64>(), Just(0)];
     let limit = prop_oneof![0..5usize, Just(4096), Just(usize::MAX)];
     let op = prop_oneof![
