@@ -27,6 +27,7 @@ use crate::copying::Copying;
 use crate::dirs::Dir;
 use crate::nodes::Kind;
 use crate::pair::{Hybrid, now_s};
+use crate::placement::Verdict;
 use crate::report::{LastMove, RunningMove, TierName};
 use crate::tier::Result;
 
@@ -278,7 +279,9 @@ impl Hybrid {
             return false;
         }
         if self.space.above_high() || self.space.tight() {
-            demoting.store(true, Ordering::Relaxed);
+            if !demoting.swap(true, Ordering::Relaxed) {
+                self.placement.unpark();
+            }
         } else if !self.space.above_low() {
             demoting.store(false, Ordering::Relaxed);
         }
@@ -292,7 +295,15 @@ impl Hybrid {
             state.resting.retain(|_, until| *until > now);
             state.running.keys().chain(state.resting.keys()).copied().collect()
         };
-        let victim = self.placement.victim(&mut |ino| !busy.contains(&ino) && !self.is_in_place(ino) && !self.is_pinned(ino));
+        let victim = self.placement.victim(&mut |ino| {
+            if self.is_pinned(ino) {
+                Verdict::Pinned
+            } else if busy.contains(&ino) || self.is_in_place(ino) {
+                Verdict::NotNow
+            } else {
+                Verdict::Leaves
+            }
+        });
         if victim.is_none() {
             self.mover.demoting.store(false, Ordering::Relaxed);
         }

@@ -1,6 +1,6 @@
 //! Who belongs on the SSD: the policy, the second-touch filter, the rules and the pins.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -26,6 +26,32 @@ pub struct Placement {
 struct Order {
     policy: Box<dyn Policy>,
     ghost: Ghost,
+    /// Pinned files that came up as victims: out of the policy's way until [`Placement::unpark`].
+    parked: HashMap<FileId, Record>,
+}
+
+impl Order {
+    fn record(&self, file: FileId) -> Option<Record> {
+        self.policy.record(file).or_else(|| self.parked.get(&file).copied())
+    }
+
+    fn park(&mut self, file: FileId) {
+        if let Some(record) = self.policy.record(file) {
+            self.policy.remove(file);
+            self.parked.insert(file, record);
+        }
+    }
+}
+
+/// What may be done with a file that comes up as a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It leaves.
+    Leaves,
+    /// Not now: it is in use.
+    NotNow,
+    /// Not while it is pinned.
+    Pinned,
 }
 
 /// What is wrong with the rules.
@@ -56,7 +82,11 @@ pub enum Touch {
 impl Placement {
     /// Rules and policy of a configuration.
     pub fn new(config: &Config, pins: BTreeSet<Vec<u8>>) -> Result<Placement, PlacementError> {
-        let order = Order { policy: policy::by_name(&config.policy)?, ghost: Ghost::new(GHOST_ENTRIES, config.ghost_window_s) };
+        let order = Order {
+            policy: policy::by_name(&config.policy)?,
+            ghost: Ghost::new(GHOST_ENTRIES, config.ghost_window_s),
+            parked: HashMap::new(),
+        };
         Ok(Placement {
             order: Mutex::new(order),
             pin_rules: globs(&config.pin_rules)?,
@@ -70,22 +100,33 @@ impl Placement {
     pub fn arrived(&self, ino: u64, size: u64, last_open_s: u32, opens: u16) {
         let mut order = self.order.lock();
         order.ghost.forget(FileId(ino));
+        order.parked.remove(&FileId(ino));
         order.policy.insert(Record { file: FileId(ino), size, last_open_s, opens });
     }
 
     /// A file left the SSD, or is gone.
     pub fn left(&self, ino: u64) {
-        self.order.lock().policy.remove(FileId(ino));
+        let mut order = self.order.lock();
+        order.parked.remove(&FileId(ino));
+        order.policy.remove(FileId(ino));
     }
 
     /// A file on the SSD has another size.
     pub fn resized(&self, ino: u64, size: u64) {
-        self.order.lock().policy.resize(FileId(ino), size);
+        let mut order = self.order.lock();
+        match order.parked.get_mut(&FileId(ino)) {
+            Some(record) => record.size = size,
+            None => order.policy.resize(FileId(ino), size),
+        }
     }
 
     /// A file on the SSD was opened.
     pub fn touch_ssd(&self, ino: u64, now_s: u32) {
-        self.order.lock().policy.touch(FileId(ino), now_s);
+        let mut order = self.order.lock();
+        match order.parked.get_mut(&FileId(ino)) {
+            Some(record) => (record.last_open_s, record.opens) = (now_s, record.opens.saturating_add(1)),
+            None => order.policy.touch(FileId(ino), now_s),
+        }
     }
 
     /// A file on the HDD was opened.
@@ -101,31 +142,57 @@ impl Placement {
     /// What is remembered of a file's opens: last, count, on the SSD's books.
     pub fn heat(&self, ino: u64) -> Option<(u32, u16)> {
         let order = self.order.lock();
-        let record = order.policy.record(FileId(ino)).map(|record| (record.last_open_s, record.opens));
+        let record = order.record(FileId(ino)).map(|record| (record.last_open_s, record.opens));
         record.or_else(|| order.ghost.seen(FileId(ino)))
     }
 
     /// Place in the policy's order, 0.0 leaves next.
     pub fn rank(&self, ino: u64) -> Option<f64> {
-        self.order.lock().policy.rank(FileId(ino))
+        let order = self.order.lock();
+        order.policy.rank(FileId(ino)).or_else(|| order.parked.get(&FileId(ino)).map(|_| 1.0))
     }
 
     /// Files on the policy's books.
     pub fn len(&self) -> usize {
-        self.order.lock().policy.len()
+        let order = self.order.lock();
+        order.policy.len() + order.parked.len()
     }
 
-    /// The next to leave for which `usable` holds.
-    pub fn victim(&self, usable: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
+    /// The next to leave.
+    pub fn victim(&self, judge: &mut dyn FnMut(u64) -> Verdict) -> Option<u64> {
         const LOOK_AT: usize = 4096;
         let mut order = self.order.lock();
-        order.policy.victim(LOOK_AT, &mut |file| usable(file.0)).map(|file| file.0)
+        loop {
+            let mut pinned = Vec::new();
+            let victim = order.policy.victim(LOOK_AT, &mut |file| match judge(file.0) {
+                Verdict::Leaves => true,
+                Verdict::NotNow => false,
+                Verdict::Pinned => {
+                    pinned.push(file);
+                    false
+                }
+            });
+            let again = victim.is_none() && !pinned.is_empty();
+            pinned.into_iter().for_each(|file| order.park(file));
+            if !again {
+                return victim.map(|file| file.0);
+            }
+        }
+    }
+
+    /// Looks at pinned files again: pins change, and files are renamed.
+    pub fn unpark(&self) {
+        let mut order = self.order.lock();
+        let parked = std::mem::take(&mut order.parked);
+        parked.into_values().for_each(|record| order.policy.insert(record));
     }
 
     /// All that is remembered, the next to leave first.
     pub fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
-        self.order.lock().policy.export(&mut |record| records.push(record));
+        let order = self.order.lock();
+        order.policy.export(&mut |record| records.push(record));
+        records.extend(order.parked.values());
         records
     }
 
@@ -177,6 +244,9 @@ impl Placement {
     pub fn set_pin(&self, path: &[u8], on: bool) -> Option<BTreeSet<Vec<u8>>> {
         let mut pins = self.pins.write();
         let changed = if on { pins.insert(path.to_vec()) } else { pins.remove(path) };
+        if !on {
+            self.unpark();
+        }
         changed.then(|| pins.clone())
     }
 }
@@ -194,4 +264,23 @@ fn globs(rules: &[String]) -> Result<GlobSet, PlacementError> {
         set.add(glob);
     }
     set.build().map_err(|error| PlacementError::Rule { rule: rules.join(" "), detail: error.kind().to_string() })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn any_number_of_pinned_files_does_not_hide_the_others() {
+        let placement = Placement::new(&Config::default(), BTreeSet::new()).expect("defaults");
+        (0..20_000).for_each(|ino| placement.arrived(ino, 1, ino as u32, 1));
+        let pinned_below = |limit: u64| placement.victim(&mut |ino| if ino < limit { Verdict::Pinned } else { Verdict::Leaves });
+        assert_eq!(pinned_below(15_000), Some(15_000));
+        assert_eq!((placement.len(), placement.heat(3)), (20_000, Some((3, 1))));
+        placement.set_pin(b"x", false);
+        assert_eq!(placement.victim(&mut |_| Verdict::Leaves).map(|ino| ino >= 15_000), Some(true), "those not parked are older now");
+        assert_eq!(placement.records().len(), 20_000);
+        (15_000..20_000).for_each(|ino| placement.left(ino));
+        assert!(placement.victim(&mut |_| Verdict::Leaves).is_some_and(|ino| ino < 15_000), "unpinned files leave again");
+    }
 }
