@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -97,6 +97,7 @@ pub struct Mover {
     paused: Condvar,
     pub(crate) duplicates: Mutex<HashMap<u64, Duplicate>>,
     demoting: AtomicBool,
+    unparked_s: AtomicU32,
     stop: AtomicBool,
     bytes_per_s: Option<u64>,
     /// Nanoseconds since `origin` until which the byte budget is used up.
@@ -145,6 +146,7 @@ impl Mover {
             paused: Condvar::new(),
             duplicates: Mutex::default(),
             demoting: AtomicBool::new(false),
+            unparked_s: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             bytes_per_s,
             busy_until_ns: AtomicU64::new(0),
@@ -280,12 +282,22 @@ impl Hybrid {
         }
         if self.space.above_high() || self.space.tight() {
             if !demoting.swap(true, Ordering::Relaxed) {
-                self.placement.unpark();
+                self.look_at_pins_again();
             }
         } else if !self.space.above_low() {
             demoting.store(false, Ordering::Relaxed);
         }
         demoting.load(Ordering::Relaxed)
+    }
+
+    /// Now and then: with a million pinned files it takes a while.
+    fn look_at_pins_again(&self) {
+        const EVERY_S: u32 = 60;
+        let now = now_s();
+        if now.saturating_sub(self.mover.unparked_s.load(Ordering::Relaxed)) >= EVERY_S {
+            self.mover.unparked_s.store(now, Ordering::Relaxed);
+            self.placement.unpark();
+        }
     }
 
     pub(crate) fn next_victim(&self) -> Option<u64> {
