@@ -74,21 +74,45 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn ControlHandler>, ended: &At
         if ended.load(Ordering::Acquire) {
             return;
         }
-        let Ok(stream) = stream else { continue };
-        if !may_ask(&stream) || clients.load(Ordering::Relaxed) >= CLIENTS_MAX {
+        let Ok(mut stream) = stream else {
+            // Out of descriptors: that does not pass by asking again at once.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if !may_ask(&stream) {
             continue;
         }
-        clients.fetch_add(1, Ordering::Relaxed);
-        let (handler, counted) = (handler.clone(), clients.clone());
+        let counted = Counted::new(&clients);
+        if clients.load(Ordering::Relaxed) > CLIENTS_MAX {
+            let _ = send(&mut stream, &Answer::Failed { message: format!("{CLIENTS_MAX} others ask already: try again") });
+            continue;
+        }
+        let handler = handler.clone();
         let started = std::thread::Builder::new().name("control-client".into()).spawn(move || {
+            let _counted = counted;
             if let Err(error) = serve(stream, &*handler) {
                 tracing::debug!(%error, "a control client went away");
             }
-            counted.fetch_sub(1, Ordering::Relaxed);
         });
-        if started.is_err() {
-            clients.fetch_sub(1, Ordering::Relaxed);
+        if let Err(error) = started {
+            tracing::warn!(%error, "a control client cannot be served");
         }
+    }
+}
+
+/// One client; not one any more when dropped, by a panic too.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(clients: &Arc<AtomicUsize>) -> Counted {
+        clients.fetch_add(1, Ordering::Relaxed);
+        Counted(clients.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -205,8 +229,9 @@ pub fn unescape(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
-        let hex = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+        let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        let escaped = digit(at + 1).zip(digit(at + 2)).filter(|_| bytes[at] == b'%');
+        match escaped.map(|(high, low)| (high << 4 | low) as u8) {
             Some(byte) => {
                 out.push(byte);
                 at += 3;
@@ -279,6 +304,85 @@ mod test {
         assert_eq!(seen, 1000);
         drop(server);
         assert!(!dir.path().join(".hotshelf/control").exists());
+    }
+
+    #[test]
+    fn a_client_too_many_is_told_so_and_a_place_becomes_free_again() {
+        let (dir, _server) = server();
+        let mut clients: Vec<ControlClient> = (0..CLIENTS_MAX).map(|_| ControlClient::connect(dir.path()).expect("connected")).collect();
+        for client in &mut clients {
+            assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(_))));
+        }
+        let mut late = ControlClient::connect(dir.path()).expect("connected");
+        let mut line = String::new();
+        late.input.read_line(&mut line).expect("answered");
+        assert!(line.contains("try again"), "{line}");
+        drop(clients);
+        let free = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            let client = ControlClient::connect(dir.path());
+            client.and_then(|mut client| client.ask(&Ask::Status, &mut |_| {})).is_ok_and(|answer| matches!(answer, Answer::Status(_)))
+        });
+        assert!(free);
+    }
+
+    /// Bytes, text, and requests with something wrong in them.
+    fn lines() -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
+        use proptest::prelude::*;
+        let bytes = proptest::collection::vec(any::<u8>(), 0..300);
+        let text = "[ -~]{0,80}".prop_map(String::into_bytes);
+        let word = "(ask|path|to|status|why|pin|migrate|hdd|[a-z]{0,5})";
+        let object = proptest::collection::vec((word, prop_oneof![word.prop_map(|word| format!("{word:?}")), "[-0-9\\[{]{1,9}"]), 0..4)
+            .prop_map(|pairs| {
+                let pairs: Vec<String> = pairs.into_iter().map(|(key, value)| format!("{key:?}:{value}")).collect();
+                format!("{{{}}}\n", pairs.join(",")).into_bytes()
+            });
+        let deep = (1usize..5000).prop_map(|depth| vec![b'['; depth]);
+        let path = "(%[0-9a-fA-F+-]{0,3}|[./]|\\PC){0,20}".prop_map(|path: String| {
+            let mut line = serde_json::to_vec(&Ask::Why { path }).expect("plain data");
+            line.push(b'\n');
+            line
+        });
+        proptest::collection::vec(prop_oneof![bytes, text, object, deep, path], 1..4).prop_map(|parts| parts.concat())
+    }
+
+    #[test]
+    fn after_any_lines_the_server_answers_the_next_client() {
+        let (dir, _server) = server();
+        proptest::proptest!(|(bytes in lines())| {
+            let mut hostile = ControlClient::connect(dir.path()).expect("connected");
+            hostile.out.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+            hostile.out.write_all(&bytes).expect("sent");
+            hostile.out.shutdown(std::net::Shutdown::Write).expect("shut");
+            let mut answers = Vec::new();
+            hostile.input.read_to_end(&mut answers).expect("the server ends the talk");
+            let asked = bytes.split(|byte| *byte == b'\n').count() - usize::from(bytes.is_empty() || bytes.ends_with(b"\n"));
+            let answered = answers.split_inclusive(|byte| *byte == b'\n').filter(|line| {
+                let answer = serde_json::from_slice::<Answer>(line).expect("every line is an answer");
+                !matches!(answer, Answer::Progress { .. })
+            });
+            proptest::prop_assert_eq!(answered.count(), asked);
+            let mut client = ControlClient::connect(dir.path()).expect("connected");
+            let answer = client.ask(&Ask::Status, &mut |_| {});
+            proptest::prop_assert!(matches!(answer, Ok(Answer::Status(status)) if status.pid == 7));
+        });
+    }
+
+    #[test]
+    fn a_line_too_long_is_refused_in_bounded_memory() {
+        let (dir, _server) = server();
+        let mut client = ControlClient::connect(dir.path()).expect("connected");
+        // The server may hang up before it has read all of it.
+        let _ = client.out.write_all(&vec![b' '; LINE_MAX as usize]);
+        let mut line = String::new();
+        client.input.read_line(&mut line).expect("answered");
+        assert!(line.contains("one line of at most 1 MiB"), "{line}");
+        assert_eq!(client.input.read_line(&mut String::new()).expect("ended"), 0);
+    }
+
+    #[test]
+    fn what_is_no_escape_stays() {
+        assert_eq!(unescape("a%2Fb%+f%%41%4%é"), "a/b%+f%A%4%é".as_bytes());
     }
 
     #[test]
