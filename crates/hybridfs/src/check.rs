@@ -119,15 +119,24 @@ impl Check<'_> {
             let path = [HIDDEN.as_bytes(), b"/", &*name].concat();
             self.find(&path, "damaged", "was found damaged and put aside; delete it when it is of no use".into(), false);
         }
+        let hidden = self.tiers[0].hidden.as_fd();
+        let intent = match crate::intent::probe_intent(hidden) {
+            Ok(Ok(steps)) => Ok(u64::from(!steps.is_empty())),
+            Ok(Err(detail)) => Err(PersistError::Damaged { file: "intent", detail }),
+            Err(error) => Err(error),
+        };
         for (file, problem) in [
-            ("journal", persist::probe_journal(self.tiers[0].hidden.as_fd())),
-            ("history", persist::probe_history(self.tiers[0].hidden.as_fd())),
+            ("journal", persist::probe_journal(hidden)),
+            ("intent", intent),
+            ("history", persist::probe_history(hidden)),
+            ("pins", persist::probe_pins(hidden).map(|()| 0)),
         ] {
             let path = format!("{HIDDEN}/{file}");
             match problem {
                 Ok(0) => {}
                 Ok(open) => {
-                    self.find(path.as_bytes(), "unfinished", format!("{open} moves were cut off; the next mount puts them right"), false)
+                    let what = if file == "intent" { "renames" } else { "moves" };
+                    self.find(path.as_bytes(), "unfinished", format!("{open} {what} cut off; the next mount puts this right"), false)
                 }
                 Err(PersistError::Damaged { detail, .. }) => {
                     self.find(path.as_bytes(), "damaged", format!("{detail}; the next mount puts it aside"), false)

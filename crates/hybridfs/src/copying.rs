@@ -154,7 +154,10 @@ impl Copying {
             TierName::Ssd => step.promote(),
         };
         crate::crash::point("move ended");
-        fs.journal.end(entry, false).map_err(errno)?;
+        if let Err(error) = fs.journal.end(entry, false) {
+            // The move is over all the same, and its recovery changes nothing.
+            tracing::warn!(%error, "the end of a move could not be journaled");
+        }
         let outcome = outcome?;
         if outcome == Outcome::Done {
             self.tmp = None;
@@ -282,7 +285,10 @@ impl Step<'_> {
                     // The name is gone, so the HDD's copy is the file now; but the name may come back after a
                     // power cut, and recovery must not then take the HDD's for a needless copy.
                     fs.note_failure(TierName::Ssd, error);
-                    fs.journal.end(self.entry, true).map_err(errno)?;
+                    if let Err(error) = fs.journal.end(self.entry, true) {
+                        // No reason to give up the copy: it is the only file now.
+                        fs.warn(format!(".hotshelf/journal cannot be written: {error}"));
+                    }
                 }
                 Ok(())
             })

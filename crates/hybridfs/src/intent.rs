@@ -4,20 +4,28 @@
 //! recovery only while the inode it names is still where the step takes it from, so doing the list twice
 //! changes nothing.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::persist::{Fields, PersistError, Store, read_all};
 use crate::report::TierName;
 use crate::tier::Result;
 
-/// Name of the file in the SSD's hidden directory.
-pub const FILE: &str = "intent";
-
-const MAGIC: [u8; 8] = *b"hsintnt1";
+const FILE: &str = "intent";
+const MAGIC: [u8; 7] = *b"hsintnt";
+/// A digit, so that the file begins with readable text.
+const VERSION: u8 = b'1';
+/// Magic, version, length and checksum.
+const HEADER: usize = 16;
+/// Kind, side, directory, inode.
+const STEP: usize = 11;
 const MAX_BYTES: usize = 64 << 10;
+
+const _: () = assert!(HEADER == MAGIC.len() + size_of::<u8>() + 2 * size_of::<u32>());
+const _: () = assert!(STEP == 3 + size_of::<u64>());
 
 /// One change on one side; paths are relative to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,61 +68,104 @@ pub enum Step {
 /// The file that holds the current intent.
 #[derive(Debug)]
 pub struct Intents {
-    file: Mutex<OwnedFd>,
+    slot: Mutex<Slot<OwnedFd>>,
 }
 
-/// An intent that is written down.
+/// An intent that is written down; dropped without `done`, it is for the next mount.
 pub struct Intent<'a> {
-    file: MutexGuard<'a, OwnedFd>,
+    slot: MutexGuard<'a, Slot<OwnedFd>>,
 }
+
+/// Room for one intent.
+#[derive(Debug)]
+struct Slot<S> {
+    file: S,
+    /// What is written there is not done, and must not be written over.
+    pending: bool,
+}
+
+/// The steps a crash left, or what is wrong with the file that should hold them.
+pub type Left = std::result::Result<Vec<Step>, &'static str>;
 
 impl Intents {
-    /// Opens the file, and reads what a crash left in it. `Err` text: damaged, what is wrong.
-    pub fn open(hidden: &OwnedFd) -> Result<(Intents, std::result::Result<Vec<Step>, &'static str>)> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(hidden, FILE, flags, Mode::RUSR | Mode::WUSR)?;
-        let mut bytes = vec![0u8; MAX_BYTES];
-        let len = rustix::io::pread(&file, &mut bytes[..], 0)?;
-        let steps = decode(&bytes[..len]);
-        Ok((Intents { file: Mutex::new(file) }, steps))
+    /// Opens the file, and reads what a crash left in it.
+    pub fn open(hidden: &OwnedFd) -> std::result::Result<(Intents, Left), PersistError> {
+        let left = probe_intent(hidden.as_fd())?;
+        let file = open_file(hidden).map_err(|source| PersistError::Io { file: FILE, source })?;
+        Ok((Intents { slot: Mutex::new(Slot { file, pending: false }) }, left))
     }
 
-    /// Writes the steps down; they are durable when this returns. Others wait for this one to be done.
+    /// Writes the steps down; they are durable when this returns. Others wait for this one to be done, and fail
+    /// with EIO when one could be neither done nor undone.
     pub fn begin(&self, steps: &[Step]) -> Result<Intent<'_>> {
         let bytes = encode(steps);
         if bytes.len() > MAX_BYTES {
             return Err(Errno::NAMETOOLONG);
         }
-        let file = self.file.lock();
-        rustix::fs::ftruncate(&*file, 0)?;
-        let mut at = 0;
-        while at < bytes.len() {
-            at += rustix::io::pwrite(file.as_fd(), &bytes[at..], at as u64)?;
-        }
-        rustix::fs::fdatasync(&*file)?;
-        Ok(Intent { file })
+        let mut slot = self.slot.lock();
+        slot.write_down(&bytes)?;
+        Ok(Intent { slot })
     }
 
     /// Keeps a damaged file for people to look at, and begins a new one.
     pub fn put_aside(&self, hidden: &OwnedFd) -> Result<String> {
         let damage = crate::persist::put_aside(hidden.as_fd(), FILE, "damaged").map_err(|_| Errno::IO)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        *self.file.lock() = rustix::fs::openat(hidden, FILE, flags, Mode::RUSR | Mode::WUSR)?;
+        self.slot.lock().file = open_file(hidden)?;
         Ok(damage.kept_as)
     }
 
     /// Forgets what was left, after recovery.
     pub fn clear(&self) -> Result<()> {
-        let file = self.file.lock();
-        rustix::fs::ftruncate(&*file, 0)?;
-        rustix::fs::fdatasync(&*file)
+        self.slot.lock().forget()
     }
 }
 
 impl Intent<'_> {
-    /// All steps are done, or all undone.
-    pub fn done(self) -> Result<()> {
-        rustix::fs::ftruncate(&*self.file, 0)
+    /// All steps are done, or all undone. Durable when this returns: what is renamed next must not be redone over.
+    pub fn done(mut self) -> Result<()> {
+        self.slot.forget()
+    }
+}
+
+/// Reads what is in the file, and changes nothing.
+pub fn probe_intent(hidden: BorrowedFd<'_>) -> std::result::Result<Left, PersistError> {
+    let bytes = read_all(hidden, FILE, MAX_BYTES + 1)?.unwrap_or_default();
+    match bytes.get(MAGIC.len()) {
+        Some(later @ b'2'..=b'9') if bytes.starts_with(&MAGIC) => {
+            Err(PersistError::FutureVersion { file: FILE, found: u32::from(later - b'0'), ours: u32::from(VERSION - b'0') })
+        }
+        _ => Ok(decode(&bytes)),
+    }
+}
+
+fn open_file(hidden: &OwnedFd) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(hidden, FILE, flags, Mode::RUSR | Mode::WUSR) {
+        // Read-only: nothing will be renamed, the handle is never written to.
+        Err(Errno::ROFS) => hidden.try_clone().map_err(|_| Errno::ROFS),
+        other => other,
+    }
+}
+
+impl<S: Store> Slot<S> {
+    fn write_down(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.pending {
+            return Err(Errno::IO);
+        }
+        self.file.set_len(0)?;
+        let written = self.file.write_at(bytes, 0).and_then(|()| self.file.sync());
+        if written.is_err() {
+            // It may stand there whole all the same; the next mount must not do what the caller is told has failed.
+            let _ = self.forget();
+        }
+        self.pending = written.is_ok();
+        written
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        self.pending = false;
+        self.file.set_len(0)?;
+        self.file.sync()
     }
 }
 
@@ -134,61 +185,62 @@ fn encode(steps: &[Step]) -> Vec<u8> {
         }
     }
     let mut out = MAGIC.to_vec();
+    out.push(VERSION);
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
     out.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+    assert_eq!(out.len(), HEADER);
     out.extend_from_slice(&body);
     out
 }
 
 /// The steps in the file; none when it is empty or its writing was cut off (nothing was begun then).
-fn decode(bytes: &[u8]) -> std::result::Result<Vec<Step>, &'static str> {
-    let Some((head, body)) = bytes.split_at_checked(16) else { return Ok(Vec::new()) };
-    if head.iter().all(|byte| *byte == 0) {
+fn decode(bytes: &[u8]) -> Left {
+    if bytes.len() > MAX_BYTES {
+        return Err("too long");
+    }
+    let Some((head, body)) = bytes.split_at_checked(HEADER) else { return Ok(Vec::new()) };
+    if bytes.iter().all(|byte| *byte == 0) {
         return Ok(Vec::new());
     }
-    if head[..8] != MAGIC {
-        return Err("not an intent file, or one of another version");
+    let mut fields = Fields(head);
+    if fields.take(MAGIC.len()) != Some(&MAGIC[..]) || fields.u8() != Some(VERSION) {
+        return Err("not an intent file");
     }
-    let len = u32::from_le_bytes(head[8..12].try_into().expect("four bytes")) as usize;
-    let crc = u32::from_le_bytes(head[12..16].try_into().expect("four bytes"));
-    let Some(body) = body.get(..len) else { return Ok(Vec::new()) };
-    if crc32c::crc32c(body) != crc {
-        // The write of an intent was torn: no step was taken before it was durable.
-        return Ok(Vec::new());
+    let (Some(len), Some(crc)) = (fields.u32(), fields.u32()) else { return Err("cut off") };
+    let whole = crc32c::crc32c(body) == crc;
+    match body.len() as u64 {
+        // The write of an intent was cut off: no step was taken before it was durable.
+        have if have < u64::from(len) && !whole => Ok(Vec::new()),
+        have if have != u64::from(len) => Err("a wrong length"),
+        _ if !whole => Err("a wrong checksum"),
+        _ => steps(body).ok_or("its steps make no sense"),
     }
-    steps(body).ok_or("its steps make no sense")
 }
 
 fn steps(body: &[u8]) -> Option<Vec<Step>> {
-    let (count, mut rest) = body.split_first()?;
+    let mut fields = Fields(body);
     let mut steps = Vec::new();
-    for _ in 0..*count {
-        let (head, tail) = rest.split_at_checked(11)?;
-        let tier = match head[1] {
+    for _ in 0..fields.u8()? {
+        let (code, tier, directory, ino) = (fields.u8()?, fields.u8()?, fields.u8()?, fields.u64()?);
+        let tier = match tier {
             0 => TierName::Ssd,
             1 => TierName::Hdd,
             _ => return None,
         };
-        let ino = u64::from_le_bytes(head[3..11].try_into().ok()?);
-        rest = tail;
-        let first = path(&mut rest)?;
-        let second = path(&mut rest)?;
-        steps.push(match head[0] {
+        let (first, second) = (path(&mut fields)?, path(&mut fields)?);
+        steps.push(match code {
             1 => Step::Rename { tier, from: first, to: second, ino },
             2 => Step::Exchange { tier, a: first, b: second, ino },
-            3 => Step::Remove { tier, path: first, ino, directory: head[2] != 0 },
+            3 => Step::Remove { tier, path: first, ino, directory: directory != 0 },
             _ => return None,
         });
     }
-    rest.is_empty().then_some(steps)
+    fields.0.is_empty().then_some(steps)
 }
 
-fn path(rest: &mut &[u8]) -> Option<Vec<u8>> {
-    let (len, tail) = rest.split_at_checked(4)?;
-    let len = u32::from_le_bytes(len.try_into().ok()?) as usize;
-    let (path, tail) = tail.split_at_checked(len)?;
-    *rest = tail;
-    Some(path.to_vec())
+fn path(fields: &mut Fields<'_>) -> Option<Vec<u8>> {
+    let len = fields.u32()? as usize;
+    fields.take(len).map(<[u8]>::to_vec)
 }
 
 #[cfg(test)]

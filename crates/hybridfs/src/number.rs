@@ -21,6 +21,8 @@ pub const ROOT: u64 = 1;
 const MARK_LEN: usize = 28;
 const MAGIC: [u8; 4] = *b"hsi1";
 
+const _: () = assert!(MARK_LEN == MAGIC.len() + 2 * size_of::<u64>() + 2 * size_of::<u32>());
+
 /// The number of a file that was never moved.
 pub fn natural(tier: TierName, stat: &Stat) -> u64 {
     let mut key = [0u8; 33];

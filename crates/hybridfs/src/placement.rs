@@ -20,6 +20,7 @@ pub struct Placement {
     pin_rules: GlobSet,
     hdd_rules: GlobSet,
     pins: RwLock<BTreeSet<Vec<u8>>>,
+    changing_pins: Mutex<()>,
     promotion: Promotion,
 }
 
@@ -92,6 +93,7 @@ impl Placement {
             pin_rules: globs(&config.pin_rules)?,
             hdd_rules: globs(&config.hdd_rules)?,
             pins: RwLock::new(pins),
+            changing_pins: Mutex::new(()),
             promotion: config.promotion,
         })
     }
@@ -240,14 +242,21 @@ impl Placement {
         self.pins.read().clone()
     }
 
-    /// Adds or removes a pin; answers the new set when it changed.
-    pub fn set_pin(&self, path: &[u8], on: bool) -> Option<BTreeSet<Vec<u8>>> {
-        let mut pins = self.pins.write();
-        let changed = if on { pins.insert(path.to_vec()) } else { pins.remove(path) };
+    /// Adds or removes a pin, saves the new set, and takes the change back when that fails; `false`: it was so already.
+    pub fn change_pin<E>(&self, path: &[u8], on: bool, save: impl FnOnce(&BTreeSet<Vec<u8>>) -> Result<(), E>) -> Result<bool, E> {
+        // One change after the other: the set that is saved last must be the newest.
+        let _one = self.changing_pins.lock();
+        let set = |on: bool| {
+            let mut pins = self.pins.write();
+            let changed = if on { pins.insert(path.to_vec()) } else { pins.remove(path) };
+            changed.then(|| pins.clone())
+        };
+        let Some(pins) = set(on) else { return Ok(false) };
+        save(&pins).inspect_err(|_| drop(set(!on)))?;
         if !on {
             self.unpark();
         }
-        changed.then(|| pins.clone())
+        Ok(true)
     }
 }
 
@@ -277,7 +286,7 @@ mod test {
         let pinned_below = |limit: u64| placement.victim(&mut |ino| if ino < limit { Verdict::Pinned } else { Verdict::Leaves });
         assert_eq!(pinned_below(15_000), Some(15_000));
         assert_eq!((placement.len(), placement.heat(3)), (20_000, Some((3, 1))));
-        placement.set_pin(b"x", false);
+        placement.unpark();
         assert_eq!(placement.victim(&mut |_| Verdict::Leaves).map(|ino| ino >= 15_000), Some(true), "those not parked are older now");
         assert_eq!(placement.records().len(), 20_000);
         (15_000..20_000).for_each(|ino| placement.left(ino));

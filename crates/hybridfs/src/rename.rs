@@ -184,7 +184,12 @@ impl Hybrid {
         }
         crate::crash::point("rename steps done");
         self.sync_ends(from, to)?;
-        intent.done()
+        if let Err(error) = intent.done() {
+            // The rename is done and durable; only its note stays.
+            self.note_failure(TierName::Ssd, error);
+            self.warn(format!(".hotshelf/intent cannot be emptied: {error}"));
+        }
+        Ok(())
     }
 
     fn sync_ends(&self, from: &End<'_>, to: &End<'_>) -> Result<()> {

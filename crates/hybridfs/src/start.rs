@@ -150,7 +150,7 @@ impl Running {
                 tracing::error!("a worker panicked");
             }
         }
-        self.fs.save_history();
+        let _ = self.fs.save_history();
     }
 }
 
@@ -160,12 +160,12 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     refuse_nested(&ssd, &hdd)?;
     check_marks(&config)?;
     // Before anything is made in a directory that may be the mount point of a disk that is not there.
-    let found = [peek(&ssd)?, peek(&hdd)?];
+    let found = [peek(&ssd, config.adopt)?, peek(&hdd, config.adopt)?];
     let pair = which_pair([&ssd, &hdd], &found, &config)?;
     let tiers = [open_tier(TierName::Ssd, &ssd, &config)?, open_tier(TierName::Hdd, &hdd, &config)?];
     let lock = lock(&tiers[0])?;
     let mut warnings = Vec::new();
-    identify(&tiers, pair, &found)?;
+    identify(&tiers, pair, &found, config.adopt)?;
     let (pins, damage) = persist::load_pins(tiers[0].hidden.as_fd())?;
     warnings.extend(damage.map(|damage| format!("the list of pins was damaged ({}); kept as {}", damage.detail, damage.kept_as)));
     let placement = Placement::new(&config, pins)?;
@@ -174,7 +174,7 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     warnings.extend(opened.damaged.map(|damage| {
         format!("the journal was damaged ({}); kept as {}: run `hotshelf check` after unmounting", damage.detail, damage.kept_as)
     }));
-    let (intents, steps) = Intents::open(&tiers[0].hidden).map_err(os(&ssd, "opening .hotshelf/intent"))?;
+    let (intents, steps) = Intents::open(&tiers[0].hidden)?;
     let parts = Parts { config, tiers, placement, journal: opened.journal, intents, lock, warnings };
     let fs = Hybrid::build(parts).map_err(os(&ssd, "looking at the directories"))?;
     if !fs.config.read_only {
@@ -248,11 +248,14 @@ fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
     }
 }
 
-/// The identity of a directory, without making anything in it.
-fn peek(path: &Path) -> std::result::Result<Option<Identity>, StartError> {
+/// The identity of a directory, without making anything in it. A damaged one is none for who adopts.
+fn peek(path: &Path, adopt: bool) -> std::result::Result<Option<Identity>, StartError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(path.join(HIDDEN), flags, Mode::empty()) {
-        Ok(hidden) => Ok(persist::read_identity(hidden.as_fd())?),
+        Ok(hidden) => match persist::read_identity(hidden.as_fd()) {
+            Err(PersistError::Damaged { .. }) if adopt => Ok(None),
+            other => Ok(other?),
+        },
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(os(path, "opening its .hotshelf")(error)),
     }
@@ -277,10 +280,10 @@ fn which_pair(paths: [&Path; 2], found: &[Option<Identity>; 2], config: &Config)
     }
 }
 
-fn identify(tiers: &[Tier; 2], pair: PairId, found: &[Option<Identity>; 2]) -> std::result::Result<(), StartError> {
+fn identify(tiers: &[Tier; 2], pair: PairId, found: &[Option<Identity>; 2], adopt: bool) -> std::result::Result<(), StartError> {
     for (tier, identity) in tiers.iter().zip(found) {
-        // A directory from another pair may hold marked files.
-        let marks = identity.as_ref().is_some_and(|identity| identity.marks);
+        // A directory from another pair may hold marked files, and so may one whose identity was lost.
+        let marks = identity.as_ref().map_or(adopt, |identity| identity.marks);
         tier.marks.store(marks, Ordering::Release);
         let known = identity.as_ref().is_some_and(|identity| identity.pair == pair && identity.tier == tier.name);
         if known || tier.degraded.lock().is_some() {
@@ -295,12 +298,13 @@ fn identify(tiers: &[Tier; 2], pair: PairId, found: &[Option<Identity>; 2]) -> s
 /// Notes in a side's identity that files with marks may be there.
 pub(crate) fn persist_marks(tier: &Tier) -> Result<()> {
     let hidden: BorrowedFd<'_> = tier.hidden.as_fd();
-    let identity = persist::read_identity(hidden).ok().flatten();
-    let pair = identity.as_ref().map_or(PairId([0; 16]), |identity| identity.pair);
-    let created_s = identity.map_or_else(|| u64::from(now_s()), |identity| identity.created_s);
-    let marked = Identity { pair, tier: tier.name, created_s, marks: true };
-    persist::write_identity(hidden, &marked).map_err(|error| {
-        tracing::error!(%error, "the identity file cannot be written");
+    // One that cannot be read is left alone: a made-up one would part the pair.
+    let write = || match persist::read_identity(hidden)? {
+        Some(identity) => persist::write_identity(hidden, &Identity { marks: true, ..identity }),
+        None => Err(PersistError::Io { file: "id", source: Errno::NOENT }),
+    };
+    write().map_err(|error| {
+        tracing::error!(%error, "the identity file cannot be changed");
         Errno::IO
     })?;
     tier.marks.store(true, Ordering::Release);
@@ -321,7 +325,7 @@ impl Hybrid {
                 self.mover.wake();
             }
             if saved.elapsed() > SAVE_EVERY && self.opens_seen() != saved_opens {
-                self.save_history();
+                let _ = self.save_history();
                 saved_opens = self.opens_seen();
                 saved = Instant::now();
             }
@@ -335,19 +339,18 @@ impl Hybrid {
         self.counters.hits.load(Ordering::Relaxed) + self.counters.misses.load(Ordering::Relaxed)
     }
 
-    /// Writes the access history; what fails is logged, the old file stays.
-    pub fn save_history(&self) {
+    /// Writes the access history; what fails is logged and answered, the old file stays.
+    pub fn save_history(&self) -> std::result::Result<(), PersistError> {
         if self.config.read_only {
-            return;
+            return Ok(());
         }
         let records = self.placement.records();
         let mut rows = records.iter().map(|record| {
             let (last_move_s, last_move) = self.nodes.with(record.file.0, |node| node.last_move).unwrap_or((0, 0));
             HistoryRecord { ino: record.file.0, last_open_s: record.last_open_s, opens: record.opens, last_move_s, last_move }
         });
-        if let Err(error) = persist::save_history(self.tier(TierName::Ssd).hidden.as_fd(), &self.placement.policy_name(), &mut rows) {
-            self.warn(format!("the access history could not be saved: {error}"));
-        }
+        let saved = persist::save_history(self.tier(TierName::Ssd).hidden.as_fd(), &self.placement.policy_name(), &mut rows);
+        saved.map(|_| ()).inspect_err(|error| self.warn(format!("the access history could not be saved: {error}")))
     }
 
     /// Reads the access history; the scan applies it to the files it finds.

@@ -139,12 +139,11 @@ impl Hybrid {
         if clean.is_empty() {
             return Err("the whole mount cannot be pinned".into());
         }
-        let Some(pins) = self.placement.set_pin(&clean, on) else {
-            return Ok(format!("{shown} was {} already", if on { "pinned" } else { "not pinned" }));
-        };
-        if let Err(error) = persist::save_pins(self.tier(TierName::Ssd).hidden.as_fd(), &pins) {
-            self.placement.set_pin(&clean, !on);
-            return Err(format!("{shown}: the pin could not be saved: {error}"));
+        let save = |pins: &_| persist::save_pins(self.tier(TierName::Ssd).hidden.as_fd(), pins);
+        match self.placement.change_pin(&clean, on, save) {
+            Ok(true) => {}
+            Ok(false) => return Ok(format!("{shown} was {} already", if on { "pinned" } else { "not pinned" })),
+            Err(error) => return Err(format!("{shown}: the pin could not be saved: {error}")),
         }
         if on {
             for file in self.files_below(ino, TierName::Hdd).map_err(|error| format!("{shown}: {error}"))? {

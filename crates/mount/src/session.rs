@@ -305,8 +305,8 @@ impl ControlHandler for Asked {
     }
 
     fn flush(&self) -> Result<String, String> {
-        self.inner.fs.save_history();
-        Ok("the access history is saved".into())
+        let saved = self.inner.fs.save_history();
+        saved.map(|()| "the access history is saved".into()).map_err(|error| format!("the access history is not saved: {error}"))
     }
 
     fn stop(&self) {

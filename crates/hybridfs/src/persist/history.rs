@@ -6,11 +6,23 @@ use super::{Damage, Fields, PersistError, VERSION, put_aside, read_all, replace}
 
 const FILE: &str = "history";
 const MAGIC: [u8; 4] = *b"hshi";
-/// 40 million records: more is not a history but an attack.
+const DETAIL: &str = "a wrong checksum or length";
+/// 53 million records: more is not a history but an attack.
 const BYTES_MAX: usize = 1 << 30;
+const NAME: usize = 64;
+/// Magic, version, name and checksum.
+const HEADER: usize = 76;
+/// Count and checksum before each block.
+const HEAD: usize = 8;
 const RECORD: usize = 20;
 /// Records under one checksum.
 const BLOCK: usize = 4096;
+/// Records in the file: no more blocks than it may have.
+const RECORDS_MAX: usize = (BYTES_MAX - HEADER) / (HEAD + BLOCK * RECORD) * BLOCK;
+
+const _: () = assert!(HEADER == MAGIC.len() + size_of::<u32>() + NAME + size_of::<u32>());
+const _: () = assert!(HEAD == 2 * size_of::<u32>());
+const _: () = assert!(RECORD == size_of::<u64>() + 2 * size_of::<u32>() + size_of::<u16>() + 2);
 
 /// What is remembered of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,16 +50,18 @@ pub struct Loaded {
     pub damaged: Option<Damage>,
 }
 
-/// Writes the history, atomically and durably; answers the number of records.
+/// Writes the history, atomically and durably; answers the number of records. More than the file may hold are
+/// left out.
 pub fn save_history(dir: BorrowedFd<'_>, policy_name: &str, records: &mut dyn Iterator<Item = HistoryRecord>) -> Result<u64, PersistError> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    let mut name = [0u8; 64];
-    let len = policy_name.len().min(64);
+    let mut name = [0u8; NAME];
+    let len = policy_name.len().min(NAME);
     name[..len].copy_from_slice(&policy_name.as_bytes()[..len]);
     bytes.extend_from_slice(&name);
     bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
     let mut count = 0;
+    let mut records = records.take(RECORDS_MAX);
     let mut block = Vec::with_capacity(BLOCK * RECORD);
     loop {
         block.clear();
@@ -78,34 +92,36 @@ fn put(block: &mut Vec<u8>, record: &HistoryRecord) {
 
 /// Reads the history; no file is an empty history.
 pub fn load_history(dir: BorrowedFd<'_>) -> Result<Loaded, PersistError> {
-    let Some(bytes) = read_all(dir, FILE, BYTES_MAX)? else { return Ok(Loaded::default()) };
     let mut loaded = Loaded::default();
-    let mut fields = Fields(&bytes);
-    let magic = fields.take(4) == Some(&MAGIC[..]);
-    let version = fields.u32();
-    if let Some(found) = version.filter(|found| magic && *found > VERSION) {
-        return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
-    }
-    let whole = magic && parse(&bytes, fields, &mut loaded).is_some();
-    if !whole {
-        loaded.damaged = Some(put_aside(dir, FILE, "a wrong checksum or length")?);
+    if !read(dir, &mut loaded)? {
+        loaded.damaged = Some(put_aside(dir, FILE, DETAIL)?);
     }
     Ok(loaded)
 }
 
 /// Looks without changing anything; answers 0 when all is well.
 pub fn probe_history(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
-    let Some(bytes) = read_all(dir, FILE, BYTES_MAX)? else { return Ok(0) };
+    let whole = read(dir, &mut Loaded::default())?;
+    if whole { Ok(0) } else { Err(PersistError::Damaged { file: FILE, detail: DETAIL }) }
+}
+
+/// Reads what is good; `false` when something is not.
+fn read(dir: BorrowedFd<'_>, loaded: &mut Loaded) -> Result<bool, PersistError> {
+    let Some(bytes) = read_all(dir, FILE, BYTES_MAX + 1)? else { return Ok(true) };
     let mut fields = Fields(&bytes);
-    let whole =
-        fields.take(4) == Some(&MAGIC[..]) && fields.u32() == Some(VERSION) && parse(&bytes, fields, &mut Loaded::default()).is_some();
-    if whole { Ok(0) } else { Err(PersistError::Damaged { file: FILE, detail: "a wrong checksum or length" }) }
+    let magic = fields.take(MAGIC.len()) == Some(&MAGIC[..]);
+    let version = fields.u32();
+    if let Some(found) = version.filter(|found| magic && *found > VERSION) {
+        return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
+    }
+    let ours = magic && version == Some(VERSION) && bytes.len() <= BYTES_MAX;
+    Ok(ours && parse(&bytes, fields, loaded).is_some())
 }
 
 /// Fills `loaded` block by block; `None` at the first that is not whole.
 fn parse(bytes: &[u8], mut fields: Fields<'_>, loaded: &mut Loaded) -> Option<()> {
-    let name = fields.take(64)?;
-    if fields.u32()? != crc32c::crc32c(&bytes[..72]) {
+    let name = fields.take(NAME)?;
+    if fields.u32()? != crc32c::crc32c(&bytes[..HEADER - 4]) {
         return None;
     }
     let name = name.split(|byte| *byte == 0).next()?;

@@ -9,6 +9,8 @@ const FILE: &str = "id";
 const MAGIC: [u8; 4] = *b"hsid";
 const LEN: usize = 40;
 
+const _: () = assert!(LEN == MAGIC.len() + size_of::<u32>() + size_of::<PairId>() + 4 + size_of::<u64>() + size_of::<u32>());
+
 /// The name of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PairId(pub [u8; 16]);
@@ -47,6 +49,9 @@ pub fn read_identity(dir: BorrowedFd<'_>) -> Result<Option<Identity>, PersistErr
     let version = fields.u32().ok_or(damaged("cut off"))?;
     if version > VERSION {
         return Err(PersistError::FutureVersion { file: FILE, found: version, ours: VERSION });
+    }
+    if version < VERSION {
+        return Err(damaged("no such version"));
     }
     if bytes.len() != LEN || crc32c::crc32c(&bytes[..LEN - 4]).to_le_bytes() != bytes[LEN - 4..] {
         return Err(damaged("wrong checksum"));

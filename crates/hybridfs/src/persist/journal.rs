@@ -4,6 +4,7 @@
 //! flushed, since doing a finished move's recovery again changes nothing. A torn record ends the log; a bad
 //! record with good ones behind it is damage, and the file is put aside.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,16 +12,33 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Damage, Fields, PersistError, VERSION, again, io_error, put_aside, read_all, write_at};
+use super::{Damage, Fields, PersistError, Store, VERSION, again, io_error, put_aside, read_all};
 use crate::report::TierName;
 
 const FILE: &str = "journal";
 const MAGIC: [u8; 4] = *b"hsjr";
+/// Magic and version.
 const HEADER: usize = 8;
-const BYTES_MAX: usize = 256 << 20;
+/// Length and checksum before each body.
+const HEAD: usize = 8;
+/// The body of a `begin` without its path.
+const BEGIN: usize = 60;
+/// The body of an `end`.
+const END: usize = 12;
 const PATH_MAX: usize = 65_536;
 /// Beyond this the log is begun anew when no move is open.
 const COMPACT_BYTES: u64 = 1 << 20;
+/// Beyond this no move begins until the open ones have ended and the log is begun anew.
+const FULL_BYTES: u64 = 64 << 20;
+/// More than we ever write: not a log of ours.
+const BYTES_MAX: usize = 65 << 20;
+/// Numbers of moves stay far from where counting on would overflow.
+const ID_MAX: u64 = 1 << 62;
+
+const _: () = assert!(HEADER == MAGIC.len() + size_of::<u32>());
+const _: () = assert!(HEAD == 2 * size_of::<u32>());
+const _: () = assert!(END == 4 + size_of::<u64>());
+const _: () = assert!(BEGIN == END + 5 * size_of::<u64>() + 2 * size_of::<u32>());
 
 /// A file that moves.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,17 +71,19 @@ pub struct OpenMove {
 /// The log, open for appending.
 #[derive(Debug)]
 pub struct Journal {
-    log: Mutex<Log>,
+    log: Mutex<Log<OwnedFd>>,
 }
 
 #[derive(Debug)]
-struct Log {
-    file: OwnedFd,
+struct Log<S> {
+    file: S,
+    /// Where the next record goes.
     len: u64,
     next_id: u64,
-    open: u64,
-    /// A record could not be taken back: nothing may follow it.
-    failed: Option<Errno>,
+    /// Moves without an end.
+    open: BTreeSet<u64>,
+    /// Part of a record stands behind `len`, and could not be cut off: nothing may follow it.
+    torn: bool,
 }
 
 /// What opening found.
@@ -79,133 +99,158 @@ pub struct Opened {
 
 /// Looks without changing anything; answers the number of open moves.
 pub fn probe_journal(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
-    let bytes = read_all(dir, FILE, BYTES_MAX)?.unwrap_or_default();
-    let Some((head, log)) = bytes.split_at_checked(HEADER) else { return Ok(0) };
-    let found = replay(log);
+    let found = read(dir)?;
     match found.damaged {
-        _ if head[..4] != MAGIC => Err(PersistError::Damaged { file: FILE, detail: "wrong magic" }),
         Some(detail) => Err(PersistError::Damaged { file: FILE, detail }),
         None => Ok(found.open.len() as u64),
+    }
+}
+
+/// Reads the log; nothing, or less than a header, is an empty log.
+fn read(dir: BorrowedFd<'_>) -> Result<Replay, PersistError> {
+    let bytes = read_all(dir, FILE, BYTES_MAX + 1)?.unwrap_or_default();
+    let mut fields = Fields(&bytes);
+    let magic = fields.take(MAGIC.len()) == Some(&MAGIC[..]);
+    match fields.u32() {
+        // The making of the file was cut off: nothing was begun.
+        None => Ok(Replay::default()),
+        Some(_) if !magic => Ok(Replay::bad("wrong magic")),
+        Some(found) if found > VERSION => Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION }),
+        Some(found) if found < VERSION => Ok(Replay::bad("no such version")),
+        Some(_) if bytes.len() > BYTES_MAX => Ok(Replay::bad("too long")),
+        Some(_) => Ok(replay(fields.0)),
     }
 }
 
 impl Journal {
     /// Opens the log in the hidden directory, making it if there is none.
     pub fn open(dir: OwnedFd) -> Result<Opened, PersistError> {
-        let bytes = read_all(dir.as_fd(), FILE, BYTES_MAX)?.unwrap_or_default();
-        let mut fields = Fields(&bytes);
-        let magic = fields.take(4) == Some(&MAGIC[..]);
-        if let Some(found) = fields.u32().filter(|found| magic && *found > VERSION) {
-            return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
-        }
-        let replay = if bytes.len() < HEADER {
-            Replay::default()
-        } else if magic {
-            replay(&bytes[HEADER..])
-        } else {
-            Replay::bad("wrong magic")
-        };
-        let mut damaged = None;
-        let mut len = (HEADER + replay.good) as u64;
-        if let Some(detail) = replay.damaged {
-            damaged = Some(put_aside(dir.as_fd(), FILE, detail)?);
-            len = 0;
-        }
+        let replay = read(dir.as_fd())?;
+        let damaged = replay.damaged.map(|detail| put_aside(dir.as_fd(), FILE, detail)).transpose()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&dir, FILE, flags, Mode::RUSR | Mode::WUSR) {
             Err(Errno::ROFS) => again(&dir).map_err(|_| PersistError::Io { file: FILE, source: Errno::ROFS })?,
             other => other.map_err(io_error(FILE))?,
         };
-        let mut log = Log { file, len, next_id: replay.next_id, open: replay.open.len() as u64, failed: None };
-        if len <= HEADER as u64 || bytes.len() < HEADER {
+        let len = replay.good.map_or(0, |good| (HEADER + good) as u64);
+        let mut log = Log { file, len, next_id: replay.next_id, open: replay.open.keys().copied().collect(), torn: false };
+        if replay.good.is_none() {
             log.restart().map_err(io_error(FILE)).or_else(|error| match error {
                 // Read-only: nothing will be appended.
                 PersistError::Io { source: Errno::ROFS | Errno::BADF | Errno::INVAL | Errno::ISDIR, .. } => Ok(()),
                 other => Err(other),
             })?;
         }
-        Ok(Opened { journal: Journal { log: Mutex::new(log) }, open: replay.open, damaged })
+        let open = replay.open.into_iter().map(|(id, record)| OpenMove { id, record }).collect();
+        Ok(Opened { journal: Journal { log: Mutex::new(log) }, open, damaged })
     }
 
     /// Notes that a move begins; durable when this returns.
     pub fn begin(&self, record: &MoveRecord) -> io::Result<u64> {
-        let mut log = self.log.lock();
-        let id = log.next_id;
-        let mut body = vec![1u8, record.tier_code(), 0, 0];
-        for number in [id, record.ino, record.source_ino, record.target_ino, record.size, record.mtime.0 as u64] {
-            body.extend_from_slice(&number.to_le_bytes());
-        }
-        body.extend_from_slice(&record.mtime.1.to_le_bytes());
-        body.extend_from_slice(&(record.path.len() as u32).to_le_bytes());
-        body.extend_from_slice(&record.path);
-        log.append(&body, true)?;
-        log.next_id += 1;
-        log.open += 1;
-        Ok(id)
+        Ok(self.log.lock().begin(record)?)
     }
 
-    /// Notes that a move is over, either way. `durable`: it must not be recovered any more.
+    /// Notes that a move is over, either way; once is enough. `durable`: it must not be recovered any more.
     pub fn end(&self, id: u64, durable: bool) -> io::Result<()> {
-        let mut log = self.log.lock();
-        log.open = log.open.saturating_sub(1);
-        if log.open == 0 && log.len > COMPACT_BYTES {
-            return log.restart().map_err(io::Error::from);
-        }
-        let mut body = vec![2u8, 0, 0, 0];
-        body.extend_from_slice(&id.to_le_bytes());
-        log.append(&body, durable)
+        Ok(self.log.lock().end(id, durable)?)
     }
 
     /// Forgets everything; after recovery.
     pub fn clear(&self) -> io::Result<()> {
         let mut log = self.log.lock();
-        log.open = 0;
-        log.restart().map_err(io::Error::from)
+        log.open.clear();
+        Ok(log.restart()?)
     }
 }
 
-impl MoveRecord {
-    fn tier_code(&self) -> u8 {
-        self.to as u8
+impl<S: Store> Log<S> {
+    fn begin(&mut self, record: &MoveRecord) -> Result<u64, Errno> {
+        if record.path.len() > PATH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if self.len > FULL_BYTES {
+            return Err(Errno::AGAIN);
+        }
+        let id = self.next_id;
+        let body = begin_body(id, record);
+        match self.append(&body, true) {
+            // A full SSD is what moves are there to cure. The first block of the log is ours already.
+            Err(Errno::NOSPC | Errno::DQUOT) if self.open.is_empty() && self.len > HEADER as u64 => {
+                self.restart()?;
+                self.append(&body, true)?;
+            }
+            other => other?,
+        }
+        self.next_id += 1;
+        self.open.insert(id);
+        Ok(id)
     }
-}
 
-impl Log {
+    fn end(&mut self, id: u64, durable: bool) -> Result<(), Errno> {
+        if !self.open.remove(&id) {
+            return Ok(());
+        }
+        if self.open.is_empty() && self.len > COMPACT_BYTES {
+            return self.restart();
+        }
+        let mut body = vec![2u8, 0, 0, 0];
+        body.extend_from_slice(&id.to_le_bytes());
+        assert_eq!(body.len(), END);
+        match self.append(&body, durable) {
+            Err(_) if self.open.is_empty() => self.restart(),
+            other => other,
+        }
+    }
+
+    /// An empty log; durable when this returns.
     fn restart(&mut self) -> Result<(), Errno> {
-        rustix::fs::ftruncate(&self.file, 0)?;
-        let mut header = MAGIC.to_vec();
-        header.extend_from_slice(&VERSION.to_le_bytes());
-        write_at(self.file.as_fd(), &header, 0)?;
-        rustix::fs::fdatasync(&self.file)?;
+        if self.len < HEADER as u64 {
+            self.file.set_len(0)?;
+            let mut header = MAGIC.to_vec();
+            header.extend_from_slice(&VERSION.to_le_bytes());
+            self.file.write_at(&header, 0)?;
+        } else {
+            // The header stays: on a full disk it might not be written again.
+            self.file.set_len(HEADER as u64)?;
+        }
         self.len = HEADER as u64;
-        self.failed = None;
-        Ok(())
+        self.torn = false;
+        self.file.sync()
     }
 
     /// A record: length, CRC of position, length and body; body.
-    fn append(&mut self, body: &[u8], durable: bool) -> io::Result<()> {
-        if let Some(error) = self.failed {
-            return Err(error.into());
+    fn append(&mut self, body: &[u8], durable: bool) -> Result<(), Errno> {
+        if self.len < HEADER as u64 {
+            return Err(Errno::ROFS);
+        }
+        if self.torn {
+            self.file.set_len(self.len)?;
+            self.torn = false;
         }
         let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
         bytes.extend_from_slice(&checksum(self.len - HEADER as u64, body).to_le_bytes());
         bytes.extend_from_slice(body);
-        let written = write_at(self.file.as_fd(), &bytes, self.len);
-        let written = written.and_then(|()| if durable { rustix::fs::fdatasync(&self.file) } else { Ok(()) });
+        let written = self.file.write_at(&bytes, self.len);
+        let written = written.and_then(|()| if durable { self.file.sync() } else { Ok(()) });
         match written {
-            Ok(()) => {
-                self.len += bytes.len() as u64;
-                Ok(())
-            }
-            Err(error) => {
-                // Part of it may be there: it must not stand before later records.
-                if rustix::fs::ftruncate(&self.file, self.len).is_err() {
-                    self.failed = Some(error);
-                }
-                Err(error.into())
-            }
+            Ok(()) => self.len += bytes.len() as u64,
+            // Part of it may be there: it must not stand before later records.
+            Err(_) => self.torn = self.file.set_len(self.len).is_err(),
         }
+        written
     }
+}
+
+fn begin_body(id: u64, record: &MoveRecord) -> Vec<u8> {
+    let mut body = vec![1u8, record.to as u8, 0, 0];
+    for number in [id, record.ino, record.source_ino, record.target_ino, record.size, record.mtime.0 as u64] {
+        body.extend_from_slice(&number.to_le_bytes());
+    }
+    body.extend_from_slice(&record.mtime.1.to_le_bytes());
+    body.extend_from_slice(&(record.path.len() as u32).to_le_bytes());
+    assert_eq!(body.len(), BEGIN);
+    body.extend_from_slice(&record.path);
+    body
 }
 
 fn checksum(position: u64, body: &[u8]) -> u32 {
@@ -216,10 +261,10 @@ fn checksum(position: u64, body: &[u8]) -> u32 {
 
 #[derive(Debug, Default)]
 struct Replay {
-    open: Vec<OpenMove>,
+    open: BTreeMap<u64, MoveRecord>,
     next_id: u64,
-    /// Bytes of good records.
-    good: usize,
+    /// Bytes of good records; `None`: there is no log that could go on.
+    good: Option<usize>,
     damaged: Option<&'static str>,
 }
 
@@ -231,19 +276,18 @@ impl Replay {
 
 fn replay(log: &[u8]) -> Replay {
     let mut found = Replay { next_id: 1, ..Replay::default() };
-    while found.good < log.len() {
-        let Some(body) = record_at(log, found.good) else { break };
+    let mut good = 0;
+    while let Some(body) = record_at(log, good) {
         if apply(body, &mut found).is_none() {
-            found.damaged = Some("a record makes no sense");
-            return found;
+            return Replay::bad("a record makes no sense");
         }
-        found.good += 8 + body.len();
+        good += HEAD + body.len();
     }
     // Good records behind a bad one: this was no torn write.
-    let behind = (found.good + 1..log.len().saturating_sub(8)).take(1 << 20);
-    if found.good < log.len() && behind.into_iter().any(|at| record_at(log, at).is_some()) {
-        found.damaged = Some("a bad record in the middle");
+    if (good + 1..log.len()).take(1 << 20).any(|at| record_at(log, at).is_some()) {
+        return Replay::bad("a bad record in the middle");
     }
+    found.good = Some(good);
     found
 }
 
@@ -251,7 +295,7 @@ fn record_at(log: &[u8], at: usize) -> Option<&[u8]> {
     let mut fields = Fields(log.get(at..)?);
     let len = fields.u32()? as usize;
     let crc = fields.u32()?;
-    if !(12..=PATH_MAX + 64).contains(&len) {
+    if !(END..=BEGIN + PATH_MAX).contains(&len) {
         return None;
     }
     let body = fields.take(len)?;
@@ -262,7 +306,7 @@ fn apply(body: &[u8], found: &mut Replay) -> Option<()> {
     let mut fields = Fields(body);
     let (code, tier) = (fields.u8()?, fields.u8()?);
     fields.u16()?;
-    let id = fields.u64()?;
+    let id = fields.u64().filter(|id| *id < ID_MAX)?;
     match code {
         1 => {
             let to = match tier {
@@ -274,10 +318,15 @@ fn apply(body: &[u8], found: &mut Replay) -> Option<()> {
             let mtime = (fields.u64()? as i64, fields.u32()?);
             let len = fields.u32()? as usize;
             let path = fields.take(len)?.to_vec();
-            found.open.push(OpenMove { id, record: MoveRecord { to, path, ino, source_ino, target_ino, size, mtime } });
-            found.next_id = found.next_id.max(id.checked_add(1)?);
+            let record = MoveRecord { to, path, ino, source_ino, target_ino, size, mtime };
+            if found.open.insert(id, record).is_some() {
+                return None;
+            }
+            found.next_id = found.next_id.max(id + 1);
         }
-        2 => found.open.retain(|open| open.id != id),
+        2 => {
+            found.open.remove(&id);
+        }
         _ => return None,
     }
     fields.0.is_empty().then_some(())

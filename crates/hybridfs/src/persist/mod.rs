@@ -9,15 +9,16 @@ mod journal;
 mod pins;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use history::{HistoryRecord, Loaded, load_history, probe_history, save_history};
 pub use identity::{Identity, PairId, read_identity, write_identity};
 pub use journal::{Journal, MoveRecord, OpenMove, Opened, probe_journal};
-pub use pins::{load_pins, save_pins};
+pub use pins::{load_pins, probe_pins, save_pins};
 
 /// Why one of our files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -66,15 +67,19 @@ fn io_error(file: &'static str) -> impl Fn(Errno) -> PersistError {
 }
 
 /// Reads a whole file of at most `max` bytes; `None`: there is none.
-fn read_all(dir: BorrowedFd<'_>, file: &'static str, max: usize) -> Result<Option<Vec<u8>>, PersistError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+pub(crate) fn read_all(dir: BorrowedFd<'_>, file: &'static str, max: usize) -> Result<Option<Vec<u8>>, PersistError> {
+    // A named pipe in its place must not make us wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match rustix::fs::openat(dir, file, flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(None),
         Err(source) => return Err(PersistError::Io { file, source }),
     };
-    let size = rustix::fs::fstat(&fd).map_err(io_error(file))?.st_size.max(0) as usize;
-    let mut bytes = vec![0u8; size.min(max)];
+    let stat = rustix::fs::fstat(&fd).map_err(io_error(file))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(PersistError::Io { file, source: Errno::INVAL });
+    }
+    let mut bytes = vec![0u8; usize::try_from(stat.st_size).unwrap_or(0).min(max)];
     let mut have = 0;
     while have < bytes.len() {
         match rustix::io::pread(&fd, &mut bytes[have..], have as u64) {
@@ -90,11 +95,18 @@ fn read_all(dir: BorrowedFd<'_>, file: &'static str, max: usize) -> Result<Optio
 
 /// Writes a whole file so that after a crash there is the old one or the new one.
 fn replace(dir: BorrowedFd<'_>, file: &'static str, bytes: &[u8]) -> Result<(), PersistError> {
+    /// Two writers of one file would write into each other's new file.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
     let tmp = format!("{file}.new");
     let write = || -> Result<(), Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::unlinkat(dir, &*tmp, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(dir, &*tmp, flags, Mode::RUSR | Mode::WUSR)?;
-        write_at(fd.as_fd(), bytes, 0)?;
+        fd.write_at(bytes, 0)?;
         rustix::fs::fsync(&fd)?;
         rustix::fs::renameat(dir, &*tmp, dir, file)?;
         let readable = rustix::fs::openat(dir, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -106,17 +118,37 @@ fn replace(dir: BorrowedFd<'_>, file: &'static str, bytes: &[u8]) -> Result<(), 
     })
 }
 
-fn write_at(fd: BorrowedFd<'_>, bytes: &[u8], at: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::io::pwrite(fd, &bytes[done..], at + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+/// What is written in place: a file, and in tests one that fails.
+pub(crate) trait Store {
+    /// Writes all bytes; on failure some of them may be there.
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), Errno>;
+    /// Cuts or grows.
+    fn set_len(&self, len: u64) -> Result<(), Errno>;
+    /// Makes data and length durable.
+    fn sync(&self) -> Result<(), Errno>;
+}
+
+impl Store for OwnedFd {
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(self, &bytes[done..], at + done as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn set_len(&self, len: u64) -> Result<(), Errno> {
+        rustix::fs::ftruncate(self, len)
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::fdatasync(self)
+    }
 }
 
 /// Puts a damaged file aside under a free name.
@@ -126,6 +158,8 @@ pub(crate) fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -
         match rustix::fs::renameat_with(dir, file, dir, &*kept_as, rustix::fs::RenameFlags::NOREPLACE) {
             Ok(()) => return Ok(Damage { kept_as, detail: detail.to_owned() }),
             Err(Errno::EXIST) => {}
+            // It cannot be written over either.
+            Err(Errno::ROFS) => return Ok(Damage { kept_as: file.to_owned(), detail: detail.to_owned() }),
             Err(source) => return Err(PersistError::Io { file, source }),
         }
     }
@@ -133,28 +167,28 @@ pub(crate) fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -
 }
 
 /// Little-endian fields, taken one after the other from hostile bytes.
-struct Fields<'a>(&'a [u8]);
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(head)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.take(1).map(|bytes| bytes[0])
     }
 
-    fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         Some(u16::from_le_bytes(self.take(2)?.try_into().ok()?))
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 }
