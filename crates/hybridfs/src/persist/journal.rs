@@ -416,4 +416,301 @@ mod test {
         assert!(matches!(error, PersistError::FutureVersion { found: 9, .. }), "{error}");
         assert_eq!(std::fs::read(&path).expect("bytes"), b"hsjr\x09\0\0\0rest");
     }
+
+    mod hostile {
+        use proptest::collection::vec;
+        use proptest::prelude::*;
+        use proptest::sample::Index;
+
+        use super::*;
+        use crate::persist::harm::{Dir, Flaky, Harm, extreme, harm, path};
+
+        fn records() -> impl Strategy<Value = MoveRecord> {
+            let numbers = (extreme(), extreme(), extreme(), extreme());
+            (any::<bool>(), path(), numbers, any::<(i64, u32)>()).prop_map(|(up, path, (ino, source_ino, target_ino, size), mtime)| {
+                let to = if up { TierName::Ssd } else { TierName::Hdd };
+                MoveRecord { to, path, ino, source_ino, target_ino, size, mtime }
+            })
+        }
+
+        /// A move begins, or one of those that are open ends.
+        #[derive(Clone, Debug)]
+        enum Op {
+            Begin(MoveRecord),
+            End(Index, bool),
+        }
+
+        fn ops() -> impl Strategy<Value = Vec<Op>> {
+            vec(prop_oneof![records().prop_map(Op::Begin), any::<(Index, bool)>().prop_map(|(at, durable)| Op::End(at, durable))], 0..12)
+        }
+
+        fn empty(file: Flaky) -> Log<Flaky> {
+            let mut log = Log { file, len: 0, next_id: 1, open: BTreeSet::new(), torn: false };
+            log.restart().expect("an empty log");
+            log
+        }
+
+        type Moves = BTreeMap<u64, MoveRecord>;
+
+        /// The bytes of a log, and what is open after each record.
+        fn written(ops: &[Op]) -> (Vec<u8>, Vec<(usize, Moves)>) {
+            let mut log = empty(Flaky::default());
+            let mut states = vec![(HEADER, Moves::new())];
+            for op in ops {
+                let mut moves = states[states.len() - 1].1.clone();
+                match op {
+                    Op::Begin(record) => {
+                        moves.insert(log.begin(record).expect("begun"), record.clone());
+                    }
+                    Op::End(at, durable) => {
+                        if moves.is_empty() {
+                            continue;
+                        }
+                        let id = *at.get(&moves.keys().copied().collect::<Vec<_>>());
+                        log.end(id, *durable).expect("ended");
+                        moves.remove(&id);
+                    }
+                }
+                states.push((log.len as usize, moves));
+            }
+            (log.file.bytes.into_inner(), states)
+        }
+
+        fn moves(open: Vec<OpenMove>) -> Moves {
+            open.into_iter().map(|open| (open.id, open.record)).collect()
+        }
+
+        #[test]
+        fn open_moves_come_back_as_they_were() {
+            let dir = Dir::new();
+            proptest!(|(ops in ops())| {
+                let (bytes, states) = written(&ops);
+                dir.put(FILE, &bytes);
+                let opened = Journal::open(dir.owned()).expect("opened");
+                prop_assert_eq!((moves(opened.open), opened.damaged), (states[states.len() - 1].1.clone(), None));
+                prop_assert_eq!(dir.get(FILE), bytes);
+            });
+        }
+
+        #[test]
+        fn a_harmed_log_tells_or_gives_what_was_written_first() {
+            let dir = Dir::new();
+            proptest!(|(ops in ops(), harm in harm())| {
+                let (bytes, states) = written(&ops);
+                dir.put(FILE, &harm.done_to(&bytes));
+                let probed = probe_journal(dir.fd());
+                let opened = match Journal::open(dir.owned()) {
+                    Ok(opened) => opened,
+                    Err(PersistError::FutureVersion { .. }) => {
+                        let in_version = matches!(&harm, Harm::Flip(at, _) if (4..8).contains(&at.index(bytes.len())));
+                        prop_assert!(in_version && probed.is_err());
+                        return Ok(());
+                    }
+                    Err(error) => return Err(TestCaseError::fail(error.to_string())),
+                };
+                prop_assert_eq!(probed.is_err(), opened.damaged.is_some());
+                if let Some(damage) = &opened.damaged {
+                    prop_assert!(matches!(harm, Harm::Flip(..)) && opened.open.is_empty());
+                    prop_assert_eq!(dir.get(&damage.kept_as), harm.done_to(&bytes));
+                } else {
+                    let good = match &harm {
+                        Harm::Flip(at, _) => {
+                            // Not to be told from a torn write, and only there.
+                            let at = at.index(bytes.len());
+                            let last = states.len().saturating_sub(2);
+                            prop_assert!(at >= states[last].0, "byte {} before {}", at, states[last].0);
+                            at
+                        }
+                        Harm::Cut(at) => at.index(bytes.len()),
+                        Harm::Append(_) => bytes.len(),
+                    };
+                    let want = states.iter().rev().find(|(len, _)| *len <= good).map(|(_, moves)| moves.clone());
+                    prop_assert_eq!(moves(opened.open), want.unwrap_or_default());
+                }
+                // Whatever was there: the log goes on.
+                opened.journal.clear().expect("cleared");
+                let again = MoveRecord { path: b"again".to_vec(), ..record(1) };
+                opened.journal.begin(&again).expect("begun");
+                let open = Journal::open(dir.owned()).expect("opened").open;
+                prop_assert_eq!(open.into_iter().map(|open| open.record).collect::<Vec<_>>(), vec![again]);
+            });
+        }
+
+        #[test]
+        fn any_bytes_are_no_moves() {
+            let dir = Dir::new();
+            let versions = prop_oneof![Just(VERSION), any::<u32>()];
+            proptest!(|(magic in any::<bool>(), version in versions, bytes in vec(any::<u8>(), 0..400))| {
+                let head = [&MAGIC[..], &version.to_le_bytes()].concat();
+                dir.put(FILE, &[if magic { &head } else { &[][..] }, &bytes].concat());
+                match Journal::open(dir.owned()) {
+                    Ok(opened) => prop_assert!(opened.open.is_empty()),
+                    Err(error) => prop_assert!(magic && version > VERSION, "{error}"),
+                }
+            });
+        }
+
+        /// A body with anything in its fields.
+        fn bodies() -> impl Strategy<Value = Vec<u8>> {
+            let lens = prop_oneof![Just(None), extreme().prop_map(|len| Some(len as u32))];
+            let codes = prop_oneof![Just(1u8), Just(2u8), any::<u8>()];
+            let tiers = prop_oneof![0u8..2, any::<u8>()];
+            (codes, tiers, extreme(), vec(extreme(), 5), lens, vec(any::<u8>(), 0..30)).prop_map(|(code, tier, id, numbers, len, path)| {
+                let mut body = vec![code, tier, 0, 0];
+                body.extend_from_slice(&id.to_le_bytes());
+                if code != 2 {
+                    numbers.iter().for_each(|number| body.extend_from_slice(&number.to_le_bytes()));
+                    body.extend_from_slice(&7u32.to_le_bytes());
+                    body.extend_from_slice(&len.unwrap_or(path.len() as u32).to_le_bytes());
+                    body.extend_from_slice(&path);
+                }
+                body
+            })
+        }
+
+        /// A log of any bodies, with good checksums.
+        fn summed(bodies: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+            let mut log = Vec::new();
+            for body in bodies {
+                let sum = checksum(log.len() as u64, &body);
+                log.extend_from_slice(&(body.len() as u32).to_le_bytes());
+                log.extend_from_slice(&sum.to_le_bytes());
+                log.extend_from_slice(&body);
+            }
+            log
+        }
+
+        #[test]
+        fn extremes_behind_a_good_checksum_do_no_harm() {
+            proptest!(|(mut bodies in vec(bodies(), 1..6), cut in any::<Index>(), cut_one in any::<bool>())| {
+                if cut_one {
+                    let len = cut.index(bodies[0].len());
+                    bodies[0].truncate(len);
+                }
+                let log = summed(bodies.clone());
+                let found = replay(&log);
+                prop_assert!(found.open.len() <= bodies.len());
+                let Some(good) = found.good else {
+                    prop_assert!(found.damaged.is_some() && found.open.is_empty());
+                    return Ok(());
+                };
+                // It goes on behind them, wherever their numbers led.
+                let file = Flaky::default();
+                file.bytes.replace([&MAGIC[..], &VERSION.to_le_bytes(), &log[..good]].concat());
+                let open = found.open.keys().copied().collect();
+                let mut log = Log { file, len: (HEADER + good) as u64, next_id: found.next_id, open, torn: false };
+                let id = log.begin(&record(1)).expect("begun");
+                let again = replay(&log.file.bytes.borrow()[HEADER..]);
+                prop_assert_eq!((again.open.len(), again.open.get(&id)), (found.open.len() + 1, Some(&record(1))));
+            });
+        }
+
+        #[test]
+        fn a_log_of_very_many_moves_is_read_in_time() {
+            let begins = (0..100_000).map(|id| begin_body(id, &record(1)));
+            let ends = (0..99_999u64).map(|id| [&[2, 0, 0, 0], &id.to_le_bytes()[..]].concat());
+            let found = replay(&summed(begins.chain(ends)));
+            assert_eq!((found.open.into_keys().collect::<Vec<_>>(), found.damaged), (vec![99_999], None));
+        }
+
+        #[test]
+        fn after_any_failures_the_log_reads_as_far_as_it_was_acknowledged() {
+            let plans = vec(prop_oneof![4 => Just(None), 1 => (0usize..200).prop_map(Some)], 0..40);
+            let rooms = prop_oneof![Just(0), 100usize..3000];
+            proptest!(|(ops in ops(), plan in plans, room in rooms)| {
+                let mut log = empty(Flaky::default());
+                log.file.plan.replace(plan);
+                log.file.room.set(room);
+                let (mut must, mut may) = (Moves::new(), BTreeSet::new());
+                for op in &ops {
+                    match op {
+                        Op::Begin(record) => {
+                            let next = log.next_id;
+                            match log.begin(record) {
+                                Ok(id) => {
+                                    must.insert(id, record.clone());
+                                    let safe = replay(&log.file.durable.borrow()[HEADER..]);
+                                    prop_assert_eq!(safe.open.get(&id), Some(record));
+                                }
+                                // Its record may have stayed where it could not be cut off.
+                                Err(_) => drop(may.insert(next)),
+                            }
+                        }
+                        Op::End(at, durable) => {
+                            if must.is_empty() {
+                                continue;
+                            }
+                            let id = *at.get(&must.keys().copied().collect::<Vec<_>>());
+                            must.remove(&id);
+                            match log.end(id, *durable) {
+                                Ok(()) if *durable => {
+                                    prop_assert!(!replay(&log.file.durable.borrow()[HEADER..]).open.contains_key(&id));
+                                }
+                                Ok(()) => {}
+                                Err(_) => drop(may.insert(id)),
+                            }
+                        }
+                    }
+                    let found = replay(&log.file.bytes.borrow()[HEADER..]);
+                    prop_assert_eq!(found.damaged, None);
+                    for (id, record) in &must {
+                        prop_assert_eq!(found.open.get(id), Some(record));
+                    }
+                    prop_assert!(found.open.keys().all(|id| must.contains_key(id) || may.contains(id)));
+                }
+            });
+        }
+
+        #[test]
+        fn a_full_disk_does_not_keep_moves_from_beginning() {
+            let mut log = empty(Flaky::default());
+            log.file.room.set(300);
+            for n in 0..50 {
+                let id = log.begin(&record(n)).expect("begun");
+                log.end(id, n % 2 == 0).expect("ended");
+                assert!(log.file.bytes.borrow().len() <= 300);
+            }
+            let first = log.begin(&record(1)).expect("begun");
+            let error = (0..9).find_map(|n| log.begin(&record(n)).err()).expect("full while moves are open");
+            assert_eq!(error, Errno::NOSPC);
+            assert!(replay(&log.file.bytes.borrow()[HEADER..]).open.contains_key(&first));
+        }
+
+        #[test]
+        fn half_a_record_that_could_not_be_cut_off_never_has_another_behind_it() {
+            let mut log = empty(Flaky::default());
+            let id = log.begin(&record(1)).expect("begun");
+            // From the end: the write fails after 30 bytes, the cut fails; then the cut fails once more.
+            log.file.plan.replace(vec![Some(0), Some(0), Some(30)]);
+            log.begin(&record(2)).expect_err("the write failed");
+            log.begin(&record(3)).expect_err("still not cut off");
+            assert_eq!(replay(&log.file.bytes.borrow()[HEADER..]).open.len(), 1);
+            log.begin(&record(4)).expect("cut off, and begun");
+            let found = replay(&log.file.bytes.borrow()[HEADER..]);
+            assert_eq!((found.open.get(&id), found.open.len(), found.damaged), (Some(&record(1)), 2, None));
+        }
+
+        #[test]
+        fn one_end_told_twice_does_not_forget_another_move() {
+            let mut log = empty(Flaky::default());
+            let (a, b) = (log.begin(&record(1)).expect("begun"), log.begin(&record(2)).expect("begun"));
+            // Long enough to be begun anew.
+            let long = MoveRecord { path: vec![b'x'; PATH_MAX], ..record(3) };
+            let ids: Vec<u64> = (0..17).map(|_| log.begin(&long).expect("begun")).collect();
+            ids.into_iter().chain([a, a]).for_each(|id| log.end(id, false).expect("ended"));
+            assert_eq!(replay(&log.file.bytes.borrow()[HEADER..]).open.into_keys().collect::<Vec<_>>(), [b]);
+            log.end(b, false).expect("ended");
+            assert_eq!(log.file.bytes.borrow().len(), HEADER);
+        }
+
+        #[test]
+        fn a_path_too_long_for_the_reader_is_not_written() {
+            let mut log = empty(Flaky::default());
+            log.begin(&MoveRecord { path: vec![b'x'; PATH_MAX], ..record(1) }).expect("the longest");
+            assert_eq!(log.begin(&MoveRecord { path: vec![b'x'; PATH_MAX + 1], ..record(2) }), Err(Errno::NAMETOOLONG));
+            let id = log.begin(&record(3)).expect("begun");
+            let found = replay(&log.file.bytes.borrow()[HEADER..]);
+            assert_eq!((found.open.len(), found.open.contains_key(&id), found.damaged), (2, true, None));
+        }
+    }
 }

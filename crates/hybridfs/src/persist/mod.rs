@@ -3,6 +3,8 @@
 //! Each has a magic with its version, little-endian fields of fixed width and CRC-32C; each is taken for
 //! hostile when it is read. Everything is reached by a handle on the hidden directory, never by path.
 
+#[cfg(test)]
+pub(crate) mod harm;
 mod history;
 mod identity;
 mod journal;
@@ -195,4 +197,52 @@ impl<'a> Fields<'a> {
 
 fn again(dir: &OwnedFd) -> io::Result<OwnedFd> {
     dir.try_clone()
+}
+
+#[cfg(test)]
+mod test {
+    use super::harm::Dir;
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_stays_and_leftovers_are_no_hindrance() {
+        let dir = Dir::new();
+        replace(dir.fd(), "pins", b"one").expect("written");
+        std::fs::write(dir.path("pins.new"), b"left by a crash").expect("written");
+        replace(dir.fd(), "pins", b"two").expect("written");
+        assert_eq!(dir.get("pins"), b"two");
+        std::fs::create_dir(dir.path("pins.new")).expect("in the way");
+        replace(dir.fd(), "pins", b"three").expect_err("refused");
+        assert_eq!(dir.get("pins"), b"two");
+    }
+
+    #[test]
+    fn writers_of_one_file_do_not_mix() {
+        let dir = Dir::new();
+        std::thread::scope(|scope| {
+            for byte in 0..4u8 {
+                let dir = &dir;
+                scope.spawn(move || (0..20).for_each(|_| replace(dir.fd(), "id", &[byte; 5000]).expect("written")));
+            }
+        });
+        let bytes = dir.get("id");
+        assert_eq!(bytes, [bytes[0]; 5000]);
+        assert!(!dir.path("id.new").exists());
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let dir = Dir::new();
+        rustix::fs::mknodat(dir.fd(), "id", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::Io { source: Errno::INVAL, .. })));
+        std::os::unix::fs::symlink("/etc/passwd", dir.path("pins")).expect("a link");
+        assert!(matches!(read_all(dir.fd(), "pins", 10), Err(PersistError::Io { source: Errno::LOOP, .. })));
+    }
+
+    #[test]
+    fn a_huge_file_is_read_up_to_its_limit() {
+        let dir = Dir::new();
+        std::fs::File::create(dir.path("history")).expect("made").set_len(1 << 40).expect("sparse");
+        assert_eq!(read_all(dir.fd(), "history", 1000).expect("read").map(|bytes| bytes.len()), Some(1000));
+    }
 }
