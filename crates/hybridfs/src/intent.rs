@@ -245,7 +245,12 @@ fn path(fields: &mut Fields<'_>) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod test {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
     use super::*;
+    use crate::persist::harm::{Dir, Flaky, Harm, extreme, harm, path as any_path};
 
     fn sample() -> Vec<Step> {
         vec![
@@ -272,5 +277,122 @@ mod test {
             flipped[at] ^= 0x40;
             assert!(!matches!(decode(&flipped), Ok(steps) if steps != sample() && !steps.is_empty()), "flipped {at}");
         }
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        let tiers = prop_oneof![Just(TierName::Ssd), Just(TierName::Hdd)];
+        (0..3, tiers, any_path(), any_path(), extreme(), any::<bool>()).prop_map(|(kind, tier, a, b, ino, directory)| match kind {
+            0 => Step::Rename { tier, from: a, to: b, ino },
+            1 => Step::Exchange { tier, a, b, ino },
+            _ => Step::Remove { tier, path: a, ino, directory },
+        })
+    }
+
+    /// What the next mount finds in a file.
+    fn found(dir: &Dir, bytes: &[u8]) -> std::result::Result<Left, PersistError> {
+        dir.put(FILE, bytes);
+        let probed = probe_intent(dir.fd());
+        let opened = Intents::open(&dir.owned()).map(|(_, left)| left);
+        assert_eq!(format!("{probed:?}"), format!("{opened:?}"));
+        opened
+    }
+
+    #[test]
+    fn steps_come_back_as_they_were() {
+        let dir = Dir::new();
+        proptest!(|(steps in vec(any_step(), 0..4))| {
+            prop_assert_eq!(found(&dir, &encode(&steps)).expect("read"), Ok(steps));
+        });
+    }
+
+    #[test]
+    fn a_harmed_intent_does_nothing_and_a_changed_one_is_told() {
+        let dir = Dir::new();
+        proptest!(|(steps in vec(any_step(), 1..4), harm in harm())| {
+            let bytes = encode(&steps);
+            match (found(&dir, &harm.done_to(&bytes)), &harm) {
+                (Ok(Err(_)), Harm::Flip(..) | Harm::Append(_)) => {}
+                (Ok(Ok(left)), Harm::Cut(_)) => prop_assert!(left.is_empty()),
+                (Err(PersistError::FutureVersion { .. }), Harm::Flip(at, _)) => prop_assert_eq!(at.index(bytes.len()), MAGIC.len()),
+                (other, _) => prop_assert!(false, "{other:?}"),
+            }
+        });
+    }
+
+    #[test]
+    fn any_bytes_are_no_steps() {
+        let dir = Dir::new();
+        proptest!(|(magic in any::<bool>(), bytes in vec(any::<u8>(), 0..200))| {
+            let bytes = if magic { [&MAGIC[..], &[VERSION], &bytes].concat() } else { bytes };
+            prop_assert!(!matches!(found(&dir, &bytes), Ok(Ok(steps)) if !steps.is_empty()));
+        });
+    }
+
+    #[test]
+    fn extremes_behind_a_good_checksum_do_no_harm() {
+        proptest!(|(steps in vec(any_step(), 1..4), at in any::<Index>(), with in extreme(), len in extreme(), right in any::<bool>())| {
+            let mut bytes = encode(&steps);
+            let at = HEADER + at.index(bytes.len() - HEADER);
+            for (byte, with) in bytes[at..].iter_mut().zip(with.to_le_bytes()) {
+                *byte = with;
+            }
+            if !right {
+                bytes[8..12].copy_from_slice(&(len as u32).to_le_bytes());
+            }
+            let sum = crc32c::crc32c(&bytes[HEADER..]);
+            bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+            if let Ok(found) = decode(&bytes) {
+                prop_assert!(found.len() <= 255);
+                prop_assert_eq!(decode(&encode(&found)), Ok(found));
+            }
+        });
+    }
+
+    #[test]
+    fn a_later_version_is_refused_and_left_alone() {
+        let dir = Dir::new();
+        let bytes = b"hsintnt2 of which we know nothing";
+        assert!(matches!(found(&dir, bytes), Err(PersistError::FutureVersion { found: 2, ours: 1, .. })));
+        assert_eq!(dir.get(FILE), bytes);
+    }
+
+    #[test]
+    fn an_intent_that_could_not_be_written_is_none() {
+        let plans = vec(prop_oneof![2 => Just(None), 1 => (0usize..60).prop_map(Some)], 0..6);
+        proptest!(|(plan in plans, room in prop_oneof![Just(0), 1usize..80])| {
+            let failures = plan.iter().flatten().count();
+            let mut slot = Slot { file: Flaky::default(), pending: false };
+            slot.file.plan.replace(plan);
+            slot.file.room.set(room);
+            let written = slot.write_down(&encode(&sample()));
+            let left = decode(&slot.file.bytes.borrow());
+            match written {
+                Ok(()) => prop_assert_eq!((&left, &*slot.file.durable.borrow()), (&Ok(sample()), &encode(&sample()))),
+                // With one failure the rest can be cleaned up.
+                Err(_) if failures <= 1 => prop_assert_eq!((left, slot.pending), (Ok(vec![]), false)),
+                Err(_) => {}
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_left_for_the_next_mount_is_not_written_over() {
+        let dir = Dir::new();
+        let (intents, _) = Intents::open(&dir.owned()).expect("opened");
+        intents.begin(&sample()).expect("written").done().expect("done");
+        drop(intents.begin(&sample()).expect("written"));
+        assert_eq!(intents.begin(&sample()[..1]).err(), Some(Errno::IO));
+        assert_eq!(probe_intent(dir.fd()).expect("read"), Ok(sample()));
+        intents.clear().expect("recovered");
+        intents.begin(&sample()[..1]).expect("written").done().expect("done");
+        assert_eq!(probe_intent(dir.fd()).expect("read"), Ok(vec![]));
+    }
+
+    #[test]
+    fn an_intent_too_long_for_the_reader_is_not_written() {
+        let dir = Dir::new();
+        let (intents, _) = Intents::open(&dir.owned()).expect("opened");
+        let long = Step::Remove { tier: TierName::Ssd, path: vec![b'x'; MAX_BYTES], ino: 1, directory: false };
+        assert_eq!(intents.begin(&[long]).err(), Some(Errno::NAMETOOLONG));
     }
 }

@@ -94,4 +94,30 @@ mod test {
         assert_ne!(natural(TierName::Ssd, &old), natural(TierName::Ssd, &new));
         assert_ne!(natural(TierName::Ssd, &old), natural(TierName::Hdd, &old));
     }
+
+    #[test]
+    fn any_bytes_are_read_as_a_mark_only_if_they_are_one() {
+        use proptest::prelude::*;
+
+        use crate::persist::harm::{extreme, harm};
+
+        proptest!(|(backing in extreme(), presented in extreme(), harm in harm(), bytes in proptest::collection::vec(any::<u8>(), 0..64))| {
+            let good = mark(backing, presented);
+            let number = (presented > ROOT).then_some(presented);
+            prop_assert_eq!(read_mark(&good, backing), number);
+            prop_assert_eq!(read_mark(&good, backing.wrapping_add(1)), None);
+            let bad = harm.done_to(&good);
+            // The last four bytes are not read.
+            let unread = bad.len() == MARK_LEN && bad[..24] == good[..24];
+            prop_assert_eq!(read_mark(&bad, backing), number.filter(|_| unread));
+            prop_assert_eq!(read_mark(&bytes, backing), None);
+            let mut summed = [&MAGIC[..], &bytes].concat();
+            summed.resize(20, 0);
+            let sum = crc32c::crc32c(&summed);
+            summed.extend_from_slice(&sum.to_le_bytes());
+            summed.resize(MARK_LEN, 0);
+            let own = u64::from_le_bytes(summed[4..12].try_into().expect("eight bytes"));
+            prop_assert!(read_mark(&summed, own).is_none_or(|number| number > ROOT));
+        });
+    }
 }

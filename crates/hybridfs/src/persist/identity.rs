@@ -73,6 +73,10 @@ fn parse(mut fields: Fields<'_>) -> Option<Identity> {
 
 /// Writes the identity; it is durable when this returns.
 pub fn write_identity(dir: BorrowedFd<'_>, id: &Identity) -> Result<(), PersistError> {
+    replace(dir, FILE, &encode(id))
+}
+
+fn encode(id: &Identity) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(LEN);
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -81,7 +85,7 @@ pub fn write_identity(dir: BorrowedFd<'_>, id: &Identity) -> Result<(), PersistE
     bytes.extend_from_slice(&id.created_s.to_le_bytes());
     bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
     assert_eq!(bytes.len(), LEN);
-    replace(dir, FILE, &bytes)
+    bytes
 }
 
 #[cfg(test)]
@@ -108,5 +112,67 @@ mod test {
         }
         std::fs::write(&path, &good[..20]).expect("written");
         assert!(read_identity(handle.as_fd()).is_err());
+    }
+
+    mod hostile {
+        use proptest::collection::vec;
+        use proptest::prelude::*;
+
+        use super::*;
+        use crate::persist::harm::{Dir, Harm, extreme, harm};
+
+        fn identities() -> impl Strategy<Value = Identity> {
+            (any::<[u8; 16]>(), any::<(bool, bool)>(), extreme()).prop_map(|(pair, (ssd, marks), created_s)| {
+                let tier = if ssd { TierName::Ssd } else { TierName::Hdd };
+                Identity { pair: PairId(pair), tier, created_s, marks }
+            })
+        }
+
+        #[test]
+        fn what_is_written_is_read() {
+            let dir = Dir::new();
+            proptest!(|(id in identities())| {
+                dir.put(FILE, &encode(&id));
+                prop_assert_eq!(read_identity(dir.fd()).expect("read"), Some(id));
+            });
+        }
+
+        #[test]
+        fn a_harmed_identity_is_refused() {
+            let dir = Dir::new();
+            proptest!(|(id in identities(), harm in harm())| {
+                let good = encode(&id);
+                dir.put(FILE, &harm.done_to(&good));
+                match read_identity(dir.fd()) {
+                    Err(PersistError::Damaged { .. }) => {}
+                    Err(PersistError::FutureVersion { .. }) => {
+                        prop_assert!(matches!(&harm, Harm::Flip(at, _) if (4..8).contains(&at.index(LEN))));
+                    }
+                    other => prop_assert!(false, "{other:?}"),
+                }
+            });
+        }
+
+        #[test]
+        fn any_bytes_are_no_identity() {
+            let dir = Dir::new();
+            proptest!(|(magic in any::<bool>(), bytes in vec(any::<u8>(), 0..60))| {
+                dir.put(FILE, &if magic { [&MAGIC[..], &VERSION.to_le_bytes(), &bytes].concat() } else { bytes });
+                let damaged = matches!(read_identity(dir.fd()), Err(PersistError::Damaged { .. }));
+                prop_assert!(damaged);
+            });
+        }
+
+        #[test]
+        fn any_fields_behind_a_good_checksum_are_read_or_refused() {
+            let dir = Dir::new();
+            proptest!(|(fields in vec(any::<u8>(), LEN - 12), tier in prop_oneof![0u8..3, any::<u8>()])| {
+                let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &fields].concat();
+                bytes[24] = tier;
+                bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+                dir.put(FILE, &bytes);
+                prop_assert_eq!(read_identity(dir.fd()).is_ok(), tier < 2);
+            });
+        }
     }
 }

@@ -58,19 +58,99 @@ fn parse(mut fields: Fields<'_>) -> Option<BTreeSet<Vec<u8>>> {
 
 /// Writes the pinned paths; they are durable when this returns.
 pub fn save_pins(dir: BorrowedFd<'_>, pins: &BTreeSet<Vec<u8>>) -> Result<(), PersistError> {
-    let mut body = Vec::new();
-    for pin in pins {
-        body.extend_from_slice(&(pin.len() as u32).to_le_bytes());
-        body.extend_from_slice(pin);
-    }
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
-    assert_eq!(bytes.len(), HEADER);
-    bytes.extend_from_slice(&body);
+    let bytes = encode(pins);
     if bytes.len() > BYTES_MAX {
         // It would not be read again.
         return Err(PersistError::Io { file: FILE, source: Errno::FBIG });
     }
     replace(dir, FILE, &bytes)
+}
+
+fn encode(pins: &BTreeSet<Vec<u8>>) -> Vec<u8> {
+    let mut body = Vec::new();
+    for pin in pins {
+        body.extend_from_slice(&(pin.len() as u32).to_le_bytes());
+        body.extend_from_slice(pin);
+    }
+    file(&body)
+}
+
+/// A whole file with this body.
+fn file(body: &[u8]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    assert_eq!(bytes.len(), HEADER);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::persist::harm::{Dir, Harm, extreme, harm, path};
+
+    #[test]
+    fn pins_come_back_as_they_were() {
+        let dir = Dir::new();
+        assert_eq!(load_pins(dir.fd()).expect("none yet"), (BTreeSet::new(), None));
+        proptest!(|(pins in btree_set(path(), 0..6))| {
+            dir.put(FILE, &encode(&pins));
+            probe_pins(dir.fd()).expect("good");
+            prop_assert_eq!(load_pins(dir.fd()).expect("loaded"), (pins, None));
+        });
+    }
+
+    #[test]
+    fn harmed_pins_are_put_aside_and_none() {
+        let dir = Dir::new();
+        proptest!(|(pins in btree_set(path(), 0..6), harm in harm())| {
+            let bytes = encode(&pins);
+            dir.put(FILE, &harm.done_to(&bytes));
+            prop_assert!(probe_pins(dir.fd()).is_err());
+            match load_pins(dir.fd()) {
+                Ok((left, Some(damage))) => prop_assert_eq!((left, dir.get(&damage.kept_as)), (BTreeSet::new(), harm.done_to(&bytes))),
+                Err(PersistError::FutureVersion { .. }) => {
+                    prop_assert!(matches!(&harm, Harm::Flip(at, _) if (4..8).contains(&at.index(bytes.len()))));
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+        });
+    }
+
+    #[test]
+    fn any_bytes_are_no_pins() {
+        let dir = Dir::new();
+        proptest!(|(magic in any::<bool>(), bytes in vec(any::<u8>(), 0..200))| {
+            dir.put(FILE, &if magic { [&MAGIC[..], &VERSION.to_le_bytes(), &bytes].concat() } else { bytes });
+            prop_assert!(matches!(load_pins(dir.fd()), Ok((pins, Some(_))) if pins.is_empty()));
+        });
+    }
+
+    #[test]
+    fn extremes_behind_a_good_checksum_do_no_harm() {
+        let dir = Dir::new();
+        proptest!(|(entries in vec((proptest::option::of(extreme()), vec(any::<u8>(), 0..20)), 0..6))| {
+            let mut body = Vec::new();
+            for (len, path) in &entries {
+                body.extend_from_slice(&len.map_or(path.len() as u32, |len| len as u32).to_le_bytes());
+                body.extend_from_slice(path);
+            }
+            dir.put(FILE, &file(&body));
+            let (pins, _) = load_pins(dir.fd()).expect("loaded");
+            prop_assert!(pins.iter().map(Vec::len).sum::<usize>() <= body.len() && !pins.contains(&[][..]));
+        });
+    }
+
+    #[test]
+    fn more_than_the_reader_takes_is_not_written() {
+        let dir = Dir::new();
+        save_pins(dir.fd(), &BTreeSet::from([b"a".to_vec()])).expect("saved");
+        let huge = BTreeSet::from([vec![b'x'; BYTES_MAX]]);
+        assert!(matches!(save_pins(dir.fd(), &huge), Err(PersistError::Io { source: Errno::FBIG, .. })));
+        assert_eq!(load_pins(dir.fd()).expect("loaded").0.len(), 1);
+    }
 }
