@@ -69,7 +69,8 @@ pub struct Dir {
 impl Dir {
     /// An empty one.
     pub fn new() -> Dir {
-        let temp = tempfile::tempdir().expect("a directory");
+        // In memory where there is such a place: thousands of files are flushed here.
+        let temp = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
         let handle = std::fs::File::open(temp.path()).expect("opened").into();
         Dir { temp, handle }
     }
