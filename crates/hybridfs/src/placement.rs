@@ -292,4 +292,28 @@ mod test {
         (15_000..20_000).for_each(|ino| placement.left(ino));
         assert!(placement.victim(&mut |_| Verdict::Leaves).is_some_and(|ino| ino < 15_000), "unpinned files leave again");
     }
+
+    #[test]
+    fn pins_changed_at_once_are_all_saved_and_a_failed_one_is_taken_back() {
+        let placement = Placement::new(&Config::default(), BTreeSet::new()).expect("no rules");
+        let saved = Mutex::new(BTreeSet::new());
+        std::thread::scope(|scope| {
+            for n in 0..8u8 {
+                let (placement, saved) = (&placement, &saved);
+                scope.spawn(move || {
+                    let slow = |pins: &BTreeSet<Vec<u8>>| -> Result<(), ()> {
+                        std::thread::sleep(std::time::Duration::from_millis(u64::from(n % 3)));
+                        *saved.lock() = pins.clone();
+                        Ok(())
+                    };
+                    assert_eq!(placement.change_pin(&[n], true, slow), Ok(true));
+                });
+            }
+        });
+        assert_eq!((saved.into_inner(), placement.pins().len()), (placement.pins(), 8));
+        assert_eq!(placement.change_pin(b"new", true, |_| Err("full")), Err("full"));
+        assert_eq!(placement.change_pin(&[3], false, |_| Err("full")), Err("full"));
+        assert_eq!(placement.change_pin(&[3], true, |_| Err("not asked")), Ok(false));
+        assert_eq!(placement.pins().len(), 8);
+    }
 }

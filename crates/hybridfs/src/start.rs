@@ -371,3 +371,112 @@ impl Hybrid {
         HIDDEN
     }
 }
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    struct Pair {
+        temp: tempfile::TempDir,
+    }
+
+    impl Pair {
+        fn new() -> Pair {
+            let pair = Pair { temp: tempfile::tempdir().expect("a directory") };
+            for side in ["ssd", "hdd"] {
+                std::fs::create_dir(pair.temp.path().join(side)).expect("made");
+            }
+            drop(pair.open(false).expect("a new pair"));
+            pair
+        }
+
+        fn open(&self, adopt: bool) -> std::result::Result<Hybrid, StartError> {
+            let [ssd, hdd] = ["ssd", "hdd"].map(|side| self.temp.path().join(side));
+            open(Config { ssd, hdd, adopt, ..Config::default() })
+        }
+
+        fn own(&self, side: &str, file: &str) -> PathBuf {
+            self.temp.path().join(side).join(HIDDEN).join(file)
+        }
+    }
+
+    #[test]
+    fn a_damaged_identity_is_refused_and_adopted_when_asked() {
+        let pair = Pair::new();
+        for side in ["ssd", "hdd"] {
+            let good = std::fs::read(pair.own(side, "id")).expect("an identity");
+            std::fs::write(pair.own(side, "id"), &good[..20]).expect("cut");
+            let refused = pair.open(false).expect_err("damaged");
+            assert!(refused.to_string().contains("--adopt"), "{refused}");
+            let fs = pair.open(true).expect("adopted");
+            // What moved there before has a mark, which must be looked for.
+            let tier = if side == "ssd" { TierName::Ssd } else { TierName::Hdd };
+            assert!(fs.tier(tier).marks.load(Ordering::Acquire));
+            drop(fs);
+            let again = std::fs::read(pair.own(side, "id")).expect("an identity");
+            assert_eq!(again[8..24], good[8..24], "the same pair");
+            drop(pair.open(false).expect("whole again"));
+        }
+    }
+
+    #[test]
+    fn an_identity_that_cannot_be_read_is_not_made_up() {
+        let pair = Pair::new();
+        let fs = pair.open(false).expect("opened");
+        let id = pair.own("hdd", "id");
+        let good = std::fs::read(&id).expect("an identity");
+        std::fs::remove_file(&id).expect("removed");
+        fs.note_marks(TierName::Hdd).expect_err("no identity");
+        assert!(!id.exists());
+        std::fs::write(&id, &good[..39]).expect("cut");
+        fs.note_marks(TierName::Hdd).expect_err("a damaged identity");
+        assert_eq!(std::fs::read(&id).expect("still there"), &good[..39]);
+        std::fs::write(&id, &good).expect("put back");
+        fs.note_marks(TierName::Hdd).expect("noted");
+    }
+
+    #[test]
+    fn damage_is_found_by_check_then_put_aside_and_told_by_the_mount() {
+        let pair = Pair::new();
+        let files = ["journal", "intent", "history", "pins"];
+        for file in files {
+            std::fs::write(pair.own("ssd", file), b"nothing that we ever wrote").expect("written");
+        }
+        let (ssd, hdd) = (pair.temp.path().join("ssd"), pair.temp.path().join("hdd"));
+        let found = crate::check::check_pair(&ssd, &hdd, false, &mut |_| {}).expect("checked");
+        let fs = pair.open(false).expect("opened");
+        let warnings = fs.status().warnings;
+        for file in files {
+            let path = format!(".hotshelf/{file}");
+            assert!(found.findings.iter().any(|one| one.path == path && one.kind == "damaged"), "{file}: {found:?}");
+            assert!(warnings.iter().any(|one| one.contains(&format!("{file}.damaged-1"))), "{file}: {warnings:?}");
+            let kept = std::fs::read(pair.own("ssd", &format!("{file}.damaged-1"))).expect("kept");
+            assert_eq!(kept, b"nothing that we ever wrote");
+        }
+    }
+
+    #[test]
+    fn files_of_a_later_hotshelf_are_left_alone() {
+        for (file, bytes) in
+            [("id", &b"hsid\x02\0\0\0"[..]), ("journal", b"hsjr\x02\0\0\0"), ("intent", b"hsintnt2"), ("pins", b"hspn\x02\0\0\0")]
+        {
+            let pair = Pair::new();
+            std::fs::write(pair.own("ssd", file), bytes).expect("written");
+            for adopt in [false, true] {
+                let refused = pair.open(adopt).expect_err("refused");
+                assert!(matches!(refused, StartError::Persist(PersistError::FutureVersion { found: 2, .. })), "{file}: {refused}");
+            }
+            assert_eq!(std::fs::read(pair.own("ssd", file)).expect("still there"), bytes);
+        }
+    }
+
+    #[test]
+    fn a_history_of_a_later_hotshelf_is_not_written_over() {
+        let pair = Pair::new();
+        std::fs::write(pair.own("ssd", "history"), b"hshi\x02\0\0\0").expect("written");
+        let fs = pair.open(false).expect("opened: it is only heat");
+        assert!(fs.status().warnings.iter().any(|one| one.contains("version 2")));
+        let _ = fs.save_history();
+        assert_eq!(std::fs::read(pair.own("ssd", "history")).expect("still there"), b"hshi\x02\0\0\0");
+    }
+}

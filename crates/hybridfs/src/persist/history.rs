@@ -64,6 +64,9 @@ pub fn save_history(dir: BorrowedFd<'_>, policy_name: &str, records: &mut dyn It
         count += block.len() as u64;
         put_block(&mut bytes, &block);
     }
+    if let Some(found) = read_all(dir, FILE, HEADER)?.and_then(|old| later_version(&old)) {
+        return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
+    }
     replace(dir, FILE, &bytes).map(|()| count)
 }
 
@@ -113,18 +116,24 @@ pub fn probe_history(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
 /// Reads what is good; `false` when something is not.
 fn read(dir: BorrowedFd<'_>, loaded: &mut Loaded) -> Result<bool, PersistError> {
     let Some(bytes) = read_all(dir, FILE, BYTES_MAX + 1)? else { return Ok(true) };
-    let mut fields = Fields(&bytes);
-    let magic = fields.take(MAGIC.len()) == Some(&MAGIC[..]);
-    let version = fields.u32();
-    if let Some(found) = version.filter(|found| magic && *found > VERSION) {
+    if let Some(found) = later_version(&bytes) {
         return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
     }
-    let ours = magic && version == Some(VERSION) && bytes.len() <= BYTES_MAX;
-    Ok(ours && parse(&bytes, fields, loaded).is_some())
+    Ok(bytes.len() <= BYTES_MAX && parse(&bytes, loaded).is_some())
+}
+
+fn later_version(bytes: &[u8]) -> Option<u32> {
+    let mut fields = Fields(bytes);
+    let magic = fields.take(MAGIC.len())? == MAGIC;
+    fields.u32().filter(|found| magic && *found > VERSION)
 }
 
 /// Fills `loaded` block by block; `None` at the first that is not whole.
-fn parse(bytes: &[u8], mut fields: Fields<'_>, loaded: &mut Loaded) -> Option<()> {
+fn parse(bytes: &[u8], loaded: &mut Loaded) -> Option<()> {
+    let mut fields = Fields(bytes);
+    if fields.take(MAGIC.len())? != MAGIC || fields.u32()? != VERSION {
+        return None;
+    }
     let name = fields.take(NAME)?;
     if fields.u32()? != crc32c::crc32c(&bytes[..HEADER - 4]) {
         return None;
