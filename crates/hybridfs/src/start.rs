@@ -479,4 +479,16 @@ mod test {
         let _ = fs.save_history();
         assert_eq!(std::fs::read(pair.own("ssd", "history")).expect("still there"), b"hshi\x02\0\0\0");
     }
+
+    #[test]
+    fn a_history_that_cannot_be_saved_is_answered_and_warned_of() {
+        let pair = Pair::new();
+        let fs = pair.open(false).expect("opened");
+        fs.save_history().expect("saved");
+        let old = std::fs::read(pair.own("ssd", "history")).expect("there");
+        std::fs::create_dir(pair.own("ssd", "history.new")).expect("in the way");
+        fs.save_history().expect_err("refused");
+        assert!(fs.status().warnings.iter().any(|one| one.contains("could not be saved")));
+        assert_eq!(std::fs::read(pair.own("ssd", "history")).expect("still there"), old);
+    }
 }

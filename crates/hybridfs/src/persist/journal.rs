@@ -704,6 +704,17 @@ mod test {
         }
 
         #[test]
+        fn a_log_that_never_comes_to_rest_stays_within_what_the_reader_takes() {
+            let mut log = empty(Flaky::default());
+            let id = log.begin(&record(1)).expect("begun");
+            log.len = FULL_BYTES + 1;
+            assert_eq!(log.begin(&record(2)), Err(Errno::AGAIN));
+            log.end(id, false).expect("ended");
+            log.begin(&record(2)).expect("begun anew");
+            assert!(log.file.bytes.borrow().len() < 200);
+        }
+
+        #[test]
         fn a_path_too_long_for_the_reader_is_not_written() {
             let mut log = empty(Flaky::default());
             log.begin(&MoveRecord { path: vec![b'x'; PATH_MAX], ..record(1) }).expect("the longest");
