@@ -4,16 +4,6 @@
 source "$(dirname "$0")/lib.sh"
 root_only
 
-# refused CODE WORDS COMMAND...: the command must fail with the code and say the words, on one line.
-refused() {
-    local code=$1 words=$2 got=0
-    shift 2
-    "$@" >"$SCRATCH/out" 2>&1 || got=$?
-    [[ $got == "$code" ]] || fail "exit $got, not $code: $* ($(cat "$SCRATCH/out"))"
-    grep -q -- "$words" "$SCRATCH/out" || fail "does not say '$words': $* ($(cat "$SCRATCH/out"))"
-    [[ $code == 2 || $(wc -l <"$SCRATCH/out") == 1 ]] || fail "not one line: $* ($(cat "$SCRATCH/out"))"
-}
-
 mkdir -p "$SSD" "$HDD" "$MNT" "$SCRATCH/other"
 echo data >"$HDD/file"
 hs=("$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD")

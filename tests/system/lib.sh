@@ -16,13 +16,24 @@ need() {
 
 root_only() { [[ $(id -u) == 0 ]] || skip "needs root"; }
 
-# fs_of_size NAME SIZE: an ext4 of its own on a loop device, mounted on $SCRATCH/NAME.
+# fs_of_size NAME SIZE [MKFS-ARGUMENT...]: an ext4 of its own on a loop device, mounted on $SCRATCH/NAME.
 fs_of_size() {
     local name=$1 size=$2
+    shift 2
     truncate -s "$size" "$SCRATCH/$name.img"
-    mkfs.ext4 -q "$SCRATCH/$name.img"
+    mkfs.ext4 -q "$@" "$SCRATCH/$name.img"
     mkdir -p "$SCRATCH/$name"
     mount -o loop "$SCRATCH/$name.img" "$SCRATCH/$name" || skip "loop devices cannot be mounted here"
+}
+
+# unmount_disks: what fs_of_size mounted, and whatever else is mounted below the scratch directory.
+unmount_disks() {
+    local dir
+    for dir in "$SCRATCH"/*/; do
+        if mountpoint -q "$dir"; then
+            umount "$dir"
+        fi
+    done
 }
 
 # mount_pair [FLAGS]: mounts $SSD and $HDD on $MNT.
@@ -37,6 +48,27 @@ unmount_pair() { "$HOTSHELF" unmount "$MNT"; }
 field() { "$HOTSHELF" status --json "$MNT" | sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" | head -n1; }
 
 daemon_pid() { field pid; }
+
+# refused CODE WORDS COMMAND...: the command must fail with the code and say the words, on one line.
+refused() {
+    local code=$1 words=$2 got=0
+    shift 2
+    "$@" >"$SCRATCH/out" 2>&1 || got=$?
+    [[ $got == "$code" ]] || fail "exit $got, not $code: $* ($(cat "$SCRATCH/out"))"
+    grep -q -- "$words" "$SCRATCH/out" || fail "does not say '$words': $* ($(cat "$SCRATCH/out"))"
+    [[ $code == 2 || $(wc -l <"$SCRATCH/out") == 1 ]] || fail "not one line: $* ($(cat "$SCRATCH/out"))"
+}
+
+# fails_with WORDS COMMAND...: the command must fail, and the words be in what it says.
+fails_with() {
+    local words=$1
+    shift
+    "$@" >"$SCRATCH/out" 2>&1 && fail "did not fail: $*"
+    grep -q -- "$words" "$SCRATCH/out" || fail "does not say '$words': $* ($(cat "$SCRATCH/out"))"
+}
+
+# says WORDS: the status for people has the words.
+says() { "$HOTSHELF" status "$MNT" | grep -q -- "$1"; }
 
 # wait_until SECONDS COMMAND...: polls until COMMAND succeeds.
 wait_until() {

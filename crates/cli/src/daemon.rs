@@ -25,6 +25,7 @@ pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool
         Some(rewritten) => rewritten?,
         None => given,
     };
+    let fresh = !options.hybrid.ssd.join(".hotshelf").exists();
     let mut command = Command::new(me);
     command.args(&words[1..]).arg("--ready-pipe").stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     command.stderr(log_file(args, options).map_or_else(|_| Stdio::null(), Stdio::from));
@@ -47,7 +48,20 @@ pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool
     if said.is_empty() {
         anyhow::bail!("the daemon ended ({status}) without a word: its log is {}", log_path(args, options).display());
     }
+    if fresh {
+        leave_no_trace(options);
+    }
     anyhow::bail!("{said}");
+}
+
+/// A refused mount made nothing but the log: that goes too, the directory may not be the one that was meant.
+fn leave_no_trace(options: &Options) {
+    let hidden = options.hybrid.ssd.join(".hotshelf");
+    let names: Vec<_> = std::fs::read_dir(&hidden).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+    if names == ["log"] {
+        let _ = std::fs::remove_file(hidden.join("log"));
+        let _ = std::fs::remove_dir(hidden);
+    }
 }
 
 /// Called by the daemon when the mount answers.
@@ -78,6 +92,21 @@ fn log_file(args: &MountArgs, options: &Options) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
+/// A log that cannot be written (its disk is full or broken) must not end the daemon: the line is lost.
+struct Forgiving<W>(W);
+
+impl<W: Write> Write for Forgiving<W> {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.write_all(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
 /// Sends the log where it belongs.
 pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
     let level = args.log_level.clone().or_else(|| std::env::var("HOTSHELF_LOG").ok()).unwrap_or_else(|| "info".into());
@@ -85,11 +114,13 @@ pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
         .map_err(|_| crate::Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace")))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
     let file = if args.foreground { None } else { log_file(args, options).ok() };
+    let file = file.map(|file| Mutex::new(Forgiving(file)));
+    let stderr = || Forgiving(std::io::stderr());
     let started = match (args.log_json, file) {
-        (true, Some(file)) => builder.json().with_writer(Mutex::new(file)).try_init(),
-        (false, Some(file)) => builder.with_writer(Mutex::new(file)).try_init(),
-        (true, None) => builder.json().with_writer(std::io::stderr).try_init(),
-        (false, None) => builder.with_writer(std::io::stderr).try_init(),
+        (true, Some(file)) => builder.json().with_writer(file).try_init(),
+        (false, Some(file)) => builder.with_writer(file).try_init(),
+        (true, None) => builder.json().with_writer(stderr).try_init(),
+        (false, None) => builder.with_writer(stderr).try_init(),
     };
     started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
 }

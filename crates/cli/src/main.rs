@@ -53,7 +53,14 @@ fn main() -> ExitCode {
 /// One line: what happened, to what, and what to do.
 fn fail(error: &anyhow::Error) -> ExitCode {
     let usage = error.downcast_ref::<Usage>().is_some();
-    let text = format!("{error:#}").replace('\n', " ");
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Most of our errors name their cause in their own sentence.
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    let text = text.replace('\n', " ");
     // The daemon's parent is waiting for this line.
     if std::env::args_os().any(|word| word == "--ready-pipe") {
         println!("{text}");

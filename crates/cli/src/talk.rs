@@ -39,7 +39,7 @@ fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
 }
 
 fn connect(mounted: &Mounted) -> anyhow::Result<ControlClient> {
-    ControlClient::connect(&mounted.ssd).with_context(|| {
+    ControlClient::connect(&mounted.ssd, &mounted.hdd).with_context(|| {
         format!("the daemon of {} cannot be reached (you must be the user who mounted it, or root)", mounted.mountpoint.display())
     })
 }

@@ -81,8 +81,8 @@ impl Hybrid {
             self.truncate(caller, ino, size, handle)?;
         }
         let gate = self.gate(ino).read();
-        for (_, file) in self.handles(ino)? {
-            apply(file.as_fd(), set)?;
+        for (tier, file) in self.handles(ino)? {
+            self.noted(tier, apply(file.as_fd(), set))?;
         }
         drop(gate);
         self.getattr(ino)
@@ -96,14 +96,14 @@ impl Hybrid {
         };
         match open.as_ref().and_then(|open| Some((open, open.writable_io()?))) {
             Some((open, io)) => {
-                rustix::fs::ftruncate(io.must_rw()?, size)?;
+                self.noted(io.tier, rustix::fs::ftruncate(io.must_rw()?, size))?;
                 open.note_truncated(size);
                 self.drop_set_id(caller, io.tier, io.must_rw()?.as_fd())?;
             }
             None => {
                 let (tier, file) = self.handles(ino)?.remove(0);
-                let writable = self.tier(tier).reopen(file.as_fd(), OFlags::WRONLY)?;
-                rustix::fs::ftruncate(&writable, size)?;
+                let writable = self.noted(tier, self.tier(tier).reopen(file.as_fd(), OFlags::WRONLY))?;
+                self.noted(tier, rustix::fs::ftruncate(&writable, size))?;
                 self.drop_set_id(caller, tier, writable.as_fd())?;
             }
         }
@@ -166,7 +166,7 @@ impl Hybrid {
         let _gate = self.gate(ino).read();
         for (tier, file) in self.handles(ino)? {
             let path = proc_path(file.as_fd());
-            rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags))?;
+            self.noted(tier, rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags)))?;
             if name == "system.posix_acl_access" {
                 self.drop_foreign_set_gid(caller, tier, file.as_fd())?;
             }
@@ -182,8 +182,8 @@ impl Hybrid {
             return Err(Errno::NODATA);
         }
         let _gate = self.gate(ino).read();
-        for (_, file) in self.handles(ino)? {
-            rustix::fs::removexattr(&*proc_path(file.as_fd()), name)?;
+        for (tier, file) in self.handles(ino)? {
+            self.noted(tier, rustix::fs::removexattr(&*proc_path(file.as_fd()), name))?;
         }
         self.acl_changed(ino, name);
         Ok(())

@@ -14,13 +14,27 @@ pub const CHUNK: usize = 1 << 20;
 /// Asked before every chunk: waits to keep the pace, or ends the copy by an error.
 pub type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
+/// Why a copy ended early, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// Reading.
+    Source(Errno),
+    /// Writing.
+    Target(Errno),
+    /// The pace function ended it.
+    Ended(Errno),
+}
+
+/// The outcome of a copy.
+pub type Copied<T> = std::result::Result<T, Failed>;
+
 /// Copies the data of `source` up to `size` bytes; holes stay holes. Shares blocks where both are on one
 /// file system that can (btrfs, XFS).
-pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> Result<()> {
+pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> Copied<()> {
     if rustix::fs::ioctl_ficlone(target, source).is_ok() {
-        return rustix::fs::ftruncate(target, size);
+        return rustix::fs::ftruncate(target, size).map_err(Failed::Target);
     }
-    rustix::fs::ftruncate(target, size)?;
+    rustix::fs::ftruncate(target, size).map_err(Failed::Target)?;
     let mut buffer = vec![0u8; CHUNK];
     let mut at = 0;
     let mut unsynced = 0u64;
@@ -29,13 +43,13 @@ pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mu
             Ok(start) if start < size => start,
             Ok(_) | Err(Errno::NXIO) => break,
             Err(Errno::INVAL) => at,
-            Err(error) => return Err(error),
+            Err(error) => return Err(Failed::Source(error)),
         };
         let end = rustix::fs::seek(source, SeekFrom::Hole(start)).unwrap_or(size).min(size);
         at = start;
         while at < end {
             let want = (end - at).min(CHUNK as u64) as usize;
-            pace(want as u64)?;
+            pace(want as u64).map_err(Failed::Ended)?;
             let copied = range(source, target, at, &mut buffer[..want])?;
             if copied == 0 {
                 return Ok(());
@@ -44,7 +58,7 @@ pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mu
             unsynced += copied;
             if unsynced >= 16 * CHUNK as u64 {
                 // Bounds the dirty pages of the slow disk, so that nobody else's flush waits for ours.
-                rustix::fs::fdatasync(target)?;
+                rustix::fs::fdatasync(target).map_err(Failed::Target)?;
                 forget_pages(source);
                 forget_pages(target);
                 unsynced = 0;
@@ -55,23 +69,23 @@ pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mu
 }
 
 /// Copies one range through `buffer`; answers how much there was.
-pub fn range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, at: u64, buffer: &mut [u8]) -> Result<u64> {
+pub fn range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, at: u64, buffer: &mut [u8]) -> Copied<u64> {
     let mut have = 0;
     while have < buffer.len() {
         match rustix::io::pread(source, &mut buffer[have..], at + have as u64) {
             Ok(0) => break,
             Ok(n) => have += n,
             Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(Failed::Source(error)),
         }
     }
     let mut done = 0;
     while done < have {
         match rustix::io::pwrite(target, &buffer[done..have], at + done as u64) {
-            Ok(0) => return Err(Errno::IO),
+            Ok(0) => return Err(Failed::Target(Errno::IO)),
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(Failed::Target(error)),
         }
     }
     Ok(have as u64)

@@ -40,11 +40,12 @@ impl Copying {
         let source_dir = fs.dir(place.parent)?;
         let dir = source_dir.must(from.name)?;
         let quiet = from.open_at(dir, &place.name, OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK);
-        let source = match quiet {
-            Err(Errno::PERM) => from.open_at(dir, &place.name, OFlags::RDONLY | OFlags::NONBLOCK)?,
-            other => other?,
+        let opened = match quiet {
+            Err(Errno::PERM) => from.open_at(dir, &place.name, OFlags::RDONLY | OFlags::NONBLOCK),
+            other => other,
         };
-        let before = from.stat_fd(source.as_fd())?;
+        let source = fs.noted(from.name, opened)?;
+        let before = fs.noted(from.name, from.stat_fd(source.as_fd()))?;
         if Some(before.ino) != place.on(from.name) || !before.is_file() {
             return Err(Errno::STALE);
         }
@@ -55,6 +56,9 @@ impl Copying {
     pub(crate) fn stays(&self, fs: &Hybrid, reason: Reason) -> Option<Outcome> {
         if self.before.nlink > 1 {
             return Some(Outcome::Stays("it has several hard links"));
+        }
+        if self.before.fixed {
+            return Some(Outcome::Stays("it is immutable or append-only (chattr)"));
         }
         if self.before.foreign {
             return Some(Outcome::Stays("it is on a file system mounted below the directory"));
@@ -79,17 +83,24 @@ impl Copying {
         if by_itself && fs.nodes.path(self.ino).is_some_and(|path| fs.placement.belongs_on_hdd(&path)) {
             return Some(Outcome::Stays("a rule keeps it on the HDD"));
         }
+        // Nobody has to leave for a file that cannot fit.
+        if need.saturating_add(fs.space.reserve()) > fs.space.of(TierName::Ssd).capacity {
+            return Some(Outcome::Failed(Errno::NOSPC));
+        }
         // Algorithm 1: files leave until the new one fits below the mark.
         for _ in 0..10_000 {
             let _ = fs.space.refresh(fs.tiers(), &fs.config);
             if need <= fs.space.room_below_high() && fs.space.fits_ssd(need) {
                 return None;
             }
-            let victim = fs.next_victim().filter(|victim| *victim != self.ino)?;
+            let Some(victim) = fs.next_victim().filter(|victim| *victim != self.ino) else { break };
             let outcome = fs.move_file(victim, TierName::Hdd, Reason::HighMark, &mut |_, _| {});
             fs.after(Job { ino: victim, to: TierName::Hdd, reason: Reason::HighMark }, outcome);
             if fs.mover.stopping() {
                 return Some(Outcome::Dropped);
+            }
+            if matches!(outcome, Outcome::Failed(_)) {
+                break;
             }
         }
         (!fs.space.fits_ssd(need)).then_some(Outcome::Failed(Errno::NOSPC))
@@ -125,8 +136,11 @@ impl Copying {
         done: &Arc<AtomicU64>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome> {
-        let target_dir = fs.ensure_dir(self.place.parent, self.to)?;
-        fs.note_marks(self.to)?;
+        let target_dir = fs.noted(self.to, fs.ensure_dir(self.place.parent, self.to))?;
+        if fs.tier(self.to).stat_fd(target_dir.must(self.to)?)?.foreign {
+            return Ok(Outcome::Stays("on the other side its directory is on a file system mounted there"));
+        }
+        fs.noted(self.to, fs.note_marks(self.to))?;
         self.copy_all(fs, reason, done, progress)?;
         if let Some(open) = open {
             self.catch_up(fs, open, reason)?;
@@ -134,7 +148,7 @@ impl Copying {
         let (tmp_name, file, target_ino) = self.tmp.as_ref().ok_or(Errno::STALE)?;
         if open.is_none() {
             self.dress(fs, file)?;
-            rustix::fs::fsync(file)?;
+            fs.noted(self.to, rustix::fs::fsync(file))?;
         }
         crate::crash::point("move copied");
         let record = MoveRecord {
@@ -146,7 +160,7 @@ impl Copying {
             size: self.before.size,
             mtime: self.before.mtime,
         };
-        let entry = fs.journal.begin(&record).map_err(errno)?;
+        let entry = fs.noted(TierName::Ssd, fs.journal.begin(&record).map_err(errno))?;
         crate::crash::point("move journaled");
         let step = Step { copying: self, fs, open, target_dir, tmp_name, target_ino: *target_ino, entry };
         let outcome = match self.to {
@@ -154,32 +168,53 @@ impl Copying {
             TierName::Ssd => step.promote(),
         };
         crate::crash::point("move ended");
-        if let Err(error) = fs.journal.end(entry, false) {
+        // An original that could not be removed stays in the journal: the next mount tries again.
+        if outcome != Ok(Ended::OnBothSides)
+            && let Err(error) = fs.journal.end(entry, false)
+        {
             // The move is over all the same, and its recovery changes nothing.
             tracing::warn!(%error, "the end of a move could not be journaled");
         }
-        let outcome = outcome?;
-        if outcome == Outcome::Done {
-            self.tmp = None;
-        }
-        Ok(outcome)
+        Ok(match outcome? {
+            Ended::Done | Ended::OnBothSides => {
+                self.tmp = None;
+                Outcome::Done
+            }
+            Ended::Dropped => Outcome::Dropped,
+        })
     }
 
     fn copy_all(&mut self, fs: &Hybrid, reason: Reason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let target = fs.tier(self.to);
         let name = OsString::from(fs.tmp_name(self.ino));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = fs.noted(self.to, rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR))?;
         let ino = target.stat_fd(file.as_fd())?.ino;
         let (_, file, _) = self.tmp.insert((name, file, ino));
         crate::crash::point("move temporary made");
         let total = self.before.size;
         let mut pacer = Pacer::new(fs, self.ino, reason);
-        copy::data(self.source.as_fd(), file.as_fd(), total, &mut |bytes| {
+        let copied = copy::data(self.source.as_fd(), file.as_fd(), total, &mut |bytes| {
             pacer.wait(bytes)?;
             let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
             progress(so_far.min(total), total);
             Ok(())
+        });
+        self.blame(fs, copied)
+    }
+
+    /// Notes a failed copy against the side that failed.
+    fn blame<T>(&self, fs: &Hybrid, copied: copy::Copied<T>) -> Result<T> {
+        copied.map_err(|failed| match failed {
+            copy::Failed::Source(error) => {
+                fs.note_failure(self.to.other(), error);
+                error
+            }
+            copy::Failed::Target(error) => {
+                fs.note_failure(self.to, error);
+                error
+            }
+            copy::Failed::Ended(error) => error,
         })
     }
 
@@ -193,21 +228,21 @@ impl Copying {
                 }
                 break;
             }
-            self.copy_changed(&changed, Some(&mut Pacer::new(fs, self.ino, reason)))?;
+            self.copy_changed(fs, &changed, Some(&mut Pacer::new(fs, self.ino, reason)))?;
         }
         let (_, file, _) = self.tmp.as_ref().ok_or(Errno::STALE)?;
         // The bulk is safe before the writers are stopped for the rest.
-        rustix::fs::fdatasync(file)
+        fs.noted(self.to, rustix::fs::fdatasync(file))
     }
 
-    fn copy_changed(&self, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
+    fn copy_changed(&self, fs: &Hybrid, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
         let (_, file, _) = self.tmp.as_ref().ok_or(Errno::STALE)?;
         let size = rustix::fs::fstat(&self.source)?.st_size as u64;
         if changed.all {
             rustix::fs::ftruncate(file, 0)?;
-            return copy::data(self.source.as_fd(), file.as_fd(), size, &mut |bytes| {
-                pacer.as_mut().map_or(Ok(()), |pacer| pacer.wait(bytes))
-            });
+            let copied =
+                copy::data(self.source.as_fd(), file.as_fd(), size, &mut |bytes| pacer.as_mut().map_or(Ok(()), |pacer| pacer.wait(bytes)));
+            return self.blame(fs, copied);
         }
         rustix::fs::ftruncate(file, size)?;
         let mut buffer = vec![0u8; copy::CHUNK];
@@ -218,7 +253,7 @@ impl Copying {
                 if let Some(pacer) = pacer.as_mut() {
                     pacer.wait(want as u64)?;
                 }
-                match copy::range(self.source.as_fd(), file.as_fd(), at, &mut buffer[..want])? {
+                match self.blame(fs, copy::range(self.source.as_fd(), file.as_fd(), at, &mut buffer[..want]))? {
                     0 => break,
                     copied => at += copied,
                 }
@@ -243,6 +278,15 @@ impl Copying {
     }
 }
 
+/// How the last steps ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Done,
+    /// It is on the SSD, and the HDD's original could not be removed.
+    OnBothSides,
+    Dropped,
+}
+
 /// The last steps of a move, from a complete copy on.
 struct Step<'a> {
     copying: &'a Copying,
@@ -256,30 +300,32 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    fn demote(&self) -> Result<Outcome> {
+    fn demote(&self) -> Result<Ended> {
         let (fs, copying) = (self.fs, self.copying);
         let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
         let target = self.target_dir.must(TierName::Hdd)?;
         {
             let _gate = fs.gate(copying.ino).write();
             if !self.unchanged()? {
-                return Ok(Outcome::Dropped);
+                return Ok(Ended::Dropped);
             }
-            fs.keeping_times(copying.place.parent, hdd, target, || {
+            let placed = fs.keeping_times(copying.place.parent, hdd, target, || {
                 hdd.rename(hdd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
-            })?;
+            });
+            fs.noted(TierName::Hdd, placed)?;
             let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), target_ino: self.target_ino };
             fs.mover.duplicates.lock().insert(copying.ino, duplicate);
         }
         crate::crash::point("demotion placed");
-        let synced = hdd.sync_dir(target);
+        let synced = fs.noted(TierName::Hdd, hdd.sync_dir(target));
         let _gate = fs.gate(copying.ino).write();
         let mine = fs.mover.duplicates.lock().remove(&copying.ino);
-        let Some(duplicate) = mine else { return Ok(Outcome::Dropped) };
+        let Some(duplicate) = mine else { return Ok(Ended::Dropped) };
         let committed = synced.and_then(|()| {
             self.with_writers_stopped(|| {
                 let source = copying.source_dir.must(TierName::Ssd)?;
-                fs.keeping_times(copying.place.parent, ssd, source, || ssd.unlink(source, &copying.place.name))?;
+                let gone = fs.keeping_times(copying.place.parent, ssd, source, || ssd.unlink(source, &copying.place.name));
+                fs.noted(TierName::Ssd, gone)?;
                 crate::crash::point("demotion unlinked");
                 if let Err(error) = ssd.sync_dir(source) {
                     // The name is gone, so the HDD's copy is the file now; but the name may come back after a
@@ -299,11 +345,11 @@ impl Step<'_> {
                 self.changed_sides([0, self.target_ino]);
                 // On the HDD only the kernel's interest keeps a node.
                 fs.nodes.track(copying.ino, false);
-                Ok(Outcome::Done)
+                Ok(Ended::Done)
             }
             Ok(false) => {
                 fs.remove_duplicate(&duplicate);
-                Ok(Outcome::Dropped)
+                Ok(Ended::Dropped)
             }
             Err(error) => {
                 fs.remove_duplicate(&duplicate);
@@ -312,7 +358,7 @@ impl Step<'_> {
         }
     }
 
-    fn promote(&self) -> Result<Outcome> {
+    fn promote(&self) -> Result<Ended> {
         let (fs, copying) = (self.fs, self.copying);
         let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
         let target = self.target_dir.must(TierName::Ssd)?;
@@ -320,30 +366,41 @@ impl Step<'_> {
         {
             let _gate = fs.gate(copying.ino).write();
             let committed = self.with_writers_stopped(|| {
-                fs.keeping_times(copying.place.parent, ssd, target, || {
+                let placed = fs.keeping_times(copying.place.parent, ssd, target, || {
                     ssd.rename(ssd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
-                })?;
+                });
+                fs.noted(TierName::Ssd, placed)?;
                 crate::crash::point("promotion placed");
                 // From here on the SSD's file counts; it must not be lost again once it may be written to.
-                safe = ssd.sync_dir(target);
+                safe = fs.noted(TierName::Ssd, ssd.sync_dir(target));
                 Ok(())
             })?;
             if !committed {
-                return Ok(Outcome::Dropped);
+                return Ok(Ended::Dropped);
             }
             self.changed_sides([self.target_ino, 0]);
         }
-        // A name that may not be safe is no reason to give up the copy on the HDD.
-        safe?;
-        crate::crash::point("promotion synced");
-        let source = copying.source_dir.must(TierName::Hdd)?;
-        fs.keeping_times(copying.place.parent, hdd, source, || hdd.unlink_if(source, &copying.place.name, copying.before.ino))?;
-        crate::crash::point("promotion unlinked");
-        hdd.sync_dir(source)?;
         let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
         fs.placement.arrived(copying.ino, copying.before.size, last_open, opens);
         fs.nodes.track(copying.ino, true);
-        Ok(Outcome::Done)
+        crate::crash::point("promotion synced");
+        // A name that may not be safe is no reason to give up the copy on the HDD.
+        let removed = safe.and_then(|()| {
+            let source = copying.source_dir.must(TierName::Hdd)?;
+            let name = &copying.place.name;
+            let gone = fs.keeping_times(copying.place.parent, hdd, source, || hdd.unlink_if(source, name, copying.before.ino));
+            fs.noted(TierName::Hdd, gone)?;
+            crate::crash::point("promotion unlinked");
+            fs.noted(TierName::Hdd, hdd.sync_dir(source))
+        });
+        if let Err(error) = removed {
+            let path = fs.nodes.path(copying.ino).unwrap_or_default();
+            let shown = String::from_utf8_lossy(&path).into_owned();
+            fs.warn(format!("{shown} is on the SSD now, but its original on the HDD stays: {error}; the next mount removes it"));
+            fs.note_conflict(&path);
+            return Ok(Ended::OnBothSides);
+        }
+        Ok(Ended::Done)
     }
 
     /// Whether the file is still the one that was copied, under the name it had.
@@ -369,10 +426,10 @@ impl Step<'_> {
             return Ok(false);
         }
         let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
-        self.copying.copy_changed(&changed, None)?;
+        self.copying.copy_changed(self.fs, &changed, None)?;
         let (_, file, _) = self.copying.tmp.as_ref().ok_or(Errno::STALE)?;
         self.copying.dress(self.fs, file)?;
-        rustix::fs::fsync(file)?;
+        self.fs.noted(self.copying.to, rustix::fs::fsync(file))?;
         let file = Arc::new(file.try_clone().map_err(errno)?);
         commit()?;
         io.tier = self.copying.to;

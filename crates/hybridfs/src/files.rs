@@ -101,7 +101,10 @@ impl Hybrid {
                     return Ok(Io { tier, ..io });
                 }
                 Ok(_) | Err(Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.note_failure(tier, error);
+                    return Err(error);
+                }
             }
             self.refind(ino)?;
         }
@@ -234,7 +237,9 @@ impl Hybrid {
         if io.tier == TierName::Ssd && self.space.tight() && !self.overwrites(&io, at, data.len())? {
             return Ok(Written::Full);
         }
-        match self.write_io(inode, &io, at, data, flags) {
+        let (done, outcome) = self.write_io(inode, &io, at, data, flags);
+        // What was written before the disk was full is written again with the rest.
+        match outcome.map(|()| done) {
             Ok(n) => {
                 if kill_set_id {
                     self.drop_set_id(Caller { uid: u32::MAX, ..handle.caller }, io.tier, io.must_rw()?.as_fd())?;
@@ -252,8 +257,12 @@ impl Hybrid {
         }
     }
 
-    fn write_io(&self, inode: &OpenInode, io: &Io, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<usize> {
-        let file = io.must_rw()?;
+    /// How much was written, and why no more.
+    fn write_io(&self, inode: &OpenInode, io: &Io, at: u64, data: &[u8], flags: ReadWriteFlags) -> (usize, Result<()>) {
+        let file = match io.must_rw() {
+            Ok(file) => file,
+            Err(error) => return (0, Err(error)),
+        };
         let mut done = 0;
         let outcome = loop {
             if done == data.len() {
@@ -276,11 +285,7 @@ impl Hybrid {
             inode.note_written(at, done as u64);
             self.space.wrote(io.tier, done as u64);
         }
-        match outcome {
-            // What was written before the disk was full is written again with the rest.
-            Err(error) => Err(error),
-            Ok(()) => Ok(done),
-        }
+        (done, outcome)
     }
 
     /// A write inside the file takes no new space, but for holes, which the file system will report.
@@ -292,10 +297,14 @@ impl Hybrid {
     /// Writes although the side is full: waits for files to leave the SSD, or takes this one to the HDD.
     pub fn write_waiting(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: bool) -> Result<usize> {
         for _ in 0..64 {
-            if let Err(error) = self.make_room(handle, data.len() as u64) {
-                // What is kept in reserve is for this: better than an error while there is any room.
+            if self.make_room(handle, data.len() as u64).is_err() {
+                // What is kept in reserve is for this: better than an error while there is any room. Why no
+                // room could be made is in the log; to the writer its side is full.
                 let io = handle.inode.io.read();
-                return self.write_io(&handle.inode, &io, at, data, flags).map_err(|_| error);
+                return match self.write_io(&handle.inode, &io, at, data, flags) {
+                    (0, Err(error)) => self.noted(io.tier, Err(error)),
+                    (done, _) => Ok(done),
+                };
             }
             if let Written::Done(n) = self.write(handle, at, data, flags, kill)? {
                 return Ok(n);
@@ -322,7 +331,7 @@ impl Hybrid {
                     self.space.wrote(io.tier, if takes { len } else { 0 });
                     return self.drop_set_id(handle.caller, io.tier, file.as_fd());
                 }
-                Err(error) => return Err(error),
+                Err(error) => return self.noted(io.tier, Err(error)),
             }
             drop(io);
             drop(gate);
@@ -363,6 +372,11 @@ impl Hybrid {
         let mut failed = handle.inode.failed.lock();
         if let Err(error) = synced {
             self.note_failure(io.tier, error);
+            if matches!(error, Errno::NOSPC | Errno::DQUOT) {
+                // A disk that promised more room than it has: what was taken for written is lost.
+                let path = self.tier(io.tier).path.display();
+                self.tier(io.tier).degrade(format!("{path} lost what was written ({error}): the disk below is full"));
+            }
             failed.get_or_insert(error);
         }
         failed.map_or(Ok(()), Err)
@@ -373,7 +387,7 @@ impl Hybrid {
         let dir = self.dir(ino)?;
         for tier in [TierName::Ssd, TierName::Hdd] {
             if let Some(fd) = dir.on(tier) {
-                self.tier(tier).sync_dir(fd)?;
+                self.noted(tier, self.tier(tier).sync_dir(fd))?;
             }
         }
         Ok(())

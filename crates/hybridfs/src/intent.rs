@@ -82,6 +82,8 @@ struct Slot<S> {
     file: S,
     /// What is written there is not done, and must not be written over.
     pending: bool,
+    /// Why nothing can be written at all: the side is read-only.
+    closed: Option<Errno>,
 }
 
 /// The steps a crash left, or what is wrong with the file that should hold them.
@@ -91,8 +93,18 @@ impl Intents {
     /// Opens the file, and reads what a crash left in it.
     pub fn open(hidden: &OwnedFd) -> std::result::Result<(Intents, Left), PersistError> {
         let left = probe_intent(hidden.as_fd())?;
-        let file = open_file(hidden).map_err(|source| PersistError::Io { file: FILE, source })?;
-        Ok((Intents { slot: Mutex::new(Slot { file, pending: false }) }, left))
+        let io_error = |source| PersistError::Io { file: FILE, source };
+        let (file, closed) = match open_file(hidden) {
+            // Nothing will be renamed: any descriptor stands in for the file.
+            Err(Errno::ROFS) => (hidden.try_clone().map_err(|_| io_error(Errno::ROFS))?, Some(Errno::ROFS)),
+            other => (other.map_err(io_error)?, None),
+        };
+        Ok((Intents { slot: Mutex::new(Slot { file, pending: false, closed }) }, left))
+    }
+
+    /// Keeps what is in the file for the next mount: no other intent may take its place.
+    pub fn keep(&self) {
+        self.slot.lock().pending = true;
     }
 
     /// Writes the steps down; they are durable when this returns. Others wait for this one to be done, and fail
@@ -140,17 +152,13 @@ pub fn probe_intent(hidden: BorrowedFd<'_>) -> std::result::Result<Left, Persist
 
 fn open_file(hidden: &OwnedFd) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(hidden, FILE, flags, Mode::RUSR | Mode::WUSR) {
-        // Read-only: nothing will be renamed, the handle is never written to.
-        Err(Errno::ROFS) => hidden.try_clone().map_err(|_| Errno::ROFS),
-        other => other,
-    }
+    rustix::fs::openat(hidden, FILE, flags, Mode::RUSR | Mode::WUSR)
 }
 
 impl<S: Store> Slot<S> {
     fn write_down(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.pending {
-            return Err(Errno::IO);
+        if let Some(error) = self.closed.or(self.pending.then_some(Errno::IO)) {
+            return Err(error);
         }
         self.file.set_len(0)?;
         let written = self.file.write_at(bytes, 0).and_then(|()| self.file.sync());
@@ -163,6 +171,9 @@ impl<S: Store> Slot<S> {
     }
 
     fn forget(&mut self) -> Result<()> {
+        if let Some(error) = self.closed {
+            return Err(error);
+        }
         self.pending = false;
         self.file.set_len(0)?;
         self.file.sync()
@@ -361,7 +372,7 @@ mod test {
         let plans = vec(prop_oneof![2 => Just(None), 1 => (0usize..60).prop_map(Some)], 0..6);
         proptest!(|(plan in plans, room in prop_oneof![Just(0), 1usize..80])| {
             let failures = plan.iter().flatten().count();
-            let mut slot = Slot { file: Flaky::default(), pending: false };
+            let mut slot = Slot { file: Flaky::default(), pending: false, closed: None };
             slot.file.plan.replace(plan);
             slot.file.room.set(room);
             let written = slot.write_down(&encode(&sample()));

@@ -66,7 +66,7 @@ impl Hybrid {
         let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(fd) = dir.on(tier) else { continue };
-            read_names(fd, &mut |name, kind| {
+            let read = read_names(fd, &mut |name, kind| {
                 if dir.ino == ROOT && name == HIDDEN.as_bytes() {
                     return;
                 }
@@ -76,7 +76,8 @@ impl Hybrid {
                     _ => {}
                 }
                 all.push(Entry { name: name.into(), kind, tier, both: both && kind == FileType::Directory });
-            })?;
+            });
+            self.noted(tier, read)?;
         }
         Ok(all)
     }
@@ -99,7 +100,7 @@ impl Hybrid {
     fn entry_found(&self, dir: &Dir, entry: &Entry, name: &OsStr) -> Result<Found> {
         if !entry.both
             && let Some(fd) = dir.on(entry.tier)
-            && let Some(stat) = self.tier(entry.tier).look(fd, name)?
+            && let Some(stat) = self.noted(entry.tier, self.tier(entry.tier).look(fd, name))?
         {
             let found = self.found_on(entry.tier, dir, name, stat);
             if found.kind != Kind::Directory || dir.on(entry.tier.other()).is_none() {

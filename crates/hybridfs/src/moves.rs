@@ -98,6 +98,7 @@ pub struct Mover {
     pub(crate) duplicates: Mutex<HashMap<u64, Duplicate>>,
     demoting: AtomicBool,
     unparked_s: AtomicU32,
+    stuck: Mutex<Stuck>,
     stop: AtomicBool,
     bytes_per_s: Option<u64>,
     /// Nanoseconds since `origin` until which the byte budget is used up.
@@ -123,6 +124,18 @@ struct Progress {
     done: Arc<AtomicU64>,
 }
 
+/// Demotions that fail one after the other: trying every file would only keep the disks busy.
+#[derive(Debug, Default)]
+struct Stuck {
+    failures: u32,
+    /// No demotion before.
+    until: Option<Instant>,
+    /// Bytes that were free on the HDD when a file did not fit there.
+    hdd_full_at: Option<u64>,
+    /// When that was last said.
+    said: Option<Instant>,
+}
+
 /// A copy that has its name on the HDD while the SSD's file is still the valid one.
 #[derive(Debug)]
 pub(crate) struct Duplicate {
@@ -133,6 +146,10 @@ pub(crate) struct Duplicate {
 
 /// Waiting moves beyond this many are not noted: the next touch asks again.
 const QUEUE_MAX: usize = 1 << 16;
+/// Demotions that may fail in a row before all of them wait.
+const FAILURES_MAX: u32 = 16;
+/// Bytes that must become free on a full HDD before demotions try again.
+const ROOM_STEP: u64 = 64 << 10;
 /// How long a file that could not move is left alone.
 const REST: Duration = Duration::from_secs(30);
 
@@ -147,6 +164,7 @@ impl Mover {
             duplicates: Mutex::default(),
             demoting: AtomicBool::new(false),
             unparked_s: AtomicU32::new(0),
+            stuck: Mutex::default(),
             stop: AtomicBool::new(false),
             bytes_per_s,
             busy_until_ns: AtomicU64::new(0),
@@ -277,7 +295,10 @@ impl Hybrid {
     /// Demotion begins above the high mark and ends below the low one.
     fn must_demote(&self) -> bool {
         let demoting = &self.mover.demoting;
-        if self.config.read_only {
+        if self.config.read_only || self.tiers().iter().any(|tier| tier.read_only.load(Ordering::Relaxed)) {
+            return false;
+        }
+        if self.mover.stuck.lock().until.is_some_and(|until| Instant::now() < until) {
             return false;
         }
         if self.space.above_high() || self.space.tight() {
@@ -348,9 +369,63 @@ impl Hybrid {
             }
         }
         drop(state);
-        if job.reason == Reason::HighMark && outcome == Outcome::Done {
-            let _ = self.space.refresh(self.tiers(), &self.config);
+        if job.reason == Reason::HighMark {
+            self.demotion_ended(outcome);
         }
+    }
+
+    fn demotion_ended(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Done => {
+                self.mover.stuck.lock().failures = 0;
+                let _ = self.space.refresh(self.tiers(), &self.config);
+            }
+            Outcome::Failed(_) => {
+                let mut stuck = self.mover.stuck.lock();
+                stuck.failures += 1;
+                if stuck.failures >= FAILURES_MAX {
+                    stuck.failures = 0;
+                    stuck.until = Some(Instant::now() + REST);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Demotions that found the HDD full go on as soon as it has more room; called by the watcher.
+    pub(crate) fn look_at_hdd_room(&self) {
+        let free = self.space.of(TierName::Hdd).free;
+        let mut stuck = self.mover.stuck.lock();
+        let Some(then) = stuck.hdd_full_at else { return };
+        let more_room = free > then + ROOM_STEP;
+        if !more_room && (self.space.above_high() || self.space.tight()) {
+            return;
+        }
+        *stuck = Stuck { said: stuck.said, ..Stuck::default() };
+        drop(stuck);
+        if more_room {
+            self.mover.state.lock().resting.clear();
+            self.mover.wake();
+        }
+    }
+
+    /// A sentence for `status` while files should leave the SSD and find no room.
+    pub(crate) fn hdd_is_full(&self) -> Option<String> {
+        self.mover.stuck.lock().hdd_full_at?;
+        let hdd = self.tier(TierName::Hdd).path.display();
+        Some(format!("{hdd} is full: files that should leave the SSD stay there; they go on leaving when there is room again"))
+    }
+
+    /// Notes that a file found no room on the HDD; `true` when that is worth a line in the log.
+    fn note_hdd_full(&self) -> bool {
+        let _ = self.space.refresh(self.tiers(), &self.config);
+        let mut stuck = self.mover.stuck.lock();
+        stuck.hdd_full_at = Some(self.space.of(TierName::Hdd).free);
+        let say = stuck.said.is_none_or(|said| said.elapsed() > Duration::from_secs(60));
+        if say {
+            stuck.said = Some(Instant::now());
+        }
+        say
     }
 
     /// Moves one file and waits for it. `progress` is told bytes done and in all.
@@ -385,8 +460,10 @@ impl Hybrid {
                 count(&self.counters.failed);
                 let path = self.nodes.path(ino).unwrap_or_default();
                 let path = String::from_utf8_lossy(&path).into_owned();
-                tracing::warn!(path, %to, %error, "a move failed; the file stays where it is");
-                self.note_failure(to, error);
+                let full = to == TierName::Hdd && matches!(error, Errno::NOSPC | Errno::DQUOT) && reason != Reason::Asked;
+                if !full || self.note_hdd_full() {
+                    tracing::warn!(path, %to, %error, "a move failed; the file stays where it is");
+                }
             }
             Outcome::Already | Outcome::Stays(_) => {}
         }
@@ -417,6 +494,16 @@ impl Hybrid {
         }
         if place.tier() == to {
             return Ok(Outcome::Already);
+        }
+        // A move takes the name from one side and gives it to the other: half of it would leave two files.
+        if self.tier(TierName::Ssd).is_read_only() {
+            return Ok(Outcome::Stays("the SSD's file system is read-only"));
+        }
+        if self.tier(TierName::Hdd).is_read_only() {
+            return Ok(Outcome::Stays("the HDD's file system is read-only"));
+        }
+        if matches!(reason, Reason::SecondTouch | Reason::OnOpen) && self.tier(TierName::Ssd).is_troubled() {
+            return Ok(Outcome::Stays("the SSD is degraded: nothing new goes there"));
         }
         let open = self.opens.lock().get(&ino).cloned();
         if open.as_ref().is_some_and(|open| open.held_in_place()) {

@@ -117,7 +117,7 @@ impl Hybrid {
         let mut sides = [None, None];
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(fd) = parent.on(tier) else { continue };
-            match self.tier(tier).open_dir(fd, &place.name) {
+            match self.noted(tier, self.tier(tier).open_dir(fd, &place.name)) {
                 Ok(fd) => sides[tier as usize] = Some(fd),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(error) => return Err(error),
@@ -154,7 +154,7 @@ impl Hybrid {
 
     fn find_once(&self, dir: &Dir, name: &OsStr) -> Result<Option<Found>> {
         let look = |tier: TierName| match dir.on(tier) {
-            Some(fd) => self.tier(tier).look(fd, name),
+            Some(fd) => self.noted(tier, self.tier(tier).look(fd, name)),
             None => Ok(None),
         };
         let ssd = look(TierName::Ssd)?;

@@ -103,7 +103,7 @@ impl Hybrid {
         let backing = |tier: &Tier| tier.stat_fd(tier.root.as_fd()).map(|stat| stat.ino);
         let roots = [backing(&parts.tiers[0])?, backing(&parts.tiers[1])?];
         let space = SpaceBook::default();
-        space.refresh(&parts.tiers, &parts.config)?;
+        space.refresh(&parts.tiers, &parts.config).map_err(|(_, error)| error)?;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
         // A quarter of the descriptors for directories, two each; the rest is for open files.
         let directories = (limit / 8).clamp(16, 8192) as usize;
@@ -202,9 +202,9 @@ impl Hybrid {
         format!("{ino:016x}.{}", self.tmp_names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Another handle on the SSD's hidden directory.
-    pub fn hidden_dir(&self) -> std::io::Result<OwnedFd> {
-        self.tier(TierName::Ssd).hidden.try_clone()
+    /// Another handle on a side's hidden directory.
+    pub fn hidden_dir(&self, tier: TierName) -> std::io::Result<OwnedFd> {
+        self.tier(tier).hidden.try_clone()
     }
 
     /// Who is told of changes the kernel did not ask for.
@@ -226,7 +226,7 @@ impl Hybrid {
     /// Where a new file goes.
     pub(crate) fn tier_for_new(&self, parent: u64, name: &OsStr) -> TierName {
         let ssd = self.tier(TierName::Ssd);
-        if self.space.tight() && self.space.fits_hdd(0) || ssd.degraded.lock().is_some() {
+        if self.space.tight() && self.space.fits_hdd(0) || ssd.is_troubled() {
             return TierName::Hdd;
         }
         if self.placement.has_hdd_rules()
@@ -305,13 +305,21 @@ impl Hybrid {
     /// Records what a failed call says about a side.
     pub(crate) fn note_failure(&self, tier: TierName, error: Errno) {
         let what = match error {
+            // A remount may end it; the file system's own emergency stop does not show as read-only and is for good.
+            Errno::ROFS if self.tier(tier).is_read_only() => return,
             Errno::ROFS => "is read-only",
             Errno::IO => "reports I/O errors",
+            Errno::UCLEAN | Errno::BADMSG => "has a damaged file system",
             Errno::NODEV | Errno::NXIO => "is gone",
             _ => return,
         };
         let path = self.tier(tier).path.display().to_string();
         self.tier(tier).degrade(format!("{path} {what} ({error}); files there cannot be changed or may not be read"));
+    }
+
+    /// The outcome of a call on a side, after [`Hybrid::note_failure`].
+    pub(crate) fn noted<T>(&self, tier: TierName, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.note_failure(tier, *error))
     }
 
     /// A sentence for `status`.

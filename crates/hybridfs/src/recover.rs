@@ -16,7 +16,9 @@ use crate::tier::{NAME_ONLY, Result, Tier};
 
 impl Hybrid {
     /// Finishes the rename that was under way, removes duplicates of open moves, and the temporaries.
+    /// What cannot be done stays written down for the next mount.
     pub(crate) fn recover(&self, open: &[OpenMove], steps: std::result::Result<Vec<Step>, &'static str>) {
+        let mut unfinished = false;
         match steps {
             Ok(steps) => {
                 for step in &steps {
@@ -24,6 +26,10 @@ impl Hybrid {
                     tracing::info!(?step, "finishing a rename");
                     if let Err(error) = self.redo(step) {
                         self.warn(format!("a rename that a crash cut off could not be finished: {step:?}: {error}"));
+                        if passes(error) {
+                            unfinished = true;
+                            break;
+                        }
                     }
                 }
             }
@@ -37,18 +43,22 @@ impl Hybrid {
             let _ = rustix::fs::syncfs(&tier.root);
         }
         crate::crash::point("recovery of renames done");
-        if let Err(error) = self.intents.clear() {
-            self.note_failure(TierName::Ssd, error);
+        if unfinished {
+            self.intents.keep();
+        } else {
+            let _ = self.noted(TierName::Ssd, self.intents.clear());
         }
+        let mut left = false;
         for open in open {
             crate::crash::point("recovery of a move");
             if let Err(error) = self.remove_copy(open) {
                 let path = String::from_utf8_lossy(&open.record.path).into_owned();
                 self.warn(format!("{path}: a copy left by a crash could not be removed from the HDD: {error}"));
+                left = true;
             }
         }
         crate::crash::point("recovery of moves done");
-        if let Err(error) = self.journal.clear() {
+        if !left && let Err(error) = self.journal.clear() {
             self.warn(format!(".hotshelf/journal cannot be written: {error}; files will not move"));
         }
         for tier in self.tiers() {
@@ -129,6 +139,11 @@ pub(crate) fn parent<'a>(tier: &Tier, path: &'a [u8]) -> Result<Option<(OwnedFd,
         };
     }
     Ok(Some((dir, name)))
+}
+
+/// Whether the next mount may succeed where this one failed; anything else means that the step fits no more.
+fn passes(error: Errno) -> bool {
+    matches!(error, Errno::ROFS | Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::NODEV | Errno::NXIO | Errno::UCLEAN)
 }
 
 /// Whatever is in `tmp` was never a file of the user's.

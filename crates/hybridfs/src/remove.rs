@@ -33,21 +33,33 @@ impl Hybrid {
             // The mover was faster than the gate.
             self.find(&dir, name)?
         };
-        self.keep_nameless(&dir, name, &found);
+        let kept = self.keep_nameless(&dir, name, &found);
         let fd = dir.must(found.tier)?;
-        self.changing(parent, || self.tier(found.tier).unlink(fd, name))?;
+        if let Err(error) = self.changing(parent, || self.tier(found.tier).unlink(fd, name)) {
+            self.still_named(&found, kept);
+            return self.noted(found.tier, Err(error));
+        }
         self.name_removed(&found);
         Ok(())
     }
 
     /// Keeps a handle on a file that is about to lose its name while the kernel may still ask about it.
-    pub(crate) fn keep_nameless(&self, dir: &Dir, name: &OsStr, found: &Found) {
+    /// Answers whether it is kept by this.
+    pub(crate) fn keep_nameless(&self, dir: &Dir, name: &OsStr, found: &Found) -> bool {
         if found.kind == Kind::Directory || self.opens.lock().contains_key(&found.ino) {
-            return;
+            return false;
         }
-        let Some(fd) = dir.on(found.tier) else { return };
-        if let Ok(file) = self.tier(found.tier).open_at(fd, name, NAME_ONLY) {
-            self.held.lock().insert(found.ino, (found.tier, Arc::new(file)));
+        let Some(fd) = dir.on(found.tier) else { return false };
+        match self.tier(found.tier).open_at(fd, name, NAME_ONLY) {
+            Ok(file) => self.held.lock().insert(found.ino, (found.tier, Arc::new(file))).is_none(),
+            Err(_) => false,
+        }
+    }
+
+    /// The name could not be removed: the file may move again, so no handle on this inode may stand for it.
+    pub(crate) fn still_named(&self, found: &Found, kept: bool) {
+        if kept {
+            self.held.lock().remove(&found.ino);
         }
     }
 
@@ -73,8 +85,17 @@ impl Hybrid {
         self.must_be_empty(&dir, name, &found)?;
         // The HDD's half first: what is left after a crash is an empty directory, which is where we began.
         for tier in [TierName::Hdd, TierName::Ssd] {
-            if found.backing[tier as usize] != 0 {
-                rustix::fs::unlinkat(dir.must(tier)?, name, AtFlags::REMOVEDIR)?;
+            if found.backing[tier as usize] == 0 {
+                continue;
+            }
+            let removed = dir.must(tier).and_then(|fd| rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR));
+            if let Err(error) = removed {
+                // The half that is gone must not be used any more; it is made again when it is needed.
+                self.dirs.drop_dir(found.ino);
+                if tier == TierName::Ssd {
+                    self.nodes.change(found.ino, |node| node.backing[TierName::Hdd as usize] = 0);
+                }
+                return self.noted(tier, Err(error));
             }
         }
         self.dirs.drop_dir(found.ino);

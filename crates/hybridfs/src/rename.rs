@@ -101,12 +101,13 @@ impl Hybrid {
     }
 
     fn replace(&self, from: &End<'_>, to: &End<'_>, source: &Found, target: Option<&Found>) -> Result<()> {
+        let mut kept = false;
         if let Some(target) = target {
             match (source.kind == Kind::Directory, target.kind == Kind::Directory) {
                 (true, true) => self.must_be_empty(&to.dir, to.name, target)?,
                 (true, false) => return Err(Errno::NOTDIR),
                 (false, true) => return Err(Errno::ISDIR),
-                (false, false) => self.keep_nameless(&to.dir, to.name, target),
+                (false, false) => kept = self.keep_nameless(&to.dir, to.name, target),
             }
         }
         let (from_path, to_path) = (from.path(self)?, to.path(self)?);
@@ -124,9 +125,15 @@ impl Hybrid {
                 steps.push(Step::Remove { tier, path: to_path.clone(), ino: left, directory });
             }
         }
-        self.run_steps(from, to, &steps)?;
+        let done = self.run_steps(from, to, &steps);
         if let Some(target) = target {
+            if done.is_err() {
+                self.still_named(target, kept);
+            }
+            done?;
             self.replaced(target);
+        } else {
+            done?;
         }
         self.nodes.renamed(source.ino, to.parent, to.name);
         Ok(())
@@ -175,6 +182,7 @@ impl Hybrid {
                 for done in steps[..n].iter().rev() {
                     if let Err(undo) = self.undo_step(from, to, done) {
                         tracing::error!(?done, %undo, "a rename failed half-way and could not be undone; it is finished at the next mount");
+                        // Until then no other takes its place: it is dropped without `done`.
                         return Err(error);
                     }
                 }
@@ -210,15 +218,15 @@ impl Hybrid {
             Step::Rename { tier, to: new, .. } => {
                 let forward = *new == to.path(self)?;
                 let (a, b) = if forward { (from, to) } else { (to, from) };
-                self.tier(*tier).rename(a.dir.must(*tier)?, a.name, b.dir.must(*tier)?, b.name, plain)
+                self.noted(*tier, self.tier(*tier).rename(a.dir.must(*tier)?, a.name, b.dir.must(*tier)?, b.name, plain))
             }
             Step::Exchange { tier, .. } => {
                 let flags = RenameFlags::EXCHANGE;
-                self.tier(*tier).rename(from.dir.must(*tier)?, from.name, to.dir.must(*tier)?, to.name, flags)
+                self.noted(*tier, self.tier(*tier).rename(from.dir.must(*tier)?, from.name, to.dir.must(*tier)?, to.name, flags))
             }
             Step::Remove { tier, directory, .. } => {
                 let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                rustix::fs::unlinkat(to.dir.must(*tier)?, to.name, flags)
+                self.noted(*tier, rustix::fs::unlinkat(to.dir.must(*tier)?, to.name, flags))
             }
         }
     }

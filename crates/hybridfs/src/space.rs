@@ -5,9 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::io::Errno;
+
 use crate::config::Config;
 use crate::report::TierName;
-use crate::tier::{Result, Space, Tier};
+use crate::tier::{Space, Tier};
 
 /// The latest figures of both sides and the marks in bytes.
 #[derive(Debug, Default)]
@@ -23,9 +25,16 @@ pub struct SpaceBook {
 
 impl SpaceBook {
     /// Asks the file systems.
-    pub fn refresh(&self, tiers: &[Tier; 2], config: &Config) -> Result<()> {
+    pub fn refresh(&self, tiers: &[Tier; 2], config: &Config) -> std::result::Result<(), (TierName, Errno)> {
+        let mut outcome = Ok(());
         for tier in tiers {
-            let Space { capacity, used, free } = tier.space()?;
+            let Space { capacity, used, free } = match tier.space() {
+                Ok(space) => space,
+                Err(error) => {
+                    outcome = Err((tier.name, error));
+                    continue;
+                }
+            };
             let at = tier.name as usize;
             self.capacity[at].store(capacity, Ordering::Relaxed);
             self.used[at].store(used, Ordering::Relaxed);
@@ -37,7 +46,7 @@ impl SpaceBook {
         self.reserve.store(config.reserve.of(capacity), Ordering::Relaxed);
         let max_file = config.max_file.map_or(capacity / 2, |size| size.of(capacity));
         self.max_file.store(max_file, Ordering::Relaxed);
-        Ok(())
+        outcome
     }
 
     /// Bytes written through us since the last refresh.

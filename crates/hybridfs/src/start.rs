@@ -104,16 +104,31 @@ pub enum StartError {
         /// What the kernel said.
         source: Errno,
     },
+    /// Nothing of ours is there, and nothing can be made.
+    #[error("{path} was never used by hotshelf and cannot be prepared read-only: mount it once with both directories writable")]
+    NeverUsed {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The rules or the policy.
     #[error(transparent)]
     Placement(#[from] PlacementError),
     /// One of our own files.
-    #[error(transparent)]
-    Persist(#[from] PersistError),
+    #[error("{path}/{source}")]
+    Persist {
+        /// The directory it is in.
+        path: PathBuf,
+        /// What is wrong.
+        source: PersistError,
+    },
 }
 
 fn os(path: &Path, doing: &'static str) -> impl FnOnce(Errno) -> StartError {
     move |source| StartError::Os { path: path.to_owned(), doing, source }
+}
+
+fn own(path: &Path) -> impl FnOnce(PersistError) -> StartError {
+    move |source| StartError::Persist { path: path.to_owned(), source }
 }
 
 /// The threads of an open pair; they end with it.
@@ -159,6 +174,8 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     let (ssd, hdd) = (canonical(&config.ssd)?, canonical(&config.hdd)?);
     refuse_nested(&ssd, &hdd)?;
     check_marks(&config)?;
+    must_be_ours(&ssd)?;
+    must_be_ours(&hdd)?;
     // Before anything is made in a directory that may be the mount point of a disk that is not there.
     let found = [peek(&ssd, config.adopt)?, peek(&hdd, config.adopt)?];
     let pair = which_pair([&ssd, &hdd], &found, &config)?;
@@ -166,15 +183,15 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     let lock = lock(&tiers[0])?;
     let mut warnings = Vec::new();
     identify(&tiers, pair, &found, config.adopt)?;
-    let (pins, damage) = persist::load_pins(tiers[0].hidden.as_fd())?;
+    let (pins, damage) = persist::load_pins(tiers[0].hidden.as_fd()).map_err(own(&ssd))?;
     warnings.extend(damage.map(|damage| format!("the list of pins was damaged ({}); kept as {}", damage.detail, damage.kept_as)));
     let placement = Placement::new(&config, pins)?;
     let hidden = tiers[0].hidden.try_clone().map_err(|error| os(&ssd, "opening .hotshelf again")(crate::moves::errno(error)))?;
-    let opened = Journal::open(hidden)?;
+    let opened = Journal::open(hidden).map_err(own(&ssd))?;
     warnings.extend(opened.damaged.map(|damage| {
         format!("the journal was damaged ({}); kept as {}: run `hotshelf check` after unmounting", damage.detail, damage.kept_as)
     }));
-    let (intents, steps) = Intents::open(&tiers[0].hidden)?;
+    let (intents, steps) = Intents::open(&tiers[0].hidden).map_err(own(&ssd))?;
     let parts = Parts { config, tiers, placement, journal: opened.journal, intents, lock, warnings };
     let fs = Hybrid::build(parts).map_err(os(&ssd, "looking at the directories"))?;
     if !fs.config.read_only {
@@ -214,23 +231,26 @@ fn check_marks(config: &Config) -> std::result::Result<(), StartError> {
 }
 
 fn open_tier(name: TierName, path: &Path, config: &Config) -> std::result::Result<Tier, StartError> {
+    // A side that cannot be written can still be read, if it was prepared before.
+    let tier = match Tier::open(name, path, !config.read_only) {
+        Err(Errno::ROFS) => return Err(StartError::NeverUsed { path: path.to_owned() }),
+        Err(Errno::NOENT) if config.read_only => return Err(StartError::NeverUsed { path: path.to_owned() }),
+        other => other.map_err(os(path, "making .hotshelf in it"))?,
+    };
+    if tier.is_read_only() && name == TierName::Ssd {
+        // Our own files could not be opened for writing: a remount of the file system does not end it.
+        tier.degrade(tier.read_only_sentence());
+    }
+    Ok(tier)
+}
+
+fn must_be_ours(path: &Path) -> std::result::Result<(), StartError> {
     let me = rustix::process::geteuid();
-    if !me.is_root() {
-        let stat = rustix::fs::stat(path).map_err(os(path, "looking at it"))?;
-        if stat.st_uid != me.as_raw() {
-            return Err(StartError::WrongOwner { path: path.to_owned(), owner: stat.st_uid, you: me.as_raw() });
-        }
+    let stat = rustix::fs::stat(path).map_err(os(path, "looking at it"))?;
+    if !me.is_root() && stat.st_uid != me.as_raw() {
+        return Err(StartError::WrongOwner { path: path.to_owned(), owner: stat.st_uid, you: me.as_raw() });
     }
-    match Tier::open(name, path, !config.read_only) {
-        Ok(tier) => Ok(tier),
-        Err(Errno::ROFS) => {
-            // A side that cannot be written can still be read, if it was prepared before.
-            let tier = Tier::open(name, path, false).map_err(os(path, "it is on a read-only file system and has no .hotshelf"))?;
-            tier.degrade(format!("{} is on a read-only file system; files there cannot be changed", path.display()));
-            Ok(tier)
-        }
-        Err(error) => Err(os(path, "making .hotshelf in it")(error)),
-    }
+    Ok(())
 }
 
 fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
@@ -254,7 +274,7 @@ fn peek(path: &Path, adopt: bool) -> std::result::Result<Option<Identity>, Start
     match rustix::fs::open(path.join(HIDDEN), flags, Mode::empty()) {
         Ok(hidden) => match persist::read_identity(hidden.as_fd()) {
             Err(PersistError::Damaged { .. }) if adopt => Ok(None),
-            other => Ok(other?),
+            other => other.map_err(own(path)),
         },
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(os(path, "opening its .hotshelf")(error)),
@@ -272,7 +292,7 @@ fn which_pair(paths: [&Path; 2], found: &[Option<Identity>; 2], config: &Config)
     match (&found[0], &found[1]) {
         (Some(one), Some(other)) if one.pair == other.pair || config.adopt => Ok(one.pair),
         (Some(_), Some(_)) => Err(StartError::OtherPair { ssd, hdd }),
-        // A new SSD for an old HDD is safe: the HDD's files are all there.
+        (None, Some(_)) if !config.adopt => Err(StartError::HalfMissing { path: ssd, other: hdd }),
         (None, Some(hdd)) => Ok(hdd.pair),
         (Some(_), None) if !config.adopt => Err(StartError::HalfMissing { path: hdd, other: ssd }),
         (Some(ssd), None) => Ok(ssd.pair),
@@ -286,11 +306,11 @@ fn identify(tiers: &[Tier; 2], pair: PairId, found: &[Option<Identity>; 2], adop
         let marks = identity.as_ref().map_or(adopt, |identity| identity.marks);
         tier.marks.store(marks, Ordering::Release);
         let known = identity.as_ref().is_some_and(|identity| identity.pair == pair && identity.tier == tier.name);
-        if known || tier.degraded.lock().is_some() {
+        if known || tier.is_read_only() {
             continue;
         }
         let fresh = Identity { pair, tier: tier.name, created_s: u64::from(now_s()), marks };
-        persist::write_identity(tier.hidden.as_fd(), &fresh)?;
+        persist::write_identity(tier.hidden.as_fd(), &fresh).map_err(own(&tier.path))?;
     }
     Ok(())
 }
@@ -303,9 +323,12 @@ pub(crate) fn persist_marks(tier: &Tier) -> Result<()> {
         Some(identity) => persist::write_identity(hidden, &Identity { marks: true, ..identity }),
         None => Err(PersistError::Io { file: "id", source: Errno::NOENT }),
     };
-    write().map_err(|error| {
-        tracing::error!(%error, "the identity file cannot be changed");
-        Errno::IO
+    write().map_err(|error| match error {
+        PersistError::Io { source, .. } if source != Errno::NOENT => source,
+        other => {
+            tracing::error!(error = %other, "the identity file cannot be changed");
+            Errno::IO
+        }
     })?;
     tier.marks.store(true, Ordering::Release);
     Ok(())
@@ -318,9 +341,10 @@ impl Hybrid {
         let mut saved = Instant::now();
         let mut saved_opens = self.opens_seen();
         while !self.mover.stopping() {
-            if let Err(error) = self.space.refresh(self.tiers(), &self.config) {
-                self.note_failure(TierName::Ssd, error);
+            if let Err((tier, error)) = self.space.refresh(self.tiers(), &self.config) {
+                self.note_failure(tier, error);
             }
+            self.look_at_hdd_room();
             if self.space.above_high() || self.space.tight() {
                 self.mover.wake();
             }
@@ -464,7 +488,10 @@ mod test {
             std::fs::write(pair.own("ssd", file), bytes).expect("written");
             for adopt in [false, true] {
                 let refused = pair.open(adopt).expect_err("refused");
-                assert!(matches!(refused, StartError::Persist(PersistError::FutureVersion { found: 2, .. })), "{file}: {refused}");
+                assert!(
+                    matches!(refused, StartError::Persist { source: PersistError::FutureVersion { found: 2, .. }, .. }),
+                    "{file}: {refused}"
+                );
             }
             assert_eq!(std::fs::read(pair.own("ssd", file)).expect("still there"), bytes);
         }

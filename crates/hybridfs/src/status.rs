@@ -26,6 +26,7 @@ impl Hybrid {
         if notes.conflicts_more > 0 {
             warnings.push(format!("{} more paths are on both sides: `hotshelf check` lists them all", notes.conflicts_more));
         }
+        warnings.extend(self.hdd_is_full());
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -63,7 +64,7 @@ impl Hybrid {
             used_bytes: space.used,
             free_bytes: space.free,
             files,
-            degraded: self.tier(tier).degraded.lock().clone(),
+            degraded: self.tier(tier).trouble(),
         }
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::number;
@@ -34,6 +34,8 @@ pub struct Stat {
     pub dev: u64,
     /// On another file system than the root of its tier (a nested mount).
     pub foreign: bool,
+    /// Immutable or append-only: it can neither be changed nor removed (chattr(1)).
+    pub fixed: bool,
     /// Type and permissions.
     pub mode: u32,
     /// Names.
@@ -110,8 +112,10 @@ pub struct Tier {
     pub dev: u64,
     /// Some file here may carry a mark.
     pub marks: AtomicBool,
-    /// Why it is degraded, if it is.
+    /// Why it is degraded for good, if it is.
     pub degraded: Mutex<Option<String>>,
+    /// Its file system was read-only at the last look; that may end.
+    pub read_only: AtomicBool,
 }
 
 impl Tier {
@@ -130,8 +134,17 @@ impl Tier {
         };
         let hidden = make(root.as_fd(), HIDDEN)?;
         let tmp = make(hidden.as_fd(), "tmp")?;
-        let mut tier =
-            Tier { name, path: path.to_owned(), root, hidden, tmp, dev: 0, marks: AtomicBool::new(false), degraded: Mutex::new(None) };
+        let mut tier = Tier {
+            name,
+            path: path.to_owned(),
+            root,
+            hidden,
+            tmp,
+            dev: 0,
+            marks: AtomicBool::new(false),
+            degraded: Mutex::new(None),
+            read_only: AtomicBool::new(false),
+        };
         tier.dev = tier.stat_fd(tier.root.as_fd())?.dev;
         Ok(tier)
     }
@@ -144,6 +157,7 @@ impl Tier {
             ino: st.stx_ino,
             dev,
             foreign: self.dev != 0 && dev != self.dev,
+            fixed: st.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
             mode: u32::from(st.stx_mode),
             nlink: st.stx_nlink,
             uid: st.stx_uid,
@@ -226,6 +240,7 @@ impl Tier {
     /// Space on the file system, as df(1) has it.
     pub fn space(&self) -> Result<Space> {
         let st = rustix::fs::fstatvfs(&self.root)?;
+        self.note_read_only(st.f_flag.contains(StatVfsMountFlags::RDONLY));
         let used = st.f_blocks.saturating_sub(st.f_bfree) * st.f_frsize;
         let free = st.f_bavail * st.f_frsize;
         Ok(Space { capacity: used + free, used, free })
@@ -251,6 +266,36 @@ impl Tier {
     pub fn set_mark(&self, file: BorrowedFd<'_>, backing_ino: u64, presented: u64) -> Result<()> {
         let value = number::mark(backing_ino, presented);
         rustix::fs::fsetxattr(file, number::MARK_NAME, &value, rustix::fs::XattrFlags::empty())
+    }
+
+    /// Whether its file system is mounted read-only now.
+    pub fn is_read_only(&self) -> bool {
+        if let Ok(st) = rustix::fs::fstatvfs(&self.root) {
+            self.note_read_only(st.f_flag.contains(StatVfsMountFlags::RDONLY));
+        }
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    fn note_read_only(&self, now: bool) {
+        if self.read_only.swap(now, Ordering::Relaxed) != now {
+            let state = if now { "read-only" } else { "writable again" };
+            tracing::warn!(tier = %self.name, directory = %self.path.display(), "the file system is {state}");
+        }
+    }
+
+    /// What is wrong with the tier, in a sentence.
+    pub fn trouble(&self) -> Option<String> {
+        let lasting = self.degraded.lock().clone();
+        lasting.or_else(|| self.read_only.load(Ordering::Relaxed).then(|| self.read_only_sentence()))
+    }
+
+    /// Whether new files had better go to the other side.
+    pub fn is_troubled(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed) || self.degraded.lock().is_some()
+    }
+
+    pub(crate) fn read_only_sentence(&self) -> String {
+        format!("{} is on a read-only file system; files there cannot be changed", self.path.display())
     }
 
     /// Notes that the tier misbehaves, once; the first reason stays.

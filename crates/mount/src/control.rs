@@ -1,4 +1,4 @@
-//! The control socket: `.hotshelf/control` on the SSD, JSON lines, for the mounting user and root.
+//! The control socket: `.hotshelf/control` on the SSD (on the HDD while the SSD is read-only), JSON lines, for the mounting user and root.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -185,10 +185,14 @@ pub struct ControlClient {
 }
 
 impl ControlClient {
-    /// Connects to the daemon of the pair with this SSD directory.
-    pub fn connect(ssd: &Path) -> std::io::Result<ControlClient> {
+    /// Connects to the daemon of the pair with these directories.
+    pub fn connect(ssd: &Path, hdd: &Path) -> std::io::Result<ControlClient> {
+        Self::connect_in(ssd).or_else(|error| Self::connect_in(hdd).map_err(|_| error))
+    }
+
+    fn connect_in(side: &Path) -> std::io::Result<ControlClient> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(ssd.join(".hotshelf"), flags, Mode::empty())?;
+        let dir = rustix::fs::open(side.join(".hotshelf"), flags, Mode::empty())?;
         let stream = UnixStream::connect(socket_path(&dir))?;
         Ok(ControlClient { out: stream.try_clone()?, input: BufReader::new(stream) })
     }
@@ -292,14 +296,14 @@ mod test {
     #[test]
     fn questions_are_answered_after_garbage_and_impolite_clients() {
         let (dir, server) = server();
-        let mut client = ControlClient::connect(dir.path()).expect("connected");
+        let mut client = ControlClient::connect_in(dir.path()).expect("connected");
         client.out.write_all(b"{\"ask\":\"dance\"}\n\xff\xfe\n").expect("sent");
         for _ in 0..2 {
             let mut line = String::new();
             client.input.read_line(&mut line).expect("answered");
             assert!(line.contains("\"failed\""), "{line}");
         }
-        let mut gone = ControlClient::connect(dir.path()).expect("connected");
+        let mut gone = ControlClient::connect_in(dir.path()).expect("connected");
         gone.out.write_all(b"{\"ask\":\"migrate\",\"path\":\"x\",\"to\":\"hdd\"}\n").expect("sent");
         drop(gone);
         assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(status)) if status.pid == 7));
@@ -314,17 +318,18 @@ mod test {
     #[test]
     fn a_client_too_many_is_told_so_and_a_place_becomes_free_again() {
         let (dir, _server) = server();
-        let mut clients: Vec<ControlClient> = (0..CLIENTS_MAX).map(|_| ControlClient::connect(dir.path()).expect("connected")).collect();
+        let mut clients: Vec<ControlClient> =
+            (0..CLIENTS_MAX).map(|_| ControlClient::connect(dir.path(), dir.path()).expect("connected")).collect();
         for client in &mut clients {
             assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(_))));
         }
-        let mut late = ControlClient::connect(dir.path()).expect("connected");
+        let mut late = ControlClient::connect(dir.path(), dir.path()).expect("connected");
         let answer = late.ask(&Ask::Status, &mut |_| {});
         assert!(matches!(&answer, Ok(Answer::Failed { message }) if message.contains("try again")), "{answer:?}");
         drop(clients);
         let free = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            let client = ControlClient::connect(dir.path());
+            let client = ControlClient::connect(dir.path(), dir.path());
             client.and_then(|mut client| client.ask(&Ask::Status, &mut |_| {})).is_ok_and(|answer| matches!(answer, Answer::Status(_)))
         });
         assert!(free);
@@ -334,12 +339,12 @@ mod test {
     fn a_panic_of_ours_does_not_take_a_place_for_good() {
         let (dir, _server) = server();
         for _ in 0..=CLIENTS_MAX {
-            let mut client = ControlClient::connect(dir.path()).expect("connected");
+            let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
             client.ask(&Ask::Pin { path: "panic".into() }, &mut |_| {}).expect_err("no answer");
         }
         // The last one's place may not be free yet.
         std::thread::sleep(Duration::from_millis(50));
-        let mut client = ControlClient::connect(dir.path()).expect("connected");
+        let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
         assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(_))));
     }
 
@@ -367,7 +372,7 @@ mod test {
     fn after_any_lines_the_server_answers_the_next_client() {
         let (dir, _server) = server();
         proptest::proptest!(|(bytes in lines())| {
-            let mut hostile = ControlClient::connect(dir.path()).expect("connected");
+            let mut hostile = ControlClient::connect(dir.path(), dir.path()).expect("connected");
             hostile.out.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
             hostile.out.write_all(&bytes).expect("sent");
             hostile.out.shutdown(std::net::Shutdown::Write).expect("shut");
@@ -379,7 +384,7 @@ mod test {
                 !matches!(answer, Answer::Progress { .. })
             });
             proptest::prop_assert_eq!(answered.count(), asked);
-            let mut client = ControlClient::connect(dir.path()).expect("connected");
+            let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
             let answer = client.ask(&Ask::Status, &mut |_| {});
             proptest::prop_assert!(matches!(answer, Ok(Answer::Status(status)) if status.pid == 7));
         });
@@ -388,7 +393,7 @@ mod test {
     #[test]
     fn a_line_too_long_is_refused_in_bounded_memory() {
         let (dir, _server) = server();
-        let mut client = ControlClient::connect(dir.path()).expect("connected");
+        let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
         // The server may hang up before it has read all of it.
         let _ = client.out.write_all(&vec![b' '; LINE_MAX as usize]);
         let mut line = String::new();

@@ -45,6 +45,20 @@ pub enum MountError {
         /// As given.
         path: PathBuf,
     },
+    /// Something else is mounted there; a mount over it would hide it.
+    #[error("{path} is in use: a file system of type {kind} is mounted there (`umount {path}`, or choose another directory)")]
+    Taken {
+        /// As given.
+        path: PathBuf,
+        /// Its type.
+        kind: String,
+    },
+    /// No FUSE for us.
+    #[error("/dev/fuse cannot be opened: {source}: load the module (`modprobe fuse`) or let users read and write it (chmod 666)")]
+    Device {
+        /// What was said.
+        source: std::io::Error,
+    },
     /// The kernel or fusermount3 refused.
     #[error("mounting on {path}: {source}{hint}")]
     Mount {
@@ -78,6 +92,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
     let running = hybridfs::start(options.hybrid.clone())?;
+    // fusermount3 opens it with our rights too, and says less when it may not.
+    if let Err(source) = File::options().read(true).write(true).open("/dev/fuse") {
+        running.close();
+        return Err(MountError::Device { source });
+    }
     let why_not = match options.passthrough {
         PassthroughMode::Off => Some("switched off".to_owned()),
         PassthroughMode::Auto if !may_pass_through() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
@@ -141,6 +160,10 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     let there = source::mounted().unwrap_or_default();
     if there.iter().any(|mounted| mounted.mountpoint == real) {
         return Err(MountError::InUse { path: path.to_owned() });
+    }
+    // systemd's automounter waits below the mount that it asked for.
+    if let Some(kind) = source::type_at(&real).filter(|kind| kind != "autofs") {
+        return Err(MountError::Taken { path: path.to_owned(), kind });
     }
     Ok(real)
 }
@@ -270,7 +293,9 @@ fn watch_signals(stop: Arc<dyn Fn() + Send + Sync>) -> Option<signal_hook::itera
 }
 
 fn start_control(fs: &Hybrid, asked: Arc<Asked>) -> Option<ControlServer> {
-    let started = fs.hidden_dir().and_then(|dir| ControlServer::start(dir, asked));
+    let on = |tier| fs.hidden_dir(tier).and_then(|dir| ControlServer::start(dir, asked.clone()));
+    // An SSD that cannot be written takes no socket.
+    let started = on(TierName::Ssd).or_else(|error| on(TierName::Hdd).map_err(|_| error));
     started.map_err(|error| tracing::error!(%error, "no control socket: status, why, pin and migrate do not answer")).ok()
 }
 

@@ -55,6 +55,17 @@ pub fn mounted() -> std::io::Result<Vec<Mounted>> {
     Ok(parse_mountinfo(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// The type of the file system that is mounted on exactly this directory, if one is.
+pub fn type_at(path: &Path) -> Option<String> {
+    let text = std::fs::read("/proc/self/mountinfo").ok()?;
+    let last = text.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        (unescape_octal(fields.get(4)?) == path.as_os_str().as_bytes()).then(|| fields.get(dash + 1).copied()).flatten()
+    })?;
+    Some(String::from_utf8_lossy(last).into_owned())
+}
+
 fn parse_mountinfo(text: &[u8]) -> Vec<Mounted> {
     let mut all = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {

@@ -84,6 +84,8 @@ struct Log<S> {
     open: BTreeSet<u64>,
     /// Part of a record stands behind `len`, and could not be cut off: nothing may follow it.
     torn: bool,
+    /// Why nothing can be written at all: the side is read-only.
+    closed: Option<Errno>,
 }
 
 /// What opening found.
@@ -128,18 +130,16 @@ impl Journal {
         let replay = read(dir.as_fd())?;
         let damaged = replay.damaged.map(|detail| put_aside(dir.as_fd(), FILE, detail)).transpose()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(&dir, FILE, flags, Mode::RUSR | Mode::WUSR) {
-            Err(Errno::ROFS) => again(&dir).map_err(|_| PersistError::Io { file: FILE, source: Errno::ROFS })?,
-            other => other.map_err(io_error(FILE))?,
+        let (file, closed) = match rustix::fs::openat(&dir, FILE, flags, Mode::RUSR | Mode::WUSR) {
+            // Nothing will be appended: any descriptor stands in for the file.
+            Err(Errno::ROFS) => (again(&dir).map_err(|_| PersistError::Io { file: FILE, source: Errno::ROFS })?, Some(Errno::ROFS)),
+            other => (other.map_err(io_error(FILE))?, None),
         };
         let len = replay.good.map_or(0, |good| (HEADER + good) as u64);
-        let mut log = Log { file, len, next_id: replay.next_id, open: replay.open.keys().copied().collect(), torn: false };
-        if replay.good.is_none() {
-            log.restart().map_err(io_error(FILE)).or_else(|error| match error {
-                // Read-only: nothing will be appended.
-                PersistError::Io { source: Errno::ROFS | Errno::BADF | Errno::INVAL | Errno::ISDIR, .. } => Ok(()),
-                other => Err(other),
-            })?;
+        let open = replay.open.keys().copied().collect();
+        let mut log = Log { file, len, next_id: replay.next_id, open, torn: false, closed };
+        if replay.good.is_none() && closed.is_none() {
+            log.restart().map_err(io_error(FILE))?;
         }
         let open = replay.open.into_iter().map(|(id, record)| OpenMove { id, record }).collect();
         Ok(Opened { journal: Journal { log: Mutex::new(log) }, open, damaged })
@@ -204,6 +204,9 @@ impl<S: Store> Log<S> {
 
     /// An empty log; durable when this returns.
     fn restart(&mut self) -> Result<(), Errno> {
+        if let Some(error) = self.closed {
+            return Err(error);
+        }
         if self.len < HEADER as u64 {
             self.file.set_len(0)?;
             let mut header = MAGIC.to_vec();
@@ -220,8 +223,8 @@ impl<S: Store> Log<S> {
 
     /// A record: length, CRC of position, length and body; body.
     fn append(&mut self, body: &[u8], durable: bool) -> Result<(), Errno> {
-        if self.len < HEADER as u64 {
-            return Err(Errno::ROFS);
+        if let Some(error) = self.closed {
+            return Err(error);
         }
         if self.torn {
             self.file.set_len(self.len)?;
@@ -445,7 +448,7 @@ mod test {
         }
 
         fn empty(file: Flaky) -> Log<Flaky> {
-            let mut log = Log { file, len: 0, next_id: 1, open: BTreeSet::new(), torn: false };
+            let mut log = Log { file, len: 0, next_id: 1, open: BTreeSet::new(), torn: false, closed: None };
             log.restart().expect("an empty log");
             log
         }
@@ -598,7 +601,7 @@ mod test {
                 let file = Flaky::default();
                 file.bytes.replace([&MAGIC[..], &VERSION.to_le_bytes(), &log[..good]].concat());
                 let open = found.open.keys().copied().collect();
-                let mut log = Log { file, len: (HEADER + good) as u64, next_id: found.next_id, open, torn: false };
+                let mut log = Log { file, len: (HEADER + good) as u64, next_id: found.next_id, open, torn: false, closed: None };
                 let id = log.begin(&record(1)).expect("begun");
                 let again = replay(&log.file.bytes.borrow()[HEADER..]);
                 prop_assert_eq!((again.open.len(), again.open.get(&id)), (found.open.len() + 1, Some(&record(1))));

@@ -62,7 +62,7 @@ pub struct Damage {
     pub detail: String,
 }
 
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 fn io_error(file: &'static str) -> impl Fn(Errno) -> PersistError {
     move |source| PersistError::Io { file, source }
