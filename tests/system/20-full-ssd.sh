@@ -22,6 +22,16 @@ for n in $(seq 1 30); do
 done
 (($(field demotions) > 5)) || fail "nothing was demoted"
 
+# A file begun on the SSD, closed, and then grown in one open far beyond the SSD: not stopped by a full SSD.
+rm "$MNT"/f*
+head -c 20M "$SCRATCH/source" >"$MNT/grown"
+dd if="$SCRATCH/source" of="$MNT/grown" bs=1M skip=20 seek=20 count=180 conv=notrunc status=none || fail "a grown file found the SSD full"
+cmp -n 200M "$SCRATCH/source" "$MNT/grown" || fail "grown differs"
+rm "$MNT/grown"
+for n in $(seq 1 30); do
+    head -c 8M "$SCRATCH/source" >"$MNT/f$n" || fail "file $n could not be written again"
+done
+
 # Both full: ENOSPC, nothing lost, and removing makes room again.
 cat "$SCRATCH/source" "$SCRATCH/source" >"$MNT/toomuch" 2>"$SCRATCH/err" && fail "both sides full gave no error"
 grep -q 'No space left' "$SCRATCH/err" || fail "another error: $(cat "$SCRATCH/err")"

@@ -11,7 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::attrs::Caller;
 use crate::names::Attr;
 use crate::nodes::Kind;
-use crate::open::{Handle, Io, OpenInode};
+use crate::open::{Handle, Io, OpenInode, UNKNOWN};
 use crate::pair::Hybrid;
 use crate::report::TierName;
 use crate::tier::{Result, Stat};
@@ -162,9 +162,14 @@ impl Hybrid {
             let (tier, file) = inode.any_fd();
             if let Some(stat) = stat.copied().or_else(|| self.tier(tier).stat_fd(file.as_fd()).ok()) {
                 self.resized(inode.ino, tier, &stat);
+                let began = inode.began.load(Ordering::Relaxed);
+                if began != UNKNOWN {
+                    self.nodes.with(inode.ino, |node| node.settled.store(stat.blocks <= began, Ordering::Relaxed));
+                }
             }
         }
         if last {
+            self.space.unpromise(inode.promised.load(Ordering::Relaxed));
             self.closed(inode.ino);
         }
     }
@@ -185,19 +190,32 @@ impl Hybrid {
     /// Whether the data of this open may bypass us.
     ///
     /// Reads of files on the SSD always; writes only to a file that is no newcomer while there is room
-    /// for it to grow: the kernel gives a bypassing writer ENOSPC without asking us.
+    /// for it to grow: the kernel gives a bypassing writer ENOSPC without asking us, and we cannot move the
+    /// file away under it. A file that did not grow when it was last open for writing needs room for a
+    /// quarter of its size; another, a data base that was just begun say, four times its size. What its
+    /// holes can take comes on top. The same room is not promised twice.
+    ///
+    /// Asked once for all opens of a file, by the first.
     pub fn may_bypass(&self, handle: &Handle) -> bool {
-        let (tier, file) = handle.inode.any_fd();
-        if tier != TierName::Ssd {
-            return false;
-        }
+        let inode = &handle.inode;
+        let (tier, file) = inode.any_fd();
         if !handle.write {
-            return true;
+            return tier == TierName::Ssd;
         }
         let Ok(stat) = self.tier(tier).stat_fd(file.as_fd()) else { return false };
-        let room = self.space.room_below_high();
-        let set_id = stat.mode & 0o6000 != 0;
-        !set_id && stat.size >= BYPASS_WRITE_MIN && room >= (stat.size / 4).max(self.space.reserve())
+        inode.began.store(stat.blocks, Ordering::Relaxed);
+        if tier != TierName::Ssd || stat.mode & 0o6000 != 0 || stat.size < BYPASS_WRITE_MIN {
+            return false;
+        }
+        let holes = stat.size.saturating_sub(stat.blocks * 512);
+        let quarter = (stat.size / 4).max(self.space.reserve()).saturating_add(holes);
+        let settled = self.nodes.with(inode.ino, |node| node.settled.load(Ordering::Relaxed)).unwrap_or(false);
+        let need = if settled { quarter } else { quarter.max(stat.size.saturating_mul(4)) };
+        let promised = self.space.promise(quarter, need);
+        if promised {
+            inode.promised.fetch_add(quarter, Ordering::Relaxed);
+        }
+        promised
     }
 
     /// Reads at `at` into `buffer`; less only at the end of the file. `wait: false` answers EAGAIN instead

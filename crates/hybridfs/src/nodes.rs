@@ -7,7 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -46,6 +46,8 @@ pub struct Node {
     pub last_move: (u32, u8),
     /// Mark of the data the kernel may hold in its page cache, 0: none.
     pub cache_stamp: AtomicU32,
+    /// It was open for writing and did not grow: `Hybrid::may_bypass`.
+    pub settled: AtomicBool,
     /// References the kernel holds.
     lookups: AtomicU64,
     /// Known files below it.
@@ -106,6 +108,7 @@ impl Nodes {
             tracked: true,
             last_move: (0, 0),
             cache_stamp: AtomicU32::new(0),
+            settled: AtomicBool::new(false),
             lookups: AtomicU64::new(1),
             children: AtomicU32::new(0),
         };
@@ -180,6 +183,7 @@ impl Nodes {
                     tracked: false,
                     last_move: (0, 0),
                     cache_stamp: AtomicU32::new(0),
+                    settled: AtomicBool::new(false),
                     lookups: AtomicU64::new(lookups),
                     children: AtomicU32::new(0),
                 });

@@ -62,6 +62,10 @@ pub struct OpenInode {
     pub(crate) handles: AtomicU32,
     pub(crate) writers: AtomicU32,
     pub(crate) holds: AtomicU32,
+    /// Blocks it had when its first open was for writing.
+    pub(crate) began: AtomicU64,
+    /// Room on the SSD it may take while its writers bypass us.
+    pub(crate) promised: AtomicU64,
     /// Counts changes of the data through us.
     pub(crate) changes: AtomicU64,
     pub(crate) track: Mutex<Option<Changed>>,
@@ -79,6 +83,9 @@ pub struct Changed {
 }
 
 const RANGES_MAX: usize = 4096;
+
+/// In [`OpenInode::began`]: the first open was not for writing, or made the file.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 impl Changed {
     fn add(&mut self, start: u64, end: u64) {
@@ -109,6 +116,8 @@ impl OpenInode {
             handles: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             holds: AtomicU32::new(0),
+            began: AtomicU64::new(UNKNOWN),
+            promised: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             track: Mutex::new(None),
             failed: Mutex::new(None),

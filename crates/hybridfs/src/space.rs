@@ -21,6 +21,7 @@ pub struct SpaceBook {
     low: AtomicU64,
     reserve: AtomicU64,
     max_file: AtomicU64,
+    promised: AtomicU64,
 }
 
 impl SpaceBook {
@@ -84,6 +85,18 @@ impl SpaceBook {
     /// Bytes that fit below the high mark.
     pub fn room_below_high(&self) -> u64 {
         self.high().saturating_sub(self.of(TierName::Ssd).used)
+    }
+
+    /// Promises a bypassing writer `bytes` of the room below the high mark, if `need` are left of it by the promises before.
+    pub fn promise(&self, bytes: u64, need: u64) -> bool {
+        let room = self.room_below_high();
+        let take = |promised: u64| (room.saturating_sub(promised) >= need).then_some(promised + bytes);
+        self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Takes a promise back.
+    pub fn unpromise(&self, bytes: u64) {
+        self.promised.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether `bytes` more leave the reserve untouched.
