@@ -4,11 +4,15 @@ set -euo pipefail
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/hotshelf-bench.XXXXXX")
 SSD=$SCRATCH/ssd HDD=$SCRATCH/hdd MNT=$SCRATCH/mnt
 mkdir -p "$SSD" "$HDD" "$MNT"
-loops=() cgroup=
+loops=() cgroup= throttled=
 
 clean_up() {
     cd /
     "$HOTSHELF" unmount "$MNT" 2>/dev/null || umount -l "$MNT" 2>/dev/null || true
+    if [[ -n $throttled ]]; then
+        echo "$throttled 0" >/sys/fs/cgroup/blkio/blkio.throttle.read_iops_device
+        echo "$throttled 0" >/sys/fs/cgroup/blkio/blkio.throttle.write_iops_device
+    fi
     umount "$SCRATCH"/* 2>/dev/null || true
     local loop
     for loop in "${loops[@]}"; do losetup -d "$loop" 2>/dev/null || true; done
@@ -38,6 +42,7 @@ note() {
     shift
     out="{\"bench\":\"$name\",\"at\":\"$(date -u +%FT%TZ)\",\"kernel\":\"$(uname -r)\""
     for pair in "$@"; do out+=",\"${pair%%=*}\":\"${pair#*=}\""; done
+    mkdir -p "$(dirname "${BASH_SOURCE[0]}")/results"
     echo "$out}" >>"$(dirname "${BASH_SOURCE[0]}")/results/$name.jsonl"
 }
 

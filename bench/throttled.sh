@@ -1,5 +1,7 @@
 #!/bin/bash
-# A disk of 150 reads a second under the HDD directory: what promotion gives, and what a moving file costs others.
+# A disk of 150 reads and 150 writes a second under the HDD directory: what promotion gives, what a moving file costs others,
+# PostMark, and a git checkout built with make. The kernel writes back in the name of the root group, so that one gets the same
+# limit for this one device.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need fio python3
@@ -11,8 +13,10 @@ disk hddfs 6G
 cgroup=/sys/fs/cgroup/blkio/hotshelf-bench-$$
 mkdir "$cgroup" 2>/dev/null || { cgroup=; echo "SKIP: no blkio control group here"; exit 0; }
 device=$(cat "/sys/block/$(basename "$loop")/dev")
-echo "$device 150" >"$cgroup/blkio.throttle.read_iops_device"
-echo "$device 150" >"$cgroup/blkio.throttle.write_iops_device"
+throttled=$device
+for limit in "$cgroup"/blkio.throttle.{read,write}_iops_device /sys/fs/cgroup/blkio/blkio.throttle.{read,write}_iops_device; do
+    echo "$device 150" >"$limit"
+done
 echo $$ >"$cgroup/tasks"
 SSD=$SCRATCH/ssdfs/shelf HDD=$SCRATCH/hddfs/store
 mkdir -p "$SSD" "$HDD" "$SCRATCH/hddfs/alone"
@@ -74,3 +78,47 @@ if command -v postmark >/dev/null; then
     echo "  PostMark with a final sync: HDD alone $pm_alone s, mount $pm_mount s: ratio $(ratio "$pm_alone" "$pm_mount")"
     note throttled what=postmark "alone=$pm_alone" "mount=$pm_mount"
 fi
+
+# A C project of real headers: one source file for each header of Linux that compiles alone.
+command -v git >/dev/null && command -v make >/dev/null && command -v cc >/dev/null || exit 0
+project=$SCRATCH/project
+mkdir -p "$project/src"
+cp -r /usr/include/linux "$project/"
+(
+    cd "$project"
+    for header in linux/*.h; do
+        name=$(basename "$header" .h)
+        printf '#include <%s>\nint %s_size(void) { return (int)sizeof(__u64); }\n' "$header" "${name//[^a-z0-9]/_}" >"src/$name.c"
+    done
+    find src -name '*.c' -print0 | xargs -0 -P2 -I{} sh -c 'cc -fsyntax-only -include linux/types.h -I. {} 2>/dev/null || rm {}'
+    printf 'all: $(patsubst src/%%.c,obj/%%.o,$(wildcard src/*.c))\n' >Makefile
+    printf 'obj/%%.o: src/%%.c\n\t@mkdir -p obj; $(CC) -w -c -O2 -include linux/types.h -I. -o $@ $<\n' >>Makefile
+    git -c init.defaultBranch=main init -q
+    git add -A
+    git -c user.name=bench -c user.email=bench@example.org commit -qm all
+)
+# Empties the caches of these file systems alone.
+mount_again() {
+    "$HOTSHELF" unmount "$MNT"
+    for name in ssdfs hddfs; do umount "$SCRATCH/$name"; done
+    for n in 0 1; do mount "${loops[n]}" "$SCRATCH/$([[ $n == 0 ]] && echo ssdfs || echo hddfs)"; done
+    "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT"
+}
+checkout=() build=()
+for who in mount alone; do
+    dir=$([[ $who == mount ]] && echo "$MNT/build" || echo "$SCRATCH/hddfs/build")
+    begin=$(now)
+    git clone -q "$project" "$dir"
+    sync -f "$([[ $who == mount ]] && echo "$SSD" || echo "$HDD")"
+    checkout+=("$(awk "BEGIN { print $(now) - $begin }")")
+    mount_again
+    begin=$(now)
+    make -s -j2 -C "$dir"
+    sync -f "$([[ $who == mount ]] && echo "$SSD" || echo "$HDD")"
+    build+=("$(awk "BEGIN { print $(now) - $begin }")")
+done
+objects=$(find "$MNT/build/obj" -name '*.o' | wc -l)
+echo "  git checkout of $(git -C "$project" ls-files | wc -l) files: HDD alone ${checkout[1]} s, mount ${checkout[0]} s:" \
+    "ratio $(ratio "${checkout[1]}" "${checkout[0]}"); build of $objects objects, caches cold: HDD alone ${build[1]} s," \
+    "mount ${build[0]} s: ratio $(ratio "${build[1]}" "${build[0]}")"
+note throttled what=build "checkout_alone=${checkout[1]}" "checkout_mount=${checkout[0]}" "build_alone=${build[1]}" "build_mount=${build[0]}"
