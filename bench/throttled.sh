@@ -65,19 +65,29 @@ echo "  p99 of 4 KiB reads of another SSD file: quiet $quiet us, while ${move_mi
 note throttled what=p99 "quiet=$quiet" "disturbed=$disturbed"
 wait $mover || true
 
-if command -v postmark >/dev/null; then
+# PostMark, once in the page cache, and once with both file systems mounted sync: every change is written before it returns.
+for way in cached sync; do
+    command -v postmark >/dev/null || break
+    size='set number 3000\nset transactions 6000'
+    if [[ $way == sync ]]; then
+        size='set number 100\nset transactions 200\nset read 32768\nset write 32768'
+        mount -o remount,sync "$SCRATCH/ssdfs"
+        mount -o remount,sync "$SCRATCH/hddfs"
+    fi
     for who in mount alone; do
         dir=$([[ $who == mount ]] && echo "$MNT/pm" || echo "$SCRATCH/hddfs/pm")
         mkdir -p "$dir"
         begin=$(now)
-        printf 'set location %s\nset number 3000\nset transactions 6000\nset size 500 20000\nset buffering false\nrun\nquit\n' "$dir" |
+        printf "set location %s\n$size\nset size 500 20000\nset buffering false\nrun\nquit\n" "$dir" |
             postmark >/dev/null
         sync -f "$([[ $who == mount ]] && echo "$SSD" || echo "$HDD")"
         declare "pm_$who=$(awk "BEGIN { print $(now) - $begin }")"
     done
-    echo "  PostMark with a final sync: HDD alone $pm_alone s, mount $pm_mount s: ratio $(ratio "$pm_alone" "$pm_mount")"
-    note throttled what=postmark "alone=$pm_alone" "mount=$pm_mount"
-fi
+    mount -o remount,async "$SCRATCH/ssdfs"
+    mount -o remount,async "$SCRATCH/hddfs"
+    echo "  PostMark, $way, with a final sync: HDD alone $pm_alone s, mount $pm_mount s: ratio $(ratio "$pm_alone" "$pm_mount")"
+    note throttled what=postmark "way=$way" "alone=$pm_alone" "mount=$pm_mount"
+done
 
 # A C project of real headers: one source file for each header of Linux that compiles alone.
 command -v git >/dev/null && command -v make >/dev/null && command -v cc >/dev/null || exit 0
@@ -121,4 +131,7 @@ objects=$(find "$MNT/build/obj" -name '*.o' | wc -l)
 echo "  git checkout of $(git -C "$project" ls-files | wc -l) files: HDD alone ${checkout[1]} s, mount ${checkout[0]} s:" \
     "ratio $(ratio "${checkout[1]}" "${checkout[0]}"); build of $objects objects, caches cold: HDD alone ${build[1]} s," \
     "mount ${build[0]} s: ratio $(ratio "${build[1]}" "${build[0]}")"
-note throttled what=build "checkout_alone=${checkout[1]}" "checkout_mount=${checkout[0]}" "build_alone=${build[1]}" "build_mount=${build[0]}"
+both() { awk "BEGIN { print $1 + $2 }"; }
+echo "  checkout and build together: ratio $(ratio "$(both "${checkout[1]}" "${build[1]}")" "$(both "${checkout[0]}" "${build[0]}")")"
+note throttled what=build "checkout_alone=${checkout[1]}" "checkout_mount=${checkout[0]}" \
+    "build_alone=${build[1]}" "build_mount=${build[0]}"

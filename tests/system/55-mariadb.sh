@@ -59,7 +59,8 @@ rows() {
 # The same question to sqlite3, all numbers whole: prices in cents, discount and tax in hundredths.
 expected() {
     cut -d'|' -f5-11 "$SCRATCH"/rows.* | tr -d . >"$SCRATCH/q1"
-    sqlite3 :memory: 'CREATE TABLE l(q INTEGER, p INTEGER, d INTEGER, t INTEGER, rf, ls, shipped)' ".import $SCRATCH/q1 l" "WITH s AS (SELECT rf, ls, sum(q) AS q, sum(p) AS p, sum(p * (100 - d)) AS dp,
+    sqlite3 :memory: 'CREATE TABLE l(q INTEGER, p INTEGER, d INTEGER, t INTEGER, rf, ls, shipped)' ".import $SCRATCH/q1 l" \
+        "WITH s AS (SELECT rf, ls, sum(q) AS q, sum(p) AS p, sum(p * (100 - d)) AS dp,
             sum(p * (100 - d) * (100 + t)) AS c, sum(d) AS d, count(*) AS n FROM l WHERE shipped <= '1998-09-02' GROUP BY rf, ls)
         SELECT rf, ls, printf('%d.00', q), printf('%d.%02d', p / 100, p % 100), printf('%d.%04d', dp / 10000, dp % 10000),
             printf('%d.%06d', c / 1000000, c % 1000000), printf('%d.%06d', aq / 1000000, aq % 1000000),
@@ -138,7 +139,7 @@ whole_story() {
     right_answer "while files move"
     stop_moving
     echo "  $(($(stat -c %s "$TABLE") >> 20)) MiB in lineitem.ibd, on the $(tier "$TABLE"); SSD $ssd_mib MiB;" \
-        "$(field promotions) promotions, $(field demotions) demotions, $(field manual_moves) moves by hand"
+        "$(field promotions) promotions, $(field demotions) demotions"
     on "$TABLE" hdd || fail "a table larger than the SSD is not on the HDD"
     sound "after the load"
 
