@@ -13,14 +13,19 @@ clean_up() {
         echo "$throttled 0" >/sys/fs/cgroup/blkio/blkio.throttle.read_iops_device
         echo "$throttled 0" >/sys/fs/cgroup/blkio/blkio.throttle.write_iops_device
     fi
-    umount "$SCRATCH"/* 2>/dev/null || true
+    local try
+    for try in 1 2 3 4 5 6 7 8 9 10; do # a process that is just ending may hold one
+        umount "$SCRATCH"/* 2>/dev/null || true
+        grep -qF " $SCRATCH/" /proc/mounts || break
+        sleep "0.$try"
+    done
     local loop
     for loop in "${loops[@]}"; do losetup -d "$loop" 2>/dev/null || true; done
     if [[ -n $cgroup ]]; then
         echo $$ >"$(dirname "$cgroup")/tasks" 2>/dev/null || true
         rmdir "$cgroup" 2>/dev/null || true
     fi
-    rm -rf "$SCRATCH"
+    rm -rf --one-file-system "$SCRATCH"
 }
 trap clean_up EXIT
 
