@@ -1,6 +1,7 @@
 # Shared by the benches; sourced, never run.
 # shellcheck shell=bash
 set -euo pipefail
+HOTSHELF=${HOTSHELF:-$(realpath "$(dirname "${BASH_SOURCE[0]}")/../target/release/hotshelf")}
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/hotshelf-bench.XXXXXX")
 SSD=$SCRATCH/ssd HDD=$SCRATCH/hdd MNT=$SCRATCH/mnt
 mkdir -p "$SSD" "$HDD" "$MNT"

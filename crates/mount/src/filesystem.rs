@@ -8,9 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use hybridfs::{Attr, Caller, Hybrid, Make, Outcome, Reason, SetAttr, SetTime, Written};
 use rustix::fs::FileType as Kind;
@@ -40,6 +41,8 @@ pub(crate) struct Inner {
     pub modes: Modes,
     pub lanes: Lanes,
     pub ttl: Duration,
+    /// The kernel checks permissions by mode and ACL.
+    pub checked: bool,
     pub notifier: OnceLock<Notifier>,
 }
 
@@ -129,6 +132,15 @@ fn sync_flags(flags: OpenFlags) -> ReadWriteFlags {
 }
 
 impl Front {
+    /// access(2) and chdir(2) of root, when the kernel leaves them to us: all but executing what nobody may execute.
+    fn root_may(&self, ino: u64, mask: AccessFlags) -> Result<(), Errno> {
+        if !mask.contains(AccessFlags::X_OK) {
+            return Ok(());
+        }
+        let stat = self.inner.fs.getattr(ino)?.stat;
+        if stat.is_file() && stat.mode & 0o111 == 0 { Err(Errno::ACCESS) } else { Ok(()) }
+    }
+
     /// How long the kernel may believe attributes: not while data changes without us.
     fn attr_ttl(&self, attr: &Attr) -> Duration {
         if attr.unsettled && self.inner.modes.bypasses(attr.ino) { Duration::ZERO } else { self.inner.ttl }
@@ -210,7 +222,9 @@ impl Front {
 impl Filesystem for Front {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let mut want = |flags: InitFlags| config.add_capabilities(flags).is_ok();
-        want(InitFlags::FUSE_POSIX_ACL);
+        if self.inner.checked {
+            want(InitFlags::FUSE_POSIX_ACL);
+        }
         want(InitFlags::FUSE_DONT_MASK);
         want(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
         want(InitFlags::FUSE_DO_READDIRPLUS);
@@ -560,6 +574,10 @@ impl Filesystem for Front {
             }
             Err(error) => reply.error(to_fuse(error)),
         }
+    }
+
+    fn access(&self, _req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        Self::empty(reply, self.root_may(ino.0, mask));
     }
 
     fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {

@@ -46,6 +46,12 @@ pub struct MountFlags {
 }
 
 impl Options {
+    /// Whether the kernel checks modes and ACLs. Not when nobody but root may enter, for whom all is permitted: the check
+    /// would cost a request for the directory's attributes at each change of its names.
+    pub fn kernel_checks_permissions(&self) -> bool {
+        self.allow_other || !rustix::process::geteuid().is_root()
+    }
+
     /// The defaults for a pair and a place.
     pub fn new(hybrid: hybridfs::Config, mountpoint: PathBuf) -> Self {
         Options {

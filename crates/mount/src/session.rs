@@ -108,6 +108,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         modes: Modes::new(why_not),
         lanes: Lanes::default(),
         ttl: Duration::from_secs(options.cache_ttl_s),
+        checked: options.kernel_checks_permissions(),
         notifier: OnceLock::new(),
     });
     let front = Front { inner: inner.clone() };
@@ -189,7 +190,10 @@ fn mount_directly(device: &File, options: &Options, mountpoint: &Path, source_na
     use rustix::mount::MountFlags as Flags;
     let root = rustix::fs::stat(mountpoint)?.st_mode & 0o170_000;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let mut data = format!("fd={},rootmode={root:o},user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    let mut data = format!("fd={},rootmode={root:o},user_id={uid},group_id={gid}", device.as_raw_fd());
+    if options.kernel_checks_permissions() {
+        data.push_str(",default_permissions");
+    }
     if options.allow_other {
         data.push_str(",allow_other");
     }
@@ -216,11 +220,13 @@ fn fuse_config(options: &Options, fsname: &str) -> Config {
     config.mount_options = vec![
         MountOption::FSName(fsname.to_owned()),
         MountOption::Subtype("hotshelf".into()),
-        MountOption::DefaultPermissions,
         choose(flags.suid, MountOption::Suid, MountOption::NoSuid),
         choose(flags.dev, MountOption::Dev, MountOption::NoDev),
         choose(options.hybrid.read_only, MountOption::RO, MountOption::RW),
     ];
+    if options.kernel_checks_permissions() {
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
     if flags.noexec {
         config.mount_options.push(MountOption::NoExec);
     }
