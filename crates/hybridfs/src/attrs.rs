@@ -130,11 +130,28 @@ impl Hybrid {
         if number::is_ours(name.as_bytes()) {
             return Err(Errno::NODATA);
         }
+        if asked_all_the_time(name) && self.is_bare(ino) {
+            return Err(Errno::NODATA);
+        }
         if let Some(value) = self.by_name(ino, |path| crate::copy::value_at(path, name.as_bytes())) {
             return value;
         }
         let (_, file) = self.primary_handle(ino)?;
         crate::copy::value(&proc_path(file.as_fd()), name.as_bytes())
+    }
+
+    /// Whether a regular file has no extended attributes at all: one look answers for all the names.
+    fn is_bare(&self, ino: u64) -> bool {
+        let Some(before) = self.nodes.bare(ino) else { return false };
+        if before.is_sure() {
+            return true;
+        }
+        let ours_only = |names: &[u8]| names.split_inclusive(|byte| *byte == 0).all(number::is_ours);
+        let bare = matches!(self.by_name(ino, crate::copy::list_at), Some(Ok(names)) if ours_only(&names));
+        if bare {
+            self.nodes.seen_bare(ino, before);
+        }
+        bare
     }
 
     /// Asks by directory and name, the cheap way; `None` when that is not sure to be the file.
@@ -190,6 +207,7 @@ impl Hybrid {
     }
 
     fn acl_changed(&self, ino: u64, name: &OsStr) {
+        self.nodes.attributes_changed(ino);
         if name == "system.posix_acl_default" {
             self.dirs.drop_dir(ino);
         }
@@ -217,6 +235,11 @@ impl Hybrid {
         let target = rustix::fs::readlinkat(&*file, c"", Vec::with_capacity(256))?;
         Ok(target.into_bytes())
     }
+}
+
+/// The kernel asks for these at each first write, ls(1) and cp(1) for each file. File systems list them.
+fn asked_all_the_time(name: &OsStr) -> bool {
+    matches!(name.as_bytes(), b"security.capability" | b"security.selinux" | b"system.posix_acl_access")
 }
 
 /// The permission bits after an unprivileged write.

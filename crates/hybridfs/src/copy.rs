@@ -162,6 +162,11 @@ pub fn value_at(path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
     grown(|buffer| rustix::fs::lgetxattr(path, name, buffer))
 }
 
+/// The names of the extended attributes of whatever a path names, each ended by a zero byte.
+pub fn list_at(path: &[u8]) -> Result<Vec<u8>> {
+    grown(|buffer| rustix::fs::llistxattr(path, buffer))
+}
+
 /// Calls with bigger buffers until the answer fits (64 KiB is the kernel's limit).
 fn grown(mut call: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     for size in [512, 1 << 16] {

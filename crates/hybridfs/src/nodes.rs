@@ -16,6 +16,17 @@ use parking_lot::RwLock;
 use crate::number::ROOT;
 use crate::report::TierName;
 
+/// What was known of a file's extended attributes at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Bare(u32);
+
+impl Bare {
+    /// It has none.
+    pub fn is_sure(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
 /// Where a file was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -48,6 +59,8 @@ pub struct Node {
     pub cache_stamp: AtomicU32,
     /// It was open for writing and did not grow: `Hybrid::may_bypass`.
     pub settled: AtomicBool,
+    /// Lowest bit: it has none of the attributes programs ask for all the time. The rest counts changes of attributes.
+    bare: AtomicU32,
     /// References the kernel holds.
     lookups: AtomicU64,
     /// Known files below it.
@@ -109,6 +122,7 @@ impl Nodes {
             last_move: (0, 0),
             cache_stamp: AtomicU32::new(0),
             settled: AtomicBool::new(false),
+            bare: AtomicU32::new(0),
             lookups: AtomicU64::new(1),
             children: AtomicU32::new(0),
         };
@@ -136,6 +150,21 @@ impl Nodes {
     /// Looks at a node under the table's lock.
     pub fn with<T>(&self, ino: u64, look: impl FnOnce(&Node) -> T) -> Option<T> {
         self.map.read().get(&ino).map(look)
+    }
+
+    /// What is known of a file's attributes: see [`Bare`].
+    pub fn bare(&self, ino: u64) -> Option<Bare> {
+        self.with(ino, |node| Bare(node.bare.load(Ordering::Acquire)))
+    }
+
+    /// Notes that a file was seen without attributes, unless they were changed since `before` was taken.
+    pub fn seen_bare(&self, ino: u64, before: Bare) {
+        let _ = self.with(ino, |node| node.bare.compare_exchange(before.0, before.0 | 1, Ordering::AcqRel, Ordering::Relaxed));
+    }
+
+    /// Notes that a file's attributes were changed; after the change.
+    pub fn attributes_changed(&self, ino: u64) {
+        let _ = self.with(ino, |node| node.bare.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some((old & !1).wrapping_add(2))));
     }
 
     /// Changes a node under the table's lock.
@@ -184,6 +213,7 @@ impl Nodes {
                     last_move: (0, 0),
                     cache_stamp: AtomicU32::new(0),
                     settled: AtomicBool::new(false),
+                    bare: AtomicU32::new(0),
                     lookups: AtomicU64::new(lookups),
                     children: AtomicU32::new(0),
                 });
