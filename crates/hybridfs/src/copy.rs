@@ -8,8 +8,10 @@ use rustix::io::Errno;
 use crate::number;
 use crate::tier::{Result, Stat, proc_path};
 
-/// Bytes copied between two looks at the limits.
-pub const CHUNK: usize = 1 << 20;
+/// Bytes copied between two looks at the limits: what another reader of the disk may have to wait for.
+pub const CHUNK: usize = 256 << 10;
+/// Bytes that may be dirty: nobody else's flush shall wait long for ours.
+const DIRTY_BYTES: u64 = 16 << 20;
 
 /// Asked before every chunk: waits to keep the pace, or ends the copy by an error.
 pub type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
@@ -56,8 +58,7 @@ pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mu
             }
             at += copied;
             unsynced += copied;
-            if unsynced >= 16 * CHUNK as u64 {
-                // Bounds the dirty pages of the slow disk, so that nobody else's flush waits for ours.
+            if unsynced >= DIRTY_BYTES {
                 rustix::fs::fdatasync(target).map_err(Failed::Target)?;
                 forget_pages(source);
                 forget_pages(target);

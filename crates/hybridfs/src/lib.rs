@@ -45,7 +45,7 @@ pub use create::Make;
 pub use dirs::Dir;
 pub use files::Written;
 pub use listing::{Entry, Listing};
-pub use moves::{Outcome, Reason};
+pub use moves::{Outcome, Reason, give_way};
 pub use names::Attr;
 pub use number::ROOT;
 pub use open::{Handle, OpenInode};

@@ -261,9 +261,15 @@ impl Mover {
     }
 }
 
+/// Lets other threads have the processor first: sched(7), a nice value is a thread's own.
+pub fn give_way() {
+    let _ = rustix::process::setpriority_process(None, 10);
+}
+
 impl Hybrid {
     /// One worker: does what is asked, and keeps the SSD below its marks. Ends with the file system.
     pub(crate) fn move_worker(&self) {
+        give_way();
         while let Some(job) = self.next_job() {
             let outcome = self.move_file(job.ino, job.to, job.reason, &mut |_, _| {});
             tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");

@@ -332,6 +332,8 @@ impl ControlHandler for Asked {
     }
 
     fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> Result<String, String> {
+        // This thread is the asking client's own.
+        hybridfs::give_way();
         self.inner.fs.migrate(path, to, progress)
     }
 
