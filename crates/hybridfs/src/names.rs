@@ -32,7 +32,7 @@ pub struct Found {
 }
 
 /// Attributes for a front door.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Attr {
     /// The number users see.
     pub ino: u64,

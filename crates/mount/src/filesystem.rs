@@ -28,6 +28,8 @@ const O_DSYNC: i32 = 0o10_000;
 const O_SYNC: i32 = 0o4_010_000;
 const ALL_OR_NOTHING: Generation = Generation(0);
 const READ_MAX: usize = 1 << 20;
+/// Short, so that files somebody puts into the directories below us are seen soon.
+const ABSENT_TTL: Duration = Duration::from_secs(1);
 
 /// The front door; cheap to clone for requests that go on on another thread.
 #[derive(Clone)]
@@ -153,6 +155,13 @@ impl Front {
         }
     }
 
+    /// No such name, which the kernel may believe for a moment: compilers and shells ask for many that are not there.
+    fn no_entry(&self, reply: ReplyEntry) {
+        let ttl = self.inner.ttl.min(ABSENT_TTL);
+        // Number 0 says so (fuse_lookup_name in the kernel).
+        reply.entry_with_ttls(&ttl, &Duration::ZERO, &file_attr(&Attr::default()), ALL_OR_NOTHING);
+    }
+
     fn attr(&self, reply: ReplyAttr, attr: Result<Attr, Errno>) {
         match attr {
             Ok(attr) => reply.attr(&self.attr_ttl(&attr), &file_attr(&attr)),
@@ -252,7 +261,10 @@ impl Filesystem for Front {
             b".." => fs.lookup_again(fs.parent_of(parent.0)),
             _ => fs.lookup(parent.0, name),
         };
-        self.entry(reply, found);
+        match found {
+            Err(Errno::NOENT) => self.no_entry(reply),
+            found => self.entry(reply, found),
+        }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
