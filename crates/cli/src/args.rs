@@ -137,6 +137,9 @@ pub struct MountArgs {
     /// Options as mount(8) has them: allow_other,ro,noexec,policy=lfu,...
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
+    /// Only looks whether the command makes sense.
+    #[arg(long, hide = true)]
+    pub dry_run: bool,
     /// Tells the waiting parent that the mount answers.
     #[arg(long, hide = true)]
     pub ready_pipe: bool,

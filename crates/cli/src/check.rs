@@ -16,15 +16,15 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
     bar.finish_and_clear();
     let report = report?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         for finding in &report.findings {
             let repaired = if finding.repaired { " (repaired)" } else { "" };
-            println!("{}: {}: {}{repaired}", finding.kind, finding.path, finding.detail);
+            say!("{}: {}: {}{repaired}", finding.kind, finding.path, finding.detail);
         }
         let left = report.findings.iter().filter(|finding| !finding.repaired).count();
         let verdict = if left == 0 { "clean".to_owned() } else { format!("{left} findings") };
-        println!("{} files in {} directories: {verdict}", report.files, report.dirs);
+        say!("{} files in {} directories: {verdict}", report.files, report.dirs);
     }
     Ok(report.findings.iter().all(|finding| finding.repaired))
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::args::MountArgs;
 
+/// Every setting, as text and numbers; what is read from them is checked as the flag is.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct File {
@@ -24,6 +25,7 @@ struct File {
     hdd_only: Vec<String>,
     move_rate: Option<String>,
     touch_window: Option<u32>,
+    foreground: bool,
     allow_other: bool,
     single_thread: bool,
     threads: Option<u16>,
@@ -37,54 +39,205 @@ struct File {
     options: Vec<String>,
 }
 
-/// Fills what the flags left open from the file.
-pub fn apply(path: &Path, args: &mut MountArgs) -> anyhow::Result<()> {
+/// The settings of a file, as if they had been flags.
+pub fn read(path: &Path) -> anyhow::Result<MountArgs> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{}: the configuration file cannot be read", path.display()))?;
-    let file: File = toml::from_str(&text).map_err(|error| {
-        let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        crate::Usage(format!("{}:{line}: {}", path.display(), error.message()))
+    parse(&text, path)
+}
+
+fn parse(text: &str, path: &Path) -> anyhow::Result<MountArgs> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        crate::Usage(format!("{}:{line}: {}: see `hotshelf mount --help` for the settings", path.display(), error.message()))
     })?;
-    let setting = |name: &str, value: Option<String>| Parsed { path: path.to_owned(), name: name.to_owned(), value };
-    args.ssd = args.ssd.take().or(file.ssd);
-    args.hdd = args.hdd.take().or(file.hdd);
-    args.mountpoint = args.mountpoint.take().or(file.mountpoint);
-    args.policy = args.policy.take().or(file.policy);
-    args.high = args.high.take().map_or_else(|| setting("high", file.high).parse(), |given| Ok(Some(given)))?;
-    args.low = args.low.take().map_or_else(|| setting("low", file.low).parse(), |given| Ok(Some(given)))?;
-    args.reserve = args.reserve.take().map_or_else(|| setting("reserve", file.reserve).parse(), |given| Ok(Some(given)))?;
-    args.min_file_size =
-        args.min_file_size.take().map_or_else(|| setting("min-file-size", file.min_file_size).parse(), |given| Ok(Some(given)))?;
-    args.max_file_size =
-        args.max_file_size.take().map_or_else(|| setting("max-file-size", file.max_file_size).parse(), |given| Ok(Some(given)))?;
-    args.promotion = args.promotion.take().map_or_else(|| setting("promotion", file.promotion).parse(), |given| Ok(Some(given)))?;
-    args.move_rate = args.move_rate.take().map_or_else(|| setting("move-rate", file.move_rate).parse(), |given| Ok(Some(given)))?;
-    args.pin.extend(file.pin);
-    args.hdd_only.extend(file.hdd_only);
-    args.touch_window = args.touch_window.or(file.touch_window);
-    args.threads = args.threads.or(file.threads);
-    args.cache_ttl = args.cache_ttl.or(file.cache_ttl);
-    args.allow_other |= file.allow_other;
-    args.single_thread |= file.single_thread;
-    args.no_passthrough |= file.no_passthrough;
-    args.clone_fd |= file.clone_fd;
-    args.read_only |= file.read_only;
-    args.log_json |= file.log_json;
-    args.log_file = args.log_file.take().or(file.log_file);
-    args.log_level = args.log_level.take().or(file.log_level);
-    args.options.extend(file.options);
-    Ok(())
+    let at = |name: &str| {
+        let line =
+            text.lines().position(|line| line.trim_start().strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('=')));
+        format!("{}:{}: {name}", path.display(), line.map_or(1, |line| line + 1))
+    };
+    if file.single_thread && file.threads.is_some() {
+        return Err(crate::Usage(format!("{}: not together with single-thread: remove one of them", at("threads"))).into());
+    }
+    if let Some(threads) = file.threads.filter(|threads| !(1..=256).contains(threads)) {
+        return Err(crate::Usage(format!("{}: {threads} is not in 1..=256", at("threads"))).into());
+    }
+    Ok(MountArgs {
+        ssd: file.ssd,
+        hdd: file.hdd,
+        mountpoint: file.mountpoint,
+        config: None,
+        policy: file.policy,
+        high: setting(file.high, &at, "high")?,
+        low: setting(file.low, &at, "low")?,
+        reserve: setting(file.reserve, &at, "reserve")?,
+        min_file_size: setting(file.min_file_size, &at, "min-file-size")?,
+        max_file_size: setting(file.max_file_size, &at, "max-file-size")?,
+        promotion: setting(file.promotion, &at, "promotion")?,
+        pin: file.pin,
+        hdd_only: file.hdd_only,
+        move_rate: setting(file.move_rate, &at, "move-rate")?,
+        touch_window: file.touch_window,
+        foreground: file.foreground,
+        allow_other: file.allow_other,
+        single_thread: file.single_thread,
+        threads: file.threads,
+        no_passthrough: file.no_passthrough,
+        clone_fd: file.clone_fd,
+        cache_ttl: file.cache_ttl,
+        read_only: file.read_only,
+        adopt: false,
+        log_file: file.log_file,
+        log_json: file.log_json,
+        log_level: file.log_level,
+        options: file.options,
+        dry_run: false,
+        ready_pipe: false,
+    })
 }
 
-struct Parsed {
-    path: PathBuf,
-    name: String,
-    value: Option<String>,
+fn setting<T>(value: Option<String>, at: &impl Fn(&str) -> String, name: &str) -> anyhow::Result<Option<T>>
+where
+    T: std::str::FromStr<Err = hybridfs::config::BadSetting>,
+{
+    let Some(value) = value else { return Ok(None) };
+    let parsed = value.parse().map_err(|error| crate::Usage(format!("{}: {error}", at(name))))?;
+    Ok(Some(parsed))
 }
 
-impl Parsed {
-    fn parse<T: std::str::FromStr<Err = hybridfs::config::BadSetting>>(self) -> anyhow::Result<Option<T>> {
-        let Some(value) = self.value else { return Ok(None) };
-        let parsed = value.parse().map_err(|error| crate::Usage(format!("{}: {}: {error}", self.path.display(), self.name)))?;
-        Ok(Some(parsed))
+impl MountArgs {
+    /// Takes from `lower` what is not said here. Lists grow: every rule counts, wherever it is written.
+    pub fn fill(&mut self, lower: MountArgs) {
+        let MountArgs { ssd, hdd, mountpoint, config, policy, high, low, reserve, min_file_size, max_file_size, promotion, .. } = lower;
+        // A mark that is given alone brings the other with it: one of each kind would make no sense.
+        let marks = self.high.is_none() && self.low.is_none();
+        if marks {
+            (self.high, self.low) = (high, low);
+        } else if self.high.is_none() {
+            self.high = high;
+        }
+        // The same for the two ways to say how many threads there are.
+        if !self.single_thread && self.threads.is_none() {
+            (self.single_thread, self.threads) = (lower.single_thread, lower.threads);
+        }
+        or(&mut self.ssd, ssd);
+        or(&mut self.hdd, hdd);
+        or(&mut self.mountpoint, mountpoint);
+        or(&mut self.config, config);
+        or(&mut self.policy, policy);
+        or(&mut self.reserve, reserve);
+        or(&mut self.min_file_size, min_file_size);
+        or(&mut self.max_file_size, max_file_size);
+        or(&mut self.promotion, promotion);
+        or(&mut self.move_rate, lower.move_rate);
+        or(&mut self.touch_window, lower.touch_window);
+        or(&mut self.cache_ttl, lower.cache_ttl);
+        or(&mut self.log_file, lower.log_file);
+        or(&mut self.log_level, lower.log_level);
+        self.pin.extend(lower.pin);
+        self.hdd_only.extend(lower.hdd_only);
+        self.foreground |= lower.foreground;
+        self.allow_other |= lower.allow_other;
+        self.no_passthrough |= lower.no_passthrough;
+        self.clone_fd |= lower.clone_fd;
+        self.read_only |= lower.read_only;
+        self.adopt |= lower.adopt;
+        self.log_json |= lower.log_json;
+    }
+}
+
+fn or<T>(upper: &mut Option<T>, lower: Option<T>) {
+    if upper.is_none() {
+        *upper = lower;
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use clap::CommandFactory;
+    use hybridfs::Size;
+
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../contrib/example.toml");
+
+    fn read_text(text: &str) -> anyhow::Result<MountArgs> {
+        parse(text, Path::new("x.toml"))
+    }
+
+    /// The example with every setting that is commented out switched on, and the names of all settings in it.
+    fn example() -> (String, Vec<String>) {
+        let mut names = Vec::new();
+        let lines = EXAMPLE.lines().map(|line| {
+            let name = line.trim_start_matches('#').split(" = ").next().unwrap_or_default();
+            if line.contains(" = ") && !line.starts_with("# ") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') {
+                names.push(name.to_owned());
+                // The two exclude each other.
+                return if name == "threads" { String::new() } else { line.trim_start_matches('#').to_owned() };
+            }
+            line.to_owned()
+        });
+        (lines.collect::<Vec<_>>().join("\n"), names)
+    }
+
+    #[test]
+    fn the_example_is_read_and_has_every_flag_once() {
+        read_text(EXAMPLE).expect("as it is");
+        let (all, mut names) = example();
+        read_text(&all).expect("with everything in it");
+        let cli = crate::args::Cli::command();
+        let mount = cli.find_subcommand("mount").expect("mount");
+        // `config` names the file; `adopt` is said once, by somebody who looked; the others are our own.
+        let no_setting = ["config", "adopt", "dry_run", "ready_pipe"];
+        let mut flags: Vec<String> = mount.get_arguments().map(|arg| arg.get_id().to_string().replace('_', "-")).collect();
+        flags.retain(|flag| !no_setting.contains(&flag.replace('-', "_").as_str()));
+        flags.sort();
+        names.sort();
+        assert_eq!(names, flags);
+    }
+
+    #[test]
+    fn the_examples_defaults_are_the_defaults() {
+        let (all, _) = example();
+        let shown = read_text(&all).expect("read");
+        let defaults = hybridfs::Config::default();
+        assert_eq!(shown.policy, Some(defaults.policy));
+        assert_eq!([shown.high, shown.low, shown.reserve], [Some(defaults.high), Some(defaults.low), Some(defaults.reserve)]);
+        assert_eq!(shown.min_file_size, Some(Size::Bytes(defaults.min_file_bytes)));
+        assert_eq!((shown.promotion, shown.touch_window), (Some(defaults.promotion), Some(defaults.ghost_window_s)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, wanted) in [
+            ("ssd = \"x\"\nturbo = true\n", "x.toml:2: unknown field `turbo`"),
+            ("adopt = true", "x.toml:1: unknown field `adopt`"),
+            ("\n\npin = \"one\"", "x.toml:3: invalid type"),
+            ("high = \"80%\nlow = 3", "x.toml:1: "),
+            ("# a\nhigh = \"lots\"", "x.toml:2: high: `lots` is not a size"),
+            ("high = 80", "x.toml:1: invalid type"),
+            ("ssd = \"x\"\npromotion = \"at-once\"", "x.toml:2: promotion: `at-once` is not one of"),
+            ("threads = 0", "x.toml:1: threads: 0 is not in"),
+            ("threads = 4\nsingle-thread = true", "x.toml:1: threads: not together"),
+            ("touch-window = -1", "x.toml:1: "),
+        ] {
+            let error = read_text(text).expect_err(text);
+            assert!(error.to_string().starts_with(wanted), "{error}");
+            assert!(error.downcast_ref::<crate::Usage>().is_some(), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_first_wins_and_rules_add_up() {
+        let file = || read_text("policy = \"lfu\"\nhigh = \"50%\"\nlow = \"40%\"\npin = [\"b\"]\nsingle-thread = true").expect("read");
+        let mut args = MountArgs { policy: Some("lru".into()), pin: vec!["a".into()], threads: Some(4), ..MountArgs::default() };
+        args.fill(file());
+        assert_eq!((args.policy.as_deref(), args.high, args.low), (Some("lru"), Some(Size::Percent(50)), Some(Size::Percent(40))));
+        assert_eq!((args.pin, args.threads, args.single_thread), (vec!["a".to_owned(), "b".into()], Some(4), false));
+        let mut args = MountArgs { high: Some(Size::Percent(30)), ..MountArgs::default() };
+        args.fill(file());
+        assert_eq!((args.high, args.low), (Some(Size::Percent(30)), None), "the file's low mark is above this high mark");
+        let mut args = MountArgs { low: Some(Size::Percent(30)), ..MountArgs::default() };
+        args.fill(file());
+        assert_eq!((args.high, args.low), (Some(Size::Percent(50)), Some(Size::Percent(30))));
     }
 }

@@ -26,11 +26,11 @@ pub fn doctor(args: &DoctorArgs) -> anyhow::Result<bool> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&lines)?);
+        say!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
         for line in &lines {
             let verdict = if line.ok { "ok     " } else { "missing" };
-            println!("{verdict}  {:<28} {}", line.what, line.detail);
+            say!("{verdict}  {:<28} {}", line.what, line.detail);
         }
     }
     Ok(lines.iter().all(|line| line.ok || !line.needed))

@@ -1,6 +1,16 @@
 //! The hotshelf command.
 #![forbid(unsafe_code)]
 
+/// Prints a line. Whoever reads may have read enough: that ends us quietly, it is no failure of ours.
+macro_rules! say {
+    ($($word:tt)*) => {{
+        use std::io::Write;
+        if let Err(error) = writeln!(std::io::stdout(), $($word)*) {
+            $crate::cannot_say(&error);
+        }
+    }};
+}
+
 mod args;
 mod check;
 mod config_file;
@@ -13,7 +23,8 @@ mod talk;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
@@ -26,10 +37,16 @@ fn main() -> ExitCode {
     };
     let cli = match cli {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            // Piped into a program that has read enough, it is no failure.
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            return ExitCode::SUCCESS;
         }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return ExitCode::from(2);
+        }
+        Err(error) => return fail(&Usage(in_one_line(&error)).into()),
     };
     let outcome = match cli.command {
         Command::Mount(args) => mount_cmd::mount(*args),
@@ -48,6 +65,30 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => fail(&error),
     }
+}
+
+/// The output cannot be written.
+fn cannot_say(error: &std::io::Error) -> ! {
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+    eprintln!("hotshelf: the output cannot be written: {error}");
+    std::process::exit(1);
+}
+
+/// What clap says on several lines, and where to read on.
+fn in_one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let said: Vec<&str> = said.filter(|line| !line.is_empty()).collect();
+    let said = said.join(" ");
+    let said = said.strip_prefix("error: ").unwrap_or(&said);
+    // The usage names the command that was being read.
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: hotshelf "));
+    let word = usage.and_then(|rest| rest.split_whitespace().next()).filter(|word| word.bytes().all(|byte| byte.is_ascii_lowercase()));
+    let given = std::env::args().nth(1).filter(|word| Cli::command().find_subcommand(word).is_some());
+    let command = word.map(str::to_owned).or(given).map_or(String::new(), |word| format!("{word} "));
+    format!("{said}; see `hotshelf {command}--help`")
 }
 
 /// One line: what happened, to what, and what to do.

@@ -12,12 +12,17 @@ use crate::args::MountArgs;
 use crate::{Usage, config_file, daemon};
 
 /// Options mount(8), fstab and systemd add that are nobody's business here.
-const IGNORED: &[&str] = &["rw", "user", "users", "nouser", "noauto", "auto", "_netdev", "nofail", "defaults", "async", "group", "owner"];
+const IGNORED: &[&str] = &["user", "users", "nouser", "noauto", "auto", "_netdev", "nofail", "defaults", "async", "group", "owner"];
 
-/// `mount.fuse.hotshelf SOURCE MOUNTPOINT [-o OPTIONS]`, rewritten as our own command line.
+/// The ways mount(8) calls us, rewritten as our own command line; `None`: this is none of them.
+///
+/// `mount.fuse.hotshelf SOURCE MOUNTPOINT [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]` by a link of that name; and
+/// `hotshelf SOURCE MOUNTPOINT [-o OPTIONS]` by mount.fuse3(8) where there is no such link. No command of ours has a slash.
 pub fn as_mount_helper(given: &[OsString]) -> Option<anyhow::Result<Vec<OsString>>> {
     let name = Path::new(given.first()?).file_name()?.to_string_lossy().into_owned();
-    (name == "mount.fuse.hotshelf" || name == "mount.hotshelf").then(|| rewrite(given))
+    let by_name = name == "mount.fuse.hotshelf" || name == "mount.hotshelf";
+    let by_source = given.get(1).is_some_and(|word| word.as_bytes().starts_with(b"/"));
+    (by_name || by_source).then(|| rewrite(given))
 }
 
 fn rewrite(given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
@@ -30,13 +35,19 @@ fn rewrite(given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
                 out.push("-o".into());
                 out.push(rest.next().cloned().unwrap_or_default());
             }
-            b"-n" | b"-s" | b"-v" | b"-f" => {}
-            b"-t" => drop(rest.next()),
+            b"-f" => out.push("--dry-run".into()),
+            b"-n" | b"-s" | b"-v" => {}
+            b"-t" | b"-N" => drop(rest.next()),
+            b"--ready-pipe" => out.push(word.clone()),
+            other if other.starts_with(b"-") => {
+                let usage = "usage: hotshelf SSD:HDD MOUNTPOINT [-o OPTIONS], as mount(8) calls it";
+                return Err(Usage(format!("unexpected argument `{}`: {usage}", word.display())).into());
+            }
             _ => places.push(word.clone()),
         }
     }
     let [source, mountpoint] = places.as_slice() else {
-        return Err(Usage("usage: mount.fuse.hotshelf SSD:HDD MOUNTPOINT [-o OPTIONS]".into()).into());
+        return Err(Usage("usage: hotshelf SSD:HDD MOUNTPOINT [-o OPTIONS], as mount(8) calls it".into()).into());
     };
     let (ssd, hdd) = mount::source::parse_source_name(source.as_bytes())
         .ok_or_else(|| Usage(format!("{}: the source must be SSD_DIR:HDD_DIR", source.display())))?;
@@ -45,15 +56,12 @@ fn rewrite(given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
 }
 
 /// Mounts, in the background unless asked otherwise.
-pub fn mount(mut args: MountArgs) -> anyhow::Result<bool> {
-    if let Some(path) = args.config.clone() {
-        config_file::apply(&path, &mut args)?;
-    }
-    let mut flags = mount::MountFlags::default();
-    for option in std::mem::take(&mut args.options) {
-        apply_option(&option, &mut args, &mut flags)?;
-    }
+pub fn mount(args: MountArgs) -> anyhow::Result<bool> {
+    let (args, flags) = settle(args)?;
     let options = options(&args, flags)?;
+    if args.dry_run {
+        return Ok(true);
+    }
     if !args.foreground && !args.ready_pipe {
         return daemon::in_background(&args, &options);
     }
@@ -67,13 +75,45 @@ pub fn mount(mut args: MountArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Joins what is said in several places: a flag wins over `-o`, that over the configuration file, and its keys over its `options`.
+fn settle(mut args: MountArgs) -> anyhow::Result<(MountArgs, mount::MountFlags)> {
+    let mut flags = mount::MountFlags::default();
+    let given = std::mem::take(&mut args.options);
+    args.fill(from_options(&given, &mut flags)?);
+    if let Some(path) = &args.config {
+        let mut file = config_file::read(path)?;
+        let inner = std::mem::take(&mut file.options);
+        flags = mount::MountFlags::default();
+        let below = from_options(&inner, &mut flags)?;
+        if below.config.is_some() {
+            return Err(Usage(format!("{}: options: a configuration file cannot name another", path.display())).into());
+        }
+        file.fill(below);
+        args.fill(file);
+        // Once more, for the flags that come after the file's.
+        from_options(&given, &mut flags)?;
+    }
+    Ok((args, flags))
+}
+
+/// What `-o` says, the last word counting.
+fn from_options(options: &[String], flags: &mut mount::MountFlags) -> anyhow::Result<MountArgs> {
+    let mut args = MountArgs::default();
+    options.iter().try_for_each(|option| apply_option(option, &mut args, flags))?;
+    Ok(args)
+}
+
 fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlags) -> anyhow::Result<()> {
     let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
     let need = || value.ok_or_else(|| Usage(format!("-o {name} needs a value: {name}=...")));
+    fn number<T: std::str::FromStr>(text: &str) -> Result<T, Usage> {
+        text.parse().map_err(|_| Usage(format!("`{text}` is not a number of this option: see `hotshelf mount --help`")))
+    }
     let bad = |error: hybridfs::config::BadSetting| Usage(format!("-o {name}: {error}"));
     match name.replace('_', "-").as_str() {
         "" => {}
         "ro" | "read-only" => args.read_only = true,
+        "rw" => args.read_only = false,
         "allow-other" => args.allow_other = true,
         "suid" => flags.suid = true,
         "nosuid" => flags.suid = false,
@@ -93,11 +133,24 @@ fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlag
         "move-rate" => args.move_rate = Some(need()?.parse().map_err(bad)?),
         "pin" => args.pin.push(need()?.into()),
         "hdd-only" => args.hdd_only.push(need()?.into()),
-        "single-thread" => args.single_thread = true,
+        "touch-window" => args.touch_window = Some(number(need()?)?),
+        "cache-ttl" => args.cache_ttl = Some(number(need()?)?),
+        "threads" => {
+            args.threads = Some(number(need()?)?);
+            args.single_thread = false;
+            if args.threads.is_some_and(|threads| !(1..=256).contains(&threads)) {
+                return Err(Usage(format!("-o {option}: not in 1..=256")).into());
+            }
+        }
+        "clone-fd" => args.clone_fd = true,
+        "foreground" => args.foreground = true,
+        "single-thread" => (args.single_thread, args.threads) = (true, None),
         "no-passthrough" => args.no_passthrough = true,
         "adopt" => args.adopt = true,
         "log-file" => args.log_file = Some(need()?.into()),
-        "config" => config_file::apply(Path::new(need()?), args)?,
+        "log-json" => args.log_json = true,
+        "log-level" => args.log_level = Some(need()?.into()),
+        "config" => args.config = Some(need()?.into()),
         _ if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {}
         _ => return Err(Usage(format!("unknown mount option `{option}`: see `hotshelf mount --help`")).into()),
     }
@@ -163,14 +216,77 @@ mod test {
     }
 
     #[test]
-    fn mount_options_set_what_flags_set_and_unknown_ones_are_told() {
-        let (mut args, mut flags) = (MountArgs::default(), mount::MountFlags::default());
-        for option in ["rw", "allow_other", "high=70%", "noexec", "x-systemd.automount"] {
-            apply_option(option, &mut args, &mut flags).expect("known");
+    fn mount_fuse3_calls_the_program_itself() {
+        let line = ["hotshelf", "/a:/b", "/m", "-o", "rw,dev,suid"].map(OsString::from);
+        let out = as_mount_helper(&line).expect("a helper").expect("rewritten");
+        assert_eq!(out, ["hotshelf", "mount", "-o", "rw,dev,suid", "--ssd", "/a", "--hdd", "/b", "/m"].map(OsString::from));
+        for (line, word) in [
+            (&["hotshelf", "/a:/b"][..], "usage"),
+            (&["hotshelf", "/a", "/m"], "must be SSD_DIR:HDD_DIR"),
+            (&["hotshelf", "/a:/b", "/m", "--turbo"], "--turbo"),
+        ] {
+            let line: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let error = as_mount_helper(&line).expect("a helper").expect_err("refused");
+            assert!(error.to_string().contains(word), "{error}");
         }
+        assert!(as_mount_helper(&["hotshelf", "status", "/m"].map(OsString::from)).is_none());
+    }
+
+    #[test]
+    fn a_fake_mount_does_nothing_and_a_namespace_is_no_place() {
+        let line = ["mount.fuse.hotshelf", "/a:/b", "/m", "-f", "-n", "-N", "/proc/1/ns/mnt", "-t", "fuse.hotshelf"].map(OsString::from);
+        let out = as_mount_helper(&line).expect("a helper").expect("rewritten");
+        assert_eq!(out, ["mount.fuse.hotshelf", "mount", "--dry-run", "--ssd", "/a", "--hdd", "/b", "/m"].map(OsString::from));
+    }
+
+    fn options(words: &[&str]) -> anyhow::Result<(MountArgs, mount::MountFlags)> {
+        settle(MountArgs { options: words.iter().map(|word| word.to_string()).collect(), ..MountArgs::default() })
+    }
+
+    #[test]
+    fn mount_options_set_what_flags_set_and_unknown_ones_are_told() {
+        let (args, flags) = options(&["rw", "allow_other", "high=70%", "noexec", "x-systemd.automount"]).expect("known");
         assert!(args.allow_other && flags.noexec);
         assert_eq!(args.high, Some(Size::Percent(70)));
-        assert!(apply_option("turbo", &mut args, &mut flags).is_err());
-        assert!(apply_option("high", &mut args, &mut flags).is_err());
+        for bad in ["turbo", "high", "high=lots", "threads=0", "threads=many", "touch_window=1d", "policy"] {
+            let error = options(&[bad]).expect_err(bad);
+            assert!(error.downcast_ref::<Usage>().is_some(), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_flag_can_be_a_mount_option() {
+        use clap::CommandFactory;
+        let cli = crate::args::Cli::command();
+        let flags = cli.find_subcommand("mount").expect("mount").get_arguments();
+        // The pair and the place are mount(8)'s own words.
+        let not = ["ssd", "hdd", "mountpoint", "options", "ready_pipe", "dry_run", "config"];
+        for flag in flags.filter(|flag| !not.contains(&flag.get_id().as_str())) {
+            let value = if flag.get_id() == "promotion" { "never" } else { "7" };
+            let takes_value = flag.get_action().takes_values();
+            let word = if takes_value { format!("{}={value}", flag.get_id()) } else { flag.get_id().to_string() };
+            options(&[&word.replace("pin=", "pin=a")]).unwrap_or_else(|error| panic!("{word}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_an_option_and_that_over_the_file() {
+        let dir = std::env::temp_dir().join(format!("hotshelf-settle-{}", std::process::id()));
+        std::fs::write(
+            &dir,
+            "policy = \"lfu\"\nreserve = \"1%\"\nhigh = \"50%\"\noptions = [\"noexec\", \"suid\", \"policy=lru\", \"low=20%\"]\n",
+        )
+        .expect("written");
+        let args = MountArgs {
+            config: Some(dir.clone()),
+            high: Some(Size::Percent(95)),
+            options: ["exec", "reserve=3%", "high=60%"].map(str::to_owned).to_vec(),
+            ..MountArgs::default()
+        };
+        let (args, flags) = settle(args).expect("settled");
+        std::fs::remove_file(dir).expect("removed");
+        assert_eq!((args.high, args.reserve), (Some(Size::Percent(95)), Some(Size::Percent(3))));
+        assert_eq!(args.policy.as_deref(), Some("lfu"));
+        assert_eq!((flags.noexec, flags.suid), (false, true));
     }
 }

@@ -5,13 +5,13 @@ use indicatif::HumanBytes;
 
 /// A compact panel.
 pub fn status(status: &Status) {
-    println!("{}  (hotshelf {}, process {}, up {})", status.mountpoint, status.version, status.pid, span(status.uptime_s));
+    say!("{}  (hotshelf {}, process {}, up {})", status.mountpoint, status.version, status.pid, span(status.uptime_s));
     tier("ssd", &status.ssd, Some((status.low_bytes, status.high_bytes)));
     tier("hdd", &status.hdd, None);
     let known = if status.scan_done { "" } else { ", the scan is still running" };
-    println!("  files on the SSD  {}{known}", status.ssd.files);
-    println!("  opens             {} on the SSD, {} on the HDD, hit ratio {:.1} %", status.hits, status.misses, status.hit_ratio * 100.0);
-    println!(
+    say!("  files on the SSD  {}{known}", status.ssd.files);
+    say!("  opens             {} on the SSD, {} on the HDD, hit ratio {:.1} %", status.hits, status.misses, status.hit_ratio * 100.0);
+    say!(
         "  moves             {} up, {} down, {} in all; {} waiting, {} given up, {} failed",
         status.promotions,
         status.demotions,
@@ -21,7 +21,7 @@ pub fn status(status: &Status) {
         status.moves_failed
     );
     for running in &status.running {
-        println!(
+        say!(
             "    now             {} to the {}: {} of {}",
             running.path,
             running.to,
@@ -29,19 +29,19 @@ pub fn status(status: &Status) {
             HumanBytes(running.total_bytes)
         );
     }
-    println!("  policy            {}, promotion {}", status.policy, status.promotion);
+    say!("  policy            {}, promotion {}", status.policy, status.promotion);
     match &status.passthrough_reason {
-        None => println!("  file data         straight to the SSD's file system (passthrough)"),
-        Some(reason) => println!("  file data         through the daemon: {reason}"),
+        None => say!("  file data         straight to the SSD's file system (passthrough)"),
+        Some(reason) => say!("  file data         through the daemon: {reason}"),
     }
     for pin in &status.pinned {
-        println!("  pinned            {pin}");
+        say!("  pinned            {pin}");
     }
     for conflict in &status.conflicts {
-        println!("  on both sides     {conflict} (the SSD's is shown, the HDD's is kept)");
+        say!("  on both sides     {conflict} (the SSD's is shown, the HDD's is kept)");
     }
     for warning in &status.warnings {
-        println!("  warning           {warning}");
+        say!("  warning           {warning}");
     }
 }
 
@@ -50,32 +50,32 @@ fn tier(name: &str, tier: &TierStatus, marks: Option<(u64, u64)>) {
     let cells = (tier.used_bytes * WIDTH).checked_div(tier.capacity_bytes).unwrap_or(0).min(WIDTH) as usize;
     let bar = format!("{}{}", "#".repeat(cells), ".".repeat(WIDTH as usize - cells));
     let marks = marks.map_or(String::new(), |(low, high)| format!(", marks {} / {}", HumanBytes(low), HumanBytes(high)));
-    println!("  {name}  [{bar}]  {} of {} used{marks}  {}", HumanBytes(tier.used_bytes), HumanBytes(tier.capacity_bytes), tier.directory);
+    say!("  {name}  [{bar}]  {} of {} used{marks}  {}", HumanBytes(tier.used_bytes), HumanBytes(tier.capacity_bytes), tier.directory);
     if let Some(degraded) = &tier.degraded {
-        println!("       degraded: {degraded}");
+        say!("       degraded: {degraded}");
     }
 }
 
 /// All that is known of one file.
 pub fn why(why: &Why) {
     let side = why.tier.map_or_else(|| "both sides or either".to_owned(), |tier| format!("the {tier}"));
-    println!("{}: {} of {} on {side}", if why.path.is_empty() { "/" } else { &why.path }, why.kind, HumanBytes(why.size_bytes));
-    println!("  really   {}", why.real_path);
+    say!("{}: {} of {} on {side}", if why.path.is_empty() { "/" } else { &why.path }, why.kind, HumanBytes(why.size_bytes));
+    say!("  really   {}", why.real_path);
     match why.last_open_s {
-        Some(last) => println!("  opened   {} times, last {} ago", why.opens, span(now_s().saturating_sub(last))),
-        None => println!("  opened   not that we remember"),
+        Some(last) => say!("  opened   {} times, last {} ago", why.opens, span(now_s().saturating_sub(last))),
+        None => say!("  opened   not that we remember"),
     }
     if let Some(rank) = why.rank {
-        println!("  rank     {rank:.2} (0 leaves the SSD next, 1 last)");
+        say!("  rank     {rank:.2} (0 leaves the SSD next, 1 last)");
     }
     if let Some(pinned) = &why.pinned {
-        println!("  pinned   {pinned}");
+        say!("  pinned   {pinned}");
     }
     if let Some(last) = &why.last_move {
-        println!("  moved    to the {} {} ago: {}", last.to, span(now_s().saturating_sub(last.at_s)), last.reason);
+        say!("  moved    to the {} {} ago: {}", last.to, span(now_s().saturating_sub(last.at_s)), last.reason);
     }
-    println!("  why      {}", why.reason);
-    println!("  next     {}", why.next);
+    say!("  why      {}", why.reason);
+    say!("  next     {}", why.next);
 }
 
 fn now_s() -> u64 {

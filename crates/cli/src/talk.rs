@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use hybridfs::report::{Answer, Ask, Status, TierName};
 use indicatif::{ProgressBar, ProgressStyle};
 use mount::control::{ControlClient, escape};
-use mount::source::{Mounted, mounted};
+use mount::source::{Mounted, is_dead, mounted, without_following};
 
 use crate::args::{MigrateArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
 use crate::show;
@@ -17,7 +17,12 @@ use crate::show;
 fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
     let absolute = std::path::absolute(path).with_context(|| format!("{}", path.display()))?;
     let real = match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => std::fs::canonicalize(parent).with_context(|| format!("{}", path.display()))?.join(name),
+        (Some(parent), Some(name)) => match std::fs::canonicalize(parent) {
+            Ok(parent) => parent.join(name),
+            // The mount itself may be dead: asking its daemon says so.
+            Err(_) if parent.ancestors().any(is_dead) => absolute,
+            Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
+        },
         _ => absolute,
     };
     let all = mounted().context("reading the list of mounts")?;
@@ -29,8 +34,7 @@ fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
 }
 
 fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
-    let absolute = std::path::absolute(path)?;
-    let real = std::fs::canonicalize(&absolute).unwrap_or(absolute);
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| without_following(path));
     let all = mounted().context("reading the list of mounts")?;
     match all.into_iter().find(|mounted| mounted.mountpoint == real) {
         Some(mounted) => Ok(mounted),
@@ -40,7 +44,11 @@ fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
 
 fn connect(mounted: &Mounted) -> anyhow::Result<ControlClient> {
     ControlClient::connect(&mounted.ssd, &mounted.hdd).with_context(|| {
-        format!("the daemon of {} cannot be reached (you must be the user who mounted it, or root)", mounted.mountpoint.display())
+        let at = mounted.mountpoint.display();
+        if is_dead(&mounted.mountpoint) {
+            return format!("the daemon of {at} is gone: mount it again, or `hotshelf unmount {at}`");
+        }
+        format!("the daemon of {at} cannot be reached (you must be the user who mounted it, or root)")
     })
 }
 
@@ -82,9 +90,9 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
             (Some(_), [one]) => serde_json::to_string_pretty(one)?,
             _ => serde_json::to_string_pretty(&all)?,
         };
-        println!("{text}");
+        say!("{text}");
     } else if all.is_empty() && complete {
-        println!("no hotshelf is mounted");
+        say!("no hotshelf is mounted");
     } else {
         all.iter().for_each(|status| show::status(status));
     }
@@ -95,7 +103,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
 pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
     let (mounted, below) = locate(&args.path)?;
     match ask(&mounted, &Ask::Why { path: escape(&below) })? {
-        Answer::Why(why) if args.json => println!("{}", serde_json::to_string_pretty(&why)?),
+        Answer::Why(why) if args.json => say!("{}", serde_json::to_string_pretty(&why)?),
         Answer::Why(why) => show::why(&why),
         other => bail!("the daemon gave an answer of another kind: {other:?}"),
     }
@@ -107,7 +115,7 @@ pub fn pin(path: &Path, on: bool) -> anyhow::Result<bool> {
     let (mounted, below) = locate(path)?;
     let path = escape(&below);
     if let Answer::Done { message } = ask(&mounted, &if on { Ask::Pin { path } } else { Ask::Unpin { path } })? {
-        println!("{message}");
+        say!("{message}");
     }
     Ok(true)
 }
@@ -132,7 +140,7 @@ pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
     });
     bar.finish_and_clear();
     match answer.context("asking the daemon")? {
-        Answer::Done { message } => println!("{message}"),
+        Answer::Done { message } => say!("{message}"),
         Answer::Failed { message } => bail!("{message}"),
         other => bail!("the daemon gave an answer of another kind: {other:?}"),
     }

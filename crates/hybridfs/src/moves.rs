@@ -376,6 +376,10 @@ impl Hybrid {
         }
         drop(state);
         if job.reason == Reason::HighMark {
+            if matches!(outcome, Outcome::Stays(_)) {
+                // More of these than a policy is asked for at once would keep every other file from leaving.
+                self.placement.stays(job.ino);
+            }
             self.demotion_ended(outcome);
         }
     }

@@ -27,7 +27,7 @@ pub struct Placement {
 struct Order {
     policy: Box<dyn Policy>,
     ghost: Ghost,
-    /// Pinned files that came up as victims: out of the policy's way until [`Placement::unpark`].
+    /// Files that came up as victims and do not move (pinned, too small, hard-linked): out of the policy's way until [`Placement::unpark`].
     parked: HashMap<FileId, Record>,
 }
 
@@ -182,7 +182,12 @@ impl Placement {
         }
     }
 
-    /// Looks at pinned files again: pins change, and files are renamed.
+    /// A file that came up as a victim stays for good, or for long: it must not hide the others.
+    pub fn stays(&self, ino: u64) {
+        self.order.lock().park(FileId(ino));
+    }
+
+    /// Looks at parked files again: pins change, files are renamed and grow.
     pub fn unpark(&self) {
         let mut order = self.order.lock();
         let parked = std::mem::take(&mut order.parked);
@@ -227,9 +232,9 @@ impl Placement {
         None
     }
 
-    /// Whether a rule sends a path to the HDD.
+    /// Whether a rule sends a path to the HDD. A pin says more: it wins.
     pub fn belongs_on_hdd(&self, path: &[u8]) -> bool {
-        !self.hdd_rules.is_empty() && self.hdd_rules.is_match(Path::new(OsStr::from_bytes(path)))
+        !self.hdd_rules.is_empty() && self.hdd_rules.is_match(Path::new(OsStr::from_bytes(path))) && self.pinned(path).is_none()
     }
 
     /// Whether any rule sends files to the HDD.
@@ -291,6 +296,15 @@ mod test {
         assert_eq!(placement.records().len(), 20_000);
         (15_000..20_000).for_each(|ino| placement.left(ino));
         assert!(placement.victim(&mut |_| Verdict::Leaves).is_some_and(|ino| ino < 15_000), "unpinned files leave again");
+    }
+
+    #[test]
+    fn a_pin_wins_over_a_rule_for_the_hdd() {
+        let config = Config { hdd_rules: vec!["**/*.iso".into()], pin_rules: vec!["boot/**".into()], ..Config::default() };
+        let placement = Placement::new(&config, BTreeSet::from([b"work".to_vec()])).expect("rules");
+        let on_hdd = |path: &str| placement.belongs_on_hdd(path.as_bytes());
+        assert!(on_hdd("a.iso") && on_hdd("deep/down/a.iso"));
+        assert!(!on_hdd("work/a.iso") && !on_hdd("boot/a.iso") && !on_hdd("a.img"));
     }
 
     #[test]

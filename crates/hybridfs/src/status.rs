@@ -13,7 +13,7 @@ use crate::number::ROOT;
 use crate::pair::Hybrid;
 use crate::persist;
 use crate::report::{Status, TierName, TierStatus, Why};
-use crate::tier::Result;
+use crate::tier::{Result, Stat};
 
 impl Hybrid {
     /// The state of the file system; what only the front door knows is left empty.
@@ -81,10 +81,11 @@ impl Hybrid {
             (_, _, Kind::Directory) => "a directory is on every side that holds files of it".into(),
             (_, _, Kind::Special) => "only regular files move".into(),
             (Some(last), ..) => format!("moved to the {}: {}", last.to, last.reason),
+            (None, Some(TierName::Hdd), _) if self.placement.belongs_on_hdd(&clean) => "a rule keeps it on the HDD".into(),
             (None, Some(TierName::Ssd), _) => "made there or found there: new files go to the SSD".into(),
             (None, ..) => "found there: it was not opened often enough to move".into(),
         };
-        let next = self.next_move(ino, tier, kind, stat.nlink, stat.size, pinned.is_some());
+        let next = self.next_move(ino, tier, kind, &stat, &clean);
         let side = tier.unwrap_or(TierName::Ssd);
         Ok(Why {
             path: String::from_utf8_lossy(&clean).into_owned(),
@@ -102,7 +103,7 @@ impl Hybrid {
         })
     }
 
-    fn where_is(&self, ino: u64) -> Result<(Option<TierName>, crate::tier::Stat, Kind)> {
+    fn where_is(&self, ino: u64) -> Result<(Option<TierName>, Stat, Kind)> {
         if ino == ROOT {
             return Ok((None, self.getattr(ROOT)?.stat, Kind::Directory));
         }
@@ -111,23 +112,35 @@ impl Hybrid {
         Ok(((!both).then_some(found.tier), found.stat, found.kind))
     }
 
-    fn next_move(&self, ino: u64, tier: Option<TierName>, kind: Kind, nlink: u32, size: u64, pinned: bool) -> String {
+    fn next_move(&self, ino: u64, tier: Option<TierName>, kind: Kind, stat: &Stat, path: &[u8]) -> String {
         if kind != Kind::Regular {
             return "nothing: only regular files move".into();
         }
-        if nlink > 1 {
+        if stat.nlink > 1 {
             return "nothing: files with several hard links stay together where they are".into();
         }
+        if stat.fixed {
+            return "nothing: it is immutable or append-only (chattr)".into();
+        }
+        if stat.foreign {
+            return "nothing: it is on a file system mounted below the directory".into();
+        }
+        let by_hand = |tier: TierName, why: &str| format!("`hotshelf migrate --to {tier}`: {why}");
+        let small = stat.size < self.config.min_file_bytes;
+        let too_small = "it is smaller than files that move by themselves";
         let in_place = self.opens.lock().get(&ino).is_some_and(|open| open.held_in_place());
         match tier {
-            Some(TierName::Ssd) if pinned => "nothing: it is pinned (`hotshelf unpin`)".into(),
+            Some(TierName::Ssd) if self.is_pinned(ino) => "nothing: it is pinned (`hotshelf unpin`)".into(),
+            Some(TierName::Ssd) if small => by_hand(TierName::Hdd, too_small),
             Some(TierName::Ssd) if in_place => "it is open; after that, its turn when the SSD passes its high mark".into(),
             Some(TierName::Ssd) => "its turn in the policy's order when the SSD passes its high mark".into(),
-            _ if size > self.space.max_file() => "`hotshelf migrate --to ssd`: it is larger than files that come up by themselves".into(),
+            _ if self.placement.belongs_on_hdd(path) => by_hand(TierName::Ssd, "a rule keeps it on the HDD"),
+            _ if stat.size > self.space.max_file() => by_hand(TierName::Ssd, "it is larger than files that come up by themselves"),
+            _ if small => by_hand(TierName::Ssd, too_small),
             _ => match self.config.promotion {
                 crate::Promotion::SecondTouch => format!("a second open within {} s", self.config.ghost_window_s),
                 crate::Promotion::OnOpen => "the next open".into(),
-                crate::Promotion::Never => "`hotshelf migrate --to ssd`".into(),
+                crate::Promotion::Never => by_hand(TierName::Ssd, "files do not come up by themselves"),
             },
         }
     }
@@ -223,7 +236,7 @@ impl Hybrid {
     }
 }
 
-fn kind_name(stat: &crate::tier::Stat) -> &'static str {
+fn kind_name(stat: &Stat) -> &'static str {
     use rustix::fs::FileType as Type;
     match stat.kind() {
         Type::RegularFile => "file",

@@ -33,11 +33,13 @@ pub enum MountError {
         /// As given.
         path: PathBuf,
     },
-    /// A daemon died there.
-    #[error("the mount point {path} is a dead mount (its daemon is gone): `umount -l {path}`, then mount again")]
+    /// The daemon of another mount died there.
+    #[error("the mount point {path} is a dead mount of {what} (its daemon is gone): `umount -l {path}`, then mount again")]
     Dead {
         /// As given.
         path: PathBuf,
+        /// What was mounted there.
+        what: String,
     },
     /// Something of ours is mounted there.
     #[error("{path} is in use: a hotshelf is mounted there already (`hotshelf unmount {path}`)")]
@@ -81,6 +83,7 @@ pub enum MountError {
 
 /// Mounts the pair, calls `ready` once it answers, and serves it until it is unmounted or SIGTERM comes.
 pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
+    take_away_dead_mounts(&options)?;
     let mountpoint = check_mountpoint(&options.mountpoint)?;
     for dir in [&options.hybrid.ssd, &options.hybrid.hdd] {
         if let Ok(dir) = std::fs::canonicalize(dir) {
@@ -150,12 +153,33 @@ fn may_pass_through() -> bool {
     effective.and_then(|caps| u64::from_str_radix(caps, 16).ok()).is_some_and(|caps| caps & CAP_SYS_ADMIN != 0)
 }
 
+/// A daemon that was killed leaves its mount behind, and every call there fails: one of the same pair is taken away, so that
+/// mounting again needs nobody's help. Somebody else's is not ours to take.
+fn take_away_dead_mounts(options: &Options) -> Result<(), MountError> {
+    let path = &options.mountpoint;
+    let real = |dir: &Path| std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let (ssd, hdd) = (real(&options.hybrid.ssd), real(&options.hybrid.hdd));
+    // One mount may be on top of another.
+    while source::is_dead(path) {
+        let at = source::without_following(path);
+        let there = source::mounted().unwrap_or_default().into_iter().rev().find(|mounted| mounted.mountpoint == at);
+        let what = there.as_ref().map_or("another file system".to_owned(), |it| format!("{} and {}", it.ssd.display(), it.hdd.display()));
+        let dead = || MountError::Dead { path: path.clone(), what };
+        if !there.is_some_and(|mounted| mounted.ssd == ssd && mounted.hdd == hdd) {
+            return Err(dead());
+        }
+        if let Err(refused) = unmount(&at, true) {
+            tracing::warn!(mountpoint = %at.display(), %refused, "a dead mount of this pair cannot be taken away");
+            return Err(dead());
+        }
+        tracing::warn!(mountpoint = %at.display(), "took away the dead mount of this pair: its daemon had ended without unmounting");
+    }
+    Ok(())
+}
+
 fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     let real = match std::fs::canonicalize(path) {
         Ok(real) if real.is_dir() => real,
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
-            return Err(MountError::Dead { path: path.to_owned() });
-        }
         _ => return Err(MountError::NoMountpoint { path: path.to_owned() }),
     };
     let there = source::mounted().unwrap_or_default();

@@ -55,6 +55,20 @@ pub fn mounted() -> std::io::Result<Vec<Mounted>> {
     Ok(parse_mountinfo(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// Whether a path is a mount whose daemon is gone.
+pub fn is_dead(path: &Path) -> bool {
+    std::fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()))
+}
+
+/// The path without symbolic links, but for the last name: that cannot be looked at when it is a dead mount.
+pub fn without_following(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (absolute.parent().map(std::fs::canonicalize), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    }
+}
+
 /// The type of the file system that is mounted on exactly this directory, if one is.
 pub fn type_at(path: &Path) -> Option<String> {
     let text = std::fs::read("/proc/self/mountinfo").ok()?;
