@@ -97,6 +97,8 @@ pub struct Mover {
     paused: Condvar,
     pub(crate) duplicates: Mutex<HashMap<u64, Duplicate>>,
     demoting: AtomicBool,
+    /// Held by the worker that chooses a victim: two must not take what one is enough for.
+    choosing: Mutex<()>,
     unparked_s: AtomicU32,
     stuck: Mutex<Stuck>,
     stop: AtomicBool,
@@ -114,6 +116,8 @@ struct State {
     running: HashMap<u64, Progress>,
     /// Not to be tried before.
     resting: HashMap<u64, Instant>,
+    /// Chosen to leave, and their sizes: room that is as good as free.
+    leaving: HashMap<u64, u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -163,6 +167,7 @@ impl Mover {
             paused: Condvar::new(),
             duplicates: Mutex::default(),
             demoting: AtomicBool::new(false),
+            choosing: Mutex::default(),
             unparked_s: AtomicU32::new(0),
             stuck: Mutex::default(),
             stop: AtomicBool::new(false),
@@ -282,10 +287,8 @@ impl Hybrid {
             if self.mover.stopping() {
                 return None;
             }
-            if self.must_demote()
-                && let Some(ino) = self.next_victim()
-            {
-                return Some(Job { ino, to: TierName::Hdd, reason: Reason::HighMark });
+            if let Some(job) = self.next_demotion() {
+                return Some(job);
             }
             let mut state = self.mover.state.lock();
             if let Some(job) = state.queue.pop_front() {
@@ -296,6 +299,13 @@ impl Hybrid {
                 self.mover.wake.wait(&mut state);
             }
         }
+    }
+
+    fn next_demotion(&self) -> Option<Job> {
+        let _one = self.mover.choosing.lock();
+        let ino = self.must_demote().then(|| self.next_victim()).flatten()?;
+        self.mover.state.lock().leaving.insert(ino, self.placement.size(ino).unwrap_or(0));
+        Some(Job { ino, to: TierName::Hdd, reason: Reason::HighMark })
     }
 
     /// Demotion begins above the high mark and ends below the low one.
@@ -314,7 +324,8 @@ impl Hybrid {
         } else if !self.space.above_low() {
             demoting.store(false, Ordering::Relaxed);
         }
-        demoting.load(Ordering::Relaxed)
+        let leaving: u64 = self.mover.state.lock().leaving.values().sum();
+        demoting.load(Ordering::Relaxed) && (self.space.above_low_without(leaving) || self.space.tight_without(leaving))
     }
 
     /// Now and then: with a million pinned files it takes a while.
@@ -332,7 +343,7 @@ impl Hybrid {
             let mut state = self.mover.state.lock();
             let now = Instant::now();
             state.resting.retain(|_, until| *until > now);
-            state.running.keys().chain(state.resting.keys()).copied().collect()
+            state.running.keys().chain(state.leaving.keys()).chain(state.resting.keys()).copied().collect()
         };
         let victim = self.placement.victim(&mut |ino| {
             if self.is_pinned(ino) {
@@ -381,6 +392,8 @@ impl Hybrid {
                 self.placement.stays(job.ino);
             }
             self.demotion_ended(outcome);
+            // Only now that its room is counted as free.
+            self.mover.state.lock().leaving.remove(&job.ino);
         }
     }
 

@@ -148,6 +148,11 @@ impl Placement {
         record.or_else(|| order.ghost.seen(FileId(ino)))
     }
 
+    /// Size of a file on the SSD's books.
+    pub fn size(&self, ino: u64) -> Option<u64> {
+        self.order.lock().record(FileId(ino)).map(|record| record.size)
+    }
+
     /// Place in the policy's order, 0.0 leaves next.
     pub fn rank(&self, ino: u64) -> Option<f64> {
         let order = self.order.lock();

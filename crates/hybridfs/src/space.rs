@@ -69,7 +69,12 @@ impl SpaceBook {
 
     /// The SSD's head-room is used up: nothing new goes there until files have left.
     pub fn tight(&self) -> bool {
-        self.of(TierName::Ssd).free < self.reserve()
+        self.tight_without(0)
+    }
+
+    /// The same when these bytes have left.
+    pub fn tight_without(&self, leaving: u64) -> bool {
+        self.of(TierName::Ssd).free.saturating_add(leaving) < self.reserve()
     }
 
     /// Above the high mark: demotion begins.
@@ -79,7 +84,12 @@ impl SpaceBook {
 
     /// Above the low mark: demotion goes on.
     pub fn above_low(&self) -> bool {
-        self.of(TierName::Ssd).used > self.low()
+        self.above_low_without(0)
+    }
+
+    /// The same when these bytes have left.
+    pub fn above_low_without(&self, leaving: u64) -> bool {
+        self.of(TierName::Ssd).used.saturating_sub(leaving) > self.low()
     }
 
     /// Bytes that fit below the high mark.
