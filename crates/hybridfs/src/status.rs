@@ -172,7 +172,17 @@ impl Hybrid {
     pub fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> std::result::Result<String, String> {
         let shown = String::from_utf8_lossy(path).into_owned();
         let ino = self.walk(path).map_err(|error| format!("{shown}: {error}"))?;
+        let (_, _, kind) = self.where_is(ino).map_err(|error| format!("{shown}: {error}"))?;
+        if kind == Kind::Special {
+            return Err(format!("{shown}: only regular files move"));
+        }
         let files = self.files_below(ino, to.other()).map_err(|error| format!("{shown}: {error}"))?;
+        if files.is_empty() {
+            return Ok(match kind {
+                Kind::Regular => format!("{shown} is on the {to} already"),
+                _ => format!("all files of it are on the {to} already"),
+            });
+        }
         let bytes: u64 = files.iter().map(|(_, size)| size).sum();
         let (mut files_done, mut bytes_done, mut stay) = (0u64, 0u64, Vec::new());
         for (file, size) in &files {
@@ -186,7 +196,7 @@ impl Hybrid {
         }
         progress(files.len() as u64, files_done, bytes, bytes_done);
         let Some((path, outcome)) = stay.first() else {
-            return Ok(format!("{files_done} files are on the {to} now"));
+            return Ok(format!("{files_done} {} on the {to} now", if files_done == 1 { "file is" } else { "files are" }));
         };
         let why = match outcome {
             Outcome::Stays(why) => (*why).to_owned(),
