@@ -7,7 +7,7 @@ root_only
 mounted() { mountpoint -q "$MNT"; }
 gone() { ! mounted; }
 # ended PID: a child of ours has ended, waited for or not.
-ended() { [[ ! -e /proc/$1 ]] || grep -q '^State:.Z' "/proc/$1/status"; }
+ended() { [[ ! -e /proc/$1 ]] || { grep -q '^State:.Z' "/proc/$1/status" && [[ $(ls "/proc/$1/task") == "$1" ]]; }; }
 answers() { "$HOTSHELF" status "$MNT" >/dev/null 2>&1; }
 dead() { [[ $(stat "$MNT" 2>&1) == *'not connected'* ]]; }
 pair=("$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD")

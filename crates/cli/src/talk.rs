@@ -174,9 +174,11 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Whether a process has ended but was not waited for. Its first thread may be a zombie while others still hold files open.
 fn is_zombie(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+    let first_ended = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    first_ended && std::fs::read_dir(format!("/proc/{pid}/task")).map_or(true, |threads| threads.count() <= 1)
 }
 
 /// Processes that have something open below a mount, as far as we may look.
