@@ -45,9 +45,10 @@ begins_like() { cmp -n "$3" "$MNT/$1" "$SCRATCH/$2"; }
 same() { begins_like "$1" "$2" 6291456; }
 
 # Flushing calls, and opens that flush by themselves; through the daemon (small) and past it (large); where the file is, new or not.
+with=data
 for how in conv=fsync conv=fdatasync oflag=sync oflag=dsync; do
+    [[ $with == data ]] && with=more || with=data
     for side in ssd hdd; do
-        with=$([[ $how == *sync && $how != *data* && $how != *dsync ]] && echo more || echo data)
         flags=notrunc
         [[ $how != conv=* ]] || flags+=,${how#conv=}
         open=()
