@@ -73,7 +73,8 @@ unmount_pair
 mount_pair --promotion never --no-passthrough
 wait_until 10 holds 's["scan_done"]'
 must 'sorted(s["pinned"]) == ["cold", "hot/2"] and not s["passthrough"] and "off" in s["passthrough_reason"]'
-[[ $(why cold/1 pinned) == 'by `cold` above it' && $(why hot/2 pinned) == 'by itself' && $(why hot/1 pinned) == None ]] || fail "pins after a remount"
+pinned="$(why cold/1 pinned), $(why hot/2 pinned), $(why hot/1 pinned)"
+[[ $pinned == 'by `cold` above it, by itself, None' ]] || fail "pins after a remount: $pinned"
 # So does the heat.
 (($(why hot/1 opens) >= 4)) || fail "the heat of hot/1 is forgotten: $(why hot/1 opens)"
 [[ $(why hot/1 last_open_s) -gt $(($(date +%s) - 60)) ]] || fail "the last open of hot/1"

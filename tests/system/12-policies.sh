@@ -82,3 +82,4 @@ wait_until 15 settled
 "$HOTSHELF" why "$MNT/tiny/1" | grep -q 'next .*smaller than files that move by themselves' || fail "why tiny/1 stays"
 unmount_pair
 clean_check
+unmount_disks

@@ -14,7 +14,8 @@ next() { "$HOTSHELF" why "$MNT/$1" | sed -n 's/^  next  *//p'; }
 why() { "$HOTSHELF" why "$MNT/$1" | grep -q -- "$2" || fail "why $1 does not say '$2': $("$HOTSHELF" why "$MNT/$1")"; }
 # Moves are made in the order they are asked for: when this one is up, those asked before it are done with.
 all_asked_are_done() { "$HOTSHELF" migrate --to hdd "$MNT/last" >/dev/null; "$HOTSHELF" migrate --to ssd "$MNT/last" >/dev/null; idle; }
-idle() { wait_until 10 bash -c "'$HOTSHELF' status --json '$MNT' | grep -q '\"queue\": 0,' && '$HOTSHELF' status --json '$MNT' | grep -q '\"running\": \[\]'"; }
+idle() { wait_until 10 nothing_moves; }
+nothing_moves() { [[ $(field queue) == 0 ]] && "$HOTSHELF" status --json "$MNT" | grep -q '"running": \[\]'; }
 
 # On open: the open waits, and the descriptor is that of the file on the SSD.
 mount_pair --promotion on-open

@@ -80,7 +80,8 @@ grep -q '^ExecStart=/usr/bin/hotshelf mount' "$unit" || fail "the unit does not 
 if command -v systemd-analyze >/dev/null; then
     mkdir "$SCRATCH/units"
     sed "s|/usr/bin/hotshelf|$HOTSHELF|" "$unit" >"$SCRATCH/units/hotshelf@pool.service"
-    MANPATH="$dest/usr/share/man:" systemd-analyze verify "$SCRATCH/units/hotshelf@pool.service" >"$SCRATCH/verify" 2>&1 || fail "the unit: $(cat "$SCRATCH/verify")"
+    MANPATH="$dest/usr/share/man:" systemd-analyze verify "$SCRATCH/units/hotshelf@pool.service" >"$SCRATCH/verify" 2>&1 ||
+        fail "the unit: $(cat "$SCRATCH/verify")"
     grep -i 'hotshelf@pool.service:' "$SCRATCH/verify" && fail "systemd complains about the unit"
 fi
 

@@ -97,3 +97,4 @@ sync
 after_a_cut same ssd/synced more || fail "sync, a new file"
 after_a_cut same hdd/large more || fail "sync, a file on the HDD"
 unmount_pair
+unmount_disks
