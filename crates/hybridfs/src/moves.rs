@@ -260,8 +260,13 @@ impl Mover {
         let now = self.origin.elapsed().as_nanos() as u64;
         let start = self.busy_until_ns.fetch_max(now, Ordering::Relaxed).max(now);
         self.busy_until_ns.fetch_add(cost, Ordering::Relaxed);
-        if start > now {
-            std::thread::sleep(Duration::from_nanos((start - now).min(1_000_000_000)));
+        // A piece may cost many seconds: whoever closes the file system does not wait for them.
+        loop {
+            let left = start.saturating_sub(self.origin.elapsed().as_nanos() as u64);
+            if left == 0 || self.stopping() {
+                return;
+            }
+            self.pause(Duration::from_nanos(left));
         }
     }
 }
@@ -604,4 +609,27 @@ impl Hybrid {
 /// The errno of an error that came from a system call.
 pub(crate) fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_low_rate_is_kept_too_and_closing_does_not_wait_for_it() {
+        let mover = Mover::new(Some(1000));
+        let begun = Instant::now();
+        mover.spend(1500);
+        mover.spend(1);
+        assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| {
+                mover.spend(3_600_000);
+                mover.spend(1);
+            });
+            mover.stop();
+            slow.join().expect("ended at once");
+        });
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
 }
