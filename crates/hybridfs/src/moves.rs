@@ -245,6 +245,15 @@ impl Mover {
         self.ended.wait_for(&mut state, limit);
     }
 
+    /// Waits until no move runs, at most `limit`: one asked for by hand is nobody's worker, and cleans up after itself too.
+    pub fn wait_for_all(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        let mut state = self.state.lock();
+        while !state.running.is_empty() && Instant::now() < end {
+            self.ended.wait_for(&mut state, Duration::from_millis(100));
+        }
+    }
+
     /// Waits, or until the file system closes.
     pub fn pause(&self, limit: Duration) {
         let mut state = self.state.lock();
@@ -513,6 +522,10 @@ impl Hybrid {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Outcome> {
         self.writable()?;
+        // Asked after it was noted as running: closing waits for what runs.
+        if self.mover.stopping() {
+            return Ok(Outcome::Dropped);
+        }
         let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
         if place.kind != Kind::Regular {
             return Ok(Outcome::Stays("only regular files move"));

@@ -165,6 +165,7 @@ impl Running {
                 tracing::error!("a worker panicked");
             }
         }
+        self.fs.mover.wait_for_all(Duration::from_secs(10));
         let _ = self.fs.save_history();
     }
 }
