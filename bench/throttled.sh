@@ -101,7 +101,7 @@ memory_group() {
 postmark_in() {
     local dir=$1 size=$2
     mkdir -p "$dir"
-    printf "set location %s\n$size\nset size 500 20000\nset buffering false\nrun\nquit\n" "$dir" | postmark >/dev/null
+    printf "set location %s\n$size\nset size 500 20000\nrun\nquit\n" "$dir" | postmark >/dev/null
     sync -f "$([[ $dir == "$MNT"/* ]] && echo "$SSD" || echo "$HDD")"
 }
 
