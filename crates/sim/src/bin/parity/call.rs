@@ -1,0 +1,401 @@
+//! The calls, and how each is done on one side.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+
+use rustix::fs::{
+    Access, AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, Uid,
+    XattrFlags,
+};
+use rustix::io::ReadWriteFlags;
+
+use crate::world::{Said, Stat, World, digest, list, stat};
+
+/// Numbers of a path or of an open file.
+#[derive(Clone, Debug)]
+pub enum Which {
+    Path(String),
+    /// The link itself.
+    Link(String),
+    Slot(usize),
+}
+
+/// A system call.
+#[derive(Clone, Debug)]
+pub enum Call {
+    Open { slot: usize, path: String, flags: OFlags, mode: u32 },
+    /// Relative to an open directory.
+    OpenAt { slot: usize, at: usize, path: String, flags: OFlags, mode: u32 },
+    Close { slot: usize },
+    Dup { slot: usize, to: usize },
+    Read { slot: usize, len: usize },
+    PRead { slot: usize, at: u64, len: usize },
+    ReadV { slot: usize, lens: [usize; 3] },
+    Write { slot: usize, len: usize, seed: u8 },
+    PWrite { slot: usize, at: u64, len: usize, seed: u8 },
+    WriteV { slot: usize, lens: [usize; 3], seed: u8 },
+    /// With RWF_ flags.
+    PWrite2 { slot: usize, at: u64, len: usize, seed: u8, flags: ReadWriteFlags },
+    Seek { slot: usize, to: SeekFrom },
+    Truncate { path: String, size: u64 },
+    FTruncate { slot: usize, size: u64 },
+    Fallocate { slot: usize, flags: FallocateFlags, at: u64, len: u64 },
+    CopyRange { from: usize, at: u64, to: usize, to_at: u64, len: usize },
+    SendFile { from: usize, at: u64, to: usize, len: usize },
+    Clone { from: usize, to: usize },
+    MkDir { path: String, mode: u32 },
+    RmDir { path: String },
+    Unlink { path: String },
+    Rename { from: String, to: String, flags: RenameFlags },
+    Link { from: String, to: String, follow: bool },
+    /// A name for an open file, as for O_TMPFILE.
+    LinkSlot { slot: usize, to: String },
+    SymLink { target: String, path: String },
+    ReadLink { path: String },
+    MkNod { path: String, kind: FileType, mode: u32, dev: u64 },
+    ChMod { which: Which, mode: u32 },
+    ChOwn { which: Which, uid: Option<u32>, gid: Option<u32> },
+    UTimes { which: Which, access: (i64, i64), modified: (i64, i64) },
+    SetXattr { which: Which, name: String, value: Vec<u8>, flags: u32 },
+    GetXattr { which: Which, name: String, room: usize },
+    ListXattr { which: Which, room: usize },
+    RemoveXattr { which: Which, name: String },
+    Access { path: String, how: Access, effective: bool },
+    Stat { which: Which },
+    /// Lists some names; 0 begins anew.
+    ReadDir { slot: usize, rewind: bool, most: usize },
+    Sync { slot: usize, data_only: bool },
+    SyncFs { slot: usize },
+    FLock { slot: usize, how: FlockOperation },
+    PosixLock { slot: usize, how: FlockOperation },
+    UMask { mask: u32 },
+    SetFlags { slot: usize, flags: OFlags },
+    GetFlags { slot: usize },
+    Advise { slot: usize },
+}
+
+/// Bytes that differ from place to place.
+pub fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add((n >> 8) as u8).wrapping_add(seed) | 1).collect()
+}
+
+/// Room for O_DIRECT.
+const ALIGN: usize = 4096;
+
+fn aligned(len: usize) -> (Vec<u8>, usize) {
+    let room = vec![0u8; len + ALIGN];
+    let skip = (ALIGN - room.as_ptr() as usize % ALIGN) % ALIGN;
+    (room, skip)
+}
+
+fn aligned_bytes(len: usize, seed: u8) -> (Vec<u8>, usize) {
+    let (mut room, skip) = aligned(len);
+    room[skip..skip + len].copy_from_slice(&bytes(len, seed));
+    (room, skip)
+}
+
+fn count(n: usize) -> String {
+    n.to_string()
+}
+
+fn done(_: ()) -> String {
+    "0".into()
+}
+
+fn mode(bits: u32) -> Mode {
+    Mode::from_raw_mode(bits)
+}
+
+fn spec(time: (i64, i64)) -> Timespec {
+    Timespec { tv_sec: time.0, tv_nsec: time.1 as _ }
+}
+
+/// What of the attributes is the same on both sides.
+pub fn shown(stat: &Stat) -> String {
+    let mut text = format!("mode {:o} uid {} gid {}", stat.mode, stat.uid, stat.gid);
+    if !stat.is_dir() {
+        text += &format!(" nlink {} size {}", stat.nlink, stat.size);
+    }
+    if !stat.is_file() && !stat.is_dir() && !stat.is_link() {
+        text += &format!(" rdev {:?}", stat.rdev);
+    }
+    text
+}
+
+impl Call {
+    /// Does it.
+    pub fn run(&self, world: &mut World) -> Said {
+        match self {
+            Call::Open { slot, path, flags, mode: bits } => {
+                let opened = rustix::fs::openat(world.root(), path.as_str(), *flags | OFlags::CLOEXEC, mode(*bits))?;
+                world.slots[*slot] = Some(opened);
+                world.cookies[*slot] = 0;
+                Ok("open".into())
+            }
+            Call::OpenAt { slot, at, path, flags, mode: bits } => {
+                let opened = rustix::fs::openat(world.slot(*at)?, path.as_str(), *flags | OFlags::CLOEXEC, mode(*bits))?;
+                world.slots[*slot] = Some(opened);
+                world.cookies[*slot] = 0;
+                Ok("open".into())
+            }
+            Call::Close { slot } => {
+                world.slots[*slot] = None;
+                Ok("closed".into())
+            }
+            Call::Dup { slot, to } => {
+                world.slots[*to] = Some(rustix::io::dup(world.slot(*slot)?)?);
+                world.cookies[*to] = 0;
+                Ok("open".into())
+            }
+            Call::Read { slot, len } => {
+                let (mut room, skip) = aligned(*len);
+                let n = rustix::io::read(world.slot(*slot)?, &mut room[skip..skip + len])?;
+                Ok(digest(&room[skip..skip + n]))
+            }
+            Call::PRead { slot, at, len } => {
+                let (mut room, skip) = aligned(*len);
+                let n = rustix::io::pread(world.slot(*slot)?, &mut room[skip..skip + len], *at)?;
+                Ok(digest(&room[skip..skip + n]))
+            }
+            Call::ReadV { slot, lens } => {
+                let mut rooms = lens.map(|len| vec![0u8; len]);
+                let n = rustix::io::readv(world.slot(*slot)?, &mut rooms.each_mut().map(|room| IoSliceMut::new(room)))?;
+                Ok(digest(&rooms.concat()[..n]))
+            }
+            Call::Write { slot, len, seed } => {
+                let (data, skip) = aligned_bytes(*len, *seed);
+                rustix::io::write(world.slot(*slot)?, &data[skip..skip + len]).map(count)
+            }
+            Call::PWrite { slot, at, len, seed } => {
+                let (data, skip) = aligned_bytes(*len, *seed);
+                rustix::io::pwrite(world.slot(*slot)?, &data[skip..skip + len], *at).map(count)
+            }
+            Call::WriteV { slot, lens, seed } => {
+                let parts = lens.map(|len| bytes(len, *seed));
+                rustix::io::writev(world.slot(*slot)?, &parts.each_ref().map(|part| IoSlice::new(part))).map(count)
+            }
+            Call::PWrite2 { slot, at, len, seed, flags } => {
+                rustix::io::pwritev2(world.slot(*slot)?, &[IoSlice::new(&bytes(*len, *seed))], *at, *flags).map(count)
+            }
+            Call::Seek { slot, to } => rustix::fs::seek(world.slot(*slot)?, *to).map(|at| at.to_string()),
+            Call::Truncate { path, size } => {
+                // truncate(2) is not in reach; this is what it does but for the descriptor.
+                let file = rustix::fs::openat(world.root(), path.as_str(), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, mode(0))?;
+                rustix::fs::ftruncate(file, *size).map(done)
+            }
+            Call::FTruncate { slot, size } => rustix::fs::ftruncate(world.slot(*slot)?, *size).map(done),
+            Call::Fallocate { slot, flags, at, len } => rustix::fs::fallocate(world.slot(*slot)?, *flags, *at, *len).map(done),
+            Call::CopyRange { from, at, to, to_at, len } => {
+                // How much at once is the file system's choice: all of it is compared.
+                let (mut from_at, mut to_at) = (*at, *to_at);
+                let mut copied = 0;
+                while copied < *len {
+                    let (source, target) = (world.slot(*from)?, world.slot(*to)?);
+                    match rustix::fs::copy_file_range(source, Some(&mut from_at), target, Some(&mut to_at), len - copied) {
+                        Ok(0) => break,
+                        Ok(n) => copied += n,
+                        Err(error) if copied == 0 => return Err(error),
+                        Err(_) => break,
+                    }
+                }
+                Ok(count(copied))
+            }
+            Call::SendFile { from, at, to, len } => {
+                let mut at = *at;
+                rustix::fs::sendfile(world.slot(*to)?, world.slot(*from)?, Some(&mut at), *len).map(count)
+            }
+            Call::Clone { from, to } => rustix::fs::ioctl_ficlone(world.slot(*to)?, world.slot(*from)?).map(done),
+            Call::MkDir { path, mode: bits } => rustix::fs::mkdirat(world.root(), path.as_str(), mode(*bits)).map(done),
+            Call::RmDir { path } => rustix::fs::unlinkat(world.root(), path.as_str(), AtFlags::REMOVEDIR).map(done),
+            Call::Unlink { path } => rustix::fs::unlinkat(world.root(), path.as_str(), AtFlags::empty()).map(done),
+            Call::Rename { from, to, flags } => {
+                rustix::fs::renameat_with(world.root(), from.as_str(), world.root(), to.as_str(), *flags).map(done)
+            }
+            Call::Link { from, to, follow } => {
+                let flags = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
+                rustix::fs::linkat(world.root(), from.as_str(), world.root(), to.as_str(), flags).map(done)
+            }
+            Call::LinkSlot { slot, to } => {
+                let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&world.slot(*slot)?));
+                rustix::fs::linkat(rustix::fs::CWD, path, world.root(), to.as_str(), AtFlags::SYMLINK_FOLLOW).map(done)
+            }
+            Call::SymLink { target, path } => rustix::fs::symlinkat(target.as_str(), world.root(), path.as_str()).map(done),
+            Call::ReadLink { path } => {
+                rustix::fs::readlinkat(world.root(), path.as_str(), Vec::new()).map(|target| target.to_string_lossy().into_owned())
+            }
+            Call::MkNod { path, kind, mode: bits, dev } => {
+                rustix::fs::mknodat(world.root(), path.as_str(), *kind, mode(*bits), *dev).map(done)
+            }
+            Call::ChMod { which, mode: bits } => match which {
+                Which::Slot(slot) => rustix::fs::fchmod(world.slot(*slot)?, mode(*bits)),
+                Which::Path(path) => rustix::fs::chmodat(world.root(), path.as_str(), mode(*bits), AtFlags::empty()),
+                Which::Link(path) => rustix::fs::chmodat(world.root(), path.as_str(), mode(*bits), AtFlags::SYMLINK_NOFOLLOW),
+            }
+            .map(done),
+            Call::ChOwn { which, uid, gid } => {
+                let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+                match which {
+                    Which::Slot(slot) => rustix::fs::fchown(world.slot(*slot)?, uid, gid),
+                    Which::Path(path) => rustix::fs::chownat(world.root(), path.as_str(), uid, gid, AtFlags::empty()),
+                    Which::Link(path) => rustix::fs::chownat(world.root(), path.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+                }
+                .map(done)
+            }
+            Call::UTimes { which, access, modified } => {
+                let times = Timestamps { last_access: spec(*access), last_modification: spec(*modified) };
+                match which {
+                    Which::Slot(slot) => rustix::fs::futimens(world.slot(*slot)?, &times),
+                    Which::Path(path) => rustix::fs::utimensat(world.root(), path.as_str(), &times, AtFlags::empty()),
+                    Which::Link(path) => rustix::fs::utimensat(world.root(), path.as_str(), &times, AtFlags::SYMLINK_NOFOLLOW),
+                }
+                .map(done)
+            }
+            Call::SetXattr { which, name, value, flags } => {
+                let flags = XattrFlags::from_bits_retain(*flags);
+                match which {
+                    Which::Slot(slot) => rustix::fs::fsetxattr(world.slot(*slot)?, name.as_str(), value, flags),
+                    Which::Path(path) => rustix::fs::setxattr(world.full(path), name.as_str(), value, flags),
+                    Which::Link(path) => rustix::fs::lsetxattr(world.full(path), name.as_str(), value, flags),
+                }
+                .map(done)
+            }
+            Call::GetXattr { which, name, room } => {
+                let mut value = vec![0u8; *room];
+                let n = match which {
+                    Which::Slot(slot) => rustix::fs::fgetxattr(world.slot(*slot)?, name.as_str(), &mut value[..]),
+                    Which::Path(path) => rustix::fs::getxattr(world.full(path), name.as_str(), &mut value[..]),
+                    Which::Link(path) => rustix::fs::lgetxattr(world.full(path), name.as_str(), &mut value[..]),
+                }?;
+                Ok(if *room == 0 { count(n) } else { digest(&value[..n]) })
+            }
+            Call::ListXattr { which, room } => {
+                let mut names = vec![0u8; *room];
+                let n = match which {
+                    Which::Slot(slot) => rustix::fs::flistxattr(world.slot(*slot)?, &mut names[..]),
+                    Which::Path(path) => rustix::fs::listxattr(world.full(path), &mut names[..]),
+                    Which::Link(path) => rustix::fs::llistxattr(world.full(path), &mut names[..]),
+                }?;
+                names.truncate(if *room == 0 { 0 } else { n });
+                let mut names: Vec<String> =
+                    names.split(|byte| *byte == 0).map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+                names.sort();
+                Ok(format!("{n} {names:?}"))
+            }
+            Call::RemoveXattr { which, name } => match which {
+                Which::Slot(slot) => rustix::fs::fremovexattr(world.slot(*slot)?, name.as_str()),
+                Which::Path(path) => rustix::fs::removexattr(world.full(path), name.as_str()),
+                Which::Link(path) => rustix::fs::lremovexattr(world.full(path), name.as_str()),
+            }
+            .map(done),
+            Call::Access { path, how, effective } => {
+                let flags = if *effective { AtFlags::EACCESS } else { AtFlags::empty() };
+                rustix::fs::accessat(world.root(), path.as_str(), *how, flags).map(done)
+            }
+            Call::Stat { which } => match which {
+                Which::Slot(slot) => stat(world.slot(*slot)?, ""),
+                Which::Link(path) => stat(world.root(), path),
+                Which::Path(path) => {
+                    let file = rustix::fs::openat(world.root(), path.as_str(), OFlags::PATH | OFlags::CLOEXEC, mode(0))?;
+                    stat(file.as_fd(), "")
+                }
+            }
+            .map(|stat| shown(&stat)),
+            Call::ReadDir { slot, rewind, most } => {
+                let dir = world.slot(*slot)?;
+                let cookie = if *rewind { 0 } else { world.cookies[*slot] };
+                // Not the names: their order is the file system's.
+                rustix::fs::seek(dir, SeekFrom::Start(cookie))?;
+                let (mut names, cookie) = list(dir, *most)?;
+                world.cookies[*slot] = cookie;
+                names.sort();
+                let all: Vec<String> = names.into_iter().map(|listed| format!("{} {}", listed.name, listed.kind)).collect();
+                Ok(if *rewind && *most == usize::MAX { format!("{all:?}") } else { "listed".into() })
+            }
+            Call::Sync { slot, data_only } => {
+                let file = world.slot(*slot)?;
+                if *data_only { rustix::fs::fdatasync(file) } else { rustix::fs::fsync(file) }.map(done)
+            }
+            Call::SyncFs { slot } => rustix::fs::syncfs(world.slot(*slot)?).map(done),
+            Call::FLock { slot, how } => rustix::fs::flock(world.slot(*slot)?, *how).map(done),
+            Call::PosixLock { slot, how } => rustix::fs::fcntl_lock(world.slot(*slot)?, *how).map(done),
+            Call::UMask { mask } => {
+                rustix::process::umask(mode(*mask));
+                Ok("0".into())
+            }
+            Call::SetFlags { slot, flags } => rustix::fs::fcntl_setfl(world.slot(*slot)?, *flags).map(done),
+            Call::GetFlags { slot } => rustix::fs::fcntl_getfl(world.slot(*slot)?).map(|flags| format!("{flags:?}")),
+            Call::Advise { slot } => rustix::fs::fadvise(world.slot(*slot)?, 0, None, rustix::fs::Advice::DontNeed).map(done),
+        }
+    }
+
+    /// The paths whose attributes it may change or tell.
+    pub fn paths(&self) -> Vec<&str> {
+        match self {
+            Call::Open { path, .. }
+            | Call::Truncate { path, .. }
+            | Call::MkDir { path, .. }
+            | Call::RmDir { path }
+            | Call::Unlink { path }
+            | Call::SymLink { path, .. }
+            | Call::ReadLink { path }
+            | Call::MkNod { path, .. }
+            | Call::Access { path, .. } => vec![path],
+            Call::LinkSlot { to, .. } => vec![to],
+            Call::Rename { from, to, .. } | Call::Link { from, to, .. } => vec![from, to],
+            Call::ChMod { which, .. }
+            | Call::ChOwn { which, .. }
+            | Call::UTimes { which, .. }
+            | Call::SetXattr { which, .. }
+            | Call::GetXattr { which, .. }
+            | Call::ListXattr { which, .. }
+            | Call::RemoveXattr { which, .. }
+            | Call::Stat { which } => match which {
+                Which::Path(path) | Which::Link(path) => vec![path],
+                Which::Slot(_) => vec![],
+            },
+            _ => vec![],
+        }
+    }
+
+    /// The open files it concerns.
+    pub fn slots(&self) -> Vec<usize> {
+        match self {
+            Call::Open { slot, .. }
+            | Call::OpenAt { slot, .. }
+            | Call::Close { slot }
+            | Call::Read { slot, .. }
+            | Call::PRead { slot, .. }
+            | Call::ReadV { slot, .. }
+            | Call::Write { slot, .. }
+            | Call::PWrite { slot, .. }
+            | Call::WriteV { slot, .. }
+            | Call::PWrite2 { slot, .. }
+            | Call::Seek { slot, .. }
+            | Call::FTruncate { slot, .. }
+            | Call::Fallocate { slot, .. }
+            | Call::LinkSlot { slot, .. }
+            | Call::ReadDir { slot, .. }
+            | Call::Sync { slot, .. }
+            | Call::SyncFs { slot }
+            | Call::FLock { slot, .. }
+            | Call::PosixLock { slot, .. }
+            | Call::SetFlags { slot, .. }
+            | Call::GetFlags { slot }
+            | Call::Advise { slot } => vec![*slot],
+            Call::Dup { slot, to } => vec![*slot, *to],
+            Call::CopyRange { from, to, .. } | Call::SendFile { from, to, .. } | Call::Clone { from, to } => vec![*from, *to],
+            Call::ChMod { which, .. }
+            | Call::ChOwn { which, .. }
+            | Call::UTimes { which, .. }
+            | Call::SetXattr { which, .. }
+            | Call::GetXattr { which, .. }
+            | Call::ListXattr { which, .. }
+            | Call::RemoveXattr { which, .. }
+            | Call::Stat { which } => match which {
+                Which::Slot(slot) => vec![*slot],
+                _ => vec![],
+            },
+            _ => vec![],
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Comparing attributes, numbers and trees.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::call::{Call, shown};
+use crate::world::{Stat, World, digest, join, list_all, stat, word};
+
+/// Seconds that times set by the kernel may differ: the calls are done one after the other.
+const NEAR_S: i64 = 20;
+/// What is tried first when attributes are read.
+const VALUE_MAX: usize = 65_536;
+
+type Both = (Result<Stat, Errno>, Result<Stat, Errno>);
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub struct Compare {
+    /// The mount's number of each file of the plain directory, by number and birth.
+    numbers: HashMap<(u64, (i64, u32)), u64>,
+}
+
+/// The files a call concerns, as they were before it.
+pub struct Before {
+    paths: Vec<Both>,
+    slots: Vec<Both>,
+}
+
+impl Compare {
+    fn paths(call: &Call, plain: &World, mount: &World) -> Vec<Both> {
+        let look = |path: &&str| {
+            let path = if path.is_empty() { "." } else { path };
+            (stat(plain.root(), path), stat(mount.root(), path))
+        };
+        call.paths().iter().map(look).collect()
+    }
+
+    fn slots(call: &Call, plain: &World, mount: &World) -> Vec<Both> {
+        let look = |slot: &usize| {
+            (plain.slot(*slot).and_then(|file| stat(file, "")), mount.slot(*slot).and_then(|file| stat(file, "")))
+        };
+        call.slots().iter().map(look).collect()
+    }
+
+    /// Looks before a call.
+    pub fn look(&self, call: &Call, plain: &World, mount: &World) -> Result<Before> {
+        Ok(Before { paths: Self::paths(call, plain, mount), slots: Self::slots(call, plain, mount) })
+    }
+
+    /// Compares after it.
+    pub fn changed(&mut self, call: &Call, before: &Before, _ok: bool, plain: &World, mount: &World) -> Result<()> {
+        let after = Before { paths: Self::paths(call, plain, mount), slots: Self::slots(call, plain, mount) };
+        for (n, (was, is)) in before.paths.iter().zip(&after.paths).enumerate() {
+            let path = call.paths()[n].to_owned();
+            self.both(is).and_then(|()| self.times(was, is)).with_context(|| format!("{path:?} afterwards"))?;
+        }
+        let replaced = matches!(call, Call::Open { .. } | Call::OpenAt { .. } | Call::Dup { .. });
+        for (n, (was, is)) in before.slots.iter().zip(&after.slots).enumerate() {
+            self.both(is)
+                .and_then(|()| if replaced { Ok(()) } else { self.times(was, is) })
+                .with_context(|| format!("open file {} afterwards", call.slots()[n]))?;
+        }
+        Ok(())
+    }
+
+    fn both(&mut self, (plain, mount): &Both) -> Result<()> {
+        match (plain, mount) {
+            (Ok(plain), Ok(mount)) => self.same(plain, mount),
+            (Err(plain), Err(mount)) if plain == mount => Ok(()),
+            (Ok(_), Err(error)) => bail!("there in the plain directory; mount: {}", word(*error)),
+            (Err(error), Ok(_)) => bail!("there in the mount; plain directory: {}", word(*error)),
+            (Err(plain), Err(mount)) => bail!("plain directory: {}; mount: {}", word(*plain), word(*mount)),
+        }
+    }
+
+    fn same(&mut self, plain: &Stat, mount: &Stat) -> Result<()> {
+        let (a, b) = (shown(plain), shown(mount));
+        if a != b {
+            bail!("plain {a}; mount {b}");
+        }
+        same_time("mtime", plain.mtime, mount.mtime)?;
+        // An access time that was set may be followed by a read that the kernel served from its cache.
+        if !is_recent(plain.atime) {
+            same_time("atime", plain.atime, mount.atime)?;
+        }
+        if !is_recent(mount.ctime) {
+            bail!("ctime {:?}", mount.ctime);
+        }
+        let known = *self.numbers.entry((plain.ino, plain.birth)).or_insert(mount.ino);
+        if known != mount.ino {
+            bail!("its number was {known:x} and is {:x}", mount.ino);
+        }
+        Ok(())
+    }
+
+    /// Times must change when they do in the plain directory.
+    fn times(&self, was: &Both, is: &Both) -> Result<()> {
+        let ((Ok(plain_was), Ok(mount_was)), (Ok(plain_is), Ok(mount_is))) = (was, is) else { return Ok(()) };
+        if plain_was.ino != plain_is.ino || mount_was.ino != mount_is.ino {
+            return Ok(());
+        }
+        let (plain, mount) = (plain_was.mtime != plain_is.mtime, mount_was.mtime != mount_is.mtime);
+        if plain != mount {
+            bail!("mtime changed: plain {plain}, mount {mount}");
+        }
+        // A move sets the change time of its copy, so it may change by itself.
+        if plain_was.ctime != plain_is.ctime && mount_was.ctime == mount_is.ctime {
+            bail!("ctime changed in the plain directory, not in the mount");
+        }
+        Ok(())
+    }
+
+    /// Compares everything.
+    pub fn trees(&mut self, plain: &World, mount: &World) -> Result<()> {
+        self.directory(plain, mount, "")
+    }
+
+    fn directory(&mut self, plain: &World, mount: &World, path: &str) -> Result<()> {
+        let (a, b) = match (list_all(plain, path), list_all(mount, path)) {
+            (Err(a), Err(b)) if a == b => return Ok(()),
+            (a, b) => (a.with_context(|| format!("listing {path:?}, plain"))?, b.with_context(|| format!("listing {path:?}, mount"))?),
+        };
+        let names = |all: &[crate::world::Listed]| all.iter().map(|one| (one.name.clone(), one.kind.clone())).collect::<Vec<_>>();
+        if names(&a) != names(&b) {
+            bail!("{path:?}: plain {:?}; mount {:?}", names(&a), names(&b));
+        }
+        for (one, other) in a.iter().zip(&b) {
+            let path = join(path, &one.name);
+            let both = (stat(plain.root(), &path), stat(mount.root(), &path));
+            self.both(&both).with_context(|| path.clone())?;
+            let (Ok(is), Ok(shown)) = both else { continue };
+            if shown.ino != other.ino {
+                bail!("{path}: listed as {:x}, and is {:x}", other.ino, shown.ino);
+            }
+            let (a, b) = (xattrs(plain, &path), xattrs(mount, &path));
+            if a != b {
+                bail!("{path}: extended attributes: plain {a:?}; mount {b:?}");
+            }
+            if is.is_dir() {
+                self.directory(plain, mount, &path)?;
+            } else {
+                let (a, b) = (content(plain, &path, &is), content(mount, &path, &is));
+                if a != b {
+                    bail!("{path}: content: plain {a:?}; mount {b:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_recent(time: (i64, u32)) -> bool {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    (now - time.0).abs() < 1 << 24
+}
+
+fn same_time(what: &str, plain: (i64, u32), mount: (i64, u32)) -> Result<()> {
+    let near = is_recent(plain) && (plain.0 - mount.0).abs() <= NEAR_S;
+    if !near && plain != mount {
+        bail!("{what}: plain {plain:?}, mount {mount:?}");
+    }
+    Ok(())
+}
+
+fn xattrs(world: &World, path: &str) -> Result<Vec<(String, String)>, Errno> {
+    let full = world.full(path);
+    let mut names = vec![0u8; VALUE_MAX];
+    let n = rustix::fs::llistxattr(&full, &mut names[..])?;
+    let mut all = Vec::new();
+    for name in names[..n].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let mut value = vec![0u8; VALUE_MAX];
+        let n = rustix::fs::lgetxattr(&full, &*name, &mut value[..])?;
+        all.push((name, digest(&value[..n])));
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// More than this of a file is not read.
+const READ_MAX: u64 = 16 << 20;
+
+fn content(world: &World, path: &str, stat: &Stat) -> Result<String, Errno> {
+    if stat.is_link() {
+        return rustix::fs::readlinkat(world.root(), path, Vec::new()).map(|target| target.to_string_lossy().into_owned());
+    }
+    if !stat.is_file() {
+        return Ok(String::new());
+    }
+    let file = rustix::fs::openat(world.root(), path, OFlags::RDONLY | OFlags::NOATIME | OFlags::CLOEXEC, Mode::empty())?;
+    let mut data = vec![0u8; stat.size.min(READ_MAX) as usize];
+    let mut have = 0;
+    while have < data.len() {
+        match rustix::io::pread(&file, &mut data[have..], have as u64)? {
+            0 => break,
+            n => have += n,
+        }
+    }
+    Ok(digest(&data[..have]))
+}
+
+/// Calls `each` with everything below a path.
+pub fn walk(world: &World, path: &str, each: &mut dyn FnMut(&str, &Stat)) {
+    for entry in list_all(world, path).unwrap_or_default() {
+        let path = join(path, &entry.name);
+        let Ok(stat) = stat(world.root(), &path) else { continue };
+        each(&path, &stat);
+        if stat.is_dir() {
+            walk(world, &path, each);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The same system calls on a hotshelf mount and on a plain directory, compared.
+//!
+//! A seeded sequence of calls is done on both, by root and by ordinary users; what they answer, the
+//! attributes they leave, and now and then the whole trees must be the same. Meanwhile the files of the
+//! mount are moved between its sides, so that everything is tried on both and on files that move while
+//! open. What cannot be the same is listed in `accepted`.
+#![forbid(unsafe_code)]
+
+mod accepted;
+mod call;
+mod compare;
+mod generate;
+mod mover;
+mod world;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use parking_lot::Mutex;
+use rustix::fs::{Gid, Uid};
+
+use crate::call::Call;
+use crate::compare::Compare;
+use crate::generate::{Generator, USERS};
+use crate::mover::Mover;
+use crate::world::{Said, World, word};
+
+/// Do the same calls on a hotshelf mount and on a plain directory, and compare.
+#[derive(Debug, Parser)]
+struct Args {
+    /// The hotshelf program.
+    #[arg(long)]
+    hotshelf: PathBuf,
+    /// Directory of the SSD.
+    #[arg(long)]
+    ssd: PathBuf,
+    /// Directory of the HDD.
+    #[arg(long)]
+    hdd: PathBuf,
+    /// Where to mount.
+    #[arg(long)]
+    mnt: PathBuf,
+    /// The plain directory: empty, on a file system like those of the sides, mounted nosuid and nodev.
+    #[arg(long)]
+    plain: PathBuf,
+    /// Where it all begins; printed when none is given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Calls to do.
+    #[arg(long, default_value_t = 2000)]
+    steps: usize,
+    /// Calls between two comparisons of the whole trees.
+    #[arg(long, default_value_t = 200)]
+    each: usize,
+    /// Calls between two remounts.
+    #[arg(long, default_value_t = 3000)]
+    remount: usize,
+    /// Nothing moves meanwhile.
+    #[arg(long)]
+    still: bool,
+    /// Flags for `hotshelf mount`.
+    #[arg(last = true)]
+    flags: Vec<String>,
+}
+
+/// Calls told about when a difference is found.
+const STORY: usize = 4000;
+const STORY_SHOWN: usize = 20;
+
+struct Parity<'a> {
+    args: &'a Args,
+    seed: u64,
+    generator: Generator,
+    plain: World,
+    mount: World,
+    compare: Compare,
+    story: VecDeque<String>,
+    paths: Arc<Mutex<Vec<String>>>,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    println!("seed {seed}");
+    let _ = std::fs::remove_dir(args.plain.join("lost+found"));
+    mount(&args)?;
+    let outcome = run(&args, seed);
+    let unmounted = unmount(&args);
+    outcome?;
+    unmounted?;
+    ran(Command::new(&args.hotshelf).arg("check").args([&args.ssd, &args.hdd])).context("check")?;
+    println!("{} calls, no difference", args.steps);
+    Ok(())
+}
+
+fn run(args: &Args, seed: u64) -> Result<()> {
+    let root = rustix::process::geteuid().is_root();
+    // Every other seed works below the root, where `..` leads to nothing else.
+    let below = if seed.is_multiple_of(2) { "top/below" } else { "" };
+    for side in [&args.mnt, &args.plain] {
+        std::fs::create_dir_all(side.join(below))?;
+    }
+    let paths = Arc::new(Mutex::new(Vec::new()));
+    let mut parity = Parity {
+        args,
+        seed,
+        generator: Generator { rng: fastrand::Rng::with_seed(seed), known: Vec::new(), dotdot: !below.is_empty(), root },
+        plain: World::new(args.plain.join(below)).context("opening the plain directory")?,
+        mount: World::new(args.mnt.join(below)).context("opening the mount")?,
+        compare: Compare::default(),
+        story: VecDeque::new(),
+        paths: paths.clone(),
+    };
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let mover = (!args.still).then(|| Mover::start(&args.hotshelf, &args.mnt.join(below), paths, seed));
+    let outcome = parity.steps(mover.as_ref());
+    let moved = mover.map_or(0, Mover::stop);
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    println!("{moved} moves");
+    outcome
+}
+
+impl Parity<'_> {
+    fn steps(&mut self, mover: Option<&Mover>) -> Result<()> {
+        for step in 0..self.args.steps {
+            if step % 8 == 0 {
+                self.look_around();
+            }
+            let call = self.generator.next();
+            let user = (self.generator.root && self.generator.rng.u8(0..3) == 0).then(|| self.generator.rng.usize(..USERS.len()));
+            if let Err(error) = self.step(&call, user) {
+                bail!("{}", self.tell(step, &call, user, &format!("{error:#}")));
+            }
+            if (step + 1) % self.args.each == 0 || step + 1 == self.args.steps {
+                self.compare_trees(step)?;
+            }
+            if (step + 1) % self.args.remount == 0 {
+                self.remount(mover).context("mounting anew")?;
+                self.compare_trees(step)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_trees(&mut self, step: usize) -> Result<()> {
+        if let Err(error) = self.compare.trees(&self.plain, &self.mount) {
+            bail!("seed {}, after step {step}, comparing all: {error:#}\n{}", self.seed, self.last_calls(&[], &[]));
+        }
+        Ok(())
+    }
+
+    fn look_around(&mut self) {
+        let mut known = Vec::new();
+        compare::walk(&self.plain, "", &mut |path, stat| known.push((path.to_owned(), stat.is_dir(), stat.is_file())));
+        *self.paths.lock() = known.iter().filter(|known| known.2).map(|known| known.0.clone()).collect();
+        self.generator.known = known.into_iter().map(|known| (known.0, known.1)).collect();
+    }
+
+    fn step(&mut self, call: &Call, user: Option<usize>) -> Result<()> {
+        let before = self.compare.look(call, &self.plain, &self.mount)?;
+        let plain = as_user(user, || call.run(&mut self.plain));
+        let mount = as_user(user, || call.run(&mut self.mount));
+        let who = user.map_or_else(String::new, |user| format!("as {}: ", USERS[user].uid));
+        if self.story.len() == STORY {
+            self.story.pop_front();
+        }
+        self.story.push_back(format!("{who}{} = {}", short(call), show(&plain)));
+        if plain != mount && !accepted::accepted(call, &plain, &mount) {
+            bail!("plain {}, mount {}", show(&plain), show(&mount));
+        }
+        self.compare.changed(call, &before, plain.is_ok(), &self.plain, &self.mount)
+    }
+
+    fn tell(&self, step: usize, call: &Call, user: Option<usize>, what: &str) -> String {
+        let who = user.map_or("root", |_| "a user");
+        let last = self.last_calls(&call.paths(), &call.slots());
+        format!("seed {}, step {step}, by {who}, {}: {what}\n{last}", self.seed, short(call))
+    }
+
+    /// The last calls about some paths or open files; any when there are none.
+    fn last_calls(&self, paths: &[&str], slots: &[usize]) -> String {
+        let names: Vec<String> = paths.iter().filter(|path| !path.is_empty()).map(|path| format!("{path:?}")).collect();
+        let numbers: Vec<String> = slots.iter().flat_map(|slot| ["slot", "from", "to"].map(|word| format!("{word}: {slot},"))).collect();
+        let about = |line: &&String| {
+            names.is_empty() && numbers.is_empty()
+                || names.iter().any(|name| line.contains(name))
+                || numbers.iter().any(|number| line.contains(number) || line.contains(&number.replace(',', " ")))
+        };
+        let mut last: Vec<&str> = self.story.iter().rev().filter(about).take(STORY_SHOWN).map(String::as_str).collect();
+        last.reverse();
+        last.join("\n")
+    }
+
+    fn remount(&mut self, mover: Option<&Mover>) -> Result<()> {
+        let _quiet = mover.map(Mover::pause);
+        self.plain.close();
+        self.mount.close();
+        unmount(self.args)?;
+        mount(self.args)?;
+        self.plain.open()?;
+        self.mount.open()?;
+        Ok(())
+    }
+}
+
+/// Runs on a thread of that user, so that the process stays root's.
+fn as_user(user: Option<usize>, run: impl FnOnce() -> Said + Send) -> Said {
+    let Some(user) = user else { return run() };
+    let become_user = || -> rustix::io::Result<()> {
+        let user = &USERS[user];
+        let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+        rustix::thread::set_thread_groups(&user.groups.map(Gid::from_raw))?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid)
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            become_user()?;
+            run()
+        });
+        thread.join().expect("calls do not panic")
+    })
+}
+
+fn show(said: &Said) -> String {
+    match said {
+        Ok(value) => value.clone(),
+        Err(error) => format!("error {}", word(*error)),
+    }
+}
+
+fn short(call: &Call) -> String {
+    let text = format!("{call:?}");
+    if text.len() <= 400 { text } else { format!("{}... ({} bytes)", text.chars().take(300).collect::<String>(), text.len()) }
+}
+
+fn mount(args: &Args) -> Result<()> {
+    let mut command = Command::new(&args.hotshelf);
+    command.arg("mount").arg("--ssd").arg(&args.ssd).arg("--hdd").arg(&args.hdd).args(&args.flags).arg(&args.mnt);
+    ran(&mut command)
+}
+
+fn unmount(args: &Args) -> Result<()> {
+    ran(Command::new(&args.hotshelf).arg("unmount").arg(&args.mnt))
+}
+
+fn ran(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    if !output.status.success() {
+        let text = [output.stdout, output.stderr].concat();
+        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&text).trim());
+    }
+    Ok(())
+}
+
