@@ -13,7 +13,7 @@ use crate::number;
 use crate::open::Handle;
 use crate::pair::Hybrid;
 use crate::report::TierName;
-use crate::tier::{Result, Stat, proc_path};
+use crate::tier::{Result, proc_path};
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,9 @@ impl Hybrid {
         for (tier, file) in self.handles(ino)? {
             self.noted(tier, apply(file.as_fd(), set))?;
         }
+        if set.mtime.is_some() {
+            self.dirs.drop_dir(ino);
+        }
         drop(gate);
         self.getattr(ino)
     }
@@ -114,11 +117,16 @@ impl Hybrid {
     /// What the kernel leaves to us when a file with set-id bits is written by somebody unprivileged:
     /// the bits go (path of a write, truncate or fallocate).
     pub(crate) fn drop_set_id(&self, caller: Caller, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
-        if caller.privileged() {
+        if caller.privileged() { Ok(()) } else { self.take_set_id(caller, tier, file) }
+    }
+
+    /// The same when the kernel has looked who it is.
+    pub(crate) fn take_set_id(&self, caller: Caller, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
+        let stat = self.tier(tier).stat_fd(file)?;
+        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
-        let stat = self.tier(tier).stat_fd(file)?;
-        let kept = without_set_id(&stat);
+        let kept = without_set_id(stat.mode, caller.in_group(stat.gid));
         if kept != stat.mode & 0o7777 {
             rustix::fs::fchmod(file, Mode::from_raw_mode(kept))?;
         }
@@ -242,21 +250,18 @@ fn asked_all_the_time(name: &OsStr) -> bool {
     matches!(name.as_bytes(), b"security.capability" | b"security.selinux" | b"system.posix_acl_access")
 }
 
-/// The permission bits after an unprivileged write.
-fn without_set_id(stat: &Stat) -> u32 {
-    let mut mode = stat.mode & 0o7777;
-    if stat.is_file() {
-        mode &= !SET_UID;
-        if mode & 0o010 != 0 {
-            mode &= !SET_GID;
-        }
-    }
-    mode
+/// The permission bits of a file after an unprivileged write: set-group-id without execution by the group means
+/// nothing, and stays to those of the group.
+fn without_set_id(mode: u32, of_group: bool) -> u32 {
+    let taken = if mode & 0o010 != 0 || !of_group { SET_UID | SET_GID } else { SET_UID };
+    mode & 0o7777 & !taken
 }
 
-/// Owner before mode: a change of owner takes set-id bits, as it does on any file system.
+/// Owner before mode: a change of owner takes set-id bits, as it does on any file system. A change of nothing
+/// is a change of owner to what it is, and updates the time of the last change.
 fn apply(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
-    if set.uid.is_some() || set.gid.is_some() {
+    let nothing = set.mode.is_none() && set.size.is_none() && set.atime.is_none() && set.mtime.is_none();
+    if set.uid.is_some() || set.gid.is_some() || nothing {
         rustix::fs::chownat(file, c"", set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw), AtFlags::EMPTY_PATH)?;
     }
     if let Some(mode) = set.mode {
@@ -282,11 +287,9 @@ mod test {
     use super::*;
 
     #[test]
-    fn set_gid_without_group_execute_is_a_lock_flag_and_stays() {
-        let file = |mode: u32| Stat { mode: 0o100_000 | mode, ..Stat::default() };
-        assert_eq!(without_set_id(&file(0o6755)), 0o755);
-        assert_eq!(without_set_id(&file(0o2644)), 0o2644);
-        let dir = Stat { mode: 0o042_755, ..Stat::default() };
-        assert_eq!(without_set_id(&dir), 0o2755);
+    fn set_gid_without_group_execute_stays_to_the_group() {
+        assert_eq!(without_set_id(0o106_755, true), 0o755);
+        assert_eq!(without_set_id(0o102_644, true), 0o2644);
+        assert_eq!(without_set_id(0o103_644, false), 0o1644);
     }
 }

@@ -108,7 +108,7 @@ impl Hybrid {
         }
         let dir = self.ensure_dir(parent, tier)?;
         let target = dir.must(tier)?;
-        self.changing(parent, || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(file.as_fd()), target, name, AtFlags::SYMLINK_FOLLOW))?;
+        self.changing(&dir, || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(file.as_fd()), target, name, AtFlags::SYMLINK_FOLLOW))?;
         let stat = self.tier(tier).stat(dir.must(tier)?, name)?;
         let found = self.found_on(tier, &dir, name, stat);
         self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
@@ -129,7 +129,7 @@ impl Hybrid {
         let first = self.tier_for_new(parent, name);
         let mut attempt = |tier: TierName| {
             let dir = self.ensure_dir(parent, tier)?;
-            self.changing(parent, || make(&dir, tier))
+            self.changing(&dir, || make(&dir, tier))
         };
         match attempt(first) {
             Ok(made) => Ok((first, made)),

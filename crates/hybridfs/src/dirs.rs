@@ -22,12 +22,13 @@ pub struct Dir {
     /// Name-only handles, SSD and HDD.
     pub sides: [Option<OwnedFd>; 2],
     default_acl: AtomicU8,
+    ahead: AtomicU8,
 }
 
 impl Dir {
     /// A directory open on the given sides.
     pub fn new(ino: u64, sides: [Option<OwnedFd>; 2]) -> Arc<Dir> {
-        Arc::new(Dir { ino, sides, default_acl: AtomicU8::new(0) })
+        Arc::new(Dir { ino, sides, default_acl: AtomicU8::new(0), ahead: AtomicU8::new(0) })
     }
 
     /// The handle on a side, if the directory exists there.
@@ -46,6 +47,22 @@ impl Dir {
             return Ok((TierName::Ssd, fd));
         }
         self.must(TierName::Hdd).map(|fd| (TierName::Hdd, fd))
+    }
+
+    /// Whether it is on both sides and was said to be modified in the future; asked once (times that are set
+    /// drop this handle).
+    pub fn is_ahead(&self) -> bool {
+        let [Some(ssd), Some(hdd)] = &self.sides else { return false };
+        match self.ahead.load(Ordering::Relaxed) {
+            0 => {
+                let now = i64::from(crate::pair::now_s());
+                let later = |side: &OwnedFd| rustix::fs::fstat(side).is_ok_and(|stat| stat.st_mtime as i64 > now);
+                let ahead = later(ssd) || later(hdd);
+                self.ahead.store(if ahead { 2 } else { 1 }, Ordering::Relaxed);
+                ahead
+            }
+            known => known == 2,
+        }
     }
 
     /// Whether new files inherit an ACL here; asked once (a change of the ACL drops this handle).

@@ -248,8 +248,8 @@ impl Hybrid {
         Ok(have)
     }
 
-    /// Writes at `at`. `kill_set_id`: the kernel leaves it to us to take set-id bits.
-    pub fn write(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill_set_id: bool) -> Result<Written> {
+    /// Writes at `at`. `kill`: by whom, when the kernel leaves it to us to take set-id bits.
+    pub fn write(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: Option<Caller>) -> Result<Written> {
         let inode = &handle.inode;
         let io = inode.io.read();
         if io.tier == TierName::Ssd && self.space.tight() && !self.overwrites(&io, at, data.len())? {
@@ -259,8 +259,8 @@ impl Hybrid {
         // What was written before the disk was full is written again with the rest.
         match outcome.map(|()| done) {
             Ok(n) => {
-                if kill_set_id {
-                    self.drop_set_id(Caller { uid: u32::MAX, ..handle.caller }, io.tier, io.must_rw()?.as_fd())?;
+                if let Some(caller) = kill {
+                    self.take_set_id(caller, io.tier, io.must_rw()?.as_fd())?;
                 }
                 Ok(Written::Done(n))
             }
@@ -313,7 +313,7 @@ impl Hybrid {
     }
 
     /// Writes although the side is full: waits for files to leave the SSD, or takes this one to the HDD.
-    pub fn write_waiting(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: bool) -> Result<usize> {
+    pub fn write_waiting(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: Option<Caller>) -> Result<usize> {
         for _ in 0..64 {
             if self.make_room(handle, data.len() as u64).is_err() {
                 // What is kept in reserve is for this: better than an error while there is any room. Why no
@@ -332,7 +332,7 @@ impl Hybrid {
     }
 
     /// Reserves or frees space; may wait like [`Hybrid::write_waiting`].
-    pub fn fallocate(&self, handle: &Handle, mode: u32, at: u64, len: u64) -> Result<()> {
+    pub fn fallocate(&self, caller: Caller, handle: &Handle, mode: u32, at: u64, len: u64) -> Result<()> {
         self.writable()?;
         for attempt in 0.. {
             let gate = self.gate(handle.inode.ino).read_recursive();
@@ -347,7 +347,7 @@ impl Hybrid {
                 Ok(()) => {
                     handle.inode.note_truncated(0);
                     self.space.wrote(io.tier, if takes { len } else { 0 });
-                    return self.drop_set_id(handle.caller, io.tier, file.as_fd());
+                    return self.drop_set_id(caller, io.tier, file.as_fd());
                 }
                 Err(error) => return self.noted(io.tier, Err(error)),
             }
@@ -366,7 +366,7 @@ impl Hybrid {
     }
 
     /// Copies a range between open files inside one file system; EXDEV lets the kernel copy by itself.
-    pub fn copy_range(&self, source: &Handle, from: u64, target: &Handle, to: u64, len: usize) -> Result<usize> {
+    pub fn copy_range(&self, caller: Caller, source: &Handle, from: u64, target: &Handle, to: u64, len: usize) -> Result<usize> {
         self.writable()?;
         let file = source.inode.io.read().must_rd()?.clone();
         let io = target.inode.io.read();
@@ -378,7 +378,7 @@ impl Hybrid {
         let copied = copied.map_err(|error| if error == Errno::NOSPC { Errno::XDEV } else { error })?;
         target.inode.note_written(to, copied as u64);
         self.space.wrote(io.tier, copied as u64);
-        self.drop_set_id(target.caller, io.tier, io.must_rw()?.as_fd())?;
+        self.drop_set_id(caller, io.tier, io.must_rw()?.as_fd())?;
         Ok(copied)
     }
 

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 
 use crate::config::{Config, Promotion};
-use crate::dirs::DirCache;
+use crate::dirs::{Dir, DirCache};
 use crate::intent::Intents;
 use crate::moves::{Mover, Reason};
 use crate::nodes::Nodes;
@@ -164,10 +164,17 @@ impl Hybrid {
     }
 
     /// Around every change a user makes to the names in a directory.
-    pub(crate) fn changing<T>(&self, dir: u64, change: impl FnOnce() -> T) -> T {
-        self.dir_changes(dir).fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn changing<T>(&self, dir: &Dir, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.dir_changes(dir.ino).fetch_add(1, Ordering::AcqRel);
         let changed = change();
-        self.dir_changes(dir).fetch_add(1, Ordering::AcqRel);
+        if changed.is_ok() && dir.is_ahead() {
+            // The later of both halves' times is shown: one that lies ahead would hide the change.
+            for side in dir.sides.iter().flatten() {
+                let _ = crate::copy::set_times(side.as_fd(), &crate::copy::modified_now());
+            }
+            self.dirs.drop_dir(dir.ino);
+        }
+        self.dir_changes(dir.ino).fetch_add(1, Ordering::AcqRel);
         changed
     }
 

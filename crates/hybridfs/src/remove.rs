@@ -35,7 +35,7 @@ impl Hybrid {
         };
         let kept = self.keep_nameless(&dir, name, &found);
         let fd = dir.must(found.tier)?;
-        if let Err(error) = self.changing(parent, || self.tier(found.tier).unlink(fd, name)) {
+        if let Err(error) = self.changing(&dir, || self.tier(found.tier).unlink(fd, name)) {
             self.still_named(&found, kept);
             return self.noted(found.tier, Err(error));
         }
@@ -88,7 +88,7 @@ impl Hybrid {
             if found.backing[tier as usize] == 0 {
                 continue;
             }
-            let removed = dir.must(tier).and_then(|fd| rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR));
+            let removed = dir.must(tier).and_then(|fd| self.changing(&dir, || rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR)));
             if let Err(error) = removed {
                 // The half that is gone must not be used any more; it is made again when it is needed.
                 self.dirs.drop_dir(found.ino);

@@ -79,8 +79,8 @@ impl Hybrid {
         let same = !dirs && self.moves_seen.load(Ordering::Acquire) == moves;
         let source = if same { source } else { self.find(&from.dir, name)? };
         let target = if same { target } else { target.map(|_| self.find(&to.dir, new_name)).transpose()? };
-        self.changing(parent, || {
-            self.changing(new_parent, || match target.as_ref().filter(|_| exchange) {
+        self.changing(&from.dir, || {
+            self.changing(&to.dir, || match target.as_ref().filter(|_| exchange) {
                 Some(target) => self.exchange(&from, &to, &source, target),
                 None => self.replace(&from, &to, &source, target.as_ref()),
             })

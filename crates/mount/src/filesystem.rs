@@ -71,10 +71,9 @@ fn set_time(time: TimeOrNow) -> SetTime {
         TimeOrNow::SpecificTime(at) => match at.duration_since(UNIX_EPOCH) {
             Ok(since) => SetTime::At(since.as_secs() as i64, since.subsec_nanos()),
             Err(before) => {
+                // The FUSE crate takes the nanoseconds, which count forwards, away with the seconds.
                 let before = before.duration();
-                let borrow = i64::from(before.subsec_nanos() > 0);
-                let nsec = if borrow == 1 { 1_000_000_000 - before.subsec_nanos() } else { 0 };
-                SetTime::At(-(before.as_secs() as i64) - borrow, nsec)
+                SetTime::At((before.as_secs() as i64).wrapping_neg(), before.subsec_nanos())
             }
         },
     }
@@ -427,7 +426,7 @@ impl Filesystem for Front {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -441,7 +440,7 @@ impl Filesystem for Front {
             Ok(file) => file,
             Err(error) => return reply.error(to_fuse(error)),
         };
-        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID).then(|| caller(req));
         let sync = sync_flags(flags);
         match self.inner.fs.write(&file.handle, offset, data, sync, kill) {
             Ok(Written::Done(n)) => {
@@ -622,11 +621,11 @@ impl Filesystem for Front {
         reply.error(fuser::Errno::ENOTTY);
     }
 
-    fn fallocate(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         match self.file(fh) {
             Ok(file) => {
-                let fs = self.inner.fs.clone();
-                self.inner.lanes.run(move || Self::empty(reply, fs.fallocate(&file.handle, mode as u32, offset, length)));
+                let (fs, caller) = (self.inner.fs.clone(), caller(req));
+                self.inner.lanes.run(move || Self::empty(reply, fs.fallocate(caller, &file.handle, mode as u32, offset, length)));
             }
             Err(error) => reply.error(to_fuse(error)),
         }
@@ -648,7 +647,7 @@ impl Filesystem for Front {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -663,10 +662,10 @@ impl Filesystem for Front {
             (Ok(source), Ok(target)) => (source, target),
             (Err(error), _) | (_, Err(error)) => return reply.error(to_fuse(error)),
         };
-        let fs = self.inner.fs.clone();
+        let (fs, caller) = (self.inner.fs.clone(), caller(req));
         self.inner.lanes.run(move || {
             let len = len.min(64 << 20) as usize;
-            match fs.copy_range(&source.handle, offset_in, &target.handle, offset_out, len) {
+            match fs.copy_range(caller, &source.handle, offset_in, &target.handle, offset_out, len) {
                 Ok(n) => reply.written(n as u32),
                 Err(error) => reply.error(to_fuse(error)),
             }
@@ -688,10 +687,13 @@ mod test {
     use super::*;
 
     #[test]
-    fn times_before_1970_go_both_ways() {
+    fn times_before_1970_are_what_they_were_before_the_fuse_crate_had_them() {
         for at in [(0, 0), (5, 7), (-1, 0), (-1, 999_999_999), (-100, 1)] {
-            assert_eq!(set_time(TimeOrNow::SpecificTime(time(at))), SetTime::At(at.0, at.1), "{at:?}");
+            let part = Duration::new(at.0 as u64, at.1);
+            let decoded = if at.0 >= 0 { UNIX_EPOCH + part } else { UNIX_EPOCH - Duration::new(-at.0 as u64, at.1) };
+            assert_eq!(set_time(TimeOrNow::SpecificTime(decoded)), SetTime::At(at.0, at.1), "{at:?}");
         }
+        assert_eq!(time((-2, 800_000_000)), UNIX_EPOCH - Duration::new(1, 200_000_000));
     }
 
     #[test]

@@ -248,6 +248,8 @@ impl Generator {
             15_032_385_536,
             1 << 40,
             -(1 << 40),
+            i64::MIN,
+            i64::MAX,
         ]);
         let nsec = self.pick(&[0, 1, 999_999_999, 123_456_789, NOW, OMIT, NOW, OMIT, 500_000_000, 1_000_000_000]);
         (sec, nsec)
