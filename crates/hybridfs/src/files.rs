@@ -182,9 +182,18 @@ impl Hybrid {
 
     /// Attributes through an open file.
     pub fn handle_attr(&self, handle: &Handle) -> Result<Attr> {
-        let (tier, file) = handle.inode.any_fd();
-        let stat = self.tier(tier).stat_fd(file.as_fd())?;
-        Ok(Attr { ino: handle.inode.ino, stat, unsettled: self.has_writers(handle.inode.ino) })
+        let ino = handle.inode.ino;
+        let look = || {
+            let (tier, file) = handle.inode.any_fd();
+            self.tier(tier).stat_fd(file.as_fd())
+        };
+        let mut stat = look()?;
+        if stat.nlink == 0 {
+            // Without a name, or of the copy that a move has just removed.
+            let _gate = self.gate(ino).read_recursive();
+            stat = look()?;
+        }
+        Ok(Attr { ino, stat, unsettled: self.has_writers(ino) })
     }
 
     /// Whether the data of this open may bypass us.

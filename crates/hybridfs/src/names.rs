@@ -201,7 +201,15 @@ impl Hybrid {
         }
         if let Some((tier, file)) = self.open_or_held(ino) {
             let stat = self.tier(tier).stat_fd(file.as_fd())?;
-            return Ok(Attr { ino, stat, unsettled: self.has_writers(ino) });
+            if stat.nlink > 0 {
+                return Ok(Attr { ino, stat, unsettled: self.has_writers(ino) });
+            }
+            // Without a name, or of the copy that a move has just removed.
+            let _gate = self.gate(ino).read_recursive();
+            if let Some((tier, file)) = self.open_or_held(ino) {
+                let stat = self.tier(tier).stat_fd(file.as_fd())?;
+                return Ok(Attr { ino, stat, unsettled: self.has_writers(ino) });
+            }
         }
         if let Some(dir) = self.dirs.get(ino) {
             return self.dir_attr(&dir);

@@ -43,12 +43,9 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Keeps a handle on a file that is about to lose its name while the kernel may still ask about it.
-    /// Answers whether it is kept by this.
+    /// Keeps a handle on a file or directory that is about to lose its name while the kernel may still ask about
+    /// it, also after it is closed. Answers whether it is kept by this.
     pub(crate) fn keep_nameless(&self, dir: &Dir, name: &OsStr, found: &Found) -> bool {
-        if found.kind == Kind::Directory || self.opens.lock().contains_key(&found.ino) {
-            return false;
-        }
         let Some(fd) = dir.on(found.tier) else { return false };
         match self.tier(found.tier).open_at(fd, name, NAME_ONLY) {
             Ok(file) => self.held.lock().insert(found.ino, (found.tier, Arc::new(file))).is_none(),
@@ -68,7 +65,7 @@ impl Hybrid {
         if found.kind == Kind::Regular && found.stat.nlink <= 1 {
             self.forget_file(found.ino);
         }
-        if !self.nodes.unnamed(found.ino) && !self.opens.lock().contains_key(&found.ino) {
+        if !self.nodes.unnamed(found.ino) {
             self.held.lock().remove(&found.ino);
         }
     }
@@ -83,6 +80,7 @@ impl Hybrid {
             return Err(Errno::NOTDIR);
         }
         self.must_be_empty(&dir, name, &found)?;
+        let kept = self.keep_nameless(&dir, name, &found);
         // The HDD's half first: what is left after a crash is an empty directory, which is where we began.
         for tier in [TierName::Hdd, TierName::Ssd] {
             if found.backing[tier as usize] == 0 {
@@ -92,6 +90,7 @@ impl Hybrid {
             if let Err(error) = removed {
                 // The half that is gone must not be used any more; it is made again when it is needed.
                 self.dirs.drop_dir(found.ino);
+                self.still_named(&found, kept);
                 if tier == TierName::Ssd {
                     self.nodes.change(found.ino, |node| node.backing[TierName::Hdd as usize] = 0);
                 }
@@ -99,7 +98,7 @@ impl Hybrid {
             }
         }
         self.dirs.drop_dir(found.ino);
-        self.nodes.unnamed(found.ino);
+        self.name_removed(&found);
         Ok(())
     }
 

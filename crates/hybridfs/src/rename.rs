@@ -104,7 +104,10 @@ impl Hybrid {
         let mut kept = false;
         if let Some(target) = target {
             match (source.kind == Kind::Directory, target.kind == Kind::Directory) {
-                (true, true) => self.must_be_empty(&to.dir, to.name, target)?,
+                (true, true) => {
+                    self.must_be_empty(&to.dir, to.name, target)?;
+                    kept = self.keep_nameless(&to.dir, to.name, target);
+                }
                 (true, false) => return Err(Errno::NOTDIR),
                 (false, true) => return Err(Errno::ISDIR),
                 (false, false) => kept = self.keep_nameless(&to.dir, to.name, target),
@@ -142,10 +145,8 @@ impl Hybrid {
     fn replaced(&self, target: &Found) {
         if target.kind == Kind::Directory {
             self.dirs.drop_dir(target.ino);
-            self.nodes.unnamed(target.ino);
-        } else {
-            self.name_removed(target);
         }
+        self.name_removed(target);
     }
 
     fn exchange(&self, from: &End<'_>, to: &End<'_>, source: &Found, target: &Found) -> Result<()> {

@@ -125,6 +125,12 @@ pub fn shown(stat: &Stat) -> String {
 impl Call {
     /// Does it.
     pub fn run(&self, world: &mut World) -> Said {
+        // Positions in a directory are the file system's own, and so is what is wrong with others.
+        if let Call::Read { slot, .. } | Call::ReadV { slot, .. } | Call::Seek { slot, .. } = self
+            && stat(world.slot(*slot)?, "")?.is_dir()
+        {
+            return Ok("not asked of a directory".into());
+        }
         match self {
             Call::Open { slot, path, flags, mode: bits } => {
                 let opened = rustix::fs::openat(world.root(), path.as_str(), *flags | OFlags::CLOEXEC, mode(*bits))?;
