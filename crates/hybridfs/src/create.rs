@@ -38,12 +38,8 @@ impl Hybrid {
         let (tier, stat) = self.on_a_tier(parent, name, |dir, tier| {
             let fd = dir.must(tier)?;
             let masked = |mode: u32| if dir.has_default_acl(tier) { mode } else { mode & !umask };
-            let wanted = match what {
-                Make::Directory(mode) => {
-                    let mode = masked(mode & 0o7777);
-                    rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(mode))?;
-                    mode
-                }
+            match what {
+                Make::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(masked(mode & 0o7777)))?,
                 Make::Node(mode, rdev) => {
                     let bits = masked(mode & 0o7777);
                     let kind = match FileType::from_raw_mode(mode) {
@@ -51,14 +47,10 @@ impl Hybrid {
                         kind => kind,
                     };
                     rustix::fs::mknodat(fd, name, kind, Mode::from_raw_mode(bits), rdev)?;
-                    bits
                 }
-                Make::Symlink(target) => {
-                    rustix::fs::symlinkat(target, fd, name)?;
-                    0o777
-                }
-            };
-            self.own_name(caller, dir, tier, name, wanted)
+                Make::Symlink(target) => rustix::fs::symlinkat(target, fd, name)?,
+            }
+            self.own_name(caller, dir, tier, name)
         })?;
         Ok(self.made(parent, name, tier, stat))
     }
@@ -70,7 +62,7 @@ impl Hybrid {
             let masked = if dir.has_default_acl(tier) { mode } else { mode & !umask };
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
             let file = rustix::fs::openat(dir.must(tier)?, name, flags, Mode::from_raw_mode(masked & 0o7777))?;
-            let stat = self.own_file(caller, dir, tier, &file, masked)?;
+            let stat = self.own_file(caller, dir, tier, &file)?;
             Ok((file, stat))
         });
         match made {
@@ -156,25 +148,26 @@ impl Hybrid {
     }
 
     /// A new file belongs to the caller; its group is the directory's under set-group-id.
-    fn own_file(&self, caller: Caller, dir: &Dir, tier: TierName, file: &OwnedFd, mode: u32) -> Result<Stat> {
+    fn own_file(&self, caller: Caller, dir: &Dir, tier: TierName, file: &OwnedFd) -> Result<Stat> {
         let stat = self.tier(tier).stat_fd(file.as_fd())?;
         let Some((uid, gid)) = self.other_owner(caller, dir, tier, &stat)? else { return Ok(stat) };
         rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-        if mode & 0o6000 != 0 {
-            rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777))?;
+        if stat.mode & 0o6000 != 0 {
+            // The change of owner took these bits. The others are as an inherited ACL has made them.
+            rustix::fs::fchmod(file, Mode::from_raw_mode(stat.mode & 0o7777))?;
         }
         self.tier(tier).stat_fd(file.as_fd())
     }
 
-    fn own_name(&self, caller: Caller, dir: &Dir, tier: TierName, name: &OsStr, mode: u32) -> Result<Stat> {
+    fn own_name(&self, caller: Caller, dir: &Dir, tier: TierName, name: &OsStr) -> Result<Stat> {
         let fd: BorrowedFd<'_> = dir.must(tier)?;
         let stat = self.tier(tier).stat(fd, name)?;
         let Some((uid, gid)) = self.other_owner(caller, dir, tier, &stat)? else { return Ok(stat) };
         let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         rustix::fs::chownat(fd, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)?;
-        if mode & 0o6000 != 0 && !stat.is_dir() && stat.kind() != FileType::Symlink {
+        if stat.mode & 0o6000 != 0 && !stat.is_dir() && stat.kind() != FileType::Symlink {
             let file = self.tier(tier).open_at(fd, name, crate::tier::NAME_ONLY)?;
-            rustix::fs::chmod(&*proc_path(file.as_fd()), Mode::from_raw_mode(mode & 0o7777))?;
+            rustix::fs::chmod(&*proc_path(file.as_fd()), Mode::from_raw_mode(stat.mode & 0o7777))?;
         }
         self.tier(tier).stat(fd, name)
     }

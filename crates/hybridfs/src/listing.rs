@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
@@ -39,6 +40,9 @@ pub struct Listing {
     entries: Mutex<Option<Arc<Vec<Entry>>>>,
 }
 
+/// Times that both sides are read while files move; names that are gone by then are left out later.
+const LOOKS_MAX: usize = 8;
+
 impl Hybrid {
     /// Opens a directory for listing.
     pub fn open_listing(&self, ino: u64) -> Result<Listing> {
@@ -63,6 +67,20 @@ impl Hybrid {
     fn union(&self, dir: &Dir) -> Result<Vec<Entry>> {
         let mut all = Vec::new();
         let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+        for _ in 0..LOOKS_MAX {
+            let moves = self.moves_seen.load(Ordering::Acquire);
+            self.add_names(dir, &mut all, &mut seen)?;
+            let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
+            if !both || self.moves_seen.load(Ordering::Acquire) == moves {
+                break;
+            }
+            // A file that came to the SSD after that was read and left the HDD before that was read was missed.
+        }
+        Ok(all)
+    }
+
+    /// Adds the names of both sides that are not seen yet.
+    fn add_names(&self, dir: &Dir, all: &mut Vec<Entry>, seen: &mut HashSet<Box<[u8]>>) -> Result<()> {
         let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(fd) = dir.on(tier) else { continue };
@@ -70,16 +88,14 @@ impl Hybrid {
                 if dir.ino == ROOT && name == HIDDEN.as_bytes() {
                     return;
                 }
-                match tier {
-                    TierName::Ssd if both => drop(seen.insert(name.into())),
-                    TierName::Hdd if seen.contains(name) => return,
-                    _ => {}
+                if both && !seen.insert(name.into()) {
+                    return;
                 }
                 all.push(Entry { name: name.into(), kind, tier, both: both && kind == FileType::Directory });
             });
             self.noted(tier, read)?;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Number and attributes of a listed name; `None` when it is gone by now. Adds a reference if `refer`.

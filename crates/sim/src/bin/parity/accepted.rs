@@ -1,10 +1,15 @@
 //! Differences that stay, each with its reason. Everything else is a bug.
+//!
+//! Beside those below: sizes, links and positions of directories are those of two, and are not compared.
+//! Reads that the kernel serves from its cache do not update the access time, and `O_NOATIME` is not honoured
+//! because all opens of a file share a descriptor, so only an access time that was set and not read since is
+//! compared. A move sets the change time of the copy, so that may change by itself.
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::call::Call;
-use crate::world::Said;
+use crate::world::{Said, Stat};
 
 type Applies = fn(&Call) -> bool;
 
@@ -27,4 +32,9 @@ fn unnamed(call: &Call) -> bool {
 pub fn refused(call: &Call, mount: &Said) -> bool {
     let Err(error) = mount else { return false };
     REFUSED.iter().any(|(applies, refusal, _)| refusal == error && applies(call))
+}
+
+/// Whether the kernel does not tell FUSE daemons of what changes these times: pipes are its own.
+pub fn times_by_kernel(stat: &Stat) -> bool {
+    stat.mode & 0o170_000 == 0o010_000
 }

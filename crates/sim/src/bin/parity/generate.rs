@@ -153,7 +153,6 @@ impl Generator {
             (5, OFlags::SYNC),
             (5, OFlags::DSYNC),
             (4, OFlags::PATH),
-            (4, OFlags::NOATIME),
         ] {
             if self.chance(percent) {
                 flags |= more;
@@ -440,7 +439,7 @@ impl Generator {
             0..2 => Call::FLock { slot, how },
             2..4 => Call::PosixLock { slot, how },
             4 | 5 => Call::UMask { mask: self.pick(&[0o022, 0, 0o077, 0o027, 0o777]) },
-            6 => Call::SetFlags { slot, flags: OFlags::NONBLOCK | self.pick(&[OFlags::APPEND, OFlags::empty(), OFlags::NOATIME]) },
+            6 => Call::SetFlags { slot, flags: OFlags::NONBLOCK | self.pick(&[OFlags::APPEND, OFlags::empty()]) },
             7 => Call::GetFlags { slot },
             8 => Call::SyncFs { slot },
             _ => Call::Sync { slot, data_only: false },

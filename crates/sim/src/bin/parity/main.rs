@@ -108,6 +108,7 @@ fn run(args: &Args, seed: u64) -> Result<()> {
         std::fs::set_permissions(side.join(below), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     }
     let paths = Arc::new(Mutex::new(Vec::new()));
+    let mover = (!args.still).then(|| Mover::start(&args.hotshelf, &args.mnt.join(below), paths.clone(), seed)).transpose()?;
     let mut parity = Parity {
         args,
         seed,
@@ -116,10 +117,9 @@ fn run(args: &Args, seed: u64) -> Result<()> {
         mount: World::new(args.mnt.join(below)).context("opening the mount")?,
         compare: Compare::default(),
         story: VecDeque::new(),
-        paths: paths.clone(),
+        paths,
     };
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let mover = (!args.still).then(|| Mover::start(&args.hotshelf, &args.mnt.join(below), paths, seed));
     let outcome = parity.steps(mover.as_ref());
     let moved = mover.map_or(0, Mover::stop);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));

@@ -1,7 +1,8 @@
 //! Somebody who moves files between the sides all the time.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,6 +10,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+
+/// Reads a path and a side, moves, and tells.
+const LOOP: &str = r#"while IFS= read -r path && read -r to; do
+    if "$0" migrate "$path" --to "$to" </dev/null >/dev/null 2>&1; then echo moved; else echo left; fi
+done"#;
 
 /// The thread that moves them.
 pub struct Mover {
@@ -19,11 +25,15 @@ pub struct Mover {
 }
 
 impl Mover {
-    pub fn start(hotshelf: &Path, root: &Path, paths: Arc<Mutex<Vec<String>>>, seed: u64) -> Mover {
+    pub fn start(hotshelf: &Path, root: &Path, paths: Arc<Mutex<Vec<String>>>, seed: u64) -> std::io::Result<Mover> {
         let (stop, turn) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(())));
         let (begins, begun) = sync_channel(1);
-        let work = Work { hotshelf: hotshelf.into(), root: root.into(), paths, stop: stop.clone(), turn: turn.clone(), begins };
-        Mover { thread: std::thread::spawn(move || work.run(seed)), stop, turn, begun }
+        // A process of its own: one started meanwhile would share our open files, and their locks, for a moment.
+        let mut command = Command::new("sh");
+        command.args(["-c", LOOP]).arg(hotshelf).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command.spawn()?;
+        let work = Work { child, root: root.into(), paths, stop: stop.clone(), turn: turn.clone(), begins };
+        Ok(Mover { thread: std::thread::spawn(move || work.run(seed)), stop, turn, begun })
     }
 
     /// Waits until the next move begins.
@@ -44,7 +54,7 @@ impl Mover {
 }
 
 struct Work {
-    hotshelf: PathBuf,
+    child: Child,
     root: PathBuf,
     paths: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
@@ -53,19 +63,24 @@ struct Work {
 }
 
 impl Work {
-    fn run(&self, seed: u64) -> usize {
+    fn run(mut self, seed: u64) -> usize {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut moved = 0;
+        let Some((mut asks, answers)) = self.child.stdin.take().zip(self.child.stdout.take()) else { return 0 };
+        let mut answers = BufReader::new(answers).lines();
         while !self.stop.load(Ordering::Relaxed) {
             let _turn = self.turn.lock();
             let _ = self.begins.try_send(());
             let Some(path) = rng.choice(&*self.paths.lock()).cloned() else { continue };
             let to = rng.choice(["ssd", "hdd"]).unwrap_or("hdd");
-            let mut command = Command::new(&self.hotshelf);
-            command.arg("migrate").arg(self.root.join(path)).args(["--to", to]).stdout(Stdio::null()).stderr(Stdio::null());
+            if writeln!(asks, "{}/{path}\n{to}", self.root.display()).is_err() {
+                break;
+            }
             // A file that is gone or busy by now is no error here.
-            moved += usize::from(command.status().is_ok_and(|status| status.success()));
+            moved += usize::from(answers.next().is_some_and(|line| line.is_ok_and(|line| line == "moved")));
         }
+        drop(asks);
+        let _ = self.child.wait();
         moved
     }
 }
