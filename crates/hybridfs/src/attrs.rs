@@ -171,12 +171,13 @@ impl Hybrid {
         (self.nodes.place(ino)? == place && !matches!(answer, Err(Errno::NOENT))).then_some(answer)
     }
 
-    /// The names of the extended attributes, each ended by a zero byte.
-    pub fn listxattr(&self, ino: u64) -> Result<Vec<u8>> {
+    /// The names of the extended attributes, each ended by a zero byte; of those only root may read, to root.
+    pub fn listxattr(&self, caller: Caller, ino: u64) -> Result<Vec<u8>> {
         let (_, file) = self.primary_handle(ino)?;
         let all = crate::copy::list(&proc_path(file.as_fd()))?;
         let mut shown = Vec::with_capacity(all.len());
-        for name in all.split_inclusive(|byte| *byte == 0).filter(|name| !number::is_ours(name)) {
+        let hidden = |name: &[u8]| number::is_ours(name) || name.starts_with(b"trusted.") && !caller.privileged();
+        for name in all.split_inclusive(|byte| *byte == 0).filter(|name| !hidden(name)) {
             shown.extend_from_slice(name);
         }
         Ok(shown)

@@ -55,23 +55,25 @@ impl Hybrid {
         match &*cached {
             Some(entries) if !rewind => Ok(entries.clone()),
             _ => {
-                // The directory may have got its other half since it was opened.
-                let dir = self.dir(listing.dir.ino).unwrap_or_else(|_| listing.dir.clone());
-                let entries = Arc::new(self.union(&dir)?);
+                let entries = Arc::new(self.union(&listing.dir)?);
                 *cached = Some(entries.clone());
                 Ok(entries)
             }
         }
     }
 
-    fn union(&self, dir: &Dir) -> Result<Vec<Entry>> {
+    fn union(&self, opened: &Arc<Dir>) -> Result<Vec<Entry>> {
         let mut all = Vec::new();
         let mut seen: HashSet<Box<[u8]>> = HashSet::new();
-        for _ in 0..LOOKS_MAX {
+        for look in 0..LOOKS_MAX {
             let moves = self.moves_seen.load(Ordering::Acquire);
-            self.add_names(dir, &mut all, &mut seen)?;
-            let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
-            if !both || self.moves_seen.load(Ordering::Acquire) == moves {
+            // The directory may have got its other half since it was opened.
+            let dir = self.dir(opened.ino).unwrap_or_else(|_| opened.clone());
+            if look > 0 {
+                seen = all.iter().map(|entry: &Entry| entry.name.clone()).collect();
+            }
+            self.add_names(&dir, look > 0, &mut all, &mut seen)?;
+            if self.moves_seen.load(Ordering::Acquire) == moves {
                 break;
             }
             // A file that came to the SSD after that was read and left the HDD before that was read was missed.
@@ -80,7 +82,7 @@ impl Hybrid {
     }
 
     /// Adds the names of both sides that are not seen yet.
-    fn add_names(&self, dir: &Dir, all: &mut Vec<Entry>, seen: &mut HashSet<Box<[u8]>>) -> Result<()> {
+    fn add_names(&self, dir: &Dir, again: bool, all: &mut Vec<Entry>, seen: &mut HashSet<Box<[u8]>>) -> Result<()> {
         let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(fd) = dir.on(tier) else { continue };
@@ -88,7 +90,7 @@ impl Hybrid {
                 if dir.ino == ROOT && name == HIDDEN.as_bytes() {
                     return;
                 }
-                if both && !seen.insert(name.into()) {
+                if (both || again) && !seen.insert(name.into()) {
                     return;
                 }
                 all.push(Entry { name: name.into(), kind, tier, both: both && kind == FileType::Directory });
@@ -123,7 +125,11 @@ impl Hybrid {
                 return Ok(found);
             }
         }
-        self.find(dir, name)
+        // The directory may have got its other half since it was listed.
+        match self.dir(dir.ino) {
+            Ok(now) => self.find(&now, name),
+            Err(_) => self.find(dir, name),
+        }
     }
 
     /// The number of the directory above.

@@ -141,13 +141,15 @@ impl Hybrid {
         if dir.ino == ROOT && name.as_bytes() == HIDDEN.as_bytes() {
             return Err(Errno::NOENT);
         }
+        let mut fresh = None;
         loop {
             let moves = self.moves_seen.load(Ordering::Acquire);
-            match self.find_once(dir, name)? {
+            match self.find_once(fresh.as_deref().unwrap_or(dir), name)? {
                 Some(found) => return Ok(found),
                 // A move that ended between the two looks hides the file from both.
                 None if self.moves_seen.load(Ordering::Acquire) == moves => return Err(Errno::NOENT),
-                None => {}
+                // It may have gone to a half that the directory has only now.
+                None => fresh = self.dirs.get(dir.ino),
             }
         }
     }

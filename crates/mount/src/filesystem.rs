@@ -599,8 +599,8 @@ impl Filesystem for Front {
         xattr_reply(reply, size, self.inner.fs.getxattr(ino.0, name));
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        xattr_reply(reply, size, self.inner.fs.listxattr(ino.0));
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        xattr_reply(reply, size, self.inner.fs.listxattr(caller(req), ino.0));
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -5,7 +5,7 @@
 //! because all opens of a file share a descriptor, so only an access time that was set and not read since is
 //! compared. A move sets the change time of the copy, so that may change by itself.
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::call::Call;
@@ -32,6 +32,13 @@ fn unnamed(call: &Call) -> bool {
 pub fn refused(call: &Call, mount: &Said) -> bool {
     let Err(error) = mount else { return false };
     REFUSED.iter().any(|(applies, refusal, _)| refusal == error && applies(call))
+}
+
+/// Where holes are is the file system's choice: a copy made beside its writers has less of them. What is read is compared.
+pub fn holes(call: &Call, plain: &Said, mount: &Said) -> bool {
+    let looked = matches!(call, Call::Seek { to: SeekFrom::Data(_) | SeekFrom::Hole(_), .. });
+    let found = |said: &Said| matches!(said, Ok(_) | Err(Errno::NXIO));
+    looked && found(plain) && found(mount)
 }
 
 /// Whether the kernel does not tell FUSE daemons of what changes these times: pipes are its own.

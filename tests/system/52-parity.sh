@@ -1,0 +1,58 @@
+#!/bin/bash
+# TIMEOUT: 240
+# TIMEOUT_FULL: 1800
+# Random system calls on a mount and on a plain ext4 directory, while files move: both must say and hold the same.
+# In passthrough mode, without it, and mounted by an ordinary user.
+# shellcheck source=tests/system/lib.sh
+source "$(dirname "$0")/lib.sh"
+root_only
+need mkfs.ext4 setpriv fusermount3
+
+parity=$(dirname "$HOTSHELF")/parity
+[[ -x $parity ]] || fail "no $parity: cargo build --release --package sim"
+user_mode=1
+[[ -r /dev/fuse && -w /dev/fuse ]] || skip "/dev/fuse cannot be opened"
+before=$(stat -c %a /dev/fuse)
+trap 'chmod "$before" /dev/fuse' EXIT
+chmod 666 /dev/fuse
+cp "$HOTSHELF" "$parity" "$SCRATCH"
+chmod 755 "$SCRATCH/hotshelf" "$SCRATCH/parity"
+setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$SCRATCH/parity" || user_mode=0
+
+# compare MODE SEED STEPS: on fresh disks.
+compare() {
+    local mode=$1 seed=$2 steps=$3 name as=() flags=()
+    for name in ssd hdd plain; do
+        rm -f "$SCRATCH/$name.img"
+        fs_of_size "$name" 1G -b 4096
+        mount -o remount,nosuid,nodev "$SCRATCH/$name"
+    done
+    mkdir -p "$MNT"
+    case $mode in
+        through-us) flags=(-- --no-passthrough) ;;
+        user)
+            as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+            rmdir "$SSD/lost+found" "$HDD/lost+found" "$SCRATCH/plain/lost+found"
+            chown 65534:65534 "$SSD" "$HDD" "$SCRATCH/plain" "$MNT"
+            ;;
+    esac
+    "${as[@]}" "$SCRATCH/parity" --hotshelf "$SCRATCH/hotshelf" --ssd "$SSD" --hdd "$HDD" --mnt "$MNT" --plain "$SCRATCH/plain" \
+        --seed "$seed" --steps "$steps" "${flags[@]}" || fail "$mode, --seed $seed --steps $steps"
+    unmount_disks
+    chown 0:0 "$MNT"
+}
+
+seed=${HOTSHELF_SEED:-$((RANDOM * 32768 + RANDOM))}
+end=$((SECONDS + 1))
+steps=1500
+[[ $FULL == 1 ]] && end=$((SECONDS + 1200)) steps=10000
+while ((SECONDS < end)); do
+    for mode in passthrough through-us user; do
+        if [[ $mode == user && $user_mode == 0 ]]; then
+            continue
+        fi
+        compare "$mode" "$seed" "$steps"
+        compare "$mode" $((seed + 1)) "$steps"
+    done
+    seed=$((seed + 2))
+done
