@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFla
 use rustix::io::Errno;
 
 use crate::names::Attr;
+use crate::nodes::Kind;
 use crate::number;
 use crate::open::Handle;
 use crate::pair::Hybrid;
@@ -81,9 +82,13 @@ impl Hybrid {
             self.truncate(caller, ino, size, handle)?;
         }
         let gate = self.gate(ino).read();
+        let timed = set.atime.is_some() || set.mtime.is_some();
+        let is_dir = || self.nodes.with(ino, |node| node.kind == Kind::Directory).unwrap_or(ino == number::ROOT);
+        let times = (timed && is_dir()).then(|| self.dir_times.lock());
         for (tier, file) in self.handles(ino)? {
             self.noted(tier, apply(file.as_fd(), set))?;
         }
+        drop(times);
         if set.mtime.is_some() {
             self.dirs.drop_dir(ino);
         }

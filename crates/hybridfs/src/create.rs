@@ -102,7 +102,7 @@ impl Hybrid {
         let target = dir.must(tier)?;
         self.changing(&dir, || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(file.as_fd()), target, name, AtFlags::SYMLINK_FOLLOW))?;
         let stat = self.tier(tier).stat(dir.must(tier)?, name)?;
-        let found = self.found_on(tier, &dir, name, stat);
+        let found = self.found_on(tier, &dir, name, stat).ok_or(Errno::NOENT)?;
         self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
     }

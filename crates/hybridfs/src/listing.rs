@@ -121,7 +121,7 @@ impl Hybrid {
             && let Some(stat) = self.noted(entry.tier, self.tier(entry.tier).look(fd, name))?
         {
             let found = self.found_on(entry.tier, dir, name, stat);
-            if found.kind != Kind::Directory || dir.on(entry.tier.other()).is_none() {
+            if let Some(found) = found.filter(|found| found.kind != Kind::Directory || dir.on(entry.tier.other()).is_none()) {
                 return Ok(found);
             }
         }

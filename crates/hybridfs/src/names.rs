@@ -31,6 +31,14 @@ pub struct Found {
     pub kind: Kind,
 }
 
+/// One look at both sides.
+enum Looked {
+    Is(Found),
+    None,
+    /// It was taken away between two looks.
+    Moved,
+}
+
 /// Attributes for a front door.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attr {
@@ -155,6 +163,16 @@ impl Hybrid {
     }
 
     fn find_once(&self, dir: &Dir, name: &OsStr) -> Result<Option<Found>> {
+        loop {
+            match self.look_once(dir, name)? {
+                Looked::Is(found) => return Ok(Some(found)),
+                Looked::None => return Ok(None),
+                Looked::Moved => {}
+            }
+        }
+    }
+
+    fn look_once(&self, dir: &Dir, name: &OsStr) -> Result<Looked> {
         let look = |tier: TierName| match dir.on(tier) {
             Some(fd) => self.noted(tier, self.tier(tier).look(fd, name)),
             None => Ok(None),
@@ -167,23 +185,25 @@ impl Hybrid {
         Ok(self.merge(dir, name, ssd, hdd))
     }
 
-    fn merge(&self, dir: &Dir, name: &OsStr, ssd: Option<Stat>, hdd: Option<Stat>) -> Option<Found> {
-        match (ssd, hdd) {
+    fn merge(&self, dir: &Dir, name: &OsStr, ssd: Option<Stat>, hdd: Option<Stat>) -> Looked {
+        let found = match (ssd, hdd) {
             (Some(ssd), Some(hdd)) if ssd.is_dir() && hdd.is_dir() => Some(self.merged_dir(dir, name, ssd, hdd)),
-            (Some(stat), _) => Some(self.found_on(TierName::Ssd, dir, name, stat)),
-            (None, Some(stat)) => Some(self.found_on(TierName::Hdd, dir, name, stat)),
-            (None, None) => None,
-        }
+            (Some(stat), _) => self.found_on(TierName::Ssd, dir, name, stat),
+            (None, Some(stat)) => self.found_on(TierName::Hdd, dir, name, stat),
+            (None, None) => return Looked::None,
+        };
+        found.map_or(Looked::Moved, Looked::Is)
     }
 
-    pub(crate) fn found_on(&self, tier: TierName, dir: &Dir, name: &OsStr, stat: Stat) -> Found {
+    /// What a name on a side stands for; `None`: it is gone since.
+    pub(crate) fn found_on(&self, tier: TierName, dir: &Dir, name: &OsStr, stat: Stat) -> Option<Found> {
         let ino = match dir.on(tier) {
-            Some(fd) => self.tier(tier).number_of(fd, name, &stat),
+            Some(fd) => self.tier(tier).number_of(fd, name, &stat)?,
             None => crate::number::natural(tier, &stat),
         };
         let mut backing = [0, 0];
         backing[tier as usize] = stat.ino;
-        Found { ino, tier, backing, stat, kind: kind_of(&stat) }
+        Some(Found { ino, tier, backing, stat, kind: kind_of(&stat) })
     }
 
     fn merged_dir(&self, dir: &Dir, name: &OsStr, ssd: Stat, hdd: Stat) -> Found {

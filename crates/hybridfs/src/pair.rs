@@ -53,6 +53,8 @@ pub struct Hybrid {
     pub(crate) intents: Intents,
     /// Counts changes users make to directories, so that a move can tell whether it was alone.
     dir_changes: Vec<AtomicU64>,
+    /// Held by whoever sets a directory's times.
+    pub(crate) dir_times: Mutex<()>,
     /// Counts moves that changed where a name is found.
     pub(crate) moves_seen: AtomicU64,
     pub(crate) privileged: bool,
@@ -123,6 +125,7 @@ impl Hybrid {
             journal: parts.journal,
             intents: parts.intents,
             dir_changes: (0..GATES).map(|_| AtomicU64::new(0)).collect(),
+            dir_times: Mutex::new(()),
             moves_seen: AtomicU64::new(0),
             privileged: rustix::process::geteuid().is_root(),
             started: Instant::now(),
@@ -186,6 +189,8 @@ impl Hybrid {
         dir: std::os::fd::BorrowedFd<'_>,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        // Times set by a user meanwhile would be lost.
+        let _times = self.dir_times.lock();
         let changes = self.dir_changes(ino);
         let count = changes.load(Ordering::Acquire);
         let before = tier.stat_fd(dir);

@@ -248,18 +248,27 @@ impl Tier {
 
     /// The number a mark on `name` in `dir` gives, if there is a good one.
     pub fn mark_of(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Option<u64> {
+        self.ask_mark(dir, name, stat).ok().flatten()
+    }
+
+    fn ask_mark(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Result<Option<u64>> {
         if !self.marks.load(Ordering::Relaxed) || !(stat.is_file() || stat.is_dir()) {
-            return None;
+            return Ok(None);
         }
         let path = child_path(dir, name);
         let mut value = [0u8; 64];
-        let len = rustix::fs::lgetxattr(&path, number::MARK_NAME, &mut value[..]).ok()?;
-        number::read_mark(&value[..len], stat.ino)
+        let len = rustix::fs::lgetxattr(&path, number::MARK_NAME, &mut value[..])?;
+        Ok(number::read_mark(&value[..len], stat.ino))
     }
 
-    /// The number users see for a file on this tier.
-    pub fn number_of(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> u64 {
-        self.mark_of(dir, name, stat).unwrap_or_else(|| number::natural(self.name, stat))
+    /// The number users see for a file on this tier; `None`: the name is gone since it was looked at.
+    pub fn number_of(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Option<u64> {
+        match self.ask_mark(dir, name, stat) {
+            Ok(Some(number)) => Some(number),
+            // Moved away meanwhile: what it was called may have been in a mark.
+            Err(Errno::NOENT) => None,
+            Ok(None) | Err(_) => Some(number::natural(self.name, stat)),
+        }
     }
 
     /// Marks an open file with the number it keeps.
