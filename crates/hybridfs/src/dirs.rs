@@ -56,7 +56,7 @@ impl Dir {
         match self.ahead.load(Ordering::Relaxed) {
             0 => {
                 let now = i64::from(crate::pair::now_s());
-                let later = |side: &OwnedFd| rustix::fs::fstat(side).is_ok_and(|stat| stat.st_mtime as i64 > now);
+                let later = |side: &OwnedFd| rustix::fs::fstat(side).is_ok_and(|stat| stat.st_mtime > now);
                 let ahead = later(ssd) || later(hdd);
                 self.ahead.store(if ahead { 2 } else { 1 }, Ordering::Relaxed);
                 ahead

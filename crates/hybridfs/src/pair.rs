@@ -168,16 +168,21 @@ impl Hybrid {
 
     /// Around every change a user makes to the names in a directory.
     pub(crate) fn changing<T>(&self, dir: &Dir, change: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.dir_changes(dir.ino).fetch_add(1, Ordering::AcqRel);
+        let changes = self.dir_changes(dir.ino);
+        changes.fetch_add(1, Ordering::AcqRel);
         let changed = change();
-        if changed.is_ok() && dir.is_ahead() {
+        if changed.is_err() {
+            changes.fetch_sub(1, Ordering::AcqRel);
+            return changed;
+        }
+        if dir.is_ahead() {
             // The later of both halves' times is shown: one that lies ahead would hide the change.
             for side in dir.sides.iter().flatten() {
                 let _ = crate::copy::set_times(side.as_fd(), &crate::copy::modified_now());
             }
             self.dirs.drop_dir(dir.ino);
         }
-        self.dir_changes(dir.ino).fetch_add(1, Ordering::AcqRel);
+        changes.fetch_add(1, Ordering::AcqRel);
         changed
     }
 

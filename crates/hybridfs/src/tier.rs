@@ -187,10 +187,14 @@ impl Tier {
 
     /// Attributes of `name` in `dir`, `None` when there is no such name.
     pub fn look(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>> {
-        match self.stat(dir, name) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
+        loop {
+            match self.stat(dir, name) {
+                // Removed between finding the name and looking at the file.
+                Ok(stat) if stat.nlink == 0 => {}
+                Ok(stat) => return Ok(Some(stat)),
+                Err(Errno::NOENT) => return Ok(None),
+                Err(error) => return Err(error),
+            }
         }
     }
 

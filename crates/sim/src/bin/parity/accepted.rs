@@ -14,10 +14,26 @@ use crate::world::{Said, Stat};
 type Applies = fn(&Call) -> bool;
 
 /// The call, the error the mount may answer to it, and why. Such a call is not done on the plain directory.
-const REFUSED: [(Applies, Errno, &str); 2] = [
+const REFUSED: [(Applies, Errno, &str); 3] = [
+    (lists, Errno::ACCESS, "see `unlisted`"),
     (shifts, Errno::OPNOTSUPP, "the kernel passes these modes of fallocate to no FUSE daemon"),
     (unnamed, Errno::OPNOTSUPP, "the FUSE crate has no O_TMPFILE yet"),
 ];
+
+fn lists(call: &Call) -> bool {
+    matches!(call, Call::ReadDir { .. }) && !rustix::process::geteuid().is_root()
+}
+
+/// Whether an ordinary user's mount cannot list a directory: one that may be read but not searched does not tell
+/// the daemon the numbers of what is in it.
+pub fn unlisted(dir: &Stat) -> bool {
+    dir.mode & 0o100 == 0 && !rustix::process::geteuid().is_root()
+}
+
+/// Whether an ordinary user's mount cannot read the number that a moved file carries: its owner may not read it.
+pub fn number_unread(stat: &Stat) -> bool {
+    stat.mode & 0o400 == 0 && !rustix::process::geteuid().is_root()
+}
 
 fn shifts(call: &Call) -> bool {
     let passed = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;

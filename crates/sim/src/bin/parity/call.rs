@@ -23,55 +23,212 @@ pub enum Which {
 /// A system call.
 #[derive(Clone, Debug)]
 pub enum Call {
-    Open { slot: usize, path: String, flags: OFlags, mode: u32 },
+    Open {
+        slot: usize,
+        path: String,
+        flags: OFlags,
+        mode: u32,
+    },
     /// Relative to an open directory.
-    OpenAt { slot: usize, at: usize, path: String, flags: OFlags, mode: u32 },
-    Close { slot: usize },
-    Dup { slot: usize, to: usize },
-    Read { slot: usize, len: usize },
-    PRead { slot: usize, at: u64, len: usize },
-    ReadV { slot: usize, lens: [usize; 3] },
-    Write { slot: usize, len: usize, seed: u8 },
-    PWrite { slot: usize, at: u64, len: usize, seed: u8 },
-    WriteV { slot: usize, lens: [usize; 3], seed: u8 },
+    OpenAt {
+        slot: usize,
+        at: usize,
+        path: String,
+        flags: OFlags,
+        mode: u32,
+    },
+    Close {
+        slot: usize,
+    },
+    Dup {
+        slot: usize,
+        to: usize,
+    },
+    Read {
+        slot: usize,
+        len: usize,
+    },
+    PRead {
+        slot: usize,
+        at: u64,
+        len: usize,
+    },
+    ReadV {
+        slot: usize,
+        lens: [usize; 3],
+    },
+    Write {
+        slot: usize,
+        len: usize,
+        seed: u8,
+    },
+    PWrite {
+        slot: usize,
+        at: u64,
+        len: usize,
+        seed: u8,
+    },
+    WriteV {
+        slot: usize,
+        lens: [usize; 3],
+        seed: u8,
+    },
     /// With RWF_ flags.
-    PWrite2 { slot: usize, at: u64, len: usize, seed: u8, flags: ReadWriteFlags },
-    Seek { slot: usize, to: SeekFrom },
-    Truncate { path: String, size: u64 },
-    FTruncate { slot: usize, size: u64 },
-    Fallocate { slot: usize, flags: FallocateFlags, at: u64, len: u64 },
-    CopyRange { from: usize, at: u64, to: usize, to_at: u64, len: usize },
-    SendFile { from: usize, at: u64, to: usize, len: usize },
-    Clone { from: usize, to: usize },
-    MkDir { path: String, mode: u32 },
-    RmDir { path: String },
-    Unlink { path: String },
-    Rename { from: String, to: String, flags: RenameFlags },
-    Link { from: String, to: String, follow: bool },
+    PWrite2 {
+        slot: usize,
+        at: u64,
+        len: usize,
+        seed: u8,
+        flags: ReadWriteFlags,
+    },
+    Seek {
+        slot: usize,
+        to: SeekFrom,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    FTruncate {
+        slot: usize,
+        size: u64,
+    },
+    Fallocate {
+        slot: usize,
+        flags: FallocateFlags,
+        at: u64,
+        len: u64,
+    },
+    CopyRange {
+        from: usize,
+        at: u64,
+        to: usize,
+        to_at: u64,
+        len: usize,
+    },
+    SendFile {
+        from: usize,
+        at: u64,
+        to: usize,
+        len: usize,
+    },
+    Clone {
+        from: usize,
+        to: usize,
+    },
+    MkDir {
+        path: String,
+        mode: u32,
+    },
+    RmDir {
+        path: String,
+    },
+    Unlink {
+        path: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+        flags: RenameFlags,
+    },
+    Link {
+        from: String,
+        to: String,
+        follow: bool,
+    },
     /// A name for an open file, as for O_TMPFILE.
-    LinkSlot { slot: usize, to: String },
-    SymLink { target: String, path: String },
-    ReadLink { path: String },
-    MkNod { path: String, kind: FileType, mode: u32, dev: u64 },
-    ChMod { which: Which, mode: u32 },
-    ChOwn { which: Which, uid: Option<u32>, gid: Option<u32> },
-    UTimes { which: Which, access: (i64, i64), modified: (i64, i64) },
-    SetXattr { which: Which, name: String, value: Vec<u8>, flags: u32 },
-    GetXattr { which: Which, name: String, room: usize },
-    ListXattr { which: Which, room: usize },
-    RemoveXattr { which: Which, name: String },
-    Access { path: String, how: Access, effective: bool },
-    Stat { which: Which },
+    LinkSlot {
+        slot: usize,
+        to: String,
+    },
+    SymLink {
+        target: String,
+        path: String,
+    },
+    ReadLink {
+        path: String,
+    },
+    MkNod {
+        path: String,
+        kind: FileType,
+        mode: u32,
+        dev: u64,
+    },
+    ChMod {
+        which: Which,
+        mode: u32,
+    },
+    ChOwn {
+        which: Which,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    UTimes {
+        which: Which,
+        access: (i64, i64),
+        modified: (i64, i64),
+    },
+    SetXattr {
+        which: Which,
+        name: String,
+        value: Vec<u8>,
+        flags: u32,
+    },
+    GetXattr {
+        which: Which,
+        name: String,
+        room: usize,
+    },
+    ListXattr {
+        which: Which,
+        room: usize,
+    },
+    RemoveXattr {
+        which: Which,
+        name: String,
+    },
+    Access {
+        path: String,
+        how: Access,
+        effective: bool,
+    },
+    Stat {
+        which: Which,
+    },
     /// Lists some names; 0 begins anew.
-    ReadDir { slot: usize, rewind: bool, most: usize },
-    Sync { slot: usize, data_only: bool },
-    SyncFs { slot: usize },
-    FLock { slot: usize, how: FlockOperation },
-    PosixLock { slot: usize, how: FlockOperation },
-    UMask { mask: u32 },
-    SetFlags { slot: usize, flags: OFlags },
-    GetFlags { slot: usize },
-    Advise { slot: usize },
+    ReadDir {
+        slot: usize,
+        rewind: bool,
+        most: usize,
+    },
+    Sync {
+        slot: usize,
+        data_only: bool,
+    },
+    SyncFs {
+        slot: usize,
+    },
+    FLock {
+        slot: usize,
+        how: FlockOperation,
+    },
+    PosixLock {
+        slot: usize,
+        how: FlockOperation,
+    },
+    UMask {
+        mask: u32,
+    },
+    SetFlags {
+        slot: usize,
+        flags: OFlags,
+    },
+    GetFlags {
+        slot: usize,
+    },
+    Advise {
+        slot: usize,
+    },
 }
 
 /// Bytes that differ from place to place.

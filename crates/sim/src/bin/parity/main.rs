@@ -283,4 +283,3 @@ fn ran(command: &mut Command) -> Result<()> {
     }
     Ok(())
 }
-

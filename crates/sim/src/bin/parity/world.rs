@@ -156,4 +156,3 @@ pub fn word(error: Errno) -> String {
 pub fn digest(data: &[u8]) -> String {
     format!("{} bytes {:016x}", data.len(), xxhash_rust::xxh3::xxh3_64(data))
 }
-
