@@ -38,6 +38,7 @@ compare() {
     esac
     "${as[@]}" "$SCRATCH/parity" --hotshelf "$SCRATCH/hotshelf" --ssd "$SSD" --hdd "$HDD" --mnt "$MNT" --plain "$SCRATCH/plain" \
         --seed "$seed" --steps "$steps" "${flags[@]}" || fail "$mode, --seed $seed --steps $steps"
+    "$HOTSHELF" check "$SSD" "$HDD" >"$SCRATCH/out" || fail "check: $(cat "$SCRATCH/out")"
     unmount_disks
     chown 0:0 "$MNT"
 }

