@@ -411,7 +411,7 @@ impl Hybrid {
 
     /// Makes the names in a directory durable, on both sides.
     pub fn fsync_dir(&self, ino: u64) -> Result<()> {
-        let dir = self.dir(ino)?;
+        let dir = self.dir_or_held(ino)?;
         for tier in [TierName::Ssd, TierName::Hdd] {
             if let Some(fd) = dir.on(tier) {
                 self.noted(tier, self.tier(tier).sync_dir(fd))?;

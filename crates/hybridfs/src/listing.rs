@@ -46,7 +46,7 @@ const LOOKS_MAX: usize = 8;
 impl Hybrid {
     /// Opens a directory for listing.
     pub fn open_listing(&self, ino: u64) -> Result<Listing> {
-        Ok(Listing { dir: self.dir(ino)?, entries: Mutex::new(None) })
+        Ok(Listing { dir: self.dir_or_held(ino)?, entries: Mutex::new(None) })
     }
 
     /// The entries; read anew when `rewind`.

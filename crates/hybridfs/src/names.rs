@@ -96,6 +96,18 @@ impl Hybrid {
         self.open_chain(ino)
     }
 
+    /// The same, also of a directory that was removed while somebody has it open.
+    pub(crate) fn dir_or_held(&self, ino: u64) -> Result<Arc<Dir>> {
+        let error = match self.dir(ino) {
+            Ok(dir) => return Ok(dir),
+            Err(error) => error,
+        };
+        let Some((tier, fd)) = self.held.lock().get(&ino).cloned() else { return Err(error) };
+        let mut sides = [None, None];
+        sides[tier as usize] = Some(fd.try_clone().map_err(|_| Errno::MFILE)?);
+        Ok(Dir::new(ino, sides))
+    }
+
     /// Opens a directory from the nearest open one above it; deep trees make no deep recursion.
     fn open_chain(&self, ino: u64) -> Result<Arc<Dir>> {
         let mut chain: Vec<(u64, Place)> = Vec::new();

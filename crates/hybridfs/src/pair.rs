@@ -25,6 +25,8 @@ use crate::report::TierName;
 use crate::space::SpaceBook;
 use crate::tier::{Result, Stat, Tier};
 
+/// Many: directories that share one see each other's changes, and then times change for nothing.
+const DIR_COUNTS: u64 = 1 << 14;
 const GATES: usize = 256;
 
 /// Told when the file system changed something the kernel may have cached.
@@ -124,7 +126,7 @@ impl Hybrid {
             mover,
             journal: parts.journal,
             intents: parts.intents,
-            dir_changes: (0..GATES).map(|_| AtomicU64::new(0)).collect(),
+            dir_changes: (0..DIR_COUNTS).map(|_| AtomicU64::new(0)).collect(),
             dir_times: Mutex::new(()),
             moves_seen: AtomicU64::new(0),
             privileged: rustix::process::geteuid().is_root(),
@@ -163,7 +165,7 @@ impl Hybrid {
 
     /// Counts of changes to a directory, by users.
     pub(crate) fn dir_changes(&self, dir: u64) -> &AtomicU64 {
-        &self.dir_changes[(dir % GATES as u64) as usize]
+        &self.dir_changes[(dir % DIR_COUNTS) as usize]
     }
 
     /// Around every change a user makes to the names in a directory.
