@@ -60,6 +60,7 @@ impl Compare {
         for (n, (was, is)) in before.slots.iter().zip(&after.slots).enumerate() {
             self.both(is)
                 .and_then(|()| if replaced { Ok(()) } else { self.times(was, is) })
+                .and_then(|()| if is.0.is_ok_and(|stat| stat.is_file()) { position(call.slots()[n], plain, mount) } else { Ok(()) })
                 .with_context(|| format!("open file {} afterwards", call.slots()[n]))?;
         }
         Ok(())
@@ -158,6 +159,16 @@ impl Compare {
         }
         Ok(())
     }
+}
+
+/// The next read or write is at the same place.
+fn position(slot: usize, plain: &World, mount: &World) -> Result<()> {
+    let tell = |world: &World| world.slot(slot).and_then(rustix::fs::tell);
+    let (plain, mount) = (tell(plain), tell(mount));
+    if plain != mount {
+        bail!("position: plain {plain:?}, mount {mount:?}");
+    }
+    Ok(())
 }
 
 fn is_recent(time: (i64, u32)) -> bool {
