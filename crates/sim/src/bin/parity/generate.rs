@@ -400,7 +400,8 @@ impl Generator {
             2 => "t".repeat(4096),
             3 => String::new(),
             4 => "a/".into(),
-            5 => "/nowhere".into(),
+            // Nothing can be made there: it would be the same file on both sides.
+            5 => "/nowhere/at/all".into(),
             6 => ".".into(),
             7..20 => self.pick(&NAMES).into(),
             _ => self.known.first().map_or_else(String::new, |known| known.0.clone()),
