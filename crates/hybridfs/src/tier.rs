@@ -215,8 +215,12 @@ impl Tier {
 
     /// Makes the names in `dir` durable.
     pub fn sync_dir(&self, dir: BorrowedFd<'_>) -> Result<()> {
-        let readable = rustix::fs::openat(dir, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::fs::fsync(readable)
+        match rustix::fs::openat(dir, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(readable) => rustix::fs::fsync(readable),
+            // An ordinary user's own directory that he may not read: everything, then.
+            Err(Errno::ACCESS) => rustix::fs::syncfs(&self.root),
+            Err(error) => Err(error),
+        }
     }
 
     /// Renames within this tier.
