@@ -313,7 +313,7 @@ impl Step<'_> {
                 hdd.rename(hdd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
             });
             fs.noted(TierName::Hdd, placed)?;
-            let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), target_ino: self.target_ino };
+            let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), hdd_ino: self.target_ino };
             fs.mover.duplicates.lock().insert(copying.ino, duplicate);
         }
         crate::crash::point("demotion placed");
@@ -378,6 +378,9 @@ impl Step<'_> {
             if !committed {
                 return Ok(Ended::Dropped);
             }
+            // Who takes the name away from now on takes the original away first.
+            let (dir, name) = (copying.source_dir.clone(), copying.place.name.clone());
+            fs.mover.duplicates.lock().insert(copying.ino, Duplicate { dir, name, hdd_ino: copying.before.ino });
             self.changed_sides([self.target_ino, 0]);
         }
         let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
@@ -393,6 +396,11 @@ impl Step<'_> {
             crate::crash::point("promotion unlinked");
             fs.noted(TierName::Hdd, hdd.sync_dir(source))
         });
+        {
+            // Whoever found it in the list and removes it too has done so when the gate opens.
+            let _gate = fs.gate(copying.ino).write();
+            fs.mover.duplicates.lock().remove(&copying.ino);
+        }
         if let Err(error) = removed {
             let path = fs.nodes.path(copying.ino).unwrap_or_default();
             let shown = String::from_utf8_lossy(&path).into_owned();

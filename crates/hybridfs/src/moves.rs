@@ -140,12 +140,13 @@ struct Stuck {
     said: Option<Instant>,
 }
 
-/// A copy that has its name on the HDD while the SSD's file is still the valid one.
-#[derive(Debug)]
+/// A copy that has its name on the HDD while the SSD's file is the valid one: of a demotion before its end, or the
+/// original of a promotion.
+#[derive(Clone, Debug)]
 pub(crate) struct Duplicate {
     pub dir: Arc<Dir>,
     pub name: OsString,
-    pub target_ino: u64,
+    pub hdd_ino: u64,
 }
 
 /// Waiting moves beyond this many are not noted: the next touch asks again.
@@ -568,7 +569,8 @@ impl Hybrid {
     /// Takes back a copy that already has its name on the HDD: the file's name is about to change or go.
     /// The caller holds the file's gate, shared; the mover then finds its copy gone and drops the move.
     pub(crate) fn cancel_duplicate(&self, ino: u64) {
-        if let Some(duplicate) = self.mover.duplicates.lock().remove(&ino) {
+        let duplicate = self.mover.duplicates.lock().remove(&ino);
+        if let Some(duplicate) = duplicate {
             self.remove_duplicate(&duplicate);
         }
     }
@@ -584,9 +586,14 @@ impl Hybrid {
         }
     }
 
+    /// Durable when it returns: what is done to the SSD's name next may be durable at once, and must not be followed by
+    /// the HDD's copy coming back.
     pub(crate) fn remove_duplicate(&self, duplicate: &Duplicate) {
         let hdd = self.tier(TierName::Hdd);
-        let removed = duplicate.dir.must(TierName::Hdd).and_then(|dir| hdd.unlink_if(dir, &duplicate.name, duplicate.target_ino));
+        let removed = duplicate.dir.must(TierName::Hdd).and_then(|dir| {
+            hdd.unlink_if(dir, &duplicate.name, duplicate.hdd_ino)?;
+            hdd.sync_dir(dir)
+        });
         if let Err(error) = removed {
             self.note_failure(TierName::Hdd, error);
         }
@@ -601,7 +608,7 @@ impl Hybrid {
     /// Whether these two are the ends of a move that runs now.
     pub(crate) fn moving(&self, ssd_ino: u64, hdd_ino: u64) -> bool {
         let duplicates = self.mover.duplicates.lock();
-        if duplicates.values().any(|duplicate| duplicate.target_ino == hdd_ino) {
+        if duplicates.values().any(|duplicate| duplicate.hdd_ino == hdd_ino) {
             return true;
         }
         drop(duplicates);
