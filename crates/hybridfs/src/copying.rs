@@ -411,15 +411,28 @@ impl Step<'_> {
         Ok(Ended::Done)
     }
 
-    /// Whether the file is still the one that was copied, under the name it had.
+    /// Whether the file is still the one that was copied, under the name it had. The caller holds its gate, so that nobody
+    /// can open it meanwhile.
     fn unchanged(&self) -> Result<bool> {
         let copying = self.copying;
         let place = self.fs.nodes.place(copying.ino);
         let same_name = place.is_some_and(|place| place == copying.place);
-        let opened_since = self.open.is_none() && self.fs.opens.lock().contains_key(&copying.ino);
         let now = self.fs.tier(copying.to.other()).stat_fd(copying.source.as_fd())?;
-        let untouched = self.open.is_some() || !now.changed_since(&copying.before);
-        Ok(same_name && !opened_since && now.nlink == 1 && untouched)
+        Ok(same_name && now.nlink == 1 && self.all_is_known(&now))
+    }
+
+    /// Whether what was written since the copy began is in the copy, or on the list of the open file that the move knows.
+    fn all_is_known(&self, now: &Stat) -> bool {
+        let untouched = !now.changed_since(&self.copying.before);
+        let current = self.fs.opens.lock().get(&self.copying.ino).cloned();
+        match (self.open, current) {
+            (None, None) => untouched,
+            (Some(known), Some(current)) => Arc::ptr_eq(known, &current),
+            // Closed since: what else was done to it is on nobody's list.
+            (Some(_), None) => untouched,
+            // Opened since, maybe for the second time: its writes are on nobody's list.
+            (_, Some(_)) => false,
+        }
     }
 
     /// Does `commit` while nobody can write the file; an open file goes on with the copy. `false`: it

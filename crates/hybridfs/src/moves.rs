@@ -633,7 +633,112 @@ pub(crate) fn errno(error: std::io::Error) -> Errno {
 
 #[cfg(test)]
 mod test {
+    use std::ffi::OsStr;
+
+    use rustix::io::ReadWriteFlags;
+
     use super::*;
+    use crate::attrs::{Caller, SetAttr};
+    use crate::config::Config;
+    use crate::number::ROOT;
+    use crate::open::Handle;
+
+    const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+    fn pair(at: &std::path::Path) -> Hybrid {
+        let [ssd, hdd] = ["ssd", "hdd"].map(|side| at.join(side));
+        for side in [&ssd, &hdd] {
+            std::fs::create_dir_all(side).expect("made");
+        }
+        crate::start::open(Config { ssd, hdd, ..Config::default() }).expect("opened")
+    }
+
+    fn write(fs: &Hybrid, handle: &Handle, at: u64, byte: u8) {
+        fs.write(handle, at, &vec![byte; 1 << 20], ReadWriteFlags::empty(), None).expect("written");
+    }
+
+    /// Moves a file of 4 MiB to the HDD, and does something to it in the middle of the copy.
+    fn disturbed(begin_open: bool, meanwhile: impl FnOnce(&Hybrid, u64, Option<Handle>) -> Option<Handle>) -> (Outcome, Vec<u8>) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fs = pair(dir.path());
+        let me = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), ..ME };
+        let (attr, handle) = fs.create(me, ROOT, OsStr::new("file"), 0o644, 0, true).expect("made");
+        (0..4).for_each(|n| write(&fs, &handle, n << 20, b'a'));
+        let mut handle = Some(handle);
+        if !begin_open {
+            fs.release(&handle.take().expect("open"), None);
+        }
+        let mut meanwhile = Some(meanwhile);
+        let outcome = fs.move_file(attr.ino, TierName::Hdd, Reason::Asked, &mut |done, _| {
+            if done >= 2 << 20
+                && let Some(disturb) = meanwhile.take()
+            {
+                handle = disturb(&fs, attr.ino, handle.take());
+            }
+        });
+        assert!(meanwhile.is_none(), "it was disturbed");
+        // What an open handle writes now must be in the file.
+        if let Some(handle) = &handle {
+            write(&fs, handle, 3 << 20, b'z');
+            fs.release(handle, None);
+        }
+        let sides = ["ssd", "hdd"].map(|side| std::fs::read(dir.path().join(side).join("file")).ok());
+        let ([Some(bytes), None] | [None, Some(bytes)]) = sides else { panic!("it is on one side") };
+        (outcome, bytes)
+    }
+
+    fn piece(bytes: &[u8], n: usize) -> u8 {
+        bytes[n << 20]
+    }
+
+    #[test]
+    fn writes_through_the_same_open_file_are_in_the_copy() {
+        let (outcome, bytes) = disturbed(true, |fs, _, handle| {
+            write(fs, handle.as_ref().expect("open"), 0, b'b');
+            handle
+        });
+        assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Done, b'b', b'z'));
+    }
+
+    #[test]
+    fn a_file_closed_and_opened_again_during_its_move_loses_nothing() {
+        let (outcome, bytes) = disturbed(true, |fs, ino, handle| {
+            fs.release(&handle.expect("open"), None);
+            let again = fs.open(ME, ino, true, true).expect("opened again");
+            write(fs, &again, 0, b'b');
+            Some(again)
+        });
+        assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Dropped, b'b', b'z'));
+    }
+
+    #[test]
+    fn a_file_closed_and_cut_during_its_move_stays_cut() {
+        let (outcome, bytes) = disturbed(true, |fs, ino, handle| {
+            fs.release(&handle.expect("open"), None);
+            fs.setattr(ME, ino, &SetAttr { size: Some(5), ..SetAttr::default() }, None).expect("cut");
+            None
+        });
+        assert_eq!((outcome, bytes.len()), (Outcome::Dropped, 5));
+    }
+
+    #[test]
+    fn a_file_that_is_only_closed_during_its_move_moves() {
+        let (outcome, bytes) = disturbed(true, |fs, _, handle| {
+            fs.release(&handle.expect("open"), None);
+            None
+        });
+        assert_eq!((outcome, bytes.len()), (Outcome::Done, 4 << 20));
+    }
+
+    #[test]
+    fn a_file_opened_and_closed_or_changed_during_its_move_is_left_alone() {
+        let (outcome, bytes) = disturbed(false, |fs, ino, _| {
+            let handle = fs.open(ME, ino, true, true).expect("opened");
+            write(fs, &handle, 0, b'b');
+            Some(handle)
+        });
+        assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Dropped, b'b', b'z'));
+    }
 
     #[test]
     fn a_low_rate_is_kept_too_and_closing_does_not_wait_for_it() {
