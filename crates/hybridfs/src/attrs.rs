@@ -90,7 +90,7 @@ impl Hybrid {
         }
         drop(times);
         if set.mtime.is_some() {
-            self.dirs.drop_dir(ino);
+            self.dirs.ask_again(ino);
         }
         drop(gate);
         self.getattr(ino)
@@ -173,7 +173,8 @@ impl Hybrid {
         let dir = self.dirs.get(place.parent)?;
         let answer = ask(&crate::tier::child_path(dir.on(place.tier())?, &place.name));
         // Only we change names while we are mounted: a place that stayed the same was right all the time.
-        (self.nodes.place(ino)? == place && !matches!(answer, Err(Errno::NOENT))).then_some(answer)
+        let sure = !matches!(answer, Err(Errno::NOENT | Errno::ACCESS));
+        (sure && self.nodes.place(ino)? == place).then_some(answer)
     }
 
     /// The names of the extended attributes, each ended by a zero byte; of those only root may read, to root.
@@ -223,7 +224,7 @@ impl Hybrid {
     fn acl_changed(&self, ino: u64, name: &OsStr) {
         self.nodes.attributes_changed(ino);
         if name == "system.posix_acl_default" {
-            self.dirs.drop_dir(ino);
+            self.dirs.ask_again(ino);
         }
     }
 

@@ -125,7 +125,18 @@ impl DirCache {
         }
     }
 
-    /// Forgets a directory: removed, or its sides or ACL changed.
+    /// Forgets what is known of an open directory, but not how to reach it: an ordinary user may not get there again.
+    pub fn ask_again(&self, ino: u64) {
+        let Some(dir) = self.get(ino) else { return };
+        let again = |side: &Option<OwnedFd>| side.as_ref().map(OwnedFd::try_clone).transpose();
+        match (again(&dir.sides[0]), again(&dir.sides[1])) {
+            (Ok(ssd), Ok(hdd)) => self.put(Dir::new(ino, [ssd, hdd])),
+            // No descriptors left: it is opened again when it is needed.
+            _ => self.drop_dir(ino),
+        }
+    }
+
+    /// Forgets a directory: removed, or its sides changed.
     pub fn drop_dir(&self, ino: u64) {
         self.inner.lock().map.remove(&ino);
     }

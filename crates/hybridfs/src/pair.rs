@@ -182,7 +182,7 @@ impl Hybrid {
             for side in dir.sides.iter().flatten() {
                 let _ = crate::copy::set_times(side.as_fd(), &crate::copy::modified_now());
             }
-            self.dirs.drop_dir(dir.ino);
+            self.dirs.ask_again(dir.ino);
         }
         changes.fetch_add(1, Ordering::AcqRel);
         changed

@@ -112,6 +112,7 @@ pub struct Tier {
     pub dev: u64,
     /// Some file here may carry a mark.
     pub marks: AtomicBool,
+    seen_marks: SeenMarks,
     /// Why it is degraded for good, if it is.
     pub degraded: Mutex<Option<String>>,
     /// Its file system was read-only at the last look; that may end.
@@ -142,6 +143,7 @@ impl Tier {
             tmp,
             dev: 0,
             marks: AtomicBool::new(false),
+            seen_marks: SeenMarks::new(),
             degraded: Mutex::new(None),
             read_only: AtomicBool::new(false),
         };
@@ -265,8 +267,16 @@ impl Tier {
         }
         let path = child_path(dir, name);
         let mut value = [0u8; 64];
-        let len = rustix::fs::lgetxattr(&path, number::MARK_NAME, &mut value[..])?;
-        Ok(number::read_mark(&value[..len], stat.ino))
+        match rustix::fs::lgetxattr(&path, number::MARK_NAME, &mut value[..]) {
+            Ok(len) => {
+                let mark = number::read_mark(&value[..len], stat.ino);
+                self.seen_marks.note(stat, mark);
+                Ok(mark)
+            }
+            // An ordinary user's own file that he may not read; its number must not change by that.
+            Err(Errno::ACCESS) => Ok(self.seen_marks.of(stat)),
+            Err(error) => Err(error),
+        }
     }
 
     /// The number users see for a file on this tier; `None`: the name is gone since it was looked at.
@@ -282,7 +292,11 @@ impl Tier {
     /// Marks an open file with the number it keeps.
     pub fn set_mark(&self, file: BorrowedFd<'_>, backing_ino: u64, presented: u64) -> Result<()> {
         let value = number::mark(backing_ino, presented);
-        rustix::fs::fsetxattr(file, number::MARK_NAME, &value, rustix::fs::XattrFlags::empty())
+        rustix::fs::fsetxattr(file, number::MARK_NAME, &value, rustix::fs::XattrFlags::empty())?;
+        if self.seen_marks.marks.is_some() {
+            self.seen_marks.note(&self.stat_fd(file)?, Some(presented));
+        }
+        Ok(())
     }
 
     /// Whether its file system is mounted read-only now.
@@ -322,6 +336,37 @@ impl Tier {
             tracing::error!(tier = %self.name, directory = %self.path.display(), "{why}");
             *degraded = Some(why);
         }
+    }
+}
+
+/// The marks an ordinary user has read, for when he may not any more.
+#[derive(Debug)]
+struct SeenMarks {
+    /// `None` for root, who may read all. By backing inode, with its birth.
+    marks: Option<Mutex<SeenMap>>,
+}
+
+type SeenMap = hashbrown::HashMap<u64, ((i64, u32), u64)>;
+
+impl SeenMarks {
+    fn new() -> SeenMarks {
+        SeenMarks { marks: (!rustix::process::geteuid().is_root()).then(Mutex::default) }
+    }
+
+    fn note(&self, stat: &Stat, mark: Option<u64>) {
+        const MOST: usize = 1 << 16;
+        if let (Some(marks), Some(mark)) = (&self.marks, mark) {
+            let mut marks = marks.lock();
+            if marks.len() >= MOST {
+                marks.clear();
+            }
+            marks.insert(stat.ino, (stat.birth, mark));
+        }
+    }
+
+    fn of(&self, stat: &Stat) -> Option<u64> {
+        let marks = self.marks.as_ref()?.lock();
+        marks.get(&stat.ino).filter(|(birth, _)| *birth == stat.birth).map(|(_, mark)| *mark)
     }
 }
 
