@@ -208,12 +208,14 @@ impl Hybrid {
     pub fn may_bypass(&self, handle: &Handle) -> bool {
         let inode = &handle.inode;
         let (tier, file) = inode.any_fd();
-        if !handle.write {
-            return tier == TierName::Ssd;
-        }
         let Ok(stat) = self.tier(tier).stat_fd(file.as_fd()) else { return false };
+        // Of set-id files not even a reader: a writer who comes later must bypass too, and nobody would take the bits.
+        let may = tier == TierName::Ssd && stat.mode & 0o6000 == 0;
+        if !handle.write {
+            return may;
+        }
         inode.began.store(stat.blocks, Ordering::Relaxed);
-        if tier != TierName::Ssd || stat.mode & 0o6000 != 0 || stat.size < BYPASS_WRITE_MIN {
+        if !may || stat.size < BYPASS_WRITE_MIN {
             return false;
         }
         let holes = stat.size.saturating_sub(stat.blocks * 512);

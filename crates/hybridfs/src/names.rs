@@ -39,6 +39,12 @@ enum Looked {
     Moved,
 }
 
+impl Found {
+    fn is_dir(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+}
+
 /// Attributes for a front door.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attr {
@@ -54,7 +60,7 @@ impl Hybrid {
     /// Finds `name` in `parent` and adds a reference for the caller, given back by [`Hybrid::forget`].
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
         let dir = self.dir(parent)?;
-        let found = self.find(&dir, name)?;
+        let found = self.times_kept(Found::is_dir, || self.find(&dir, name))?;
         self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
     }
@@ -228,6 +234,10 @@ impl Hybrid {
 
     /// Attributes by number, through an open handle where there is one.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
+        self.times_kept(|attr: &Attr| attr.stat.is_dir(), || self.getattr_now(ino))
+    }
+
+    fn getattr_now(&self, ino: u64) -> Result<Attr> {
         if ino == ROOT {
             let ssd = self.tier(TierName::Ssd).stat_fd(self.tier(TierName::Ssd).root.as_fd())?;
             let hdd = self.tier(TierName::Hdd).stat_fd(self.tier(TierName::Hdd).root.as_fd())?;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -57,6 +57,8 @@ pub struct Hybrid {
     dir_changes: Vec<AtomicU64>,
     /// Held by whoever sets a directory's times.
     pub(crate) dir_times: Mutex<()>,
+    /// Odd while a move has changed a directory and not yet put its times back.
+    times_passing: AtomicU64,
     /// Counts moves that changed where a name is found.
     pub(crate) moves_seen: AtomicU64,
     pub(crate) privileged: bool,
@@ -128,6 +130,7 @@ impl Hybrid {
             intents: parts.intents,
             dir_changes: (0..DIR_COUNTS).map(|_| AtomicU64::new(0)).collect(),
             dir_times: Mutex::new(()),
+            times_passing: AtomicU64::new(0),
             moves_seen: AtomicU64::new(0),
             privileged: rustix::process::geteuid().is_root(),
             started: Instant::now(),
@@ -201,14 +204,32 @@ impl Hybrid {
         let changes = self.dir_changes(ino);
         let count = changes.load(Ordering::Acquire);
         let before = tier.stat_fd(dir);
-        let changed = change()?;
-        if let Ok(before) = before {
+        self.times_passing.fetch_add(1, Ordering::AcqRel);
+        let changed = change();
+        if let (Ok(before), Ok(_)) = (before, &changed) {
             let _ = crate::copy::set_times(dir, &crate::copy::times(&before));
             if changes.load(Ordering::Acquire) != count {
                 let _ = crate::copy::set_times(dir, &crate::copy::modified_now());
             }
         }
-        Ok(changed)
+        self.times_passing.fetch_add(1, Ordering::AcqRel);
+        changed
+    }
+
+    /// Looks again when a move may just have had its hands on a directory's times, for the kernel keeps what it is told.
+    pub(crate) fn times_kept<T>(&self, is_dir: impl Fn(&T) -> bool, look: impl Fn() -> Result<T>) -> Result<T> {
+        const TRIES: usize = 5;
+        for _ in 0..TRIES {
+            let before = self.times_passing.load(Ordering::Acquire);
+            let seen = look()?;
+            let still = before.is_multiple_of(2) && self.times_passing.load(Ordering::Acquire) == before;
+            if still || !is_dir(&seen) {
+                return Ok(seen);
+            }
+            // Two calls on a disk, which may be slow.
+            drop(self.dir_times.try_lock_for(Duration::from_millis(20)));
+        }
+        look()
     }
 
     /// An error when nothing may be changed.

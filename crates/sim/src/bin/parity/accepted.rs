@@ -14,11 +14,22 @@ use crate::world::{Said, Stat};
 type Applies = fn(&Call) -> bool;
 
 /// The call, the error the mount may answer to it, and why. Such a call is not done on the plain directory.
-const REFUSED: [(Applies, Errno, &str); 3] = [
+const REFUSED: [(Applies, Errno, &str); 4] = [
     (lists, Errno::ACCESS, "see `unlisted`"),
+    (names, Errno::ACCESS, "an ordinary user's directory above that may not be written gets no other half on the other side"),
     (shifts, Errno::OPNOTSUPP, "the kernel passes these modes of fallocate to no FUSE daemon"),
     (unnamed, Errno::OPNOTSUPP, "the FUSE crate has no O_TMPFILE yet"),
 ];
+
+fn names(call: &Call) -> bool {
+    let named = match call {
+        Call::Open { flags, .. } | Call::OpenAt { flags, .. } => flags.contains(OFlags::CREATE),
+        Call::Link { .. } | Call::LinkSlot { .. } | Call::Rename { .. } | Call::MkDir { .. } | Call::SymLink { .. } => true,
+        Call::MkNod { .. } => true,
+        _ => false,
+    };
+    named && !rustix::process::geteuid().is_root()
+}
 
 fn lists(call: &Call) -> bool {
     matches!(call, Call::ReadDir { .. }) && !rustix::process::geteuid().is_root()
