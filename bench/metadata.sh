@@ -1,5 +1,5 @@
 #!/bin/bash
-# Small files: hotshelf against mergerfs and ext4 on the same two directories, in turn, medians.
+# Small files (`stat` right after they were written, `again` later): hotshelf against mergerfs and ext4 on the same two directories, in turn, medians.
 # FILES (100000) and ROUNDS (3) change the length, FLAGS are given to hotshelf mount.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -42,7 +42,7 @@ for ((n = 0; n < rounds; n++)); do
     round ext4 "$SSD/plain"
 done
 printf '  %-8s %10s %10s %10s   %s\n' per-s hotshelf mergerfs ext4 'to mergerfs, to ext4'
-for what in create stat list rename unlink; do
+for what in create stat list again rename unlink; do
     # shellcheck disable=SC2086
     a=$(median ${seen[hotshelf.$what]}) b=$(median ${seen[mergerfs.$what]}) c=$(median ${seen[ext4.$what]})
     printf '  %-8s %10.0f %10.0f %10.0f   %s, %s\n' "$what" "$a" "$b" "$c" "$(ratio "$a" "$b")" "$(ratio "$a" "$c")"

@@ -89,13 +89,13 @@ move() {
     wait $mover || true
 }
 
-# PostMark three ways: in the page cache; with memory for a tenth of its files; and with both file systems mounted sync,
+# PostMark three ways: in the page cache; with memory for a third of its files; and with both file systems mounted sync,
 # where every change is written before it returns.
 memory_group() {
     local own
     own=/sys/fs/cgroup/memory$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
     memory=$own/hotshelf-bench-$$
-    mkdir "$memory" 2>/dev/null && echo $((24 << 20)) >"$memory/memory.limit_in_bytes"
+    mkdir "$memory" 2>/dev/null && echo $((64 << 20)) >"$memory/memory.limit_in_bytes"
 }
 
 postmark_in() {

@@ -28,6 +28,10 @@ const O_DSYNC: i32 = 0o10_000;
 const O_SYNC: i32 = 0o4_010_000;
 const ALL_OR_NOTHING: Generation = Generation(0);
 const READ_MAX: usize = 1 << 20;
+/// What only writes through us is handed over as it is, without a copy in the page cache above us that nobody may read; and
+/// the kernel does not ask for file capabilities before the first write, which go with the write below us. Copies of others
+/// stay right: the kernel drops the pages that such a write covers.
+const WRITE_ONLY: FopenFlags = FopenFlags::FOPEN_DIRECT_IO;
 /// Short, so that files somebody puts into the directories below us are seen soon.
 const ABSENT_TTL: Duration = Duration::from_secs(1);
 
@@ -213,6 +217,7 @@ impl Front {
                 if fs.handle_attr(&handle).is_ok_and(|attr| fs.cache_is_current(ino, &attr.stat)) {
                     fopen |= FopenFlags::FOPEN_KEEP_CACHE;
                 }
+                fopen |= if access == O_WRONLY { WRITE_ONLY } else { FopenFlags::empty() };
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: false });
                 reply.opened(FileHandle(fh), fopen);
             }
@@ -376,7 +381,10 @@ impl Filesystem for Front {
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: backing.is_some() });
                 let file = file_attr(&attr);
                 match backing {
-                    None => reply.created(&self.inner.ttl, &file, ALL_OR_NOTHING, FileHandle(fh), FopenFlags::FOPEN_NOFLUSH),
+                    None => {
+                        let write_only = if flags & O_ACCMODE == O_WRONLY { WRITE_ONLY } else { FopenFlags::empty() };
+                        reply.created(&self.inner.ttl, &file, ALL_OR_NOTHING, FileHandle(fh), FopenFlags::FOPEN_NOFLUSH | write_only);
+                    }
                     Some(backing) => {
                         let flags = FopenFlags::FOPEN_NOFLUSH;
                         reply.created_passthrough(&Duration::ZERO, &file, ALL_OR_NOTHING, FileHandle(fh), flags, &backing);
