@@ -1,5 +1,6 @@
 #!/bin/bash
-# Small files (`stat` right after they were written, `again` later): hotshelf against mergerfs and ext4 on the same two directories, in turn, medians.
+# Small files (`stat` right after they were written, `again` later): hotshelf against mergerfs and ext4 on the same two
+# directories, in turn, medians.
 # FILES (100000) and ROUNDS (3) change the length, FLAGS are given to hotshelf mount.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
