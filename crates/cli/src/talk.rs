@@ -171,6 +171,10 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+    // Whoever comes next wants the pair.
+    while hybridfs::check::is_in_use(&mounted.ssd) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     Ok(true)
 }
 

@@ -73,6 +73,13 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
     Ok(check.report)
 }
 
+/// Whether a daemon has the pair with this SSD directory, also one that is just ending.
+pub fn is_in_use(ssd: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(ssd.join(HIDDEN).join("lock"), flags, Mode::empty()) else { return false };
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
 fn lock(tier: &Tier) -> std::result::Result<Option<OwnedFd>, CheckError> {
     let Ok(file) = rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
         return Ok(None);
