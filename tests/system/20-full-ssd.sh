@@ -44,3 +44,4 @@ rm "$MNT"/f*
 head -c 20M "$SCRATCH/source" >"$MNT/again" || fail "no room after removing"
 unmount_pair
 clean_check
+unmount_disks

@@ -183,3 +183,5 @@ if [[ $FULL == 1 ]]; then
     rm -rf "$SSD" "$HDD"
     whole_story --no-passthrough
 fi
+
+unmount_disks
