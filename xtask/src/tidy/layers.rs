@@ -6,8 +6,9 @@ use crate::tree::{Finding, Tree};
 
 /// Lowest first. Crates of one layer do not know each other.
 const LAYERS: &[&[&str]] = &[
-    &["block", "pci", "shm"],
-    &["pagecache", "ssdcache", "nvme", "policy"],
+    &["shm", "policy"],
+    &["block", "pci"],
+    &["pagecache", "ssdcache", "nvme"],
     &["datapath"],
     &["rawfs", "hybridfs"],
     &["stack"],

@@ -1,0 +1,58 @@
+//! Where queues come from.
+
+use std::io;
+
+use crate::geometry::Geometry;
+use crate::queue::Queue;
+
+/// How a queue shall be. What a driver does not have it leaves out, except `depth`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueOptions {
+    /// Most requests in flight: 1 to 4096, a power of two.
+    pub depth: u32,
+    /// The device is polled for completions, and sends no interrupts (io_uring: IOPOLL).
+    pub device_polled: bool,
+    /// A thread of the kernel takes submissions, so that `ring` needs no system call (io_uring: SQPOLL).
+    pub kernel_submits: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        QueueOptions { depth: 128, device_polled: false, kernel_submits: false }
+    }
+}
+
+/// Why a device or a queue of it was not opened. Says what, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was done, to which file.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It is there but cannot be used so.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl OpenError {
+    /// With words around what the kernel said.
+    pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> OpenError {
+        OpenError::System { what: what.into(), source: source.into() }
+    }
+}
+
+/// A device that is open. Queues of one device are independent of each other.
+pub trait Device: Send + Sync {
+    /// What it looks like.
+    fn geometry(&self) -> &Geometry;
+
+    /// A new queue of it.
+    ///
+    /// # Errors
+    /// No more queues, no resources, or options the device cannot have.
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError>;
+}

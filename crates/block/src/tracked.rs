@@ -1,0 +1,403 @@
+//! Exactly one completion for each request, whatever the device does.
+//!
+//! Stands directly above a driver. It gives the device tags of its own, slot and generation, so that a late completion never
+//! hits a newer request; refuses what does not fit the device; and ends what the device does not.
+//!
+//! The life of a slot:
+//!
+//! ```text
+//!             submit                    completion
+//!   Free ---------------> InFlight -----------------------------------> Free    reported as the device says
+//!                            | deadline: the device is asked to cancel
+//!                            v
+//!                        Cancelling ------ completion ----------------> Free    reported; cancelled means Timeout
+//!                            | grace is over
+//!                            v
+//!                        Abandoned         (reported as Timeout; the device may still use its memory)
+//!                            |------------ completion, or reset ------> Free    named by `take_released`
+//! ```
+//!
+//! `reset` takes InFlight and Cancelling to Free (reported as Reset, or Timeout). If even that fails the device is gone:
+//! everything is reported as Gone, now and from now on, and its memory stays with the device.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::buffer::{Arena, Span};
+use crate::clock::{Clock, Monotonic, Time};
+use crate::driver::CompletionRing;
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::{Armed, Queue, Submit};
+use crate::request::{Completion, Request, Status};
+use crate::units::Tag;
+
+/// How long what is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// For a request without a deadline of its own; none: for ever.
+    pub timeout: Option<Duration>,
+    /// For the device to cancel what is over its deadline, before that is reported as [`Error::Timeout`].
+    pub cancel_grace: Duration,
+    /// For memory of timed-out requests to come back, before the queue is reset; none: never reset for that.
+    pub reset_after: Option<Duration>,
+}
+
+impl Default for Patience {
+    /// As the kernel's NVMe driver: 30 seconds, then abort, then reset.
+    fn default() -> Self {
+        Patience { timeout: Some(Duration::from_secs(30)), cancel_grace: Duration::from_secs(1), reset_after: Some(Duration::from_secs(5)) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Free,
+    InFlight,
+    Cancelling,
+    Abandoned,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    tag: Tag,
+    /// When something has to be done about it.
+    due: Time,
+    generation: u32,
+    state: State,
+}
+
+/// Polls between two looks at the clock while completions keep coming; with none coming every poll looks.
+const POLLS_PER_LOOK: u32 = 64;
+
+/// See the module.
+pub struct Tracked<Q, C = Monotonic> {
+    queue: Q,
+    clock: C,
+    patience: Patience,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    /// Ended here, not by the device.
+    own: CompletionRing,
+    released: VecDeque<Tag>,
+    /// Taken and not reported.
+    in_flight: u32,
+    abandoned: u32,
+    abandoned_since: Time,
+    /// No slot is due before this.
+    next_due: Time,
+    polls_to_look: u32,
+    gone: bool,
+    strays: u64,
+}
+
+impl<Q: Queue> Tracked<Q> {
+    /// By the machine's clock.
+    pub fn new(queue: Q, patience: Patience) -> Tracked<Q> {
+        Tracked::with_clock(queue, patience, Monotonic::default())
+    }
+}
+
+impl<Q: Queue, C: Clock> Tracked<Q, C> {
+    /// By another clock.
+    pub fn with_clock(queue: Q, patience: Patience, clock: C) -> Tracked<Q, C> {
+        let depth = queue.depth();
+        let slot = Slot { tag: Tag(0), due: Time::NEVER, generation: 0, state: State::Free };
+        Tracked {
+            queue,
+            clock,
+            patience,
+            slots: vec![slot; depth as usize].into(),
+            free: (0..depth).rev().collect(),
+            own: CompletionRing::new(depth),
+            released: VecDeque::with_capacity(depth as usize),
+            in_flight: 0,
+            abandoned: 0,
+            abandoned_since: Time::NEVER,
+            next_due: Time::NEVER,
+            polls_to_look: POLLS_PER_LOOK,
+            gone: false,
+            strays: 0,
+        }
+    }
+
+    /// Submits with a deadline of its own.
+    #[inline]
+    pub fn submit_by(&mut self, request: &Request, data: &[Span], deadline: Time) -> Submit {
+        if self.in_flight >= self.queue.depth() {
+            return Submit::Full;
+        }
+        let fits = if self.gone { Err(Error::Gone) } else { self.queue.geometry().check(request, data) };
+        if fits.is_err() {
+            self.in_flight += 1;
+            self.own.push(Completion { tag: request.tag, status: fits });
+            return Submit::Queued;
+        }
+        // Abandoned requests hold slots that the device still has.
+        let Some(&index) = self.free.last() else { return Submit::Full };
+        let slot = &mut self.slots[index as usize];
+        let below = Request { tag: device_tag(index, slot.generation), ..*request };
+        if self.queue.submit(&below, data) == Submit::Full {
+            return Submit::Full;
+        }
+        self.free.pop();
+        slot.tag = request.tag;
+        slot.due = deadline;
+        slot.state = State::InFlight;
+        self.next_due = self.next_due.min(deadline);
+        self.in_flight += 1;
+        Submit::Queued
+    }
+
+    /// A request that was reported as timed out and whose memory the device does not use any more. Each is named once.
+    pub fn take_released(&mut self) -> Option<Tag> {
+        self.released.pop_front()
+    }
+
+    /// Requests that were reported, and whose memory the device may still use.
+    pub fn abandoned(&self) -> u32 {
+        self.abandoned
+    }
+
+    /// Completions of requests that nobody had made, or that had ended: a device at fault.
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// Whether the device is gone for good.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// The queue below.
+    pub fn below(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
+    /// What the device says of a slot, as it is reported; none if it is not to be reported.
+    #[inline]
+    fn end(&mut self, completion: Completion) -> Option<Completion> {
+        let (index, generation) = parts(completion.tag);
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            self.strays += 1;
+            return None;
+        };
+        if slot.generation != generation || slot.state == State::Free {
+            self.strays += 1;
+            return None;
+        }
+        let state = slot.state;
+        let tag = slot.tag;
+        self.release(index);
+        match state {
+            State::Abandoned => {
+                self.abandoned -= 1;
+                self.released.push_back(tag);
+                None
+            }
+            State::Cancelling if completion.status == Err(Error::Cancelled) => Some(Completion { tag, status: Err(Error::Timeout) }),
+            _ => Some(Completion { tag, status: completion.status }),
+        }
+    }
+
+    #[inline]
+    fn release(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+
+    /// Looks at the clock if it is time for that.
+    fn expire(&mut self, idle: bool) {
+        if self.next_due == Time::NEVER && self.abandoned == 0 {
+            return;
+        }
+        self.polls_to_look = if idle { 0 } else { self.polls_to_look.saturating_sub(1) };
+        if self.polls_to_look > 0 {
+            return;
+        }
+        self.polls_to_look = POLLS_PER_LOOK;
+        let now = self.clock.now();
+        if now >= self.next_due {
+            self.expire_slots(now);
+        }
+        let patience = self.patience.reset_after;
+        if self.abandoned > 0 && !self.gone && patience.is_some_and(|patience| now >= self.abandoned_since.after(patience)) {
+            // Its outcome is in the completions.
+            let _ = self.reset_all();
+        }
+    }
+
+    fn expire_slots(&mut self, now: Time) {
+        self.next_due = Time::NEVER;
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if !matches!(slot.state, State::InFlight | State::Cancelling) {
+                continue;
+            }
+            if slot.due <= now {
+                if slot.state == State::InFlight {
+                    slot.state = State::Cancelling;
+                    slot.due = now.after(self.patience.cancel_grace);
+                    self.queue.cancel(device_tag(u32::try_from(index).expect("a slot"), slot.generation));
+                } else {
+                    self.abandon(index, now, Err(Error::Timeout));
+                    continue;
+                }
+            }
+            self.next_due = self.next_due.min(self.slots[index].due);
+        }
+    }
+
+    /// Reports a request though the device still has it.
+    fn abandon(&mut self, index: usize, now: Time, status: Status) {
+        let slot = &mut self.slots[index];
+        slot.state = State::Abandoned;
+        self.own.push(Completion { tag: slot.tag, status });
+        if self.abandoned == 0 {
+            self.abandoned_since = now;
+        }
+        self.abandoned += 1;
+    }
+
+    fn reset_all(&mut self) -> Result<(), Error> {
+        self.take_ended();
+        let reset = self.queue.reset();
+        let now = self.clock.now();
+        self.gone |= reset.is_err();
+        for index in 0..self.slots.len() {
+            let slot = self.slots[index];
+            let status = Err(match (slot.state, reset) {
+                (State::Free, _) => continue,
+                (State::Cancelling, _) => Error::Timeout,
+                (_, Ok(())) => Error::Reset,
+                (_, Err(_)) => Error::Gone,
+            });
+            match (slot.state == State::Abandoned, reset) {
+                (true, Err(_)) => {}
+                (false, Err(_)) => self.abandon(index, now, status),
+                (true, Ok(())) => {
+                    self.abandoned -= 1;
+                    self.released.push_back(slot.tag);
+                    self.release(u32::try_from(index).expect("a slot"));
+                }
+                (false, Ok(())) => {
+                    self.own.push(Completion { tag: slot.tag, status });
+                    self.release(u32::try_from(index).expect("a slot"));
+                }
+            }
+        }
+        self.next_due = Time::NEVER;
+        reset
+    }
+
+    /// Reports what the device has ended before it is reset.
+    fn take_ended(&mut self) {
+        let mut ended = [Completion::EMPTY; 32];
+        loop {
+            let count = self.queue.poll(&mut ended);
+            for completion in &ended[..count] {
+                if let Some(completion) = self.end(*completion) {
+                    self.own.push(completion);
+                }
+            }
+            if count < ended.len() {
+                return;
+            }
+        }
+    }
+}
+
+fn device_tag(index: u32, generation: u32) -> Tag {
+    Tag(u64::from(generation) << 32 | u64::from(index))
+}
+
+fn parts(tag: Tag) -> (u32, u32) {
+    ((tag.0 & 0xffff_ffff) as u32, (tag.0 >> 32) as u32)
+}
+
+impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
+    fn geometry(&self) -> &Geometry {
+        self.queue.geometry()
+    }
+
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+
+    #[inline]
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        let deadline = match self.patience.timeout {
+            Some(timeout) => self.clock.now().after(timeout),
+            None => Time::NEVER,
+        };
+        self.submit_by(request, data, deadline)
+    }
+
+    fn ring(&mut self) {
+        self.queue.ring();
+    }
+
+    #[inline]
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let own = self.own.take(completions);
+        let below = self.queue.poll(&mut completions[own..]);
+        let mut reported = own;
+        for at in own..own + below {
+            if let Some(completion) = self.end(completions[at]) {
+                completions[reported] = completion;
+                reported += 1;
+            }
+        }
+        self.expire(below == 0);
+        self.in_flight -= u32::try_from(reported).expect("no more than the depth");
+        reported
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        if self.own.len() > 0 {
+            return self.ring();
+        }
+        let mut limit = at_most;
+        if self.next_due != Time::NEVER {
+            limit = limit.min(self.next_due.since(self.clock.now()));
+        }
+        self.queue.wait(limit);
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.event()
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.own.len() > 0 { Armed::Ready } else { self.queue.arm() }
+    }
+
+    fn cancel(&mut self, tag: Tag) {
+        let found = self.slots.iter().position(|slot| slot.tag == tag && slot.state == State::InFlight);
+        if let Some(index) = found {
+            let generation = self.slots[index].generation;
+            self.queue.cancel(device_tag(u32::try_from(index).expect("a slot"), generation));
+        }
+    }
+
+    /// Unlike a driver's: everything in flight is reported.
+    fn reset(&mut self) -> Result<(), Error> {
+        self.reset_all()
+    }
+}

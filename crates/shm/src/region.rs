@@ -1,0 +1,326 @@
+//! One mapping, private or shared.
+#![expect(unsafe_code, reason = "maps memory and copies to and from it")]
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bytes of a small page.
+const PAGE_BYTES: usize = 4096;
+/// Bytes of a huge page on the machines we know (x86-64, AArch64 with 4 KiB pages).
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Which pages a private region is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// 4 KiB.
+    Small,
+    /// 2 MiB where the kernel has them free (hugetlb), else small ones which the kernel may join (THP).
+    HugeIfFree,
+}
+
+/// Why shared memory of another process was not attached.
+#[derive(Debug)]
+pub enum AttachError {
+    /// It could shrink below us: not sealed against that (F_SEAL_SHRINK).
+    MayShrink,
+    /// It is smaller than what its owner said.
+    TooSmall {
+        /// Bytes that are there.
+        bytes: u64,
+        /// Bytes that were announced.
+        wanted: u64,
+    },
+    /// The kernel refused.
+    System(io::Error),
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::MayShrink => f.write_str("the shared memory is not sealed: its owner could cut it off below us"),
+            AttachError::TooSmall { bytes, wanted } => write!(f, "the shared memory has {bytes} bytes, {wanted} were announced"),
+            AttachError::System(error) => write!(f, "mapping the shared memory: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+/// Mapped memory, unmapped when dropped. Positions are bytes from its begin; one that is out of range is our own mistake
+/// and panics: what came from outside is checked before.
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: the bytes are only reached by copying from and to raw pointers and as atomics, from any thread.
+unsafe impl Send for Region {}
+// SAFETY: as above; no method needs the memory for itself.
+unsafe impl Sync for Region {}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes)", self.len)
+    }
+}
+
+impl Region {
+    /// Memory of this process alone, zeroed, at least `bytes` long (rounded up to whole pages), on a page's border.
+    ///
+    /// # Errors
+    /// No memory, or no address space.
+    pub fn private(bytes: usize, pages: Pages) -> io::Result<Region> {
+        if pages == Pages::HugeIfFree
+            && let Some(region) = map::huge(round_up(bytes, HUGE_BYTES))
+        {
+            return Ok(region);
+        }
+        map::private(round_up(bytes, PAGE_BYTES), pages == Pages::HugeIfFree)
+    }
+
+    /// Memory that can be handed to other processes by its descriptor: a sealed memfd that neither grows nor shrinks.
+    /// Every page is there from the begin, so that a full /dev/shm is an error here and no SIGBUS later.
+    ///
+    /// # Errors
+    /// No memory, or none allowed.
+    pub fn shared(name: &str, bytes: usize) -> io::Result<Region> {
+        map::shared(name, round_up(bytes, PAGE_BYTES))
+    }
+
+    /// Maps what another process made with [`Region::shared`].
+    ///
+    /// # Errors
+    /// See [`AttachError`]: the descriptor is not trusted.
+    pub fn attach(fd: OwnedFd, bytes: usize) -> Result<Region, AttachError> {
+        map::attach(fd, bytes)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a region has at least one page.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// To hand it to another process; none for a private one.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The address of a byte, for those who tell a kernel or a device about it. Stays the same while the region lives.
+    pub fn address(&self, at: usize) -> *mut u8 {
+        assert!(at <= self.len, "byte {at} of a region of {} bytes", self.len);
+        // SAFETY: within the mapping, or one past it.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    /// Where an address lies, if it is one of ours.
+    pub fn position(&self, address: *const u8) -> Option<usize> {
+        let at = (address as usize).checked_sub(self.base.as_ptr() as usize)?;
+        (at < self.len).then_some(at)
+    }
+
+    /// Copies out. Bytes that somebody changes meanwhile have no meaning.
+    pub fn read(&self, at: usize, to: &mut [u8]) {
+        self.check(at, to.len());
+        // SAFETY: both ends are in range; `to` is ours alone, so they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(self.address(at), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies in.
+    pub fn write(&self, at: usize, from: &[u8]) {
+        self.check(at, from.len());
+        // SAFETY: both ends are in range; `from` is a reference, so it is no part of a region.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.address(at), from.len()) }
+    }
+
+    /// Sets bytes.
+    pub fn fill(&self, range: Range<usize>, byte: u8) {
+        self.check(range.start, range.len());
+        // SAFETY: in range.
+        unsafe { std::ptr::write_bytes(self.address(range.start), byte, range.len()) }
+    }
+
+    /// Copies from one region to another, or within one (then the two may overlap).
+    pub fn copy(&self, at: usize, to: &Region, to_at: usize, bytes: usize) {
+        self.check(at, bytes);
+        to.check(to_at, bytes);
+        // SAFETY: both ends are in range; `copy` allows overlap.
+        unsafe { std::ptr::copy(self.address(at), to.address(to_at), bytes) }
+    }
+
+    /// The four bytes at a position that is a multiple of four.
+    pub fn u32(&self, at: usize) -> &AtomicU32 {
+        self.check(at, 4);
+        assert!(at.is_multiple_of(4), "byte {at} is no place for a u32");
+        // SAFETY: in range, aligned (the mapping begins on a page), alive as long as `self`; others that change it are
+        // other processes or atomics of this one. `read` and `write` over the same bytes give bytes of no meaning at worst.
+        unsafe { AtomicU32::from_ptr(self.address(at).cast()) }
+    }
+
+    /// The eight bytes at a position that is a multiple of eight.
+    pub fn u64(&self, at: usize) -> &AtomicU64 {
+        self.check(at, 8);
+        assert!(at.is_multiple_of(8), "byte {at} is no place for a u64");
+        // SAFETY: as for `u32`.
+        unsafe { AtomicU64::from_ptr(self.address(at).cast()) }
+    }
+
+    fn check(&self, at: usize, bytes: usize) {
+        assert!(at <= self.len && bytes <= self.len - at, "{bytes} bytes at {at} of a region of {} bytes", self.len);
+    }
+}
+
+fn round_up(bytes: usize, unit: usize) -> usize {
+    bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX / unit * unit)
+}
+
+#[cfg(not(miri))]
+mod map {
+    use super::*;
+    use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+    const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+    fn region(base: *mut std::ffi::c_void, len: usize, fd: Option<OwnedFd>) -> Region {
+        let base = NonNull::new(base.cast()).expect("a mapping is never at address 0");
+        Region { base, len, fd }
+    }
+
+    pub fn private(len: usize, join: bool) -> io::Result<Region> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, READ_WRITE, MapFlags::PRIVATE)? };
+        if join {
+            // Only a hint: kernels without it are no failure.
+            // SAFETY: the whole of the mapping just made; the advice changes no bytes.
+            let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
+        }
+        Ok(region(base, len, None))
+    }
+
+    pub fn huge(len: usize) -> Option<Region> {
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice. The pages are reserved at once, or it fails.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, READ_WRITE, flags) }.ok()?;
+        Some(region(base, len, None))
+    }
+
+    pub fn shared(name: &str, len: usize) -> io::Result<Region> {
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        map_fd(fd, len)
+    }
+
+    pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, AttachError> {
+        let system = |error: rustix::io::Errno| AttachError::System(error.into());
+        if !fcntl_get_seals(&fd).map_err(system)?.contains(SealFlags::SHRINK) {
+            return Err(AttachError::MayShrink);
+        }
+        let bytes = u64::try_from(fstat(&fd).map_err(system)?.st_size).unwrap_or(0);
+        if bytes < len as u64 || len == 0 {
+            return Err(AttachError::TooSmall { bytes, wanted: len as u64 });
+        }
+        map_fd(fd, len).map_err(AttachError::System)
+    }
+
+    fn map_fd(fd: OwnedFd, len: usize) -> io::Result<Region> {
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that cannot shrink.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, &fd, 0)? };
+        Ok(region(base, len, Some(fd)))
+    }
+
+    impl Drop for Region {
+        fn drop(&mut self) {
+            // SAFETY: our own mapping; every use of it borrowed `self`, or kept it alive.
+            let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+            debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        }
+    }
+}
+
+/// Miri knows no mappings of ours: the heap stands in for private regions.
+#[cfg(miri)]
+mod map {
+    use super::*;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len, PAGE_BYTES).expect("a sane size")
+    }
+
+    pub fn private(len: usize, _: bool) -> io::Result<Region> {
+        // SAFETY: the length is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout(len)) }).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Region { base, len, fd: None })
+    }
+
+    pub fn huge(_: usize) -> Option<Region> {
+        None
+    }
+
+    pub fn shared(_: &str, len: usize) -> io::Result<Region> {
+        private(len, false)
+    }
+
+    pub fn attach(_: OwnedFd, _: usize) -> Result<Region, AttachError> {
+        Err(AttachError::System(io::ErrorKind::Unsupported.into()))
+    }
+
+    impl Drop for Region {
+        fn drop(&mut self) {
+            // SAFETY: made by `private` with this layout.
+            unsafe { dealloc(self.base.as_ptr(), layout(self.len)) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn bytes_and_atomics_are_the_same_memory() {
+        let region = Region::private(10_000, Pages::Small).expect("memory");
+        assert_eq!(region.len(), 12_288, "whole pages");
+        region.write(4096, &7_u64.to_ne_bytes());
+        assert_eq!(region.u64(4096).load(Ordering::Relaxed), 7);
+        region.copy(4096, &region, 4098, 8);
+        let mut out = [0; 2];
+        region.read(4098, &mut out);
+        assert_eq!(u16::from_ne_bytes(out), 7);
+        assert_eq!(region.position(region.address(5)), Some(5));
+        assert_eq!(region.position(std::ptr::null()), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 bytes at 4096 of a region of 4096 bytes")]
+    fn out_of_range_is_our_own_mistake() {
+        Region::private(1, Pages::Small).expect("memory").write(4096, &[1]);
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn another_mapping_sees_the_same_bytes_and_lies_are_refused() {
+        let ours = Region::shared("hotshelf-test", 8192).expect("memory");
+        let fd = || ours.fd().expect("shared").try_clone_to_owned().expect("a descriptor");
+        let theirs = Region::attach(fd(), 8192).expect("attached");
+        ours.write(8000, b"hello");
+        let mut out = [0; 5];
+        theirs.read(8000, &mut out);
+        assert_eq!(&out, b"hello");
+        assert!(matches!(Region::attach(fd(), 8193), Err(AttachError::TooSmall { bytes: 8192, wanted: 8193 })));
+        let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memfd");
+        assert!(matches!(Region::attach(open, 1), Err(AttachError::MayShrink)));
+    }
+}
