@@ -45,6 +45,10 @@ pub enum Command {
     /// Tell what this machine supports, what is missing and how to get it
     #[command(after_help = "Example:\n  hotshelf doctor --ssd /ssd/pool --hdd /hdd/pool")]
     Doctor(DoctorArgs),
+    /// Repeat the experiments behind our figures, beside their peers
+    #[command(after_help = "Example:\n  hotshelf bench list\n  hotshelf bench run block --size small --dir /mnt/ssd\n  \
+                      hotshelf bench run block --device /dev/sdb --out results")]
+    Bench(BenchArgs),
     /// Write man pages or completions into a directory
     #[command(hide = true, after_help = "Example:\n  hotshelf generate man target/man")]
     Generate(GenerateArgs),
@@ -226,6 +230,70 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     pub hdd: Option<PathBuf>,
     /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+/// Commands of `hotshelf bench`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Name every experiment, its source and what it needs
+    #[command(after_help = "Example:\n  hotshelf bench list")]
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run experiments; write their figures and plots
+    #[command(after_help = "Example:\n  hotshelf bench run block --size small")]
+    Run(BenchRunArgs),
+}
+
+/// How much of an experiment.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum BenchSize {
+    /// Under a minute: shows that it works.
+    Small,
+    /// What is published.
+    Full,
+}
+
+/// `hotshelf bench run`.
+#[derive(Debug, Args)]
+pub struct BenchRunArgs {
+    /// The experiments
+    #[arg(required = true)]
+    pub names: Vec<String>,
+    /// A path, memory:SIZE or null [default: a scratch file]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<stack::DeviceName>,
+    /// Writes may destroy what is on the device
+    #[arg(long)]
+    pub destroy_data: bool,
+    /// Where scratch files are made
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// How much
+    #[arg(long, value_enum, default_value = "full")]
+    pub size: BenchSize,
+    /// How often everything is measured [default: 5, small: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: Option<u32>,
+    /// Of the random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where figures and plots are written
+    #[arg(long, value_name = "DIR", default_value = "bench-results")]
+    pub out: PathBuf,
+    /// Print the figures as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -12,6 +12,7 @@ macro_rules! say {
 }
 
 mod args;
+mod bench_cmd;
 mod check;
 mod config_file;
 mod daemon;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Migrate(args) => talk::migrate(&args),
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Bench(args) => bench_cmd::bench(&args),
         Command::Generate(args) => generate::generate(&args),
     };
     match outcome {

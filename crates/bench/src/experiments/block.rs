@@ -1,0 +1,211 @@
+//! What one device gives through our queues, beside fio on the same device.
+
+use std::path::{Path, PathBuf};
+
+use ::block::QueueOptions;
+use anyhow::{Context as _, bail};
+use stack::DeviceName;
+
+use crate::experiment::{Context, Experiment, Extent, Outcome};
+use crate::fio::{self, Engine};
+use crate::load::{self, Job, Pattern};
+use crate::row::Row;
+
+const NAME: &str = "block";
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: NAME,
+    about: "128 KiB sequential and 4 KiB random reads and writes of one device, 1 and 4 threads, beside fio",
+    source: "paper 001, Fig. 5a and 5b",
+    needs: "fio, and a directory for a scratch file, or a device",
+    run,
+};
+
+/// A scratch file, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing can be done about a file that stays, and its name says what it is.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Scratch {
+    /// Written whole, so that no read hits a hole.
+    fn make(context: &Context) -> anyhow::Result<Scratch> {
+        let mib: u32 = if context.extent == Extent::Small { 64 } else { 1024 };
+        let path = context.dir.join(format!("hotshelf-bench-{}.scratch", std::process::id()));
+        let scratch = Scratch(path);
+        context.progress.set_message(format!("filling {}", scratch.0.display()));
+        let mut random = fastrand::Rng::with_seed(context.seed);
+        let mut piece = vec![0; 1 << 20];
+        let mut file = std::fs::File::create_new(&scratch.0).with_context(|| format!("{}", scratch.0.display()))?;
+        for _ in 0..mib {
+            random.fill(&mut piece);
+            std::io::Write::write_all(&mut file, &piece).with_context(|| format!("{}", scratch.0.display()))?;
+        }
+        file.sync_all().with_context(|| format!("{}", scratch.0.display()))?;
+        Ok(scratch)
+    }
+}
+
+/// One line of the figure.
+struct Case {
+    pattern: Pattern,
+    write: bool,
+    request_bytes: u32,
+    threads: u32,
+}
+
+impl Case {
+    fn all(writes: bool) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for write in [false, true].into_iter().filter(|write| writes || !write) {
+            cases.push(Case { pattern: Pattern::Sequential, write, request_bytes: 128 << 10, threads: 1 });
+            cases.extend([1, 4].map(|threads| Case { pattern: Pattern::Random, write, request_bytes: 4096, threads }));
+        }
+        cases
+    }
+
+    fn name(&self) -> String {
+        let pattern = if self.pattern == Pattern::Random { "random" } else { "sequential" };
+        let op = if self.write { "write" } else { "read" };
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!("{pattern} {op}, {} KiB, {} thread{plural}", self.request_bytes >> 10, self.threads)
+    }
+
+    fn job(&self, context: &Context, run: u32) -> Job {
+        let (duration, warm_up) = context.duration();
+        Job {
+            pattern: self.pattern,
+            write: self.write,
+            request_bytes: self.request_bytes,
+            depth: 32,
+            threads: self.threads,
+            warm_up,
+            duration,
+            seed: context.seed + u64::from(run),
+            queue: QueueOptions::default(),
+        }
+    }
+}
+
+fn run(context: &Context) -> anyhow::Result<Outcome> {
+    let (name, scratch) = match &context.device {
+        Some(name) => (name.clone(), None),
+        None => {
+            let scratch = Scratch::make(context)?;
+            (DeviceName::Path(scratch.0.clone()), Some(scratch))
+        }
+    };
+    let mut outcome = Outcome::default();
+    let writes = scratch.is_some() || context.destroy_data || !matches!(name, DeviceName::Path(_));
+    if !writes {
+        outcome.notes.push(format!("writes were left out: they would destroy what is on {name} (--destroy-data allows that)"));
+    }
+    let peers = peers(&name, &mut outcome.notes);
+    let cases = Case::all(writes);
+    context.progress.set_length(cases.len() as u64 * u64::from(context.runs) * (1 + peers.len() as u64));
+    for case in &cases {
+        context.progress.set_message(case.name());
+        measure(context, &name, case, &peers, &mut outcome)?;
+    }
+    outcome.notes.push("psync has one request in flight, whatever the depth of the others (32)".to_owned());
+    Ok(outcome)
+}
+
+fn peers(name: &DeviceName, notes: &mut Vec<String>) -> Vec<Engine> {
+    if !matches!(name, DeviceName::Path(_)) {
+        notes.push(format!("no peer was measured: {name} is in our own memory"));
+        return Vec::new();
+    }
+    if !fio::present() {
+        notes.push("no peer was measured: fio is not installed".to_owned());
+        return Vec::new();
+    }
+    vec![Engine::IoUring, Engine::Psync]
+}
+
+/// All sides in turn, as often as wanted.
+fn measure(context: &Context, name: &DeviceName, case: &Case, peers: &[Engine], outcome: &mut Outcome) -> anyhow::Result<()> {
+    let mut sides = vec![Side::new("hotshelf")];
+    sides.extend(peers.iter().map(|peer| Side::new(peer.side())));
+    for run in 0..context.runs {
+        let job = case.job(context, run);
+        let device = name.open()?;
+        let load = load::run(&*device, &job)?;
+        if load.failed > 0 {
+            bail!("{}: {} requests failed on {name}", case.name(), load.failed);
+        }
+        let percentile = |share| load.latency_ns.value_at_quantile(share) as f64 / 1000.0;
+        sides[0].add([load.iops(), load.iops_per_cpu_second(), percentile(0.5), percentile(0.99)]);
+        context.progress.inc(1);
+        for (peer, side) in peers.iter().zip(&mut sides[1..]) {
+            let DeviceName::Path(path) = name else { continue };
+            let load = fio::run(*peer, path, is_direct(path), &job)?;
+            side.add([load.iops, load.iops_per_cpu_second, load.p50_us, load.p99_us]);
+            side.command = Some(load.command);
+            context.progress.inc(1);
+        }
+        drop(device);
+    }
+    outcome.rows.extend(sides.into_iter().flat_map(|side| side.rows(&case.name())));
+    Ok(())
+}
+
+/// As our own driver decides: direct where the file system can.
+fn is_direct(path: &Path) -> bool {
+    use rustix::fs::{Mode, OFlags, open};
+    open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).is_ok()
+}
+
+const METRICS: [(&str, &str); 4] = [("iops", "1/s"), ("iops_per_cpu_second", "1/s"), ("latency_p50", "us"), ("latency_p99", "us")];
+
+/// The values of one side, a list for each metric.
+struct Side {
+    name: &'static str,
+    values: [Vec<f64>; 4],
+    command: Option<String>,
+}
+
+impl Side {
+    fn new(name: &'static str) -> Side {
+        Side { name, values: Default::default(), command: None }
+    }
+
+    fn add(&mut self, values: [f64; 4]) {
+        self.values.iter_mut().zip(values).for_each(|(all, value)| all.push(value));
+    }
+
+    fn rows(self, case: &str) -> Vec<Row> {
+        let command = self.command.as_deref();
+        METRICS
+            .iter()
+            .zip(self.values)
+            .map(|(metric, values)| Row::new(NAME, self.name, case, metric.0, metric.1, values).by(command))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use indicatif::ProgressBar;
+
+    #[test]
+    fn devices_in_memory_are_measured_alone() {
+        let context = Context {
+            device: Some(DeviceName::Memory { bytes: 8 << 20 }),
+            destroy_data: false,
+            dir: "/nonexistent".into(),
+            extent: Extent::Small,
+            runs: 1,
+            seed: 1,
+            progress: ProgressBar::hidden(),
+        };
+        let outcome = run(&context).expect("it runs");
+        assert_eq!(outcome.rows.len(), 6 * METRICS.len());
+        assert!(outcome.rows.iter().all(|row| row.median > 0.0 && row.side == "hotshelf"));
+    }
+}

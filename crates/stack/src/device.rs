@@ -1,0 +1,111 @@
+//! Devices by name: `null`, `memory:64MiB`, or the path of a file or block device.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use block::driver::{MemoryDevice, NullDevice};
+use block::{Device, Geometry, OpenError};
+use hybridfs::Size;
+
+/// Blocks of devices that are only memory, in bytes.
+const BLOCK_BYTES: u32 = 512;
+/// What a null device shows when no size is given.
+const NULL_BYTES: u64 = 1 << 40;
+
+/// A device, as people name it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeviceName {
+    /// Does nothing, at once: `null` or `null:SIZE`.
+    Null {
+        /// Bytes it pretends to have.
+        bytes: u64,
+    },
+    /// `memory:SIZE`.
+    Memory {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A file or a block device.
+    Path(PathBuf),
+}
+
+/// A name that means nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no device: use a path (./null for a file named null), memory:SIZE such as memory:64MiB, or null")]
+pub struct BadDevice(String);
+
+impl FromStr for DeviceName {
+    type Err = BadDevice;
+
+    fn from_str(text: &str) -> Result<DeviceName, BadDevice> {
+        let bad = || BadDevice(text.to_owned());
+        let bytes = |size: &str| match size.parse() {
+            Ok(Size::Bytes(bytes)) if bytes >= u64::from(BLOCK_BYTES) => Ok(bytes),
+            _ => Err(bad()),
+        };
+        match text.split_once(':') {
+            None if text == "null" => Ok(DeviceName::Null { bytes: NULL_BYTES }),
+            Some(("null", size)) => Ok(DeviceName::Null { bytes: bytes(size)? }),
+            Some(("memory", size)) => Ok(DeviceName::Memory { bytes: bytes(size)? }),
+            _ if text.is_empty() => Err(bad()),
+            _ => Ok(DeviceName::Path(PathBuf::from(text))),
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceName::Null { bytes } => write!(f, "null:{bytes}"),
+            DeviceName::Memory { bytes } => write!(f, "memory:{bytes}"),
+            DeviceName::Path(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl DeviceName {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
+        match self {
+            DeviceName::Null { bytes } => Ok(Arc::new(NullDevice::new(Geometry::plain(BLOCK_BYTES, bytes / u64::from(BLOCK_BYTES))))),
+            DeviceName::Memory { bytes } => {
+                let whole = bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES);
+                let device = MemoryDevice::new(BLOCK_BYTES, whole);
+                Ok(Arc::new(device.map_err(|error| OpenError::system(format!("{whole} bytes of memory"), error))?))
+            }
+            DeviceName::Path(path) => Err(OpenError::Unusable(format!("{}: no driver", path.display()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_shown_alike() {
+        let parse = |text: &str| text.parse::<DeviceName>();
+        assert_eq!(parse("memory:64MiB"), Ok(DeviceName::Memory { bytes: 64 << 20 }));
+        assert_eq!(parse("/dev/sdb"), Ok(DeviceName::Path("/dev/sdb".into())));
+        assert_eq!(parse("./null"), Ok(DeviceName::Path("./null".into())));
+        for text in ["memory:", "memory:10%", "memory:1", ""] {
+            assert_eq!(parse(text), Err(BadDevice(text.to_owned())));
+        }
+        for text in ["null", "memory:1MiB", "some/file"] {
+            let name = parse(text).expect("a device");
+            assert_eq!(parse(&name.to_string()), Ok(name));
+        }
+    }
+
+    #[test]
+    fn what_is_named_is_opened() {
+        let geometry = |text: &str| text.parse::<DeviceName>().expect("a name").open().expect("opened").geometry().clone();
+        assert_eq!(geometry("memory:1MiB").bytes(), 1 << 20);
+        assert_eq!(geometry("null:1GiB").bytes(), 1 << 30);
+    }
+}

@@ -1,0 +1,6 @@
+//! The wiring. What a configuration names is opened here, once for all front doors; there is no logic besides.
+#![forbid(unsafe_code)]
+
+mod device;
+
+pub use device::{BadDevice, DeviceName};
