@@ -4,7 +4,7 @@
 # shellcheck source=tests/vm/lib.sh
 source "$(dirname "$0")/lib.sh"
 boot=$ROOT/tests/vm/boot.sh
-kept=${CARGO_TARGET_DIR:-$ROOT/target}/vm-tests
+kept=$(realpath -m "${CARGO_TARGET_DIR:-$ROOT/target}")/vm-tests
 # What a killed harness could not remove, and the consoles of failures that were meant.
 trap 'rm -rf -- "$kept"/meant-*' EXIT
 
@@ -19,8 +19,8 @@ ends() {
     [[ -z $(compgen -G "$kept/meant-$3.??????") ]] || fail "$3 left its drives"
 }
 
-# guests NAME: the processes of its qemu.
-guests() { pgrep -f "^qemu-system-x86_64 .*-name hotshelf-meant-$1 " || true; }
+# guests NAME: the processes of its qemu, not those of another checkout.
+guests() { pgrep -f "^qemu-system-x86_64 .*path=$kept/meant-$1\.console" || true; }
 runs() { [[ -n $(guests "$1") ]]; }
 gone() { ! runs "$1"; }
 
