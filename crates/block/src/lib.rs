@@ -8,6 +8,7 @@
 //! - [`buffer`]: memory that devices reach, allocated and translated once.
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
+//! - [`scheduler`]: who goes next.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
 pub mod buffer;
@@ -18,6 +19,7 @@ pub mod error;
 pub mod geometry;
 pub mod queue;
 pub mod request;
+pub mod scheduler;
 pub mod tracked;
 pub mod units;
 
@@ -28,5 +30,6 @@ pub use error::Error;
 pub use geometry::Geometry;
 pub use queue::{Armed, Queue, Submit};
 pub use request::{Class, Completion, Op, Request, Status, Urgency};
+pub use scheduler::Scheduler;
 pub use tracked::Tracked;
 pub use units::{Lba, Tag};
