@@ -20,7 +20,7 @@ use crate::request::{Class, Op, Request};
 
 use super::limits::{Bucket, Rate};
 use super::lists::{Fifo, Links};
-use super::stage::{Order, Pick};
+use super::order::{Order, Pick};
 
 /// What one class gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use crate::clock::Time;
 use crate::request::{Op, Request};
 
 use super::lists::{Fifo, Flushes, Links, Sorted};
-use super::stage::{Order, Pick};
+use super::order::{Order, Pick};
 
 /// The kernel's names and defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@ use crate::clock::Time;
 use crate::request::{Op, Request};
 
 use super::lists::{Fifo, Flushes, Links, Sorted};
-use super::stage::{Order, Pick};
+use super::order::{Order, Pick};
 
 /// What an elevator is patient with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,6 +19,7 @@ pub mod deadline;
 pub mod elevator;
 pub mod limits;
 mod lists;
+mod order;
 mod overlap;
 mod slots;
 mod stage;
@@ -29,7 +30,8 @@ pub use classes::{Classes, ClassesOptions, Share};
 pub use deadline::{Deadline, DeadlineOptions};
 pub use elevator::{Elevator, ElevatorOptions};
 pub use limits::Rate;
-pub use stage::{Depths, Order, Pick, Stage};
+pub use order::{Order, Pick};
+pub use stage::{Depths, Stage};
 
 use crate::clock::{Clock, Monotonic};
 use crate::queue::Queue;

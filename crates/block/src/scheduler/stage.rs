@@ -21,76 +21,28 @@
 //!   cover more. Writes that wait while a flush overtakes them were not completed, so it does not have to cover them.
 //! - One completion for each request, also of a merged one that failed: its parts are asked for once more, each alone, so
 //!   that each has a status of its own: one bad block must not fail the neighbours, whose submitters know nothing of each
-//!   other. Not when the device may still use their memory, or does not answer: see [`worth_splitting`].
+//!   other. Not when the device may still use their memory, or does not answer: see `merge.rs`.
 //! - Nothing is allocated after `new`.
 
-use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
-use std::time::Duration;
+mod merge;
+mod queue;
 
-use crate::buffer::{Arena, Span};
+use std::collections::VecDeque;
+
+use crate::buffer::Span;
 use crate::clock::{Clock, Monotonic, Time};
 use crate::driver::CompletionRing;
 use crate::error::Error;
-use crate::geometry::Geometry;
-use crate::queue::{Armed, Queue, Submit};
-use crate::request::{Completion, Op, Request, Status, Urgency};
-use crate::units::{Lba, Tag};
+use crate::queue::{Queue, Submit};
+use crate::request::{Completion, Request, Status};
+use crate::units::Tag;
 
+use super::order::{Order, Pick};
 use super::overlap::Overlap;
 use super::slots::{NONE, Slots, State};
-
-/// What an order says when it is asked for the next request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pick {
-    /// This one; the order does not have it any more.
-    Slot(u32),
-    /// There is none, or none before another one ends.
-    Nothing,
-    /// None before this moment, or before another one ends.
-    NotBefore(Time),
-}
-
-/// Decides which of the requests that wait goes next. It knows them by slot, a number below the depth it was made for; none
-/// of those it knows at one time stands in the way of another.
-pub trait Order: Send {
-    /// Whether it looks at the time; else it is told none, and the clock is not read.
-    const TIMED: bool;
-
-    /// Whether [`Order::hurry`] does something.
-    const HURRIES: bool;
-
-    /// This one waits.
-    fn insert(&mut self, slot: u32, request: &Request, now: Time);
-
-    /// This one does not wait any more: cancelled, or merged into another.
-    fn remove(&mut self, slot: u32, request: &Request);
-
-    /// Takes the next one out.
-    fn pick(&mut self, now: Time) -> Pick;
-
-    /// One that waits and continues this: same operation, adjacent blocks behind it. Stays in.
-    fn after(&self, _: &Request) -> Option<u32> {
-        None
-    }
-
-    /// The same, before it.
-    fn before(&self, _: &Request) -> Option<u32> {
-        None
-    }
-
-    /// This went down: what was picked, with all that was merged into it.
-    fn sent(&mut self, _: &Request) {}
-
-    /// What was picked or merged has ended, whether it went down or not.
-    fn ended(&mut self, _: &Request, _: Time) {}
-
-    /// Somebody of another class waits for this one, which waits.
-    fn hurry(&mut self, _: u32, _: &Request) {}
-
-    /// All are given up, those that were picked too.
-    fn clear(&mut self);
-}
+use merge::joined;
+#[cfg(test)]
+pub(super) use merge::worth_splitting;
 
 /// How many requests a stage holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -267,44 +219,6 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         self.send(leader)
     }
 
-    /// Chains to it what goes with it in one request; returns the first part.
-    fn merge(&mut self, slot: u32) -> u32 {
-        let mut sum = Sum { request: self.slots[slot].request, segments: self.slots[slot].segments };
-        let (mut first, mut last) = (slot, slot);
-        while let Some(part) = self.order.before(&sum.request) {
-            let Some(larger) = self.sum_of(part, first, &sum, part) else { break };
-            sum = larger;
-            self.slots[part].next = first;
-            first = part;
-            self.take_out(part);
-        }
-        while let Some(part) = self.order.after(&sum.request) {
-            let Some(larger) = self.sum_of(last, part, &sum, part) else { break };
-            sum = larger;
-            self.slots[last].next = part;
-            last = part;
-            self.take_out(part);
-        }
-        first
-    }
-
-    fn take_out(&mut self, slot: u32) {
-        let request = self.slots[slot].request;
-        self.order.remove(slot, &request);
-        self.ready -= 1;
-    }
-
-    /// What it becomes with this part, of which `before` and `after` then touch; none if the device does not take so much.
-    fn sum_of(&self, before: u32, after: u32, sum: &Sum, part: u32) -> Option<Sum> {
-        let added = &self.slots[part];
-        let segments = sum.segments + added.segments - u32::from(self.slots.touch(before, after));
-        let request = joined(&sum.request, &added.request)?;
-        let geometry = self.queue.geometry();
-        let bytes = u64::from(request.blocks) * u64::from(geometry.block_bytes);
-        let fits = bytes <= u64::from(geometry.transfer_bytes_max) && segments <= u32::from(geometry.segments_max);
-        (fits || !request.op.has_data()).then_some(Sum { request, segments })
-    }
-
     /// Hands down the request whose first part this is. False: the queue below is full, and its parts wait again.
     #[inline]
     fn send(&mut self, leader: u32) -> bool {
@@ -365,38 +279,6 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         }
         self.end_merged(leader, completion.status);
         None
-    }
-
-    fn end_merged(&mut self, leader: u32, status: Status) {
-        let split = status.is_err_and(worth_splitting) && !self.gone;
-        // A second completion of the merged one would find a slot that is sent again under the same tag.
-        self.slots[leader].generation = self.slots[leader].generation.wrapping_add(1);
-        if split {
-            return self.split(leader, status);
-        }
-        let mut part = leader;
-        while part != NONE {
-            let next = self.slots[part].next;
-            let ended = self.finish(part, status);
-            self.ended.push(ended);
-            part = next;
-        }
-    }
-
-    /// Each part goes down alone, but for those that nobody wants any more.
-    fn split(&mut self, leader: u32, status: Status) {
-        let mut part = leader;
-        while part != NONE {
-            let held = &mut self.slots[part];
-            let next = std::mem::replace(&mut held.next, NONE);
-            if held.cancelled && status == Err(Error::Cancelled) {
-                let ended = self.finish(part, status);
-                self.ended.push(ended);
-            } else {
-                self.wait_again(part, false);
-            }
-            part = next;
-        }
     }
 
     /// One that was picked has ended: those that follow it may go.
@@ -488,150 +370,6 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
     }
 }
 
-/// A merged request while it grows.
-struct Sum {
-    request: Request,
-    segments: u32,
-}
-
-/// Whether the parts of a merged request that failed so are asked for again. Not when the device may still read or write
-/// their memory (Timeout, from a queue below that gives up), nor when it answers nothing (Gone) or was reset: then who is
-/// above decides.
-pub(super) fn worth_splitting(error: Error) -> bool {
-    !matches!(error, Error::Timeout | Error::Gone | Error::Reset)
-}
-
-/// Two adjacent requests as one; none if it has too many blocks. As urgent as the more urgent, and of the class that comes
-/// first.
-fn joined(one: &Request, other: &Request) -> Option<Request> {
-    let urgency = match (one.urgency, other.urgency) {
-        (Urgency::Urgent, _) | (_, Urgency::Urgent) => Urgency::Urgent,
-        (Urgency::Normal, _) | (_, Urgency::Normal) => Urgency::Normal,
-        (Urgency::Batch, Urgency::Batch) => Urgency::Batch,
-    };
-    let blocks = one.blocks.checked_add(other.blocks)?;
-    Some(Request { lba: one.lba.min(other.lba), blocks, urgency, class: one.class.min(other.class), ..*one })
-}
-
 fn device_tag(slot: u32, generation: u32) -> Tag {
     Tag(u64::from(generation) << 32 | u64::from(slot))
-}
-
-impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
-    }
-
-    fn depth(&self) -> u32 {
-        self.slots.len()
-    }
-
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
-    }
-
-    /// Wrong requests end here: what waits can be merged without another look.
-    #[inline]
-    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        if self.in_flight >= self.slots.len() {
-            return Submit::Full;
-        }
-        if self.gone {
-            return self.refuse(request.tag, Error::Gone);
-        }
-        if let Err(wrong) = self.queue.geometry().check(request, data) {
-            return self.refuse(request.tag, wrong);
-        }
-        let request = if request.op == Op::Flush { Request { lba: Lba(0), blocks: 0, ..*request } } else { *request };
-        let Some(slot) = self.slots.take(&request, data) else { return Submit::Full };
-        if self.in_flight == 0 {
-            self.look_at_clock();
-        }
-        self.in_flight += 1;
-        self.queue_up(slot, &request);
-        Submit::Queued
-    }
-
-    fn ring(&mut self) {
-        self.go_on();
-    }
-
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        let own = self.ended.take(completions);
-        let below = self.queue.poll(&mut completions[own..]);
-        if below > 0 || self.anything_to_send() {
-            self.look_at_clock();
-        }
-        let mut reported = own;
-        for at in own..own + below {
-            if let Some(completion) = self.end(completions[at]) {
-                completions[reported] = completion;
-                reported += 1;
-            }
-        }
-        reported += self.ended.take(&mut completions[reported..]);
-        self.in_flight -= u32::try_from(reported).expect("no more than the depth");
-        self.dispatch_and_ring();
-        reported
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.in_flight
-    }
-
-    fn wait(&mut self, at_most: Duration) {
-        self.go_on();
-        if self.ended.len() > 0 {
-            return;
-        }
-        let mut limit = at_most;
-        if self.not_before != Time::NEVER {
-            limit = limit.min(self.not_before.since(self.clock.now()));
-        }
-        self.queue.wait(limit);
-    }
-
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
-    }
-
-    /// Ready also when requests wait for their time and nothing is below whose end could signal.
-    fn arm(&mut self) -> Armed {
-        self.go_on();
-        let silent = self.sent == 0 && self.waiting() > 0;
-        if self.ended.len() > 0 || silent { Armed::Ready } else { self.queue.arm() }
-    }
-
-    /// One that was merged takes the others with it only for a while: they go down again.
-    fn cancel(&mut self, tag: Tag) {
-        let Some(slot) = self.slots.find(tag) else { return };
-        let held = self.slots[slot];
-        match held.state {
-            State::Free => return,
-            State::Sent => {
-                self.slots[slot].cancelled = true;
-                return self.queue.cancel(device_tag(held.leader, self.slots[held.leader].generation));
-            }
-            State::Blocked => self.blocked -= 1,
-            State::Ready => self.take_out(slot),
-            State::Again => {
-                self.again.retain(|waiting| *waiting != slot);
-                self.order.ended(&held.request, self.now);
-            }
-        }
-        let ended = self.leave(slot, Err(Error::Cancelled));
-        self.ended.push(ended);
-    }
-
-    /// When the queue below cannot be reset: what waits here is reported as [`Error::Gone`] (its memory is free, for the
-    /// device never saw it), what is below is reported if it ends after all, and until a reset succeeds nothing goes down.
-    fn reset(&mut self) -> Result<(), Error> {
-        let reset = self.queue.reset();
-        self.gone = reset.is_err();
-        match reset {
-            Ok(()) => self.forget_all(),
-            Err(_) => self.give_up_waiting(),
-        }
-        reset
-    }
 }
