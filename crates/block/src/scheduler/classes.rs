@@ -7,7 +7,8 @@
 //! - *Limits*: a class over its rate does not take part. Others take its share; if there is none the device idles.
 //! - *Guard*: while the foreground waits or is with the device, and for a moment after (a thread that reads one block after
 //!   the other is away for microseconds only), all others together have no more than a few requests with the device. They
-//!   still have these, so that nobody starves; and with no foreground everything is theirs.
+//!   still have these, so that nobody starves; and with no foreground everything is theirs. Told to have none, they have one
+//!   at a time, and only what their weight gives them against the foreground: for disks, where each costs a seek.
 //!
 //! Within a class it is first come, first served. What another class has to wait for because of its blocks goes at once,
 //! whatever its class, and is counted to it all the same: else the foreground would wait for a background's limit.
@@ -47,7 +48,8 @@ pub struct ClassesOptions {
     pub shares: Vec<Share>,
     /// Bytes that a request costs beside its own: what the device could have moved while it begins.
     pub request_cost_bytes: u32,
-    /// The guard: most requests with the device of all classes but the foreground, while that is there; at least one.
+    /// The guard: most requests with the device of all classes but the foreground, while that is there. 0: one, when it is
+    /// its turn by weight; the device may then idle while the foreground lingers.
     pub background_in_flight_max: u32,
     /// The guard holds so long after the foreground's last request has ended.
     pub foreground_linger: Duration,
@@ -100,18 +102,18 @@ struct ClassQueue {
     /// It did not take part in the last pick though it had requests.
     held: bool,
     in_flight: u32,
-    weight: u128,
+    weight: u64,
     bytes: Option<Bucket>,
     requests: Option<Bucket>,
 }
 
 /// Parts of a byte in virtual time, at weight one. Wide enough never to be used up.
-const SCALE: u128 = 1 << 10;
+const SCALE: u64 = 1 << 10;
 
 impl ClassQueue {
     fn new(share: &Share) -> ClassQueue {
         let (bytes, requests) = (share.bytes.map(Bucket::new), share.requests.map(Bucket::new));
-        ClassQueue { waiting: Fifo::EMPTY, begin: 0, held: false, in_flight: 0, weight: u128::from(share.weight.get()), bytes, requests }
+        ClassQueue { waiting: Fifo::EMPTY, begin: 0, held: false, in_flight: 0, weight: u64::from(share.weight.get()), bytes, requests }
     }
 
     /// From when on its limits let a request of so many bytes go.
@@ -124,7 +126,7 @@ impl ClassQueue {
     #[inline]
     fn charge(&mut self, bytes: u64, request_cost_bytes: u32, now: Time) {
         self.in_flight += 1;
-        self.begin += u128::from(bytes + u64::from(request_cost_bytes)) * SCALE / self.weight;
+        self.begin += u128::from((bytes + u64::from(request_cost_bytes)) * SCALE / self.weight);
         if let Some(bucket) = &mut self.bytes {
             bucket.take(bytes, now);
         }
@@ -148,7 +150,7 @@ impl Classes {
             hurried: Fifo::EMPTY,
             block_bytes,
             request_cost_bytes: options.request_cost_bytes,
-            background_max: options.background_in_flight_max.max(1),
+            background_max: options.background_in_flight_max,
             background_in_flight: 0,
             linger: options.foreground_linger,
             foreground_left: Time(0),
@@ -173,34 +175,37 @@ impl Classes {
         }
     }
 
-    /// The most others may have with the device.
-    fn background_room(&self, now: Time) -> bool {
+    /// Whether the guard is up.
+    fn guards(&self, now: Time) -> bool {
         let foreground = &self.queues[0];
         let waits = foreground.waiting.first().is_some_and(|slot| foreground.ready_at(self.waiting[slot as usize].bytes) <= now);
-        let there = waits || foreground.in_flight > 0 || now < self.foreground_left;
-        !there || self.background_in_flight < self.background_max
+        waits || foreground.in_flight > 0 || now < self.foreground_left
     }
 
     /// The class that goes next, or the moment from which on one may.
     fn fairest(&mut self, now: Time) -> Result<usize, Time> {
-        let background_room = self.background_room(now);
+        let guarded = self.guards(now);
+        let full = guarded && self.background_in_flight >= self.background_max.max(1);
+        let by_weight = guarded && self.background_max == 0;
+        let foreground_begin = self.queues[0].begin;
         let (mut best, mut earliest) = (None, Time::NEVER);
         for (class, queue) in self.queues.iter_mut().enumerate() {
             let Some(slot) = queue.waiting.first() else { continue };
             let ready_at = queue.ready_at(self.waiting[slot as usize].bytes);
-            queue.held |= ready_at > now || class > 0 && !background_room;
+            let turn = class == 0 || !(by_weight && queue.begin > foreground_begin);
+            // Who only waits for its turn by weight keeps its place.
+            queue.held |= ready_at > now || class > 0 && full && !by_weight;
             if ready_at > now {
                 earliest = earliest.min(ready_at);
-                continue;
-            }
-            if class > 0 && !background_room {
-                continue;
-            }
-            if std::mem::take(&mut queue.held) {
-                queue.begin = queue.begin.max(self.now);
-            }
-            if best.is_none_or(|(_, begin)| queue.begin < begin) {
-                best = Some((class, queue.begin));
+            } else if class == 0 || turn && !full {
+                if std::mem::take(&mut queue.held) {
+                    queue.begin = queue.begin.max(self.now);
+                }
+                if best.is_none_or(|(_, begin)| queue.begin < begin) {
+                    best = Some((class, queue.begin));
+                }
+            } else if self.foreground_left > now {
+                earliest = earliest.min(self.foreground_left);
             }
         }
         best.map(|(class, _)| class).ok_or(earliest)

@@ -61,8 +61,9 @@ impl Direction {
         Direction { sorted: Sorted::new(depth), ages: Fifo::EMPTY, head: 0 }
     }
 
-    fn next_up(&self) -> Option<u32> {
-        self.sorted.from(self.head).map(|(slot, _)| slot)
+    /// The next one upwards from there, by its place.
+    fn next_up(&self) -> Option<usize> {
+        self.sorted.from(self.head)
     }
 }
 
@@ -101,22 +102,43 @@ impl Deadline {
         if let Some(slot) = self.flushes.pop(others_wait) {
             return Some(slot);
         }
-        let in_batch = self.batched < self.options.fifo_batch;
-        let slot = self.direction(self.writing).next_up().filter(|_| in_batch).or_else(|| self.begin_batch(now))?;
+        let going_on = if self.batched < self.options.fifo_batch { self.direction(self.writing).next_up() } else { None };
+        if going_on.is_none() {
+            self.begin_batch();
+        }
         self.batched += 1;
-        self.take(slot, self.writing);
-        Some(slot)
+        match going_on.or_else(|| self.first_of_batch(now)) {
+            Some(place) => Some(self.take_place(place)),
+            None => self.take_oldest(),
+        }
     }
 
-    fn begin_batch(&mut self, now: Time) -> Option<u32> {
+    fn begin_batch(&mut self) {
         let (reads, writes) = (!self.reads.ages.is_empty(), !self.writes.ages.is_empty());
         self.writing = !reads || writes && self.starved >= self.options.writes_starved.max(1);
         self.starved = if self.writing { 0 } else { self.starved + u32::from(writes) };
         self.batched = 0;
+    }
+
+    /// None: the oldest.
+    fn first_of_batch(&self, now: Time) -> Option<usize> {
         let direction = self.direction(self.writing);
         let oldest = direction.ages.first()?;
-        let expired = self.waiting[oldest as usize].1 <= now;
-        if expired { Some(oldest) } else { direction.next_up().or(Some(oldest)) }
+        if self.waiting[oldest as usize].1 <= now { None } else { direction.next_up() }
+    }
+
+    #[inline]
+    fn take_place(&mut self, place: usize) -> u32 {
+        let direction = if self.writing { &mut self.writes } else { &mut self.reads };
+        let slot = direction.sorted.take(place);
+        direction.ages.remove(&mut self.links, slot);
+        slot
+    }
+
+    fn take_oldest(&mut self) -> Option<u32> {
+        let oldest = self.direction(self.writing).ages.first()?;
+        self.take(oldest, self.writing);
+        Some(oldest)
     }
 }
 

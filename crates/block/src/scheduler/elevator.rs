@@ -107,8 +107,8 @@ impl Elevator {
         }
         let (writes, head) = (self.turn(), self.head);
         let list = self.list(writes);
-        let (slot, _) = list.from(head).or_else(|| list.lowest())?;
-        self.take(slot);
+        let slot = list.take(list.from(head).unwrap_or(0));
+        self.ages.remove(&mut self.links, slot);
         Some(slot)
     }
 }

@@ -78,7 +78,11 @@ impl Fifo {
 
 /// Requests by their first block.
 #[derive(Debug)]
-pub(super) struct Sorted(Vec<Place>);
+pub(super) struct Sorted {
+    places: Vec<Place>,
+    /// Where the last one was taken out: its neighbours are looked for from here.
+    gap: usize,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -90,59 +94,60 @@ struct Place {
 
 impl Sorted {
     pub(super) fn new(depth: u32) -> Sorted {
-        Sorted(Vec::with_capacity(depth as usize))
+        Sorted { places: Vec::with_capacity(depth as usize), gap: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.places.is_empty()
     }
 
     #[inline]
     pub(super) fn insert(&mut self, slot: u32, request: &Request) {
         let (lba, blocks, kind) = (request.lba.0, request.blocks, (request.op, request.fua));
-        let at = self.0.partition_point(|place| (place.lba, place.slot) < (lba, slot));
-        self.0.insert(at, Place { lba, slot, blocks, kind });
+        let at = self.places.partition_point(|place| (place.lba, place.slot) < (lba, slot));
+        self.places.insert(at, Place { lba, slot, blocks, kind });
     }
 
     #[inline]
     pub(super) fn remove(&mut self, slot: u32, lba: u64) {
-        let at = self.0.binary_search_by_key(&(lba, slot), |place| (place.lba, place.slot)).expect("it was inserted");
-        self.0.remove(at);
+        let at = self.places.binary_search_by_key(&(lba, slot), |place| (place.lba, place.slot)).expect("it was inserted");
+        self.take(at);
     }
 
-    /// The first at this block or behind it, with its block.
+    /// Takes out the one at a place that `from` gave.
     #[inline]
-    pub(super) fn from(&self, lba: u64) -> Option<(u32, u64)> {
-        let place = self.0.get(self.0.partition_point(|place| place.lba < lba))?;
-        Some((place.slot, place.lba))
+    pub(super) fn take(&mut self, at: usize) -> u32 {
+        self.gap = at;
+        self.places.remove(at).slot
     }
 
-    /// Where a slot's request begins.
-    pub(super) fn lowest(&self) -> Option<(u32, u64)> {
-        self.0.first().map(|place| (place.slot, place.lba))
+    /// The place of the first at this block or behind it.
+    #[inline]
+    pub(super) fn from(&self, lba: u64) -> Option<usize> {
+        let at = self.places.partition_point(|place| place.lba < lba);
+        (at < self.places.len()).then_some(at)
     }
 
-    /// One of the same kind that begins where this ends.
+    /// Of a request that was just taken out, with what was found for it so far: one of the same kind that begins where it
+    /// ends.
     #[inline]
     pub(super) fn after(&self, request: &Request) -> Option<u32> {
         let end = request.lba.0 + u64::from(request.blocks);
-        let from = self.0.partition_point(|place| place.lba < end);
-        let at_end = self.0[from..].iter().take_while(|place| place.lba == end);
-        at_end.clone().find(|place| place.kind == (request.op, request.fua)).map(|place| place.slot)
+        let mut behind = self.places[self.gap..].iter().skip_while(|place| place.lba < end).take_while(|place| place.lba == end);
+        behind.find(|place| place.kind == (request.op, request.fua)).map(|place| place.slot)
     }
 
-    /// One of the same kind that ends where this begins. Only its neighbour is asked: reads may overlap, and a shorter one
-    /// may hide it, which costs a merge and nothing else.
+    /// The same, one that ends where it begins. Only its neighbour is asked: reads may overlap, and a shorter one may hide
+    /// it, which costs a merge and nothing else.
     #[inline]
     pub(super) fn before(&self, request: &Request) -> Option<u32> {
-        let first = request.lba.0;
-        let at = self.0.partition_point(|place| place.lba < first).checked_sub(1)?;
-        let place = &self.0[at];
-        (place.lba + u64::from(place.blocks) == first && place.kind == (request.op, request.fua)).then_some(place.slot)
+        let place = self.places[..self.gap].last()?;
+        (place.lba + u64::from(place.blocks) == request.lba.0 && place.kind == (request.op, request.fua)).then_some(place.slot)
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.places.clear();
+        self.gap = 0;
     }
 }
 

@@ -80,6 +80,8 @@ pub struct Stage<Q, O, C = Monotonic> {
     now: Time,
     /// Nothing goes down before this, unless something ends.
     not_before: Time,
+    /// Read so lately that the next `ring` need not.
+    time_is_fresh: bool,
     unrung: bool,
     gone: bool,
 }
@@ -103,6 +105,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
             blocked: 0,
             now: Time::default(),
             not_before: Time::NEVER,
+            time_is_fresh: false,
             unrung: false,
             gone: false,
             queue,
@@ -327,7 +330,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
     }
 
     fn go_on(&mut self) {
-        if self.anything_to_send() {
+        if !std::mem::take(&mut self.time_is_fresh) && self.anything_to_send() {
             self.look_at_clock();
         }
         self.dispatch_and_ring();

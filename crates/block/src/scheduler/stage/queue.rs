@@ -44,6 +44,7 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
         let Some(slot) = self.slots.take(&request, data) else { return Submit::Full };
         if self.in_flight == 0 {
             self.look_at_clock();
+            self.time_is_fresh = true;
         }
         self.in_flight += 1;
         self.queue_up(slot, &request);

@@ -189,6 +189,37 @@ fn the_guard_holds_the_background_back_while_the_foreground_is_there_and_a_momen
     assert_eq!(shared.device.look().in_flight(), 8);
 }
 
+/// One that reads one block after the other never waits here when the background looks: it gets its share all the same.
+#[test]
+fn with_no_room_for_the_background_weights_decide_also_against_one_reader() {
+    let mut shared = Shared::new(|options| {
+        options.classes = ClassesOptions { background_in_flight_max: 0, ..ClassesOptions::default() };
+        options.classes.shares = vec![Share::weighted(10), Share::weighted(1)];
+    });
+    (0..200).for_each(|_| shared.submit(1));
+    shared.submit(0);
+    shared.queue.ring();
+    for _ in 0..330 {
+        assert!(shared.device.look().in_flight() <= 2);
+        shared.poll();
+        let foreground = shared.device.look().log.iter().any(|(request, _)| request.class == Class(0));
+        shared.device.clock().advance(Duration::from_micros(20));
+        if foreground {
+            shared.submit(0);
+        }
+        shared.queue.ring();
+    }
+    let log = std::mem::take(&mut shared.device.look().log);
+    let background = log.iter().filter(|(request, _)| request.class == Class(1)).count();
+    assert!((28..=34).contains(&background), "{background} of 330 rounds at a weight of 1 to 10");
+    let before = shared.device.clock().now();
+    (0..3).for_each(|_| _ = shared.poll());
+    shared.queue.wait(Duration::from_secs(1));
+    assert_eq!(shared.device.clock().now().since(before), Duration::from_millis(2), "it waits for the foreground to be gone");
+    shared.queue.ring();
+    assert_eq!(shared.device.look().in_flight(), 8, "then everything is the background's");
+}
+
 #[test]
 fn a_busy_foreground_does_not_starve_the_background() {
     let mut shared = Shared::new(|_| {});
