@@ -1,5 +1,7 @@
 //! Single cases, by hand.
 
+use std::time::Duration;
+
 use super::super::{Elevator, ElevatorOptions, Options, Scheduler, Stage, elevator, open_with_clock};
 use super::clock::VirtualClock;
 use super::rogue::Rogue;
@@ -7,6 +9,7 @@ use crate::buffer::{Arena, Span};
 use crate::error::Error;
 use crate::queue::{Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
+use crate::tracked::{Patience, Tracked};
 use crate::units::{Lba, Tag};
 
 struct Bench {
@@ -232,6 +235,35 @@ fn after_a_reset_that_fails_what_waits_is_reported_and_nothing_goes_down() {
     assert_eq!(bench.queue.reset(), Ok(()));
     bench.submit_all(&[read(4, 0, 1)]);
     assert_eq!(bench.drain(), ok(4..5));
+}
+
+/// The place it is made for: below deadlines, which then run while a request waits here too.
+#[test]
+fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
+    let device = Rogue::new(9, 1024, 16, |_| {});
+    device.look().ends_at_most = Some(0);
+    let stage = elevator(device.clone(), &Options { dispatch_depth: Some(1), ..Options::of(Scheduler::Elevator) }, device.clock());
+    let second = Duration::from_secs(1);
+    let patience = Patience { timeout: Some(second), cancel_grace: second, reset_after: Some(second) };
+    let mut queue = Tracked::with_clock(stage, patience, device.clock());
+    for tag in 0..4 {
+        assert_eq!(queue.submit(&Request::discard(Tag(tag), Lba(tag * 9), 1), &[]), Submit::Queued);
+    }
+    queue.ring();
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        let mut ended = [Completion::EMPTY; 8];
+        let count = queue.poll(&mut ended);
+        all.extend(ended[..count].iter().map(|completion| (completion.tag.0, completion.status)));
+        device.clock().advance(second);
+    }
+    all.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(all, [0, 1, 2, 3].map(|tag| (tag, Err(Error::Timeout))));
+    assert_eq!((queue.in_flight(), queue.abandoned(), queue.strays()), (0, 0, 0));
+    device.look().ends_at_most = None;
+    assert_eq!(queue.submit(&Request::discard(Tag(7), Lba(0), 1), &[]), Submit::Queued);
+    queue.ring();
+    assert_eq!(queue.poll(&mut [Completion::EMPTY; 1]), 1, "it goes on");
 }
 
 #[test]
