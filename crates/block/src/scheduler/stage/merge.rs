@@ -48,31 +48,19 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         (fits || !request.op.has_data()).then_some(Sum { request, segments })
     }
 
-    /// A merged request has ended: so have its parts, or they go down again.
+    /// A merged request has ended: so have its parts, or they go down again, each alone. After a reset that failed nothing
+    /// goes down: then nobody knows how the others were, who did not ask to be cancelled.
     pub(super) fn end_merged(&mut self, leader: u32, status: Status) {
-        let split = status.is_err_and(worth_splitting) && !self.gone;
+        let split = status.is_err_and(worth_splitting);
         // A second completion of the merged one would find a slot that is sent again under the same tag.
         self.slots[leader].generation = self.slots[leader].generation.wrapping_add(1);
-        if split {
-            return self.split(leader, status);
-        }
-        let mut part = leader;
-        while part != NONE {
-            let next = self.slots[part].next;
-            let ended = self.finish(part, status);
-            self.ended.push(ended);
-            part = next;
-        }
-    }
-
-    /// Each part goes down alone, but for those that nobody wants any more.
-    fn split(&mut self, leader: u32, status: Status) {
         let mut part = leader;
         while part != NONE {
             let held = &mut self.slots[part];
             let next = std::mem::replace(&mut held.next, NONE);
-            if held.cancelled && status == Err(Error::Cancelled) {
-                let ended = self.finish(part, status);
+            let is_its_own = !split || held.cancelled && status == Err(Error::Cancelled);
+            if is_its_own || self.gone {
+                let ended = self.finish(part, if is_its_own { status } else { Err(Error::Gone) });
                 self.ended.push(ended);
             } else {
                 self.wait_again(part, false);

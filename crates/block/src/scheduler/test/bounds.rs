@@ -77,3 +77,23 @@ fn deadline_starts_what_is_over_its_time() {
         assert!(longest <= bound, "{longest} others went before one that was over its time, of {options:?}");
     }
 }
+
+#[test]
+fn deadline_looks_back_for_what_is_over_its_time_only() {
+    let options = DeadlineOptions { fifo_batch: 4, ..DeadlineOptions::default() };
+    let mut order = Deadline::new(8, options);
+    let read = |lba| Request::read(Tag(0), Lba(lba), 1);
+    order.sent(&read(1000));
+    order.insert(0, &read(5), Time(0));
+    let mut gone_at = None;
+    for ms in 0..600 {
+        let ahead = read(2000 + ms);
+        order.insert(1, &ahead, Time(ms * 1_000_000));
+        if order.pick(Time(ms * 1_000_000)) == Pick::Slot(0) {
+            gone_at = Some(ms);
+            break;
+        }
+        order.sent(&ahead);
+    }
+    assert!(gone_at.is_some_and(|ms| (500..504).contains(&ms)), "{gone_at:?}");
+}

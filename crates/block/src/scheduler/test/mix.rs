@@ -30,7 +30,7 @@ struct Asked {
     content: Vec<u8>,
     number: u64,
     cancelled: bool,
-    /// A reset has failed since: merged requests that fail are not taken apart any more.
+    /// A reset has failed since: it need not be done any more.
     lost: bool,
     /// For a flush: writes that had been reported before.
     covers: u64,
@@ -192,7 +192,7 @@ impl Mix {
         };
         let excused = match status {
             Err(Error::Cancelled) => asked.cancelled,
-            Err(Error::Gone | Error::Media) => asked.lost,
+            Err(Error::Gone) => asked.lost,
             _ => false,
         };
         assert!(status == expected || excused, "{request:?} ended as {status:?}, not as {expected:?}");

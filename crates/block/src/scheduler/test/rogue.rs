@@ -13,7 +13,7 @@ use crate::driver::MemoryDevice;
 use crate::driver::memory::MemoryQueue;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Queue, Submit};
+use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
 use crate::units::Tag;
 
@@ -171,6 +171,10 @@ impl Queue for Rogue {
         if self.in_flight() == 0 {
             self.clock.advance(at_most);
         }
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.inner.lock().ended.is_empty() { Armed::Waiting } else { Armed::Ready }
     }
 
     fn cancel(&mut self, tag: Tag) {

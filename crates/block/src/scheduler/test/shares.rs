@@ -144,6 +144,26 @@ fn the_share_of_who_does_not_wait_is_the_others_and_is_not_owed() {
     assert!((5..=6).contains(&foreground), "{foreground} of 10: half from now on, not what was missed");
 }
 
+/// Held back by its limit for a while, it gets its share from then on, and not what it has missed.
+#[test]
+fn a_limit_is_not_made_up_for() {
+    let nonzero = |number| NonZeroU64::new(number).expect("not zero");
+    let rate = Rate { per_second: nonzero(900 * 512), burst: nonzero(8 * 512) };
+    let shares = vec![Share { bytes: Some(rate), ..Share::weighted(2) }, Share::weighted(1)];
+    let mut order = Classes::new(600, BLOCK, &ClassesOptions { request_cost_bytes: 0, ..unguarded(shares) });
+    // It takes what its limit gives in more than a second; after that one block a millisecond is shared.
+    order.insert(0, &read(0, 1000), Time(0));
+    (1..300).for_each(|slot| order.insert(slot, &read(0, 1), Time(0)));
+    let (mut limited, mut other) = (0, 300);
+    for ms in 0..1_400 {
+        other = if other == 599 { 300 } else { other + 1 };
+        order.insert(other, &read(1, 1), Time(ms * 1_000_000));
+        let Pick::Slot(slot) = order.pick(Time(ms * 1_000_000)) else { panic!("nothing goes") };
+        limited += u32::from((1..300).contains(&slot));
+    }
+    assert!((150..=200).contains(&limited), "{limited} of the last 290 at two thirds");
+}
+
 struct Shared {
     device: Rogue,
     queue: super::super::Stage<Rogue, Classes, VirtualClock>,
@@ -268,5 +288,13 @@ fn who_waits_is_woken_when_a_limit_lets_it_go() {
     shared.queue.wait(Duration::from_secs(60));
     assert_eq!(shared.device.clock().now().since(before), Duration::from_millis(100));
     shared.queue.ring();
+    assert_eq!(shared.queue.arm(), Armed::Waiting, "the device will");
     assert_eq!(shared.poll(), 1);
+    shared.submit(1);
+    shared.queue.ring();
+    shared.queue.cancel(Tag(2));
+    assert_eq!(shared.poll(), 1);
+    let before = shared.device.clock().now();
+    shared.queue.wait(Duration::from_secs(60));
+    assert_eq!(shared.device.clock().now().since(before), Duration::from_secs(60), "nothing is there to be woken for");
 }
