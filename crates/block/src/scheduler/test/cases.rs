@@ -245,6 +245,29 @@ fn after_a_reset_that_fails_what_waits_is_reported_and_nothing_goes_down() {
     assert_eq!(bench.drain(), ok(4..5));
 }
 
+#[test]
+fn after_a_reset_that_fails_nobody_answers_for_another() {
+    for error in [Error::Media, Error::Cancelled] {
+        let mut bench = Bench::new(|_| {});
+        {
+            let mut device = bench.device.look();
+            (device.reset_fails, device.ends_at_most) = (true, Some(0));
+            device.bad_blocks.insert(2);
+        }
+        bench.submit_all(&[read(0, 0, 2), read(1, 2, 2), read(2, 4, 2)]);
+        bench.queue.ring();
+        assert_eq!(bench.queue.reset(), Err(Error::Gone));
+        if error == Error::Cancelled {
+            // The device obeys half of the time.
+            (0..64).for_each(|_| bench.queue.cancel(Tag(1)));
+        }
+        bench.device.look().ends_at_most = None;
+        let gone = Err(Error::Gone);
+        let of_cancelled = if error == Error::Cancelled { Err(Error::Cancelled) } else { gone };
+        assert_eq!(bench.drain(), [(0, gone), (1, of_cancelled), (2, gone)]);
+    }
+}
+
 /// The place it is made for: below deadlines, which then run while a request waits here too.
 #[test]
 fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
