@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use block::scheduler::{self, ClassesOptions, Options};
-use block::{Arena, Class, Clock, Completion, Geometry, Lba, Queue, Request, Scheduler, Submit, Tag};
+use block::{Arena, Class, Clock, Completion, Lba, Queue, Request, Scheduler, Submit, Tag};
 
 use crate::disk::{self, Disk};
 use crate::flash::{self, Flash};
@@ -104,11 +104,10 @@ impl Run {
 }
 
 fn open(flash: bool, options: &Options, clock: &VirtualClock) -> Box<dyn Queue> {
-    let geometry = |geometry: Geometry| geometry;
     let of = clock.clone();
     match flash {
-        true => scheduler::open_with_clock(Model::new(Flash::default(), geometry(flash::geometry()), 128, of.clone()), options, of),
-        false => scheduler::open_with_clock(Model::new(Disk::new(true), geometry(disk::geometry()), 32, of.clone()), options, of),
+        true => scheduler::open_with_clock(Model::new(Flash::default(), flash::geometry(), 128, of.clone()), options, of),
+        false => scheduler::open_with_clock(Model::new(Disk::new(true), disk::geometry(), 32, of.clone()), options, of),
     }
 }
 
@@ -116,7 +115,7 @@ pub fn compare() {
     for (flash, seconds) in [(true, 10), (false, 300)] {
         let device = if flash { "flash" } else { "disk that reorders" };
         println!(
-            "{device}: 4 KiB random reads one by one (20 us between two), a copy of 512 KiB pieces with 16 in flight, {seconds} s of virtual time"
+            "{device}, {seconds} s of virtual time: 4 KiB random reads, one by one, 20 us between two; a copy, 16 x 512 KiB in flight"
         );
         let pause = Duration::from_micros(20);
         let both = Load { foreground: true, background: true, pause };

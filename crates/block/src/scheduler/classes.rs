@@ -3,7 +3,8 @@
 //! - *Weights*: start-time fair queueing (Goyal, Vin, Cheng 1996). A request costs its bytes and a constant; a class's
 //!   requests begin in virtual time one after the other, cost divided by weight apart; who begins first goes first. Classes
 //!   that wait all the time get service by weight, within one request each; the share of one that does not wait goes to the
-//!   others, and is not owed to it.
+//!   others, and is not owed to it. Only what waits here is weighed: with fewer requests than may be with the device
+//!   ([`super::Options::dispatch_depth`]), all go at once.
 //! - *Limits*: a class over its rate does not take part. Others take its share; if there is none the device idles.
 //! - *Guard*: while the foreground waits or is with the device, and for a moment after (a thread that reads one block after
 //!   the other is away for microseconds only), all others together have no more than a few requests with the device. They

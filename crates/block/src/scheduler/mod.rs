@@ -7,7 +7,10 @@
 //! | `deadline` | disks and SATA SSDs with readers that wait | merges, and starts each request by its time ([`deadline`]) |
 //! | `classes` | devices shared by foreground and background | weights, rate limits, latency guard ([`classes`]) |
 //!
-//! All are a [`Stage`] with another [`Order`]: see there what holds for all of them, also about the order of requests to the
+//! A drive that reorders what it has (native command queueing) sorts random reads better than we can, who do not know where
+//! its heads are: there the elevator bounds the wait, and `none` has the throughput (`bench/scheduler.sh`).
+//!
+//! All but `none` are a [`Stage`] with another [`Order`]: see there what holds for all of them, also about the order of requests to the
 //! same blocks, flushes, merged requests that fail, cancel and reset. They dispatch in `ring`, `poll`, `wait` and `arm`.
 //!
 //! Where it stands: above the driver and below [`crate::Tracked`], whose deadlines then include the time that requests wait
