@@ -3,9 +3,9 @@
 //! | name | for | what it does |
 //! |---|---|---|
 //! | `none` | devices that are faster than thinking | nothing: the queue itself |
-//! | `elevator` | disks | merges neighbours, goes across the platter in one direction ([`elevator`]) |
-//! | `deadline` | disks and SATA SSDs with readers that wait | merges, and starts each request by its time ([`deadline`]) |
-//! | `classes` | devices shared by foreground and background | weights, rate limits, latency guard ([`classes`]) |
+//! | `elevator` | disks | merges neighbours, goes across the platter in one direction ([`mod@elevator`]) |
+//! | `deadline` | disks and SATA SSDs with readers that wait | merges, and starts each request by its time ([`mod@deadline`]) |
+//! | `classes` | devices shared by foreground and background | weights, rate limits, latency guard ([`mod@classes`]) |
 //!
 //! A drive that reorders what it has (native command queueing) sorts random reads better than we can, who do not know where
 //! its heads are: there the elevator bounds the wait, and `none` has the throughput (`bench/scheduler.sh`).
@@ -45,11 +45,11 @@ pub enum Scheduler {
     /// Nothing between.
     #[default]
     None,
-    /// See [`elevator`].
+    /// See [`mod@elevator`].
     Elevator,
-    /// See [`deadline`].
+    /// See [`mod@deadline`].
     Deadline,
-    /// See [`classes`].
+    /// See [`mod@classes`].
     Classes,
 }
 
