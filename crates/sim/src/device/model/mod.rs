@@ -1,0 +1,55 @@
+//! When a request ends, by the parts a device is made of.
+//!
+//! [`Timed`] is the queue: it hands a request to the queue below at the moment at which the model says that it ends, so the
+//! device touches blocks and memory until the last moment. In virtual time that is deterministic and costs nothing; in
+//! real time `poll` reports what is due by the machine's clock, and completion modes can be measured.
+
+pub mod fixed;
+pub mod hdd;
+pub mod presets;
+#[cfg(test)]
+mod sheets;
+pub mod ssd;
+pub mod timed;
+pub mod workload;
+
+use block::{Request, Time};
+
+pub use fixed::Fixed;
+pub use hdd::Hdd;
+pub use ssd::Ssd;
+pub use timed::Timed;
+
+/// A request in a model: who began it knows it by this.
+pub type Token = u64;
+
+/// Says when requests end.
+pub trait Model: Send {
+    /// A request arrives. `now` never goes back.
+    fn begin(&mut self, now: Time, token: Token, request: &Request);
+
+    /// When something ends next; never, if nothing is in it.
+    fn next(&self) -> Time;
+
+    /// Takes out one request that ended at `now` or before, the earliest first.
+    fn ended(&mut self, now: Time) -> Option<Token>;
+
+    /// Forgets a request, if it is still there.
+    fn cancel(&mut self, now: Time, token: Token) -> bool;
+
+    /// Forgets all requests.
+    fn reset(&mut self, now: Time);
+}
+
+/// A device whose requests end when they must, known at their begin: nothing that comes later changes it.
+pub trait Reserve: Send {
+    /// When this request ends, if it begins now.
+    fn end(&mut self, now: Time, request: &Request) -> Time;
+}
+
+/// Queues of one device share what it is made of.
+impl<R: Reserve> Reserve for std::sync::Arc<parking_lot::Mutex<R>> {
+    fn end(&mut self, now: Time, request: &Request) -> Time {
+        self.lock().end(now, request)
+    }
+}
