@@ -413,8 +413,9 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
             return self.ring();
         }
         let mut limit = at_most;
-        if self.next_due != Time::NEVER {
-            limit = limit.min(self.next_due.since(self.clock.now()));
+        let due = self.next_due.min(self.reset_due());
+        if due != Time::NEVER {
+            limit = limit.min(due.since(self.clock.now()));
         }
         self.queue.wait(limit);
     }
@@ -581,5 +582,18 @@ mod test {
         assert!(queue.is_abandoned(Tag(1)) && !queue.is_abandoned(Tag(2)));
         queue.answers(hung, Ok(()));
         assert_eq!((queue.one(), queue.take_released(), queue.take_released()), (None, Some(Tag(1)), None));
+    }
+
+    #[test]
+    fn waiting_for_memory_ends_when_the_reset_for_it_is_due() {
+        let mut queue = tracked(Some(5 * MS));
+        queue.ask(1);
+        let mut reported = None;
+        for _ in 0..10 {
+            reported = reported.or(queue.one());
+            queue.wait(Duration::MAX);
+        }
+        assert_eq!((reported, queue.take_released(), queue.abandoned()), (Some((1, TIMEOUT)), Some(Tag(1)), 0));
+        assert_eq!(queue.clock.now(), Time(0).after(7 * MS), "a millisecond, another of grace, and five");
     }
 }
