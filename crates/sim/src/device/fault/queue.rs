@@ -23,6 +23,8 @@ const SECTOR: usize = 512;
 enum State {
     Free,
     Below,
+    /// A torn write waits until it is alone: between reading what is there and writing it back nobody else may write.
+    Waits,
     /// A torn write reads what is there.
     ReadsOld,
     Hangs(Hang),
@@ -49,7 +51,7 @@ struct Slot {
 
 /// See [`super`].
 ///
-/// The life of a slot: Free, `submit`, Below (ReadsOld before it for a torn write), completion, (Held,) Free; or Free, `submit`,
+/// The life of a slot: Free, `submit`, Below (Waits and ReadsOld before it for a torn write), completion, (Held,) Free; or Free, `submit`,
 /// Hangs, `cancel` or `reset`, Free.
 pub struct Faulty<Q, C> {
     queue: Q,
@@ -67,6 +69,9 @@ pub struct Faulty<Q, C> {
     extra: VecDeque<Completion>,
     held: u32,
     hung: u32,
+    below: u32,
+    /// The torn write under way: until it has ended the queue is full.
+    torn: Option<u32>,
     arenas: Vec<Arena>,
     scratch: Arena,
     scratch_free: Vec<u32>,
@@ -103,6 +108,8 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
             extra: VecDeque::with_capacity(depth as usize),
             held: 0,
             hung: 0,
+            below: 0,
+            torn: None,
             arenas: Vec::new(),
             scratch,
             scratch_free: (0..SCRATCHES).collect(),
@@ -163,8 +170,10 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         match slot.state {
             State::Held(..) => self.held -= 1,
             State::Hangs(_) => self.hung -= 1,
-            _ => {}
+            State::Below | State::ReadsOld => self.below -= 1,
+            State::Free | State::Waits => {}
         }
+        self.torn = self.torn.filter(|torn| *torn != index);
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(scratch) = slot.scratch.take() {
@@ -192,19 +201,20 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
                 self.end_here(index, Err(Error::Gone))
             }
             Some(Fault::Hang(hang)) => {
-                self.slots[index as usize].state = State::Hangs(hang);
+                self.enter(index, State::Hangs(hang));
                 self.hung += 1;
                 Submit::Queued
             }
             Some(Fault::Torn(..)) => {
-                self.slots[index as usize].state = State::ReadsOld;
-                self.from_scratch(index, Request { op: Op::Read, fua: false, ..below })
+                self.enter(index, State::Waits);
+                self.torn = Some(index);
+                self.read_old()
             }
             Some(Fault::FlipWrite(bits)) => {
                 let bytes = self.gather(index);
                 flip(&mut self.bytes[..bytes], bits, &mut self.random);
-                self.to_scratch(index, bytes);
-                self.from_scratch(index, below)
+                self.fill_scratch(index, bytes);
+                self.submit_scratch(index, below)
             }
             Some(Fault::Misdirected(to)) => {
                 let last = self.queue.geometry().blocks - u64::from(below.blocks);
@@ -215,13 +225,32 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         }
     }
 
+    /// From Below, where every slot begins.
+    fn enter(&mut self, index: u32, state: State) {
+        debug_assert_eq!(self.slots[index as usize].state, State::Below);
+        self.below -= 1;
+        self.slots[index as usize].state = state;
+    }
+
+    /// Begins the torn write once it is alone.
+    fn read_old(&mut self) -> Submit {
+        let Some(index) = self.torn.filter(|torn| self.slots[*torn as usize].state == State::Waits) else { return Submit::Queued };
+        if self.below > 0 {
+            return Submit::Queued;
+        }
+        self.below += 1;
+        self.slots[index as usize].state = State::ReadsOld;
+        let below = Request { tag: self.tag(index), op: Op::Read, fua: false, ..self.slots[index as usize].request };
+        self.submit_scratch(index, below)
+    }
+
     fn hand_down(&mut self, index: u32, below: &Request) -> Submit {
         let first = index as usize * self.segments;
         let spans = usize::from(self.slots[index as usize].spans);
         self.queue.submit(below, &self.spans[first..first + spans])
     }
 
-    fn from_scratch(&mut self, index: u32, below: Request) -> Submit {
+    fn submit_scratch(&mut self, index: u32, below: Request) -> Submit {
         let scratch = self.slots[index as usize].scratch.expect("taken at submission") as usize;
         let bytes = below.blocks * self.queue.geometry().block_bytes;
         let span = self.scratch.span(scratch * SCRATCH_BYTES, bytes);
@@ -241,7 +270,7 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         bytes
     }
 
-    fn to_scratch(&mut self, index: u32, bytes: usize) {
+    fn fill_scratch(&mut self, index: u32, bytes: usize) {
         let scratch = self.slots[index as usize].scratch.expect("taken at submission") as usize;
         self.scratch.region().write(scratch * SCRATCH_BYTES, &self.bytes[..bytes]);
     }
@@ -267,7 +296,7 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         }
         self.slots[index as usize].state = State::Below;
         let below = Request { tag: self.tag(index), ..self.slots[index as usize].request };
-        self.from_scratch(index, below)
+        self.submit_scratch(index, below)
     }
 
     /// What the queue below says of a slot, as it is reported now, if it is.
@@ -301,7 +330,7 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     }
 
     fn hold(&mut self, index: u32, status: Status, until: Until) -> Option<Completion> {
-        self.slots[index as usize].state = State::Held(status, until);
+        self.enter(index, State::Held(status, until));
         self.held += 1;
         None
     }
@@ -418,7 +447,7 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
 
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        if self.in_flight() >= self.depth() || self.scratch_free.is_empty() {
+        if self.in_flight() >= self.depth() || self.scratch_free.is_empty() || self.torn.is_some() {
             return Submit::Full;
         }
         let fits = if self.gone { Err(Error::Gone) } else { self.queue.geometry().check(request, data) };
@@ -433,6 +462,7 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
         slot.request = *request;
         slot.spans = data.len() as u16;
         slot.state = State::Below;
+        self.below += 1;
         slot.fault = fault;
         slot.scratch = scratch;
         let first = index as usize * self.segments;
@@ -466,6 +496,10 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
                 completions[count] = completion;
                 count += 1;
             }
+        }
+        if self.read_old() == Submit::Full {
+            let index = self.torn.expect("just tried");
+            let _ = self.end_here(index, Err(Error::NoResources));
         }
         self.reported(count);
         if self.held > 0 {
@@ -504,7 +538,7 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
         let found = self.slots.iter().position(|slot| slot.request.tag == tag && slot.state != State::Free);
         let Some(index) = found.map(|index| index as u32) else { return };
         match self.slots[index as usize].state {
-            State::Hangs(Hang::UntilCancel) => {
+            State::Hangs(Hang::UntilCancel) | State::Waits => {
                 let _ = self.end_here(index, Err(Error::Cancelled));
             }
             State::Below | State::ReadsOld => self.queue.cancel(self.tag(index)),

@@ -53,3 +53,21 @@ impl<R: Reserve> Reserve for std::sync::Arc<parking_lot::Mutex<R>> {
         self.lock().end(now, request)
     }
 }
+
+impl<M: Model + ?Sized> Model for Box<M> {
+    fn begin(&mut self, now: Time, token: Token, request: &Request) {
+        (**self).begin(now, token, request);
+    }
+    fn next(&self) -> Time {
+        (**self).next()
+    }
+    fn ended(&mut self, now: Time) -> Option<Token> {
+        (**self).ended(now)
+    }
+    fn cancel(&mut self, now: Time, token: Token) -> bool {
+        (**self).cancel(now, token)
+    }
+    fn reset(&mut self, now: Time) {
+        (**self).reset(now);
+    }
+}
