@@ -41,26 +41,39 @@ fn every_request_completes_exactly_once() {
         return;
     }
     let default = if cfg!(debug_assertions) { 200_000 } else { 10_000_000 };
-    let wanted = std::env::var("SIM_REQUESTS").map_or(default, |count| count.parse().expect("SIM_REQUESTS is a number"));
+    let wanted: u64 = std::env::var("SIM_REQUESTS").map_or(default, |count| count.parse().expect("SIM_REQUESTS is a number"));
     let first = fastrand::u64(..u64::MAX / 2);
     println!("seeds from {first}");
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u64;
+    let seen = std::thread::scope(|scope| {
+        let run = |thread| move || episodes(first + thread, threads, wanted.div_ceil(threads));
+        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(run(thread))).collect();
+        threads.into_iter().fold(Seen::default(), |sum, thread| match thread.join() {
+            Ok(seen) => sum.with(&seen),
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    });
+    println!("{seen:?}");
+    // A run that saw no hang or no reset would prove nothing of them.
+    let all = [seen.ok, seen.media, seen.timeout, seen.cancelled, seen.reset, seen.gone, seen.invalid, seen.released, seen.strays];
+    assert!(all.iter().all(|count| *count > 0), "something never came up: {seen:?}");
+}
+
+/// Every `step`th seed from `first` on, until there were enough requests.
+fn episodes(first: u64, step: u64, wanted: u64) -> Seen {
     let mut seen = Seen::default();
     let mut seed = first;
     while seen.requests < wanted {
-        let episode = std::panic::catch_unwind(|| Episode::new(seed).run(EPISODE));
-        match episode {
-            Ok(episode) => seen.add(&episode),
+        match std::panic::catch_unwind(|| Episode::new(seed).run(EPISODE)) {
+            Ok(episode) => seen = seen.with(&episode),
             Err(panic) => {
                 eprintln!("again with: SIM_SEED={seed} cargo test -p sim --test exactly_once");
                 std::panic::resume_unwind(panic);
             }
         }
-        seed += 1;
+        seed += step;
     }
-    println!("{seen:?}");
-    // A run that saw no hang or no reset would prove nothing of them.
-    let all = [seen.ok, seen.media, seen.timeout, seen.cancelled, seen.reset, seen.gone, seen.invalid, seen.released, seen.strays];
-    assert!(all.iter().all(|count| *count > 0), "something never came up: {seen:?}");
+    seen
 }
 
 /// How often what was seen.
@@ -80,7 +93,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, other: &Seen) {
+    fn with(mut self, other: &Seen) -> Seen {
         self.requests += other.requests;
         self.ok += other.ok;
         self.media += other.media;
@@ -92,6 +105,7 @@ impl Seen {
         self.released += other.released;
         self.strays += other.strays;
         self.blocks_compared += other.blocks_compared;
+        self
     }
 
     fn count(&mut self, status: Status) {
@@ -144,9 +158,8 @@ impl Oracle {
         }
     }
 
-    /// The device is done with a write; `done`: it says that all of it is there. `oldest`: when the oldest request in flight
-    /// was submitted: nobody reads what was replaced before.
-    fn ends(&mut self, asked: &Asked, done: bool, oldest: u64) {
+    /// The device is done with a write; `done`: it says that all of it is there.
+    fn ends(&mut self, asked: &Asked, done: bool) {
         let now = self.tick();
         for block in range(&asked.request) {
             let versions = &mut self.blocks[block];
@@ -157,8 +170,16 @@ impl Oracle {
                     version.replaced = version.replaced.min(now);
                 }
             }
-            versions.retain(|version| version.replaced >= oldest);
         }
+    }
+
+    fn is_long(&self, request: &Request) -> bool {
+        range(request).any(|block| self.blocks[block].len() > 12)
+    }
+
+    /// Nobody reads what was replaced before the oldest request in flight was submitted.
+    fn forget(&mut self, request: &Request, oldest: u64) {
+        range(request).for_each(|block| self.blocks[block].retain(|version| version.replaced >= oldest));
     }
 
     fn may_be_read(&self, block: usize, stamp: u64, since: u64) -> bool {
@@ -197,6 +218,7 @@ struct Episode {
     free: Vec<usize>,
     /// By place, which is part of the tag.
     asked: Vec<Option<Asked>>,
+    free_places: Vec<usize>,
     serial: u64,
     resets: u64,
     resets_at_random: bool,
@@ -232,6 +254,7 @@ impl Episode {
             free: (0..buffers.len()).collect(),
             buffers,
             asked: vec![None; PLACES],
+            free_places: (0..PLACES).collect(),
             serial: 0,
             resets: 0,
             seen: Seen::default(),
@@ -275,7 +298,7 @@ impl Episode {
     }
 
     fn submit(&mut self) {
-        let Some(place) = self.asked.iter().position(Option::is_none) else { return };
+        let Some(&place) = self.free_places.last() else { return };
         self.serial += 1;
         let tag = Tag(self.serial << 8 | place as u64);
         let (mut request, expected) = self.any_request(tag);
@@ -319,6 +342,7 @@ impl Episode {
         }
         let asked = Asked { request, stamp, moment, deadline, buffer, cancelled: false, expected, abandoned: false };
         self.asked[place] = Some(asked);
+        self.free_places.pop();
     }
 
     /// With the error it has to end with, if there is one for sure.
@@ -352,7 +376,9 @@ impl Episode {
             let tag = asked.request.tag;
             self.stack.cancel(tag);
         }
-        if self.resets_at_random && self.random.u32(..2000) == 0 {
+        // Who has nothing left but requests that hang has no other way out.
+        let stuck = self.stack.abandoned() == self.stack.depth() && !self.stack.is_gone();
+        if stuck || (self.resets_at_random && self.random.u32(..2000) == 0) {
             self.resets += 1;
             let reset = self.stack.reset();
             assert!(reset.is_ok() || self.stack.is_gone(), "a device that cannot be reset is gone");
@@ -409,9 +435,13 @@ impl Episode {
     fn over(&mut self, place: usize, done: bool) {
         let asked = self.asked[place].take().expect("looked up before");
         if asked.request.op.writes() && asked.expected.is_none() {
-            let oldest = self.asked.iter().flatten().map(|asked| asked.moment).min().unwrap_or(self.oracle.moment);
-            self.oracle.ends(&asked, done, oldest);
+            self.oracle.ends(&asked, done);
+            if self.oracle.is_long(&asked.request) {
+                let oldest = self.asked.iter().flatten().map(|asked| asked.moment).min().unwrap_or(self.oracle.moment);
+                self.oracle.forget(&asked.request, oldest);
+            }
         }
+        self.free_places.push(place);
         if let Some(buffer) = asked.buffer {
             self.give_back(buffer);
         }

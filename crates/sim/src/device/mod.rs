@@ -5,6 +5,7 @@
 //! - [`crash`]: devices whose write cache a loss of power empties.
 //! - [`fault`]: devices that fail by rule.
 //! - [`model`]: when a request ends on a hard disk, a SATA SSD, an NVMe SSD, by the figures of data sheets.
+//! - [`record`]: what went through a queue as a file, and doing it again.
 //!
 //! Nothing here allocates once a queue is made, except where it says so.
 
@@ -13,3 +14,4 @@ pub mod crash;
 pub mod curve;
 pub mod fault;
 pub mod model;
+pub mod record;
