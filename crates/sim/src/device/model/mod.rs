@@ -11,6 +11,8 @@ pub mod presets;
 mod sheets;
 pub mod ssd;
 pub mod timed;
+#[cfg(test)]
+mod timed_test;
 pub mod workload;
 
 use block::{Request, Time};
