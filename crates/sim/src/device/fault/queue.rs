@@ -1,5 +1,7 @@
 //! The queue that injects.
 
+mod damage;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::buffer::ArenaId;
-use block::{Arena, Armed, Clock, Completion, Error, Geometry, Lba, Op, Queue, Request, Span, Status, Submit, Tag, Time};
+use block::{Arena, Armed, Clock, Completion, Error, Geometry, Lba, Queue, Request, Span, Status, Submit, Tag, Time};
 use shm::{Pages, Region};
 
-use super::rules::{Active, Fault, Faults, Hang, Kind, Torn};
+use self::damage::flip;
+use super::rules::{Active, Fault, Faults, Hang, Kind};
 
 /// The biggest write that can be torn or flipped, bytes.
 const SCRATCH_BYTES: usize = 128 << 10;
@@ -232,71 +235,10 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         self.slots[index as usize].state = state;
     }
 
-    /// Begins the torn write once it is alone.
-    fn read_old(&mut self) -> Submit {
-        let Some(index) = self.torn.filter(|torn| self.slots[*torn as usize].state == State::Waits) else { return Submit::Queued };
-        if self.below > 0 {
-            return Submit::Queued;
-        }
-        self.below += 1;
-        self.slots[index as usize].state = State::ReadsOld;
-        let below = Request { tag: self.tag(index), op: Op::Read, fua: false, ..self.slots[index as usize].request };
-        self.submit_scratch(index, below)
-    }
-
     fn hand_down(&mut self, index: u32, below: &Request) -> Submit {
         let first = index as usize * self.segments;
         let spans = usize::from(self.slots[index as usize].spans);
         self.queue.submit(below, &self.spans[first..first + spans])
-    }
-
-    fn submit_scratch(&mut self, index: u32, below: Request) -> Submit {
-        let scratch = self.slots[index as usize].scratch.expect("taken at submission") as usize;
-        let bytes = below.blocks * self.queue.geometry().block_bytes;
-        let span = self.scratch.span(scratch * SCRATCH_BYTES, bytes);
-        self.queue.submit(&below, &[span])
-    }
-
-    /// The data of a write, in one piece.
-    fn gather(&mut self, index: u32) -> usize {
-        let mut bytes = 0;
-        let first = index as usize * self.segments;
-        for at in first..first + usize::from(self.slots[index as usize].spans) {
-            let span = self.spans[at];
-            let arena = self.arenas.iter().find(|arena| arena.id() == span.arena).expect("registered before it is named");
-            arena.region().read(span.at as usize, &mut self.bytes[bytes..bytes + span.bytes as usize]);
-            bytes += span.bytes as usize;
-        }
-        bytes
-    }
-
-    fn fill_scratch(&mut self, index: u32, bytes: usize) {
-        let scratch = self.slots[index as usize].scratch.expect("taken at submission") as usize;
-        self.scratch.region().write(scratch * SCRATCH_BYTES, &self.bytes[..bytes]);
-    }
-
-    /// What was there is read: now the sectors that arrive.
-    fn tear(&mut self, index: u32) -> Submit {
-        let Some(Fault::Torn(torn, _)) = self.slots[index as usize].fault else { unreachable!("only torn writes read first") };
-        let bytes = self.gather(index);
-        let sectors = bytes / SECTOR;
-        let prefix = match torn {
-            Torn::Prefix(sectors) => sectors as usize,
-            Torn::AnyPrefix => self.random.usize(..sectors),
-            Torn::Any => 0,
-        };
-        let missing = self.random.usize(..sectors);
-        let scratch = self.slots[index as usize].scratch.expect("taken at submission") as usize * SCRATCH_BYTES;
-        for sector in 0..sectors {
-            let arrives = sector < prefix || (torn == Torn::Any && sector != missing && self.random.bool());
-            if arrives {
-                let at = sector * SECTOR;
-                self.scratch.region().write(scratch + at, &self.bytes[at..at + SECTOR]);
-            }
-        }
-        self.slots[index as usize].state = State::Below;
-        let below = Request { tag: self.tag(index), ..self.slots[index as usize].request };
-        self.submit_scratch(index, below)
     }
 
     /// What the queue below says of a slot, as it is reported now, if it is.
@@ -333,32 +275,6 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         self.enter(index, State::Held(status, until));
         self.held += 1;
         None
-    }
-
-    fn flip_memory(&mut self, index: u32, bits: u32) {
-        for _ in 0..bits {
-            let chosen = self.random.usize(..usize::from(self.slots[index as usize].spans));
-            let span = self.memory(index)[chosen];
-            let at = (span.at + u64::from(self.random.u32(..span.bytes))) as usize;
-            let arena = self.arenas.iter().find(|arena| arena.id() == span.arena).expect("registered before it is named");
-            let mut byte = [0];
-            arena.region().read(at, &mut byte);
-            byte[0] ^= 1 << self.random.u32(..8);
-            arena.region().write(at, &byte);
-        }
-    }
-
-    /// A read that hangs is still written by the device.
-    fn touch_hung(&mut self) {
-        let index = self.random.u32(..self.slots.len() as u32);
-        let slot = &self.slots[index as usize];
-        if !matches!(slot.state, State::Hangs(_)) || slot.request.op != Op::Read {
-            return;
-        }
-        for span in self.memory(index) {
-            let arena = self.arenas.iter().find(|arena| arena.id() == span.arena).expect("registered before it is named");
-            arena.region().fill(span.at as usize..span.at as usize + span.bytes as usize, 0xdd);
-        }
     }
 
     /// Reports what was held back long enough.
@@ -418,13 +334,6 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
                 let _ = self.end_here(index, Err(Error::Gone));
             }
         }
-    }
-}
-
-/// Turns bits round.
-fn flip(bytes: &mut [u8], bits: u32, random: &mut fastrand::Rng) {
-    for _ in 0..bits {
-        bytes[random.usize(..bytes.len())] ^= 1 << random.u32(..8);
     }
 }
 

@@ -8,6 +8,9 @@
 //!   `cargo test --release -p sim --test exactly_once`. In debug 100 000.
 //! - `SIM_SEED`: this episode alone, as a failure names it.
 
+mod oracle;
+mod setup;
+
 use std::time::Duration;
 
 use block::driver::MemoryDevice;
@@ -15,10 +18,11 @@ use block::driver::memory::MemoryQueue;
 use block::tracked::Patience;
 use block::{Arena, Buf, Clock, Completion, Error, Lba, Op, Queue, Request, Status, Submit, Tag, Time, Tracked};
 use sim::device::clock::{Virtual, VirtualClock};
-use sim::device::fault::{Fault, Faults, Faulty, Hang, Kind, Rule, Torn, When};
-use sim::device::model::fixed::Reserved;
-use sim::device::model::presets::{NYTRO_5000_400GB, ST500DM002};
-use sim::device::model::{Fixed, Hdd, Model, Ssd, Timed};
+use sim::device::fault::{Faults, Faulty, Kind};
+use sim::device::model::{Model, Timed};
+
+use oracle::{Asked, Oracle, range, read_stamp, stamp_block};
+use setup::{add_rules, model, patience};
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 256;
@@ -120,91 +124,6 @@ impl Seen {
         };
         *counter += 1;
     }
-}
-
-/// What a block may hold: one write to it.
-#[derive(Clone, Copy, Debug)]
-struct Version {
-    /// What it was written with; 0: zeroes.
-    stamp: u64,
-    /// From then on the device does nothing with that write any more.
-    ended: u64,
-    /// From then on a later write is known to have replaced it.
-    replaced: u64,
-}
-
-const NOT_YET: u64 = u64::MAX;
-
-/// What each block may hold, given what was asked for and answered. Moments are numbered.
-struct Oracle {
-    blocks: Vec<Vec<Version>>,
-    moment: u64,
-}
-
-impl Oracle {
-    fn new() -> Oracle {
-        let zeroes = Version { stamp: 0, ended: 0, replaced: NOT_YET };
-        Oracle { blocks: vec![vec![zeroes]; BLOCKS as usize], moment: 0 }
-    }
-
-    fn tick(&mut self) -> u64 {
-        self.moment += 1;
-        self.moment
-    }
-
-    fn begins(&mut self, request: &Request, stamp: u64) {
-        for block in range(request) {
-            self.blocks[block].push(Version { stamp, ended: NOT_YET, replaced: NOT_YET });
-        }
-    }
-
-    /// The device is done with a write; `done`: it says that all of it is there.
-    fn ends(&mut self, asked: &Asked, done: bool) {
-        let now = self.tick();
-        for block in range(&asked.request) {
-            let versions = &mut self.blocks[block];
-            for version in versions.iter_mut() {
-                if version.stamp == asked.stamp && version.ended == NOT_YET {
-                    version.ended = now;
-                } else if done && asked.request.op != Op::Discard && version.ended < asked.moment {
-                    version.replaced = version.replaced.min(now);
-                }
-            }
-        }
-    }
-
-    fn is_long(&self, request: &Request) -> bool {
-        range(request).any(|block| self.blocks[block].len() > 12)
-    }
-
-    /// Nobody reads what was replaced before the oldest request in flight was submitted.
-    fn forget(&mut self, request: &Request, oldest: u64) {
-        range(request).for_each(|block| self.blocks[block].retain(|version| version.replaced >= oldest));
-    }
-
-    fn may_be_read(&self, block: usize, stamp: u64, since: u64) -> bool {
-        self.blocks[block].iter().any(|version| version.stamp == stamp && version.replaced > since)
-    }
-}
-
-fn range(request: &Request) -> std::ops::Range<usize> {
-    request.lba.0 as usize..request.lba.0 as usize + request.blocks as usize
-}
-
-/// A request that was handed over.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    request: Request,
-    /// What a write writes. Unique, but for zeroes.
-    stamp: u64,
-    moment: u64,
-    deadline: Time,
-    buffer: Option<usize>,
-    cancelled: bool,
-    /// What its answer has to be, if the device lives.
-    expected: Option<Error>,
-    /// It is reported, and the device may still have its memory.
-    abandoned: bool,
 }
 
 struct Episode {
@@ -483,78 +402,10 @@ impl Episode {
     }
 }
 
-fn stamp_block(buffer: &Buf, at: usize, stamp: u64, lba: u64) {
-    let mut bytes = [0; BLOCK];
-    for word in bytes.chunks_exact_mut(16) {
-        word[..8].copy_from_slice(&stamp.to_ne_bytes());
-        word[8..].copy_from_slice(&lba.to_ne_bytes());
-    }
-    buffer.write(at * BLOCK, &bytes);
-}
-
-/// The stamp, if all of the block is of one write to this place; 0 for zeroes.
-fn read_stamp(buffer: &Buf, at: usize, lba: u64) -> Option<u64> {
-    let mut bytes = [0; BLOCK];
-    buffer.read(at * BLOCK, &mut bytes);
-    let (first, whole) = (&bytes[..16], bytes.chunks_exact(16).all(|word| word == &bytes[..16]));
-    let stamp = u64::from_ne_bytes(first[..8].try_into().expect("eight"));
-    let place = u64::from_ne_bytes(first[8..].try_into().expect("eight"));
-    (whole && (place == lba || (stamp == 0 && place == 0))).then_some(stamp)
-}
-
 fn assert_poisoned(buffer: &Buf) {
     let mut word = [0; 8];
     for at in [0, 1024, buffer.len() - 8] {
         buffer.read(at, &mut word);
         assert_eq!(word, [POISON; 8], "the device wrote into memory that it had given back");
-    }
-}
-
-fn model(random: &mut fastrand::Rng, device: &MemoryDevice, depth: u32) -> Box<dyn Model> {
-    use block::Device;
-    let fixed = Duration::from_micros(random.u64(1..200));
-    match random.u8(..8) {
-        0 => Box::new(Hdd::new(ST500DM002.params, device.geometry(), depth)),
-        1..4 => Box::new(Reserved::new(Ssd::new(NYTRO_5000_400GB.params, device.geometry()), depth)),
-        _ => Box::new(Reserved::new(Fixed(fixed), depth)),
-    }
-}
-
-fn patience(random: &mut fastrand::Rng) -> Patience {
-    let us = |random: &mut fastrand::Rng, most| Duration::from_micros(random.u64(1..most));
-    Patience {
-        // With no timeout at all a hang would be for ever.
-        timeout: Some(us(random, 5000)),
-        cancel_grace: us(random, 1000),
-        reset_after: random.bool().then(|| us(random, 20_000)),
-    }
-}
-
-fn add_rules(faults: &Faults, random: &mut fastrand::Rng) {
-    faults.add(Rule::new(When::Always, Fault::Fail(Error::Media)).within(BAD));
-    let slow = Duration::from_micros(random.u64(1..20_000));
-    let others = random.u32(1..20);
-    let possible = [
-        (0.02, Fault::Fail(Error::Media)),
-        (0.01, Fault::Hang(Hang::UntilCancel)),
-        (0.01, Fault::Hang(Hang::UntilReset)),
-        (0.02, Fault::Slow(slow)),
-        (0.05, Fault::Late(others)),
-        (0.02, Fault::Torn(Torn::AnyPrefix, Err(Error::Media))),
-        (0.02, Fault::Torn(Torn::Any, Err(Error::Media))),
-        (0.05, Fault::Twice),
-        (0.05, Fault::Stray),
-    ];
-    for (most, fault) in possible {
-        if random.bool() {
-            faults.add(Rule::new(When::Chance(random.f64() * most), fault));
-        }
-    }
-    let end = random.u64(1000..2 * EPISODE);
-    match random.u8(..16) {
-        0 => _ = faults.add(Rule::new(When::Nth(end), Fault::Gone)),
-        1 => _ = faults.add(Rule::new(When::Nth(end), Fault::Hang(Hang::ForEver))),
-        2 => faults.fail_resets(1),
-        _ => {}
     }
 }
