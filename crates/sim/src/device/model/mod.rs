@@ -3,6 +3,12 @@
 //! [`Timed`] is the queue: it hands a request to the queue below at the moment at which the model says that it ends, so the
 //! device touches blocks and memory until the last moment. In virtual time that is deterministic and costs nothing; in
 //! real time `poll` reports what is due by the machine's clock, and completion modes can be measured.
+//!
+//! What real time costs, and how precise it is: `cargo run --release -p sim --example real_time`. On a virtual machine with two
+//! busy cores a poll that finds nothing due took 60 ns (3 ns with nothing in flight), polling saw a request 0.1 us after its time
+//! in the median, and a wait or the event 15 us after: that is the timer and the wake-up, of which a device's interrupt has
+//! the second part too. The work of the queue below, such as the copy of a memory device, comes on top and is done in `poll`:
+//! to measure completion modes take a null device.
 
 pub mod fixed;
 pub mod hdd;

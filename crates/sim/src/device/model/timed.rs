@@ -31,6 +31,7 @@ struct Slot {
 }
 
 /// See the module. The queue below does the work, at once or in time of its own, which is added.
+/// While it works on something `arm` says that there is something to poll: its event is not waited for.
 ///
 /// The life of a slot: Free, `submit`, Waiting, the model's end, (Due,) Below, completion, Free. `cancel` takes it from
 /// Waiting to Free: reported as cancelled, and nothing was done.
