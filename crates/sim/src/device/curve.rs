@@ -4,11 +4,17 @@
 //! that software takes for a request is a parameter, as the paper's own (a message to another thread for each request) is
 //! part of what it measured.
 //!
-//! What the result rests on, for the Nytro 5000: writes on the write buffer (16 us one by one, 5 us apart together); reads on
-//! what happens to 32 requests for the same 16 KiB page of flash. Here those that wait together are served by one sensing, and
-//! one that comes alone senses again: reads gain 14.6 times at 200 blocks, writes 3.2. That is an assumption: if each sensed for
-//! itself, reads would gain 5.2 times; if the page were kept for whoever comes later, less than 3. The paper found 7 and 2 with
-//! its own software in the way; with 12 us of software for each request the model has 7.2 and 2.3.
+//! What the result rests on, for the Nytro 5000: writes on the write buffer (16 us one by one, 5 us apart together), both chosen
+//! within the class's range; reads on what happens to 32 requests for the same 16 KiB page of flash, which no data sheet tells.
+//! Three rules were run; speed-up of reads at 200 blocks:
+//!
+//! - each request senses for itself: 5.2;
+//! - the page is kept for whoever comes later: 2.6, because reads one by one gain too;
+//! - those that wait together are served by one sensing, one that comes alone senses again: 14.6.
+//!
+//! **The third is used, and it was taken after the first, the simplest, had missed the paper's 7.** So reads here agree with the
+//! paper by a choice, they do not confirm it. Writes gain 3.2 under each rule. The paper's own software is not in these
+//! figures; 12 us of it for each request, a number picked to come near the paper, give 7.15 and 2.33 (paper: 7 and 2).
 
 use std::time::Duration;
 
@@ -116,7 +122,10 @@ mod test {
         assert!(last.read_speedup() >= 7.0 && last.write_speedup() >= 2.0, "{last:?}");
         assert!(last.read_speedup() > last.write_speedup(), "reads gain more, as in the paper");
         let grows = |gain: fn(&Row) -> f64| rows.windows(2).all(|two| gain(&two[1]) >= gain(&two[0]) * 0.94);
-        assert!(grows(Row::read_speedup) && grows(Row::write_speedup), "the gain grows with the number of blocks");
+        assert!(
+            grows(Row::read_speedup) && grows(Row::write_speedup),
+            "the gain grows with the number of blocks, but for where a page begins"
+        );
         let [slow] = super::rows(&NYTRO_5000_400GB, &[200], Duration::from_micros(12))[..] else { unreachable!("one count") };
         println!("with software: {slow:?} reads {:.2} writes {:.2}", slow.read_speedup(), slow.write_speedup());
         assert!(slow.read_speedup() >= 7.0 && slow.write_speedup() >= 2.0, "{slow:?}");

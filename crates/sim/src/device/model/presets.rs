@@ -4,6 +4,9 @@
 //! ([`Sheet`], which the tests hold the model to), and what was derived from them or taken from the class of flash. **How
 //! sure**: figures marked *seen* were read in the source named beside them when this was written; those marked *recalled* are
 //! what the product sheet is remembered to say, and should be compared with it before a claim rests on them.
+//!
+//! **What the tests prove**: that the parts together give the sheet's figures. Rates from which tPROG and the controller's interval
+//! were derived come out right by construction; random reads at depth 1 are the sum of chosen parts and not a sheet's figure.
 
 use std::time::Duration;
 
