@@ -27,6 +27,6 @@ mod sleep;
 pub use dedicated::{Handle, Issued};
 pub use io::{At, Data, Done, Failure, Full, Io, Released, Ticket, Timeout};
 pub use params::{Completion as CompletionMode, Key, ParamError, Params, Scheduler};
-pub use select::{Select, Selector};
+pub use select::{Features, Select, Selector};
 pub use shared::{SharedHandle, SharedQueue};
 pub(crate) use sleep::until_readable;
