@@ -9,6 +9,7 @@
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
 //! - [`handle`]: what a thread does its I/O through.
+//! - [`future`]: one thread waits for many requests of others.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
 pub mod buffer;
@@ -16,6 +17,7 @@ pub mod clock;
 pub mod device;
 pub mod driver;
 pub mod error;
+pub mod future;
 pub mod geometry;
 pub mod handle;
 pub mod queue;

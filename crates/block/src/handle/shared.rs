@@ -86,7 +86,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         SharedQueue::with_signal(queue, signal)
     }
 
-    fn with_signal(queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
+    pub(super) fn with_signal(queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
         let geometry = queue.geometry().clone();
         let event = queue.event().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let inner = Inner { engine: Engine::new(queue), seats: Vec::new(), leader: None, followers: 0 };
