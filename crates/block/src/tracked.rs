@@ -150,8 +150,12 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         Submit::Queued
     }
 
-    /// A request that was reported as timed out and whose memory the device does not use any more. Each is named once.
+    /// A request that was reported as timed out and whose memory the device does not use any more. Each is named once, and not
+    /// before [`Queue::poll`] has reported it.
     pub fn take_released(&mut self) -> Option<Tag> {
+        if self.own.len() > 0 {
+            return None;
+        }
         self.released.pop_front()
     }
 
