@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(1);
 
 /// Both kinds of handles, and two of the shared kind.
 enum Front {
-    Dedicated(Box<Handle<Unruly, Ticking>>),
+    Dedicated(Handle<Unruly, Ticking>),
     Shared(Arc<SharedQueue<Unruly, Ticking>>, [SharedHandle<Unruly, Ticking>; 2]),
 }
 
@@ -131,7 +131,7 @@ fn open(seed: u64, random: &mut fastrand::Rng) -> (Front, Ticking, Arena, bool) 
         let queues = (0..random.u64(1..=2)).map(|n| queue(&blocks, seed + n)).collect();
         let mut handle = Handle::over(queues, Selector::RoundRobin, params).expect("a handle");
         handle.register(&arena).expect("registered");
-        Front::Dedicated(Box::new(handle))
+        Front::Dedicated(handle)
     } else {
         let shared = SharedQueue::over(queue(&blocks, seed)).expect("a queue");
         shared.register(&arena).expect("registered");
