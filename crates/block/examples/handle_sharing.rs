@@ -1,8 +1,8 @@
 //! What sharing a queue costs: one thread that owns it, against four that share it through handles, with the same depth in all;
 //! and four dedicated handles with a queue each.
 //!
-//! `handle_sharing [SECONDS] [ROUNDS]` prints IOPS, medians of rounds in turn, for 4 KiB random reads: of the null device, and
-//! of the memory device.
+//! `handle_sharing [SECONDS] [ROUNDS]` prints IOPS, and processor time for each request, medians of rounds in turn, for 4 KiB
+//! random reads: of the null device, and of the memory device.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ fn main() {
     let memory = MemoryDevice::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("memory");
     memory.region().fill(0..memory.region().len(), 1);
     let devices: [(&str, &dyn Device); 2] = [("null", &null), ("memory", &memory)];
-    println!("{:<8} {:<12} {:>12} {:>9}   4 KiB reads, {DEPTH} in flight in all", "device", "way", "IOPS", "to owned");
+    println!("{:<8} {:<12} {:>12} {:>9} {:>9}   4 KiB reads, {DEPTH} in flight in all", "device", "way", "IOPS", "to owned", "cpu ns");
     for (name, device) in devices {
         let ways = [Way::Owned, Way::SharedByOne, Way::Shared, Way::SharedBatch, Way::Dedicated];
         let mut seen = ways.map(|_| Vec::new());
@@ -48,18 +48,29 @@ fn main() {
                 seen.push(measure(device, *way, Duration::from_secs_f64(seconds)));
             }
         }
-        let medians = seen.map(|mut values| {
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
+        let medians = seen.map(|values: Vec<(f64, f64)>| {
+            let (iops, cpu): (Vec<_>, Vec<_>) = values.into_iter().unzip();
+            (median(iops), median(cpu))
         });
-        for (way, iops) in ways.iter().zip(medians) {
-            println!("{name:<8} {:<12} {iops:>12.0} {:>9.2}", format!("{way:?}"), iops / medians[0]);
+        for (way, (iops, cpu)) in ways.iter().zip(medians) {
+            println!("{name:<8} {:<12} {iops:>12.0} {:>9.2} {cpu:>9.0}", format!("{way:?}"), iops / medians[0].0);
         }
     }
 }
 
-/// IOPS of one way.
-fn measure(device: &dyn Device, way: Way, time: Duration) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Processor time of all threads.
+fn cpu_ns() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// IOPS of one way, and processor nanoseconds of a request.
+fn measure(device: &dyn Device, way: Way, time: Duration) -> (f64, f64) {
     let threads = if matches!(way, Way::Owned | Way::SharedByOne) { 1 } else { THREADS };
     let depth = DEPTH / threads as u32;
     let open = |depth| device.queue(&QueueOptions { depth, ..QueueOptions::default() }).expect("a queue");
@@ -85,11 +96,12 @@ fn measure(device: &dyn Device, way: Way, time: Duration) -> f64 {
             }
         }
     };
-    let work = &work;
-    std::thread::scope(|scope| {
+    let (work, before) = (&work, cpu_ns());
+    let iops: f64 = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
-    })
+    });
+    (iops, (cpu_ns() - before) / (iops * time.as_secs_f64()))
 }
 
 /// The work of one thread: always as many in flight as it may have.
