@@ -9,6 +9,8 @@
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
 //! - [`scheduler`]: who goes next.
+//! - [`handle`]: what a thread does its I/O through.
+//! - [`future`]: one thread waits for many requests of others.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
 pub mod buffer;
@@ -16,10 +18,13 @@ pub mod clock;
 pub mod device;
 pub mod driver;
 pub mod error;
+pub mod future;
 pub mod geometry;
+pub mod handle;
 pub mod queue;
 pub mod request;
 pub mod scheduler;
+mod sync;
 pub mod tracked;
 pub mod units;
 
@@ -28,6 +33,7 @@ pub use clock::{Clock, Time};
 pub use device::{Device, OpenError, QueueOptions};
 pub use error::Error;
 pub use geometry::Geometry;
+pub use handle::{Handle, Params, SharedHandle, SharedQueue};
 pub use queue::{Armed, Queue, Submit};
 pub use request::{Class, Completion, Op, Request, Status, Urgency};
 pub use scheduler::Scheduler;

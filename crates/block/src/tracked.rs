@@ -152,21 +152,15 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         Submit::Queued
     }
 
-    /// A request that was reported as [`Error::Timeout`] and whose memory the device does not use any more. Each is named once,
-    /// also if that was so at once. Requests that were reported as [`Error::Gone`] are named if [`Tracked::is_abandoned`].
-    pub fn take_released(&mut self) -> Option<Tag> {
-        self.released.pop_front()
+    /// When something has to be done by [`Queue::poll`], though the device says nothing: for who waits by other means than
+    /// [`Queue::wait`].
+    pub fn due(&self) -> Time {
+        self.next_due.min(self.reset_due())
     }
 
     /// Requests that were reported, and whose memory the device may still use.
     pub fn abandoned(&self) -> u32 {
         self.abandoned
-    }
-
-    /// Whether a request that was reported is one of [`Tracked::abandoned`]: for those that ended with [`Error::Gone`], which may
-    /// never have reached the device.
-    pub fn is_abandoned(&self, tag: Tag) -> bool {
-        self.abandoned > 0 && self.slots.iter().any(|slot| slot.tag == tag && slot.state == State::Abandoned)
     }
 
     /// Completions of requests that nobody had made, or that had ended: a device at fault.
@@ -373,7 +367,7 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         let deadline = match self.patience.timeout {
-            Some(timeout) => self.clock.now().after(timeout),
+            Some(timeout) => self.clock.due(timeout),
             None => Time::NEVER,
         };
         self.submit_by(request, data, deadline)
@@ -413,7 +407,7 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
             return self.ring();
         }
         let mut limit = at_most;
-        let due = self.next_due.min(self.reset_due());
+        let due = self.due();
         if due != Time::NEVER {
             limit = limit.min(due.since(self.clock.now()));
         }
