@@ -541,10 +541,13 @@ impl PageCache {
     }
 
     /// Adds a file's Dirty pages in a range, in the order of their pages, as many as `into` has room for: those that became
-    /// dirty first. Returns whether those are all.
-    pub fn collect_dirty(&self, file: FileNo, pages: &Range<u64>, into: &mut Vec<FrameId>) -> bool {
+    /// dirty first. `failed`: also those whose last write failed. Returns whether those are all.
+    pub fn collect_dirty(&self, file: FileNo, pages: &Range<u64>, failed: bool, into: &mut Vec<FrameId>) -> bool {
         let from = into.len();
-        let wanted = |frame: &FrameId| self.state(*frame) == State::Dirty && pages.contains(&self.frames[frame.at()].page);
+        let wanted = |frame: &FrameId| {
+            let Frame { page, word, .. } = self.frames[frame.at()];
+            word.state() == State::Dirty && (failed || !word.has_failed()) && pages.contains(&page)
+        };
         let mut dirty = self.files.get(file).dirty.iter(&self.frames).filter(wanted);
         let room = into.capacity() - from;
         into.extend(dirty.by_ref().take(room));
@@ -552,19 +555,22 @@ impl PageCache {
         dirty.next().is_none()
     }
 
-    /// The next page of a file in a range that is here at all, whatever its state.
-    pub fn next_in(&self, file: FileNo, pages: &Range<u64>) -> Option<(PageIndex, FrameId)> {
-        let found = |page: u64| match self.lookup(file, PageIndex(page)) {
-            Lookup::Hit(frame) | Lookup::Filling(frame) => Some((PageIndex(page), frame)),
-            Lookup::Miss => None,
-        };
-        if pages.end.saturating_sub(pages.start) <= u64::from(self.frames()) {
-            return pages.clone().find_map(found);
+    /// Walks over the pages of a file in a range that are here at all, whatever their state: the first one at or after a
+    /// position, with its position; the first position is 0. In the order of pages, or of frames if those are fewer. Pages that come
+    /// or go between two calls are met or not.
+    pub fn next_in(&self, file: FileNo, pages: &Range<u64>, from: u64) -> Option<(u64, FrameId)> {
+        let length = pages.end.saturating_sub(pages.start);
+        if length <= u64::from(self.frames()) {
+            return (from..length).find_map(|at| match self.lookup(file, PageIndex(pages.start + at)) {
+                Lookup::Hit(frame) | Lookup::Filling(frame) => Some((at, frame)),
+                Lookup::Miss => None,
+            });
         }
-        // More pages than frames: go over the frames instead.
-        let mine = self.frames.iter().filter(|frame| frame.file == file.0 && pages.contains(&frame.page));
-        let indexed = mine.filter(|frame| !matches!(frame.word.state(), State::Free | State::Lent | State::Orphan));
-        indexed.map(|frame| frame.page).min().and_then(found)
+        (from as u32..self.fresh).map(FrameId).find_map(|frame| {
+            let Frame { page, file: other, word, .. } = self.frames[frame.at()];
+            let is_here = !matches!(word.state(), State::Free | State::Lent | State::Orphan);
+            (is_here && other == file.0 && pages.contains(&page)).then_some((u64::from(frame.0), frame))
+        })
     }
 
     /// Where a page is in its life.

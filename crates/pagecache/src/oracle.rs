@@ -134,7 +134,7 @@ impl Model {
             let last = at + 1 == self.queues[queue].len();
             let page = self.pages.get_mut(&key).expect("in a queue");
             let to = match (s3, queue, page.hits) {
-                _ if cold && page.hits > 0 => None,
+                _ if cold && (page.hits > 0 || page.ahead) => None,
                 (true, 0, 2..) => {
                     page.hits = 0;
                     Some(1)
@@ -337,13 +337,21 @@ impl Pair {
             }
             let dirty: Vec<FrameId> = mine().filter(|(_, page)| page.state == State::Dirty).map(|(_, page)| page.frame).collect();
             let mut found = Vec::with_capacity(FRAMES as usize);
-            assert!(self.cache.collect_dirty(no, &(0..PAGES), &mut found));
+            assert!(self.cache.collect_dirty(no, &(0..PAGES), true, &mut found));
             assert_eq!(found, dirty, "in the order of their pages");
             assert_eq!(self.cache.failed(no) as usize, mine().filter(|(_, page)| page.failed).count());
             assert_eq!(self.cache.stuck(no) as usize, mine().filter(|(_, page)| page.state == State::Stuck).count());
             assert_eq!(self.cache.failures(no), self.model.failures[file]);
-            let third = self.cache.next_in(no, &(PAGES / 3..u64::MAX)).map(|(page, _)| page.0);
-            assert_eq!(third, mine().map(|((_, page), _)| *page).find(|page| *page >= PAGES / 3));
+            for range in [PAGES / 3..PAGES / 2, PAGES / 3..u64::MAX] {
+                let (mut from, mut met) = (0, Vec::new());
+                while let Some((at, frame)) = self.cache.next_in(no, &range, from) {
+                    (from, _) = (at + 1, met.push(frame));
+                }
+                met.sort_unstable();
+                let mut wanted: Vec<FrameId> = mine().filter(|((_, page), _)| range.contains(page)).map(|(_, page)| page.frame).collect();
+                wanted.sort_unstable();
+                assert_eq!(met, wanted, "pages {range:?}");
+            }
         }
     }
 }

@@ -114,7 +114,8 @@ impl Order {
         }
     }
 
-    /// The next to leave, of at most `scan` looked at in each queue. `cold`: none that anybody asked for again.
+    /// The next to leave, of at most `scan` looked at in each queue. `cold`: none that was asked for more than once, and none
+    /// that was read ahead and is still to be asked for: a stream does not displace its own pages.
     pub(crate) fn victim(&mut self, frames: &mut [Frame], scan: u32, cold: bool) -> Victim {
         if cold && self.replacement == Replacement::S3Fifo {
             return self.scan(frames, SMALL, scan, true);
@@ -151,7 +152,7 @@ impl Order {
     fn verdict(&self, frame: &Frame, queue: usize, cold: bool) -> Verdict {
         let word = frame.word;
         match (self.replacement, queue) {
-            _ if cold && word.hits() > 0 => return Verdict::Stays,
+            _ if cold && (word.hits() > 0 || word.is_ahead()) => return Verdict::Stays,
             (Replacement::S3Fifo, SMALL) if word.hits() > 1 => return Verdict::Promoted(0),
             (Replacement::S3Fifo, MAIN) if word.hits() > 0 => return Verdict::Promoted(word.hits() - 1),
             _ => {}
