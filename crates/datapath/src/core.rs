@@ -56,12 +56,16 @@ pub(crate) struct Core<Q> {
     kept: usize,
     /// Those of them that discard: nothing is written meanwhile, or it might be discarded later.
     kept_discards: usize,
+    ended_so_far: u64,
     writes_to_look: u32,
     ended: [Completion; 32],
 }
 
 impl<Q: Queue> Core<Q> {
     pub(crate) fn open(queues: Vec<Q>, settings: Settings) -> Result<Core<Q>, OpenError> {
+        if queues.len() > 2 {
+            return Err(OpenError::Unusable("a cache has one queue, or one for those who wait and one for what nobody waits for".into()));
+        }
         let shape = queues.first().ok_or_else(|| OpenError::Unusable("a cache needs a queue".into()))?.geometry().clone();
         if let Some(obstacle) = Settings::obstacle(&shape) {
             return Err(OpenError::Unusable(obstacle));
@@ -98,6 +102,7 @@ impl<Q: Queue> Core<Q> {
             victims: Vec::with_capacity(frames.min(RUN_MAX)),
             kept: 0,
             kept_discards: 0,
+            ended_so_far: 0,
             writes_to_look: 0,
             ended: [Completion::EMPTY; 32],
             settings,
@@ -290,6 +295,7 @@ impl<Q: Queue> Core<Q> {
             }
             count += self.take_released(lane);
         }
+        self.ended_so_far += count as u64;
         count
     }
 
@@ -346,6 +352,11 @@ impl<Q: Queue> Core<Q> {
             count += 1;
         }
         count
+    }
+
+    /// Requests that were taken in, ever.
+    pub(crate) fn ended_so_far(&self) -> u64 {
+        self.ended_so_far
     }
 
     /// Requests in flight: something will happen.

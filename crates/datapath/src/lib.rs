@@ -21,9 +21,11 @@ mod owned;
 pub mod range;
 pub mod read;
 mod settings;
+mod shared;
 pub mod write;
 
 pub use crate::core::Handle;
 pub use owned::BlockCache;
 pub use read::Pinned;
 pub use settings::{Settings, Stats, WriteMode};
+pub use shared::SharedCache;

@@ -25,7 +25,7 @@ pub struct BlockCache<Q> {
 }
 
 impl<Q: Queue> BlockCache<Q> {
-    /// A cache over one device, reached by these queues: the first for what somebody waits for, the last for read-ahead and
+    /// A cache over one device, reached by one or two queues: the first for what somebody waits for, the last for read-ahead and
     /// write-back. With one queue both share it, and a quarter of it is left to those who wait.
     ///
     /// # Errors

@@ -6,3 +6,4 @@ mod bytes;
 mod device;
 mod faults;
 mod model;
+mod threads;
