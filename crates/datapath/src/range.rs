@@ -144,11 +144,14 @@ impl<Q: Queue> Core<Q> {
             let bytes = (sweep.bytes.end - sweep.discarded).min(DISCARD_BYTES_MAX);
             let request = Request::discard(Tag(0), Lba(sweep.discarded / block), (bytes / block) as u32);
             if !self.send_plain(&request, ticket) {
-                if self.reap() == 0 && self.in_flight() == 0 {
-                    self.settle(&mut sweep.ticket);
-                    return Poll::Ready(Err(Error::Timeout));
+                if self.reap() > 0 {
+                    continue;
                 }
-                return Poll::Pending;
+                if self.in_flight() > 0 {
+                    return Poll::Pending;
+                }
+                self.settle(&mut sweep.ticket);
+                return Poll::Ready(Err(Error::Timeout));
             }
             sweep.discarded += bytes;
         }
