@@ -14,8 +14,8 @@ command -v valgrind >/dev/null || { echo "SKIP: valgrind is not installed: no in
 instructions() {
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$hit" count "$@" 2>&1 | sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
 }
-echo "instructions for each hit (read4096 and so on: with the copy of so many bytes; pin: no copy)"
-for case in pin read64 shared64 write64 read4096; do
+echo "instructions for each hit (read4096 and so on: with the copy of so many bytes; pin: no copy; loop: nothing)"
+for case in loop pin read64 shared64 write64 read4096; do
     # The difference of two lengths: what setting up costs falls out.
     short=$(instructions "$case" 10000) long=$(instructions "$case" 60000)
     printf '  %-10s %6d\n' "$case" "$(((long - short) / 50000))"

@@ -27,7 +27,7 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["count", case, times] => count(case, times.parse().expect("a number")),
         [file] => table(file),
-        _ => panic!("usage: hit FILE | hit count read4096|read64|shared64|pin|write64 N"),
+        _ => panic!("usage: hit FILE | hit count loop|read4096|read64|shared64|pin|write64|stream|stream-without N"),
     }
 }
 
@@ -69,6 +69,7 @@ struct Caches {
 impl Caches {
     fn new(set: usize) -> Caches {
         let memory = MemoryDevice::new(4096, set as u64).expect("memory");
+        memory.region().fill(0..set, 1);
         let frames = (set / PAGE) as u32 + 64;
         let mut settings = Settings::new(frames);
         (settings.dirty_background, settings.dirty_max, settings.pages.free_low) = (frames, frames, 0);
@@ -176,6 +177,7 @@ fn print_row(name: &str, [copy, cache, shared, kernel]: [f64; 4]) {
 /// A cache of 4 MiB over 256 MiB in memory: nearly every read misses.
 fn misses() {
     let memory = MemoryDevice::new(4096, BIGGEST as u64).expect("memory");
+    memory.region().fill(0..BIGGEST, 1);
     let mut cache = BlockCache::open(vec![memory.open_queue(64)], Settings::new(1024)).expect("opened");
     let mut handle = cache.handle();
     let mut to = vec![0; PAGE];
@@ -193,22 +195,30 @@ fn sequential(file: &File) {
     let bytes = 64 << 20;
     println!("sequential 4 KiB reads of 64 MiB, a device of 80 us (virtual time) and a program that takes no time:");
     for ahead_max in [0, 64, 256] {
-        let memory = MemoryDevice::new(4096, bytes as u64).expect("memory");
-        let now_ns = Arc::new(AtomicU64::new(0));
-        let queue = Slow { inner: memory.open_queue(64), now_ns: now_ns.clone(), in_flight: BTreeMap::new(), next: 0 };
-        let mut cache = BlockCache::open(vec![queue], Settings { ahead_max, ..Settings::new(4096) }).expect("opened");
-        let mut handle = cache.handle();
-        let mut to = vec![0; PAGE];
-        let begin = Instant::now();
-        (0..bytes).step_by(PAGE).for_each(|at| cache.read(&mut handle, at as u64, &mut to).expect("read"));
-        let own_ns = begin.elapsed().as_nanos() as usize / (bytes / PAGE);
-        let device_us = now_ns.load(Ordering::Relaxed) as f64 / 1000.0 / (bytes / PAGE) as f64;
+        let (device_us, own_ns) = stream(bytes, ahead_max);
         println!("  ahead {ahead_max:>3} pages: {device_us:.2} us of device time for a page, {own_ns} ns of our own");
     }
     let mut to = vec![0; PAGE];
     let begin = Instant::now();
     (0..bytes).step_by(PAGE).for_each(|at| file.read_exact_at(&mut to, at as u64).expect("read"));
     println!("  pread of the cached file: {} ns", begin.elapsed().as_nanos() as usize / (bytes / PAGE));
+}
+
+/// Microseconds of the device's time, and nanoseconds of ours, for each page.
+fn stream(bytes: usize, ahead_max: u32) -> (f64, usize) {
+    let memory = MemoryDevice::new(4096, bytes as u64).expect("memory");
+    memory.region().fill(0..bytes, 1);
+    let now_ns = Arc::new(AtomicU64::new(0));
+    let queue = Slow { inner: memory.open_queue(64), now_ns: now_ns.clone(), in_flight: BTreeMap::new(), next: 0 };
+    let mut settings = Settings { ahead_max, ..Settings::new(4096) };
+    settings.pages.eager = true;
+    let mut cache = BlockCache::open(vec![queue], settings).expect("opened");
+    let mut handle = cache.handle();
+    let mut to = vec![0; PAGE];
+    let begin = Instant::now();
+    (0..bytes).step_by(PAGE).for_each(|at| cache.read(&mut handle, at as u64, &mut to).expect("read"));
+    let own_ns = begin.elapsed().as_nanos() as usize / (bytes / PAGE);
+    (now_ns.load(Ordering::Relaxed) as f64 / 1000.0 / (bytes / PAGE) as f64, own_ns)
 }
 
 /// Every request takes 80 us, any number of them at a time.
@@ -263,18 +273,24 @@ fn count(case: &str, times: u64) {
     let mut caches = Caches::new(1 << 20);
     let (owned, handle) = (&mut caches.owned, &mut caches.owned_handle);
     let mut to = [0; PAGE];
-    for time in 0..times {
-        let at = time * 7 % 256 * PAGE as u64;
-        match case {
-            "read4096" => owned.read(handle, at, black_box(&mut to)).expect("a hit"),
-            "read64" => owned.read(handle, at, black_box(&mut to[..64])).expect("a hit"),
-            "shared64" => caches.shared.read(&mut caches.shared_handle, at, black_box(&mut to[..64])).expect("a hit"),
-            "write64" => owned.write(handle, at, black_box(&to[..64])).expect("taken"),
-            "pin" => {
-                let pinned = owned.pin(handle, PageIndex::of(at)).expect("a hit");
-                owned.unpin(black_box(pinned));
-            }
-            other => panic!("no case {other}"),
+    match case {
+        "loop" => repeat(times, |at| _ = black_box(at)),
+        "read4096" => repeat(times, |at| owned.read(handle, at, black_box(&mut to)).expect("a hit")),
+        "read64" => repeat(times, |at| owned.read(handle, at, black_box(&mut to[..64])).expect("a hit")),
+        "shared64" => {
+            repeat(times, |at| caches.shared.read(&mut caches.shared_handle, at, black_box(&mut to[..64])).expect("a hit"));
         }
+        "write64" => repeat(times, |at| owned.write(handle, at, black_box(&to[..64])).expect("taken")),
+        "pin" => repeat(times, |at| {
+            let pinned = owned.pin(handle, PageIndex::of(at)).expect("a hit");
+            owned.unpin(black_box(pinned));
+        }),
+        "stream" => _ = stream(times as usize * PAGE, 64),
+        "stream-without" => _ = stream(times as usize * PAGE, 0),
+        other => panic!("no case {other}"),
     }
+}
+
+fn repeat(times: u64, mut access: impl FnMut(u64)) {
+    (0..times).for_each(|time| access(time * 7 % 256 * PAGE as u64));
 }

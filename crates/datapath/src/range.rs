@@ -7,6 +7,8 @@
 //!   pages that somebody read meanwhile;
 //! - for a discard through the cache: `discard`, which does all of it.
 //!
+//! A discard that got no answer may still be done: until the device lets go of it, nothing is written.
+//!
 //! Cached writes to the same bytes at the same time as direct ones have no order, as on the device itself.
 
 use std::ops::Range;
