@@ -39,6 +39,8 @@ pub struct State {
     pub faults: u64,
     /// What survives a loss of power.
     pub durable: Vec<u8>,
+    /// What was written since it was last flushed: first byte, bytes.
+    pub unflushed: Vec<(usize, Vec<u8>)>,
     /// Every request as it came: operation, first block, blocks, when.
     pub log: Vec<(Op, u64, u32, u64)>,
     pub rings: u64,
@@ -72,6 +74,7 @@ impl Device {
             bad_blocks: 0..0,
             faults: 0,
             durable: vec![0; bytes as usize],
+            unflushed: Vec::new(),
             log: Vec::new(),
             rings: 0,
             random: fastrand::Rng::with_seed(seed),
@@ -88,6 +91,21 @@ impl Device {
             released: Vec::new(),
             next: 0,
         }
+    }
+
+    /// What may be on it after a loss of power: of what was written since the last flush any sectors, in any order.
+    pub fn after_power_cut(&self, random: &mut fastrand::Rng) -> Vec<u8> {
+        let state = self.state.lock();
+        let mut bytes = state.durable.clone();
+        let mut sectors: Vec<(usize, &[u8])> = Vec::new();
+        for (at, written) in &state.unflushed {
+            sectors.extend(written.chunks(512).enumerate().map(|(number, sector)| (at + number * 512, sector)));
+        }
+        random.shuffle(&mut sectors);
+        for (at, sector) in &sectors[..random.usize(0..=sectors.len())] {
+            bytes[*at..*at + sector.len()].copy_from_slice(sector);
+        }
+        bytes
     }
 
     /// What is on it now.
@@ -123,8 +141,18 @@ impl TestQueue {
         let block = u64::from(self.inner.geometry().block_bytes);
         let (at, bytes) = ((job.request.lba.0 * block) as usize, (u64::from(job.request.blocks) * block) as usize);
         match job.request.op {
-            Op::Flush => self.device.memory.region().read(0, &mut state.durable),
-            Op::Write if job.request.fua => self.device.memory.region().read(at, &mut state.durable[at..at + bytes]),
+            Op::Flush => {
+                self.device.memory.region().read(0, &mut state.durable);
+                state.unflushed.clear();
+            }
+            Op::Write => {
+                let mut written = vec![0; bytes];
+                self.device.memory.region().read(at, &mut written);
+                if job.request.fua {
+                    state.durable[at..at + bytes].copy_from_slice(&written);
+                }
+                state.unflushed.push((at, written));
+            }
             _ => {}
         }
         ended[0].status
