@@ -430,6 +430,8 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         }
     }
 
+    /// Until [`Queue::take_released`] names it. Every request that ended with [`Error::Timeout`] is named once, also if its
+    /// memory was free at once; those that ended with another error only if they are held.
     fn holds(&self, tag: Tag) -> bool {
         let kept = |slot: &Slot| slot.tag == tag && slot.state == State::Abandoned;
         (self.abandoned > 0 && self.slots.iter().any(kept)) || self.released.contains(&tag)
@@ -549,7 +551,7 @@ mod test {
         queue.go_on(MS);
         assert_eq!(queue.one(), None);
         assert_eq!((queue.one(), queue.take_released()), (Some((2, TIMEOUT)), None));
-        assert!(queue.is_abandoned(Tag(2)) && !queue.is_abandoned(Tag(1)));
+        assert!(queue.holds(Tag(2)) && !queue.holds(Tag(1)));
         queue.answers(hung, Ok(()));
         assert_eq!((queue.one(), queue.take_released()), (None, Some(Tag(2))));
         assert_eq!((queue.take_released(), queue.abandoned()), (None, 0));
@@ -582,7 +584,7 @@ mod test {
         queue.ask(2);
         let gone = Err(Error::Gone);
         assert_eq!((queue.one(), queue.one()), (Some((1, gone)), Some((2, gone))));
-        assert!(queue.is_abandoned(Tag(1)) && !queue.is_abandoned(Tag(2)));
+        assert!(queue.holds(Tag(1)) && !queue.holds(Tag(2)));
         queue.answers(hung, Ok(()));
         assert_eq!((queue.one(), queue.take_released(), queue.take_released()), (None, Some(Tag(1)), None));
     }

@@ -330,7 +330,7 @@ impl Episode {
         asked.abandoned = match completion.status {
             // Each of them is named when its memory is free.
             Err(Error::Timeout) => true,
-            Err(Error::Gone) => self.stack.is_abandoned(completion.tag),
+            Err(Error::Gone) => self.stack.holds(completion.tag),
             _ => false,
         };
         self.asked[place] = Some(asked);
