@@ -72,6 +72,10 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.u8(..)).collect()
 }
 
+fn full() -> bool {
+    std::env::var("FULL").is_ok_and(|full| full == "1")
+}
+
 fn shallow() -> QueueOptions {
     QueueOptions { depth: 16, ..QueueOptions::default() }
 }
@@ -206,7 +210,7 @@ fn no_wakeup_is_lost(device: &dyn Device, options: &QueueOptions) {
     if bench.queue.event().is_none() {
         return;
     }
-    let rounds = if std::env::var_os("FULL").is_some() { 20_000 } else { 300 };
+    let rounds = if full() { 20_000 } else { 300 };
     let bufs: Vec<Buf> = (0..4).map(|at| bench.buf(1, at)).collect();
     let mut ended = [Completion::EMPTY; 2];
     let mut slept = 0;
@@ -281,7 +285,7 @@ fn a_queue_may_be_dropped_at_any_time(device: &dyn Device, options: &QueueOption
 /// One request in flight for each block at most: what two at a time do to one block is nobody's promise.
 fn random_requests_do_what_they_do_to_a_vector(device: &dyn Device, options: &QueueOptions) {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
-    let rounds = if std::env::var_os("FULL").is_some() { 50_000 } else { 1_500 };
+    let rounds = if full() { 50_000 } else { 1_500 };
     println!("  SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let mut bench = Bench::new(device, options);

@@ -6,4 +6,5 @@
 
 mod cases;
 mod kinds;
+mod nvme;
 mod own;

@@ -3,20 +3,29 @@
 
 use std::io;
 
-use super::ring::{BUFFERS_MAX, End, Ring};
+use super::ring::{End, Ring};
 use crate::buffer::{Arena, Span};
 use crate::error::Error;
 use io_uring::squeue;
 
-/// The kernel registers at most a GiB in one piece.
-const PIECE_SHIFT: u32 = 30;
+/// The kernel registers at most a GiB in one piece (as a power of two).
+pub(super) const PIECE_SHIFT_MAX: u32 = 30;
+/// And so many pieces.
+const PIECES_MAX: u32 = 1 << 14;
 
 /// The arenas a queue was told of. Each is kept alive.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Buffers {
     known: Vec<Known>,
-    pieces: u16,
+    piece_shift: u32,
+    pieces: u32,
     warned: bool,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Buffers::new(PIECE_SHIFT_MAX)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -25,8 +34,8 @@ struct Known {
     base: u64,
     bytes: u64,
     /// Number of its first registered piece.
-    first: u16,
-    /// Bytes from its begin that are registered, in pieces of a GiB.
+    first: u32,
+    /// Bytes from its begin that are registered, piece by piece.
     pinned: u64,
 }
 
@@ -39,6 +48,11 @@ pub(crate) struct Piece {
 }
 
 impl Buffers {
+    /// With arenas registered in pieces of so many bytes, as a power of two.
+    pub(super) fn new(piece_shift: u32) -> Buffers {
+        Buffers { known: Vec::new(), piece_shift, pieces: 0, warned: false }
+    }
+
     /// Knows an arena from now on.
     pub(crate) fn add(&mut self, arena: &Arena) -> bool {
         let new = self.known.iter().all(|known| known.arena.id() != arena.id());
@@ -61,13 +75,14 @@ impl Buffers {
         if !self.add(arena) {
             return Ok(());
         }
+        let places = self.table_size();
         let known = self.known.last_mut().expect("just added");
-        if self.pieces == 0 && !ring.make_buffer_table() {
+        if self.pieces == 0 && !ring.make_buffer_table(places) {
             return Ok(());
         }
         known.first = self.pieces;
-        while known.pinned < known.bytes && self.pieces < BUFFERS_MAX {
-            let bytes = (known.bytes - known.pinned).min(1 << PIECE_SHIFT);
+        while known.pinned < known.bytes && self.pieces < places {
+            let bytes = (known.bytes - known.pinned).min(1 << self.piece_shift);
             let piece = libc::iovec { iov_base: (known.base + known.pinned) as *mut libc::c_void, iov_len: bytes as usize };
             // SAFETY: `known` keeps the arena, and is dropped when the ring has nothing in flight, or leaked.
             if let Err(error) = unsafe { ring.register(self.pieces, piece) } {
@@ -80,6 +95,11 @@ impl Buffers {
         Ok(())
     }
 
+    /// Enough for 256 GiB, as far as the kernel has places.
+    fn table_size(&self) -> u32 {
+        PIECES_MAX.min(1 << (38 - self.piece_shift))
+    }
+
     /// Where a span lies; none: not in an arena of ours.
     #[inline]
     pub(crate) fn find(&self, span: Span) -> Option<Piece> {
@@ -88,8 +108,8 @@ impl Buffers {
         if end > known.bytes || span.bytes == 0 {
             return None;
         }
-        let in_one = end <= known.pinned && span.at >> PIECE_SHIFT == (end - 1) >> PIECE_SHIFT;
-        let fixed = in_one.then_some(known.first + (span.at >> PIECE_SHIFT) as u16);
+        let in_one = end <= known.pinned && span.at >> self.piece_shift == (end - 1) >> self.piece_shift;
+        let fixed = in_one.then_some((u64::from(known.first) + (span.at >> self.piece_shift)) as u16);
         Some(Piece { address: known.base + span.at, bytes: span.bytes, fixed })
     }
 }

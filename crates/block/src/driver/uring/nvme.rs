@@ -119,6 +119,12 @@ impl Commands for NvmeCommands {
         true
     }
 
+    /// Kernels before 6.16 count all pages of a registered piece as segments of the command, whatever it transfers, and refuse
+    /// it with EINVAL when those are more than the drive takes.
+    fn piece_shift(&self) -> u32 {
+        self.target.geometry.transfer_bytes_max.max(4096).ilog2()
+    }
+
     fn memory(&self) -> Option<&Arena> {
         Some(&self.ranges)
     }

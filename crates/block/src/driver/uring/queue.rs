@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::buffers::{Buffers, Piece};
+use super::buffers::{Buffers, PIECE_SHIFT_MAX, Piece};
 use super::ring::{End, Refused, Ring};
 use super::slots::{OWN, Place, Slots};
 use crate::buffer::{Arena, Span};
@@ -39,6 +39,11 @@ pub(crate) trait Commands: Send {
 
     /// Whether a polled ring takes this; what it does not goes to a second ring.
     fn may_poll(&self, request: &Request) -> bool;
+
+    /// Bytes of the pieces that arenas are registered in, as a power of two.
+    fn piece_shift(&self) -> u32 {
+        PIECE_SHIFT_MAX
+    }
 
     /// Other memory than the arenas of the queue's users that entries name; registered first.
     fn memory(&self) -> Option<&Arena> {
@@ -136,7 +141,7 @@ impl<C: Commands> UringQueue<C> {
         } else {
             None
         };
-        let mut buffers = Buffers::default();
+        let mut buffers = Buffers::new(commands.piece_shift());
         if let Some(arena) = commands.memory() {
             buffers.register(arena, &ring).map_err(|_| Refused::Failed(std::io::ErrorKind::OutOfMemory.into()))?;
         }

@@ -30,8 +30,6 @@ use crate::device::QueueOptions;
 const SUBMITTER_IDLE_MS: u32 = 10;
 /// Longer waits are waits without a timer.
 const FOR_EVER: Duration = Duration::from_secs(1 << 32);
-/// Places for registered pieces of memory, of a GiB each at most.
-pub(super) const BUFFERS_MAX: u16 = 256;
 
 /// What a completion says.
 pub(crate) trait End: cqueue::EntryMarker {
@@ -111,17 +109,17 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     }
 
     /// Makes room for the arenas; false when the kernel has no such table.
-    pub(super) fn make_buffer_table(&self) -> bool {
-        self.uring.submitter().register_buffers_sparse(u32::from(BUFFERS_MAX)).is_ok()
+    pub(super) fn make_buffer_table(&self, places: u32) -> bool {
+        self.uring.submitter().register_buffers_sparse(places).is_ok()
     }
 
     /// Pins memory.
     ///
     /// # Safety
     /// It stays mapped as long as the ring lives, or its arena is leaked.
-    pub(super) unsafe fn register(&self, place: u16, piece: libc::iovec) -> io::Result<()> {
+    pub(super) unsafe fn register(&self, place: u32, piece: libc::iovec) -> io::Result<()> {
         // SAFETY: as the caller promises.
-        unsafe { self.uring.submitter().register_buffers_update(u32::from(place), &[piece], None) }
+        unsafe { self.uring.submitter().register_buffers_update(place, &[piece], None) }
     }
 
     /// The kernel is told of what was pushed.
