@@ -18,10 +18,11 @@ conforms() {
 }
 
 [[ -z $probe ]] || "$probe"
-for drive in ssd512 ssd4096 wide; do
+for drive in ssd512 ssd4096; do
     conforms "$(char $drive)"
     conforms "$(block $drive)"
 done
+conforms "$(char wide)"
 
 # What a drive says no to is told by its meaning.
 own() { HOTSHELF_TEST_NODE=$(char ssd512) HOTSHELF_TEST_BLOCK=$(block ssd512) "$program" --nocapture nvme; }
@@ -35,3 +36,10 @@ wait_until 20 test -e "$(char ssd512)"
 [[ -z $probe ]] || "$probe"
 conforms "$(char ssd512)"
 conforms "$(block ssd512)"
+
+# Where io_uring is switched off (kernels from 6.6 on can), threads do the work.
+if [[ -e /proc/sys/kernel/io_uring_disabled ]]; then
+    echo 2 >/proc/sys/kernel/io_uring_disabled
+    [[ -z $probe ]] || "$probe"
+    "$program" --nocapture forbidden || fail "without io_uring"
+fi

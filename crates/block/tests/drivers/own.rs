@@ -8,7 +8,7 @@ use block::driver::{Engine, FileDevice, FileOptions, Passthrough};
 use block::{Device, Error, Lba, QueueOptions, Request, Tag};
 
 use crate::cases::Bench;
-use crate::kinds::{disk, options, sized};
+use crate::kinds::{Loop, disk, options, sized};
 
 const ENGINES: [Engine; 2] = [Engine::Uring, Engine::Plain];
 
@@ -75,6 +75,44 @@ fn a_file_that_was_cut_off_is_a_media_error() {
             }
         }
     }
+}
+
+/// A loop device whose file was cut off answers with EIO, as a disk with a bad sector does.
+#[test]
+fn a_block_device_that_cannot_read_is_a_media_error() {
+    for engine in ENGINES {
+        let file = sized(disk(), 1 << 20);
+        let Some(lost) = Loop::over(file.path()) else { return };
+        let device = FileDevice::open(&lost.0, &options(engine)).expect("opened");
+        let mut bench = Bench::new(&device, &QueueOptions::default());
+        let buf = bench.arena.allocate(4096).expect("room");
+        file.as_file().set_len(512 << 10).expect("cut off");
+        let read =
+            |at: u32| Request::read(Tag(1), Lba(u64::from(at / device.geometry().block_bytes)), 4096 / device.geometry().block_bytes);
+        assert_eq!(bench.run(read(1 << 19), &[buf.span()]), Err(Error::Media), "{engine:?}");
+        assert_eq!(bench.run(read(0), &[buf.span()]), Ok(()), "{engine:?}: the rest is as good as before");
+    }
+}
+
+/// A machine where io_uring is switched off is had in tests/vm/20-passthrough.sh.
+#[test]
+fn where_io_uring_is_forbidden_threads_stand_in() {
+    if !std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|off| off.trim() == "2") {
+        println!("SKIP: io_uring is not switched off here");
+        return;
+    }
+    let file = sized(disk_or_memory(), 16 << 20);
+    let device = FileDevice::open(file.path(), &FileOptions::default()).expect("opened");
+    crate::cases::all("stand-in", &device, &QueueOptions { depth: 16, ..QueueOptions::default() });
+    let device = FileDevice::open(file.path(), &options(Engine::Uring)).expect("opened");
+    let error = device.queue(&QueueOptions::default()).err().expect("refused").to_string();
+    assert!(error.contains("kernel.io_uring_disabled is 2"), "{error}");
+    assert!(block::driver::uring::probe::probe().no_uring.is_some_and(|why| why.contains("switched off")));
+}
+
+/// In the virtual machine the disk is one for reading.
+fn disk_or_memory() -> &'static Path {
+    if disk().is_dir() { disk() } else { Path::new("/dev/shm") }
 }
 
 #[test]

@@ -278,7 +278,12 @@ impl<C: Commands> UringQueue<C> {
         let begin = Instant::now();
         while !self.ring.has_ended() && !aside.has_ended() {
             self.ring.run_work()?;
-            aside.run_work()?;
+            // It has interrupts: mostly there is nothing to ask the kernel for.
+            if aside.work_waits() {
+                aside.run_work()?
+            } else {
+                aside.submit()?
+            }
             if begin.elapsed() >= at_most {
                 break;
             }
