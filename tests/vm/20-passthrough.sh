@@ -25,7 +25,7 @@ done
 conforms "$(char wide)"
 
 # What a drive says no to is told by its meaning.
-own() { HOTSHELF_TEST_NODE=$(char ssd512) HOTSHELF_TEST_BLOCK=$(block ssd512) "$program" --nocapture nvme; }
+own() { HOTSHELF_TEST_NODE=$(char ssd512) HOTSHELF_TEST_BLOCK=$(block ssd512) "$program" --test-threads 1 --nocapture nvme; }
 own || fail "the drive's own answers"
 
 # Queues without interrupts.

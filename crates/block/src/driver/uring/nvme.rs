@@ -115,8 +115,10 @@ impl Commands for NvmeCommands {
         &self.target.geometry
     }
 
-    fn may_poll(&self, _: &Request) -> bool {
-        true
+    /// A command without data on a polled ring follows a wild pointer in Linux 6.1 (the kernel panics in `bio_poll`: there is no
+    /// bio, and the place for it was never written). It has nothing to gain from polling either.
+    fn may_poll(&self, request: &Request) -> bool {
+        request.op.has_data()
     }
 
     /// Kernels before 6.16 count all pages of a registered piece as segments of the command, whatever it transfers, and refuse
