@@ -80,6 +80,7 @@ pub(super) struct Target {
     zero_by_holes: AtomicBool,
     /// Why the device cannot be polled; none: it can.
     not_polled: Option<String>,
+    polled_bytes_max: u32,
     warned: AtomicBool,
 }
 
@@ -101,6 +102,7 @@ impl FileDevice {
             direct: shape.direct,
             zero_by_holes: AtomicBool::new(false),
             not_polled: shape.not_polled,
+            polled_bytes_max: shape.polled_bytes_max,
             warned: AtomicBool::new(false),
         };
         Ok(FileDevice { target: Arc::new(target), engine: options.engine })
@@ -173,6 +175,11 @@ impl Target {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Largest transfer that reaches the drive in one piece.
+    pub(super) fn polled_bytes_max(&self) -> u32 {
+        self.polled_bytes_max
     }
 
     /// How space is given back or zeroed (fallocate(2)).

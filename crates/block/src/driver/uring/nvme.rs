@@ -117,8 +117,8 @@ impl Commands for NvmeCommands {
 
     /// A command without data on a polled ring follows a wild pointer in Linux 6.1 (the kernel panics in `bio_poll`: there is no
     /// bio, and the place for it was never written). It has nothing to gain from polling either.
-    fn may_poll(&self, request: &Request) -> bool {
-        request.op.has_data()
+    fn may_poll(&self, rest: &Rest) -> bool {
+        rest.request.op.has_data()
     }
 
     /// Kernels before 6.16 count all pages of a registered piece as segments of the command, whatever it transfers, and refuse

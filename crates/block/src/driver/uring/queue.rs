@@ -38,7 +38,7 @@ pub(crate) trait Commands: Send {
     fn geometry(&self) -> &Geometry;
 
     /// Whether a polled ring takes this; what it does not goes to a second ring.
-    fn may_poll(&self, request: &Request) -> bool;
+    fn may_poll(&self, rest: &Rest) -> bool;
 
     /// Bytes of the pieces that arenas are registered in, as a power of two.
     fn piece_shift(&self) -> u32 {
@@ -183,7 +183,7 @@ impl<C: Commands> UringQueue<C> {
         let name = self.books.slots.name(index);
         let mut rest = self.books.rest(index);
         let ring = match &mut self.aside {
-            Some(aside) if !self.books.commands.may_poll(&rest.request) => {
+            Some(aside) if !self.books.commands.may_poll(&rest) => {
                 // Arenas are registered with the first ring only.
                 if let Memory::One(piece) = &mut rest.memory {
                     piece.fixed = None;
