@@ -142,7 +142,7 @@ impl Device for FileDevice {
         match UringQueue::new(FileCommands { target: self.target.clone() }, self.target.file.as_fd(), &options) {
             Ok(queue) => Ok(Box::new(queue)),
             Err(Refused::Forbidden(why)) if self.engine == Engine::Auto => {
-                self.target.warn(&format!("{} is used without io_uring, at more CPU for each request: {why}", self.target.path.display()));
+                self.target.warn(&format!("{} is used without io_uring, at more CPU: {why}", self.target.path.display()));
                 self.plain(&options)
             }
             Err(refused) => Err(refused.explain(&self.target.path)),
@@ -243,8 +243,8 @@ fn check_kind(path: &Path) -> Result<bool, OpenError> {
 const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: a ring that was closed a moment ago, also by another process, lets go of its
-/// file some milliseconds later, from a thread of the kernel, and there is nothing to wait for.
+/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: a ring that was closed a moment ago, also by
+/// another process, lets go of its file some milliseconds later, from a thread of the kernel, and there is nothing to wait for.
 fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool), OpenError> {
     for _ in 0..BUSY_TRIES {
         match try_open(path, options, block) {

@@ -7,7 +7,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffers::Piece;
-use super::queue::{Commands, Memory, Outcome, Rest};
+use super::commands::{Commands, Memory, Outcome, Rest};
 use crate::driver::file::Target;
 use crate::error::Error;
 use crate::geometry::Geometry;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use io_uring::{cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::queue::{Commands, Memory, Outcome, Rest};
+use super::commands::{Commands, Memory, Outcome, Rest};
 use crate::buffer::Arena;
 use crate::driver::passthrough::status;
 use crate::error::Error;
