@@ -1,0 +1,289 @@
+//! [`Queue`] over a ring, for any kind of command.
+//!
+//! The life of a request: `submit` checks it, takes a slot, turns its spans into addresses and pushes one entry; `poll` sees the
+//! completion, and either reports it or, when less was done than was asked, pushes an entry for the rest. What does not fit the
+//! device never reaches the kernel: it waits in `own` to be reported.
+#![expect(unsafe_code, reason = "hands memory to the kernel")]
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, types};
+use rustix::io::Errno;
+
+use super::books::Books;
+use super::commands::{Commands, Memory};
+use super::ring::{Refused, Ring};
+use super::slots::OWN;
+use crate::buffer::{Arena, Span};
+use crate::device::QueueOptions;
+use crate::driver::CompletionRing;
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::{Armed, Queue, Submit};
+use crate::request::{Completion, Request, Status};
+use crate::units::Tag;
+
+/// How long `reset` and `drop` wait for what the kernel cannot cancel: a drive's answer, or the kernel's own time-out of it
+/// (30 seconds for NVMe and SCSI), is not waited for; the queue is given up before.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub(crate) struct UringQueue<C: Commands> {
+    ring: Ring<C::Entry, C::End>,
+    /// For what a polled ring does not take.
+    aside: Option<Ring<C::Entry, C::End>>,
+    books: Books<C>,
+    /// Ended, or never begun, and not yet reported.
+    own: CompletionRing,
+    depth: u32,
+    /// Taken and not reported.
+    in_flight: u32,
+    broken: bool,
+}
+
+impl<C: Commands> UringQueue<C> {
+    /// A queue of the file or node `fd`, which the kernel keeps open.
+    pub(crate) fn new(commands: C, fd: BorrowedFd<'_>, options: &QueueOptions) -> Result<UringQueue<C>, Refused> {
+        let depth = options.depth;
+        let ring = Ring::new(depth, options, fd)?;
+        let aside = if options.device_polled {
+            Some(Ring::new(depth, &QueueOptions { device_polled: false, kernel_submits: false, ..options.clone() }, fd)?)
+        } else {
+            None
+        };
+        let books = Books::new(commands, depth, &ring)?;
+        Ok(UringQueue { ring, aside, books, own: CompletionRing::new(depth), depth, in_flight: 0, broken: false })
+    }
+
+    #[inline]
+    fn start(&mut self, request: &Request, data: &[Span]) -> Status {
+        self.books.commands.geometry().check(request, data)?;
+        if self.broken {
+            return Err(Error::Gone);
+        }
+        let index = self.books.slots.take(request);
+        match self.books.place(index, data) {
+            Ok(place) => self.books.slots.get(index).place = place,
+            Err(error) => {
+                self.books.slots.give(index);
+                return Err(error);
+            }
+        }
+        self.books.in_kernel += 1;
+        self.push(index);
+        Ok(())
+    }
+
+    /// Pushes an entry for what is left of a slot's request.
+    #[inline]
+    fn push(&mut self, index: u32) {
+        let name = self.books.slots.name(index);
+        let mut rest = self.books.rest(index);
+        let ring = match &mut self.aside {
+            Some(aside) if !self.books.commands.may_poll(&rest) => {
+                // Arenas are registered with the first ring only.
+                if let Memory::One(piece) = &mut rest.memory {
+                    piece.fixed = None;
+                }
+                aside
+            }
+            _ => &mut self.ring,
+        };
+        let entry = self.books.commands.entry(index, name, &rest);
+        // SAFETY: the addresses come from `Buffers::find`, and arenas and vectors are kept until nothing is in the kernel, or
+        // leaked (`drop`).
+        unsafe { ring.push(&entry) };
+    }
+
+    /// Moves what has ended out of the rings.
+    #[inline]
+    fn reap(&mut self, completions: &mut [Completion]) -> usize {
+        let mut count = self.books.reap(&mut self.ring, completions);
+        if let Some(aside) = &mut self.aside {
+            count += self.books.reap(aside, &mut completions[count..]);
+        }
+        if !self.books.again.is_empty() {
+            while let Some(index) = self.books.again.pop() {
+                self.push(index);
+            }
+            self.ring();
+        }
+        count
+    }
+
+    /// Does what the kernel wants to be asked for.
+    fn run_work(&mut self) {
+        for at in 0..2 {
+            let Some(ring) = (if at == 0 { Some(&mut self.ring) } else { self.aside.as_mut() }) else { continue };
+            let entered = if ring.work_waits() { ring.run_work() } else { ring.submit() };
+            self.entered(entered);
+        }
+    }
+
+    /// What an error of entering the ring means: nothing that a request could have.
+    fn entered(&mut self, entered: Result<(), Errno>) {
+        let Err(error) = entered else { return };
+        assert!(error != Errno::EXIST, "a queue that was promised to one thread is used by another");
+        if !self.broken {
+            tracing::error!("io_uring does not take requests any more: {error}");
+            self.broken = true;
+        }
+    }
+
+    fn push_cancel(&mut self, target: types::CancelBuilder) {
+        if self.books.cancels >= self.depth {
+            return; // that many are on their way
+        }
+        let entry = opcode::AsyncCancel2::new(target).build().user_data(OWN);
+        // A polled ring takes no such entry; a request of a second ring is found by that ring only.
+        let ring = self.aside.as_mut().unwrap_or(&mut self.ring);
+        // SAFETY: it names no memory.
+        unsafe { ring.push(&entry.into()) };
+        self.books.cancels += 1;
+    }
+
+    /// Cancels everything and waits, at most so long. What ends is in `own` afterwards.
+    fn give_up(&mut self, at_most: Duration) -> Result<(), Error> {
+        let end = Instant::now() + at_most;
+        let mut ended = [Completion::EMPTY; 32];
+        self.books.giving_up = true;
+        if self.books.in_kernel > 0 {
+            self.push_cancel(types::CancelBuilder::any());
+            if self.aside.is_some() {
+                self.ring.cancel_all_polled();
+            }
+        }
+        let mut entered = self.ring.submit();
+        while self.books.in_kernel > 0 {
+            let count = self.reap(&mut ended);
+            ended[..count].iter().for_each(|completion| self.own.push(*completion));
+            let left = end.saturating_duration_since(Instant::now());
+            if count == 0 && (left.is_zero() || entered.is_err()) {
+                break;
+            }
+            if count == 0 {
+                entered = self.wait_in_kernel(left);
+            }
+        }
+        self.books.giving_up = false;
+        if self.books.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
+    }
+
+    /// A polled ring, and the one beside it, have no common event: they are looked at in turn.
+    fn wait_in_kernel(&mut self, at_most: Duration) -> Result<(), Errno> {
+        let Some(aside) = &mut self.aside else { return self.ring.wait(at_most) };
+        let begin = Instant::now();
+        while !self.ring.has_ended() && !aside.has_ended() {
+            self.ring.run_work()?;
+            // It has interrupts: mostly there is nothing to ask the kernel for.
+            if aside.work_waits() {
+                aside.run_work()?
+            } else {
+                aside.submit()?
+            }
+            if begin.elapsed() >= at_most {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<C: Commands> Queue for UringQueue<C> {
+    fn geometry(&self) -> &Geometry {
+        self.books.commands.geometry()
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.books.buffers.register(arena, &self.ring)
+    }
+
+    #[inline]
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        if self.in_flight >= self.depth {
+            return Submit::Full;
+        }
+        self.in_flight += 1;
+        if let Err(error) = self.start(request, data) {
+            self.own.push(Completion { tag: request.tag, status: Err(error) });
+        }
+        Submit::Queued
+    }
+
+    fn ring(&mut self) {
+        let entered = self.ring.submit();
+        self.entered(entered);
+        if let Some(aside) = &mut self.aside {
+            let entered = aside.submit();
+            self.entered(entered);
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let mut count = self.own.take(completions);
+        count += self.reap(&mut completions[count..]);
+        if count == 0 && self.books.in_kernel > 0 && !completions.is_empty() {
+            self.run_work();
+            count = self.reap(completions);
+        }
+        if count > 0 {
+            self.ring.disarm();
+        }
+        self.in_flight -= u32::try_from(count).expect("no more than the depth");
+        count
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        if self.own.len() > 0 || self.books.in_kernel == 0 || at_most.is_zero() {
+            return self.ring();
+        }
+        let entered = self.wait_in_kernel(at_most);
+        self.entered(entered);
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.aside.is_none().then(|| self.ring.event())
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.ring();
+        let waiting = self.own.len() == 0 && self.aside.is_none() && self.ring.arm();
+        if waiting { Armed::Waiting } else { Armed::Ready }
+    }
+
+    fn cancel(&mut self, tag: Tag) {
+        let Some(index) = self.books.slots.find(tag) else { return };
+        self.push_cancel(types::CancelBuilder::user_data(self.books.slots.name(index)));
+        self.ring();
+    }
+
+    fn reset(&mut self) -> Result<(), Error> {
+        self.give_up(GIVE_UP_AFTER)?;
+        self.own.clear();
+        self.in_flight = 0;
+        self.ring.disarm();
+        Ok(())
+    }
+}
+
+impl<C: Commands> Drop for UringQueue<C> {
+    /// Waits for what is in flight. What the kernel does not give back keeps its memory: arenas and vectors are leaked.
+    fn drop(&mut self) {
+        if self.books.in_kernel > 0 && self.give_up(GIVE_UP_AFTER).is_err() {
+            tracing::error!("a queue is closed with {} requests in the kernel: their memory is kept for ever", self.books.in_kernel);
+            return;
+        }
+        // SAFETY: this is the end of the queue, and of its books.
+        unsafe { self.books.free() };
+    }
+}
