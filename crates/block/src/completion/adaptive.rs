@@ -399,3 +399,243 @@ impl Held {
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::super::simulated::{Device, FLOOR, Machine, Naps};
+    use super::*;
+    use crate::request::Urgency;
+    use crate::units::Lba;
+
+    type Simulated = Adaptive<Device, Machine, Naps>;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    fn queue(mode: Mode, depth: u32, device_us: u64) -> (Simulated, Machine) {
+        let machine = Machine::default();
+        let device = Device::new(&machine, depth, device_us);
+        (Adaptive::with(device, mode, FLOOR, machine.clone(), Naps::new(&machine)), machine)
+    }
+
+    /// One request, to its end; how long it took.
+    fn one(queue: &mut Simulated, machine: &Machine, request: Request) -> Duration {
+        let begin = machine.now();
+        assert_eq!(queue.submit(&request, &[]), Submit::Queued);
+        let mut ended = [Completion::EMPTY; 4];
+        loop {
+            queue.wait(HOUR);
+            match queue.poll(&mut ended) {
+                0 => continue,
+                count => {
+                    assert_eq!(ended[..count], [Completion { tag: request.tag, status: Ok(()) }]);
+                    return machine.now().since(begin);
+                }
+            }
+        }
+    }
+
+    fn small(tag: u64) -> Request {
+        Request::read(Tag(tag), Lba(0), 1)
+    }
+
+    fn many(queue: &mut Simulated, machine: &Machine, requests: u64) {
+        for tag in 0..requests {
+            one(queue, machine, small(tag));
+        }
+    }
+
+    /// What a mode costs on a device: mean latency, and waits that were slept or blocked through, of 100.
+    fn costs(mode: Mode, device_us: u64, jitter: f64) -> (Duration, u64, u64) {
+        let (mut queue, machine) = queue(mode, 1, device_us);
+        queue.below().jitter = jitter;
+        many(&mut queue, &machine, 200);
+        let before = queue.counters();
+        let took: Duration = (0..1_000).map(|tag| one(&mut queue, &machine, small(tag))).sum();
+        let after = queue.counters();
+        let of_100 = |count: u64| (count + 5) / 10;
+        (took / 1_000, of_100(after.sleeps - before.sleeps), of_100(after.interrupt_wakes - before.interrupt_wakes))
+    }
+
+    #[test]
+    fn each_latency_is_waited_for_in_its_way() {
+        for (device_us, slept, blocked) in [(8, 0, 0), (20, 0, 0), (80, 100, 0), (300, 100, 0), (400, 0, 100), (8_000, 0, 100)] {
+            let (mean, sleeps, blocks) = costs(Mode::Adaptive, device_us, 0.0);
+            assert_eq!((sleeps, blocks), (slept, blocked), "at {device_us} us");
+            assert!(mean < us(device_us) * 11 / 10, "{mean:?} at {device_us} us");
+        }
+        assert!(costs(Mode::Adaptive, 80, 0.2).0 < us(88), "with jitter");
+        assert_eq!(costs(Mode::Polling, 400, 0.0).1, 0);
+        assert_eq!(costs(Mode::Interrupt, 8, 0.0).2, 100);
+    }
+
+    #[test]
+    fn a_device_that_changes_is_followed() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 1, 400);
+        for device_us in [400, 20, 200, 20, 400, 8, 20_000, 80] {
+            queue.below().small = us(device_us);
+            many(&mut queue, &machine, 64);
+            let found = queue.predicted(Op::Read, 4096).expect("known");
+            assert!(found.abs_diff(us(device_us)) < us(device_us) / 10 + us(8), "{found:?} for {device_us} us");
+        }
+    }
+
+    #[test]
+    fn sizes_and_operations_have_their_own_predictions() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 2, 80);
+        queue.below().large = us(240);
+        for tag in 0..400 {
+            let (before, blocks) = (queue.counters().sleeps, if tag % 2 == 0 { 1 } else { 8 });
+            one(&mut queue, &machine, Request { blocks, ..small(tag) });
+            assert!(tag < 100 || queue.counters().sleeps == before + 1, "request {tag} was not slept for");
+        }
+        let predicted = [4096, 32_768].map(|bytes| queue.predicted(Op::Read, bytes).expect("known"));
+        assert!(predicted[0].abs_diff(us(80)) < us(4) && predicted[1].abs_diff(us(240)) < us(12), "{predicted:?}");
+        assert_eq!([queue.predicted(Op::Write, 4096), queue.predicted(Op::Read, 64 << 10)], [None, None]);
+    }
+
+    #[test]
+    fn it_does_not_sleep_for_what_is_shorter_than_the_floor() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 1, 400);
+        let slept = Arc::clone(&queue.sleeper.slept);
+        for (device_us, sleeps) in [(25, false), (80, true), (20, false), (5, false)] {
+            queue.below().small = us(device_us);
+            many(&mut queue, &machine, 100);
+            let before = slept.load(std::sync::atomic::Ordering::Relaxed);
+            many(&mut queue, &machine, 100);
+            assert_eq!(slept.load(std::sync::atomic::Ordering::Relaxed) > before, sleeps, "at {device_us} us");
+        }
+    }
+
+    #[test]
+    fn urgent_requests_are_polled_for_and_batches_waited_out() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 32, 100);
+        many(&mut queue, &machine, 100);
+        let before = queue.counters();
+        for tag in 0..100 {
+            one(&mut queue, &machine, Request { urgency: Urgency::Urgent, ..small(tag) });
+        }
+        assert_eq!(queue.counters().sleeps, before.sleeps);
+        for tag in 0..8 {
+            assert_eq!(queue.submit(&Request { urgency: Urgency::Batch, ..small(tag) }, &[]), Submit::Queued);
+            queue.ring();
+            machine.pass(us(5));
+        }
+        queue.wait(HOUR);
+        let mut ended = [Completion::EMPTY; 8];
+        assert!(queue.poll(&mut ended) >= 6, "the sleep went on until the last was due");
+    }
+
+    #[test]
+    fn a_request_that_takes_much_longer_than_others_is_blocked_for() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 1, 20);
+        many(&mut queue, &machine, 100);
+        queue.below().small = us(50_000);
+        let before = queue.counters();
+        one(&mut queue, &machine, small(1));
+        let after = queue.counters();
+        assert_eq!(after.interrupt_wakes, before.interrupt_wakes + 1);
+        assert!(after.polls - before.polls < 2_000, "{} looks", after.polls - before.polls);
+    }
+
+    #[test]
+    fn what_is_cancelled_or_reset_teaches_nothing() {
+        let (mut queue, _) = queue(Mode::Adaptive, 4, 100);
+        for tag in 0..3 {
+            assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued);
+        }
+        queue.ring();
+        queue.cancel(Tag(1));
+        let mut ended = [Completion::EMPTY; 4];
+        assert_eq!((queue.poll(&mut ended), ended[0].tag), (1, Tag(1)));
+        assert_eq!(queue.reset(), Ok(()));
+        assert_eq!((queue.in_flight(), queue.expected(), queue.state()), (0, None, State::Idle));
+        (0..4).for_each(|tag| assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued));
+        assert_eq!(queue.submit(&small(4), &[]), Submit::Full);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Submit { blocks: u32, write: bool, urgency: u8 },
+        Ring,
+        Poll(usize),
+        Wait(u64),
+        Cancel(u8),
+        Latency(u64, u64),
+        Mode(u8),
+        Reset,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (1_u32..64, any::<bool>(), 0_u8..3).prop_map(|(blocks, write, urgency)| Step::Submit { blocks, write, urgency }),
+            2 => Just(Step::Ring),
+            4 => (0_usize..6).prop_map(Step::Poll),
+            4 => (0_u64..2_000).prop_map(Step::Wait),
+            1 => any::<u8>().prop_map(Step::Cancel),
+            1 => (1_u64..1_000, 1_u64..1_000).prop_map(|(small, large)| Step::Latency(small, large)),
+            1 => (0_u8..3).prop_map(Step::Mode),
+            1 => prop_oneof![9 => Just(Step::Ring), 1 => Just(Step::Reset)],
+        ]
+    }
+
+    /// Beside it an oracle: the set of tags in flight.
+    fn run(mode: u8, depth: u32, steps: Vec<Step>) {
+        const MODES: [Mode; 3] = [Mode::Polling, Mode::Interrupt, Mode::Adaptive];
+        let (mut queue, _) = queue(MODES[usize::from(mode)], depth, 80);
+        queue.below().jitter = 0.3;
+        let mut flying = std::collections::BTreeSet::new();
+        let mut next = 0;
+        let mut ended = [Completion::EMPTY; 6];
+        let mut take = |queue: &mut Simulated, flying: &mut std::collections::BTreeSet<u64>, most: usize| {
+            let count = queue.poll(&mut ended[..most]);
+            ended[..count].iter().for_each(|ended| assert!(flying.remove(&ended.tag.0), "{ended:?} was not in flight"));
+            count
+        };
+        for step in steps {
+            match step {
+                Step::Submit { blocks, write, urgency } => {
+                    let urgency = [Urgency::Urgent, Urgency::Normal, Urgency::Batch][usize::from(urgency)];
+                    let op = if write { Op::Write } else { Op::Read };
+                    let queued = queue.submit(&Request { op, blocks, urgency, ..small(next) }, &[]) == Submit::Queued;
+                    assert_eq!(queued, flying.len() < depth as usize);
+                    assert!(!queued || flying.insert(next));
+                    next += 1;
+                }
+                Step::Ring => queue.ring(),
+                Step::Poll(most) => drop(take(&mut queue, &mut flying, most)),
+                Step::Wait(at_most) => queue.wait(us(at_most)),
+                Step::Cancel(which) => queue.cancel(Tag(flying.iter().nth(usize::from(which)).copied().unwrap_or(1_000_000))),
+                Step::Latency(small, large) => (queue.below().small, queue.below().large) = (us(small), us(large)),
+                Step::Mode(mode) => queue.set_mode(MODES[usize::from(mode)]),
+                Step::Reset => {
+                    assert_eq!(queue.reset(), Ok(()));
+                    flying.clear();
+                }
+            }
+            assert_eq!(queue.in_flight() as usize, flying.len());
+            assert_eq!(queue.expected().is_some(), !flying.is_empty());
+        }
+        for _ in 0..10_000 {
+            queue.wait(HOUR);
+            take(&mut queue, &mut flying, 6);
+            if flying.is_empty() {
+                return;
+            }
+        }
+        panic!("{flying:?} never ended");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn every_request_ends_once_in_every_mode(mode in 0_u8..3, depth in 1_u32..9, steps in proptest::collection::vec(step(), 0..200)) {
+            run(mode, depth, steps);
+        }
+    }
+}

@@ -8,18 +8,24 @@
 //! - [`plan`]: from a prediction and the costs of this machine to what to do next. Pure.
 //! - [`calibrate`]: those costs. [`sleeper`]: passing time.
 //! - [`adaptive`], [`flight`]: the queue, and what it knows of requests in flight.
-//! - [`reaper`], [`parking`]: the thread, and how it goes to sleep without missing anything.
+//! - [`reaper`], [`serve`], [`bell`], [`parking`]: the thread, and how it goes to sleep without missing anything.
 //! - [`counters`]: what it cost.
 //!
 //! What is decided here and why: docs/decisions/0008-completion.md.
 
 pub mod adaptive;
+mod bell;
 pub mod calibrate;
 pub mod counters;
 mod flight;
 pub mod mode;
+pub mod parking;
 pub mod plan;
 pub mod predictor;
+pub mod reaper;
+mod serve;
+#[cfg(test)]
+mod simulated;
 pub mod sleeper;
 
 pub use adaptive::Adaptive;
@@ -28,4 +34,5 @@ pub use counters::{Counters, Published};
 pub use mode::{Mode, State};
 pub use plan::{Limits, Outlook, Plan};
 pub use predictor::Predictor;
+pub use reaper::{Leftover, QueueId, Reap, Reaper, ReaperOptions, Waker};
 pub use sleeper::{Sleeper, System};
