@@ -90,39 +90,45 @@ mod exhaustive {
     /// Two submitters, one sleeper that ends when it has seen both requests: a lost wake-up is a deadlock, which loom reports.
     #[test]
     fn no_wake_up_is_lost_in_any_order() {
-        loom::model(|| {
-            let parking = Arc::new(Parking::default());
-            let bell = Arc::new(Bell::default());
-            let requests = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-            let submitters = [0, 1].map(|which| {
-                let (parking, bell, requests) = (parking.clone(), bell.clone(), requests.clone());
-                loom::thread::spawn(move || {
-                    requests[which].store(1, Ordering::Relaxed);
-                    if parking.must_ring(Time(7)) {
-                        *bell.rung.lock().unwrap() = true;
-                        bell.heard.notify_one();
-                    }
-                })
-            });
-            let mut seen = [false; 2];
-            let look = |seen: &mut [bool; 2]| {
-                let new = [0, 1].map(|at| !seen[at] && requests[at].swap(0, Ordering::Relaxed) == 1);
-                new.iter().zip(seen).for_each(|(new, seen)| *seen |= new);
-                new != [false; 2]
-            };
-            while seen != [true; 2] {
-                parking.announce(Time::NEVER);
-                if !look(&mut seen) {
-                    let mut rung = bell.rung.lock().unwrap();
-                    while !*rung {
-                        rung = bell.heard.wait(rung).unwrap();
-                    }
-                    *rung = false;
+        let mut model = loom::model::Builder::new();
+        // Without a bound two submitters take hours; with one submitter there is none.
+        model.preemption_bound = Some(3);
+        model.check(|| explore::<2>());
+        loom::model(|| explore::<1>());
+    }
+
+    fn explore<const SUBMITTERS: usize>() {
+        let parking = Arc::new(Parking::default());
+        let bell = Arc::new(Bell::default());
+        let requests = Arc::new([(); SUBMITTERS].map(|()| AtomicU64::new(0)));
+        let submitters = std::array::from_fn::<_, SUBMITTERS, _>(|which| {
+            let (parking, bell, requests) = (parking.clone(), bell.clone(), requests.clone());
+            loom::thread::spawn(move || {
+                requests[which].store(1, Ordering::Relaxed);
+                if parking.must_ring(Time(7)) {
+                    *bell.rung.lock().unwrap() = true;
+                    bell.heard.notify_one();
                 }
-                parking.awake();
-                look(&mut seen);
-            }
-            submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
+            })
         });
+        let mut seen = [false; SUBMITTERS];
+        let look = |seen: &mut [bool; SUBMITTERS]| {
+            let before = *seen;
+            requests.iter().zip(seen.iter_mut()).for_each(|(request, seen)| *seen |= request.load(Ordering::Relaxed) == 1);
+            *seen != before
+        };
+        while seen != [true; SUBMITTERS] {
+            parking.announce(Time::NEVER);
+            if !look(&mut seen) {
+                let mut rung = bell.rung.lock().unwrap();
+                while !*rung {
+                    rung = bell.heard.wait(rung).unwrap();
+                }
+                *rung = false;
+            }
+            parking.awake();
+            look(&mut seen);
+        }
+        submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
     }
 }
