@@ -92,7 +92,7 @@ mod exhaustive {
     fn no_wake_up_is_lost_in_any_order() {
         let mut model = loom::model::Builder::new();
         // Without a bound two submitters take hours; with one submitter there is none.
-        model.preemption_bound = Some(3);
+        model.preemption_bound = Some(2);
         model.check(|| explore::<2>());
         loom::model(|| explore::<1>());
     }

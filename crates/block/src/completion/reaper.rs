@@ -234,12 +234,13 @@ impl Shared {
                 drop(orders);
                 self.obeyed.notify_all();
             }
-            server.serve(&self.parking, &self.bell, &|| self.ordered.load(Ordering::Relaxed));
-            self.published.publish(&server.counters);
             if server.is_over() {
-                self.orders.lock().leftover = server.in_flight();
+                self.orders.lock().leftover = server.leave();
+                self.published.publish(&server.counters);
                 return;
             }
+            server.serve(&self.parking, &self.bell, &|| self.ordered.load(Ordering::Relaxed));
+            self.published.publish(&server.counters);
         }
     }
 }
@@ -251,5 +252,172 @@ impl Drop for Ended<'_> {
     fn drop(&mut self) {
         self.0.orders.lock().ended = true;
         self.0.obeyed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::clock::Monotonic;
+
+    const FAR: Time = Time::NEVER;
+
+    /// A queue whose requests are ended by whoever submits them, or by nobody.
+    struct Counted {
+        submitted: AtomicU64,
+        ended: AtomicU64,
+        reaped: AtomicU64,
+        looks: AtomicUsize,
+        event: Option<OwnedFd>,
+    }
+
+    impl Counted {
+        fn new(with_event: bool) -> Arc<Counted> {
+            let event = with_event.then(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
+            let [submitted, ended, reaped] = [0; 3].map(AtomicU64::new);
+            Arc::new(Counted { submitted, ended, reaped, looks: AtomicUsize::new(0), event })
+        }
+
+        fn submit(&self, waker: &Waker) {
+            self.submitted.fetch_add(1, Ordering::SeqCst);
+            waker.submitted(Time(1));
+        }
+
+        fn end_one(&self) {
+            self.ended.fetch_add(1, Ordering::SeqCst);
+            if let Some(event) = &self.event {
+                rustix::io::write(event, &1_u64.to_ne_bytes()).expect("signalled");
+            }
+        }
+
+        fn is_all_reaped(&self, count: u64) -> bool {
+            self.reaped.load(Ordering::SeqCst) == count
+        }
+    }
+
+    impl Reap for Counted {
+        fn reap(&self) -> usize {
+            self.looks.fetch_add(1, Ordering::SeqCst);
+            let ended = self.ended.load(Ordering::SeqCst);
+            (ended - self.reaped.swap(ended, Ordering::SeqCst)) as usize
+        }
+
+        fn expected(&self) -> Option<Time> {
+            (self.submitted.load(Ordering::SeqCst) > self.reaped.load(Ordering::SeqCst)).then_some(Time(1))
+        }
+
+        fn event(&self) -> Option<BorrowedFd<'_>> {
+            self.event.as_ref().map(AsFd::as_fd)
+        }
+
+        fn arm(&self) -> Armed {
+            if let Some(event) = &self.event {
+                let _ = rustix::io::read(event, &mut [0_u8; 8]);
+            }
+            let waiting = self.ended.load(Ordering::SeqCst) == self.reaped.load(Ordering::SeqCst);
+            if waiting { Armed::Waiting } else { Armed::Ready }
+        }
+    }
+
+    fn reaper(mode: Mode) -> Reaper {
+        let floor = Floor { timer: us(10), timer_late: us(14), event: us(3) };
+        Reaper::start(ReaperOptions { mode, floor }, Monotonic::default()).expect("a thread")
+    }
+
+    fn us(us: u64) -> std::time::Duration {
+        std::time::Duration::from_micros(us)
+    }
+
+    const MODES: [Mode; 3] = [Mode::Polling, Mode::Interrupt, Mode::Adaptive];
+
+    #[test]
+    fn everything_that_ends_is_reaped_in_every_mode() {
+        for (mode, with_event) in MODES.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
+            let reaper = reaper(mode);
+            let queues = [(); 3].map(|()| Counted::new(with_event));
+            for queue in &queues {
+                reaper.add(Arc::clone(queue) as Arc<dyn Reap>).expect("added");
+            }
+            std::thread::scope(|scope| {
+                for queue in queues.iter().chain(&queues) {
+                    let waker = reaper.waker();
+                    scope.spawn(move || {
+                        for round in 0..500 {
+                            queue.submit(&waker);
+                            queue.end_one();
+                            // Now and then all is quiet, so that the thread parks.
+                            while round % 50 == 0 && queue.expected().is_some() {
+                                std::thread::yield_now();
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!(reaper.stop(FAR), Leftover::Nothing);
+            assert!(queues.iter().all(|queue| queue.is_all_reaped(1_000)), "{mode:?}, events {with_event}");
+        }
+    }
+
+    #[test]
+    fn what_is_removed_is_not_touched_any_more_and_what_had_ended_is_reaped() {
+        for mode in MODES {
+            let reaper = reaper(mode);
+            let (gone, stays) = (Counted::new(true), Counted::new(true));
+            let id = reaper.add(Arc::clone(&gone) as Arc<dyn Reap>).expect("added");
+            reaper.add(Arc::clone(&stays) as Arc<dyn Reap>).expect("added");
+            gone.submit(&reaper.waker());
+            gone.end_one();
+            assert!(reaper.remove(id).is_some());
+            assert!(gone.is_all_reaped(1));
+            let looks = gone.looks.load(Ordering::SeqCst);
+            assert_eq!(Arc::strong_count(&gone), 1);
+            stays.submit(&reaper.waker());
+            stays.end_one();
+            assert!(reaper.remove(id).is_none());
+            assert_eq!(reaper.stop(FAR), Leftover::Nothing);
+            assert!(stays.is_all_reaped(1));
+            assert_eq!(gone.looks.load(Ordering::SeqCst), looks);
+        }
+    }
+
+    #[test]
+    fn a_request_that_never_ends_does_not_keep_it_from_stopping() {
+        for (mode, with_event) in MODES.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
+            let reaper = reaper(mode);
+            let queue = Counted::new(with_event);
+            reaper.add(Arc::clone(&queue) as Arc<dyn Reap>).expect("added");
+            queue.submit(&reaper.waker());
+            assert_eq!(reaper.stop(Time(20_000_000)), Leftover::Queues(1));
+        }
+    }
+
+    struct Panics;
+
+    impl Reap for Panics {
+        fn reap(&self) -> usize {
+            panic!("as the test wants it")
+        }
+        fn expected(&self) -> Option<Time> {
+            Some(Time(0))
+        }
+        fn event(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+        fn arm(&self) -> Armed {
+            Armed::Ready
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panicked_lets_nobody_wait() {
+        let reaper = reaper(Mode::Adaptive);
+        reaper.add(Arc::new(Panics)).expect("added");
+        reaper.add(Counted::new(true)).expect("added");
+        drop(reaper);
     }
 }

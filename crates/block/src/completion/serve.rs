@@ -75,8 +75,14 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         self.stop_by.is_some_and(|by| self.in_flight() == 0 || self.clock.now() >= by)
     }
 
+    /// A last look; how many queues have requests in flight all the same.
+    pub(super) fn leave(&mut self) -> usize {
+        self.reap(Time::NEVER);
+        self.in_flight()
+    }
+
     /// Queues with requests in flight.
-    pub(super) fn in_flight(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.queues.iter().filter(|(_, queue)| queue.expected().is_some()).count()
     }
 
