@@ -1,22 +1,25 @@
 //! Completion modes side by side on a device that takes a fixed time: latency, processor time, and the state that was chosen.
 //!
 //! ```text
-//! completion [--rounds N] [--ms N] [--jitter PERCENT] [--hogs N] [--latencies US,US] [--depths N,N] [--csv]
+//! completion [--rounds N] [--ms N] [--jitter PERCENT] [--hogs N] [--threads N] [--latencies US,US] [--depths N,N] [--csv]
 //! ```
 //! Each round runs every mode on every latency and depth, one after the other; of each figure the median of the rounds is shown.
 //! The device's interrupt is a timer of the kernel; polled, it only reads the clock. `--hogs` keeps so many processors busy
-//! meanwhile.
+//! meanwhile, `--threads` has so many submitters, with a queue each. At the end: what a completion thread costs whose queues are idle.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use block::clock::{Clock, Monotonic, Time};
-use block::completion::{Adaptive, Counters, Floor, Mode, Sleeper, System};
-use block::{Arena, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag};
+use block::completion::{Adaptive, Counters, Floor, Leftover, Mode, Reap, Reaper, ReaperOptions, Sleeper, System};
+use block::{Arena, Armed, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create, timerfd_settime,
+};
 
 const MODES: [Mode; 3] = [Mode::Polling, Mode::Interrupt, Mode::Adaptive];
 
@@ -35,6 +38,7 @@ fn main() {
         compare(&options);
         stop.store(true, Ordering::Relaxed);
     });
+    MODES.into_iter().for_each(idle);
     println!("load {}", load());
 }
 
@@ -47,6 +51,7 @@ struct Options {
     run: Duration,
     jitter: f64,
     hogs: usize,
+    threads: usize,
     latencies_us: Vec<u64>,
     depths: Vec<u32>,
     csv: bool,
@@ -59,6 +64,7 @@ impl Options {
             run: Duration::from_millis(200),
             jitter: 0.0,
             hogs: 0,
+            threads: 1,
             latencies_us: vec![8, 20, 80, 400],
             depths: vec![1, 4, 32],
             csv: false,
@@ -71,6 +77,7 @@ impl Options {
                 "--ms" => options.run = Duration::from_millis(number(&value())),
                 "--jitter" => options.jitter = number::<f64>(&value()) / 100.0,
                 "--hogs" => options.hogs = number(&value()),
+                "--threads" => options.threads = number(&value()),
                 "--latencies" => options.latencies_us = value().split(',').map(number).collect(),
                 "--depths" => options.depths = value().split(',').map(number).collect(),
                 "--csv" => options.csv = true,
@@ -134,32 +141,24 @@ struct Figures {
     counters: Counters,
 }
 
-/// As many in flight as the depth, for a while.
-fn run(&(us, depth, mode): &(u64, u32, Mode), options: &Options, seed: u64) -> Figures {
-    let clock = Monotonic::default();
-    let device = Timed::new(depth, Duration::from_micros(us), options.jitter, clock, seed);
-    let mut queue = Adaptive::with(device, mode, Floor::of_machine(), clock, System::default());
-    let mut since = vec![Time(0); depth as usize];
-    let mut latencies: Vec<u64> = Vec::with_capacity(4 << 20);
-    let mut ended = [Completion::EMPTY; 32];
-    let system = System::default();
-    let submit = |queue: &mut Adaptive<Timed>, tag: u64, since: &mut [Time]| {
-        since[tag as usize] = clock.now();
-        assert_eq!(queue.submit(&Request::flush(Tag(tag)), &[]), Submit::Queued);
-    };
-    (0..u64::from(depth)).for_each(|tag| submit(&mut queue, tag, &mut since));
-    let (begin, cpu) = (clock.now(), system.cpu());
-    let until = begin.after(options.run);
-    while clock.now() < until {
-        queue.wait(Duration::from_secs(1));
-        let found = queue.poll(&mut ended);
-        let now = clock.now();
-        for completion in &ended[..found] {
-            latencies.push(now.since(since[completion.tag.0 as usize]).as_nanos() as u64);
-            submit(&mut queue, completion.tag.0, &mut since);
-        }
-    }
-    let (took, cpu) = (clock.now().since(begin).as_secs_f64(), (system.cpu() - cpu).as_secs_f64());
+/// What one submitter saw.
+struct Seen {
+    latencies_ns: Vec<u64>,
+    cpu: Duration,
+    counters: Counters,
+}
+
+/// So many submitters at the same time.
+fn run(case: &(u64, u32, Mode), options: &Options, seed: u64) -> Figures {
+    let begin = Monotonic::default();
+    let seen: Vec<Seen> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.threads).map(|_| scope.spawn(|| submit_for_a_while(case, options, seed))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let took = begin.now().since(Time(0)).as_secs_f64();
+    let cpu: f64 = seen.iter().map(|seen| seen.cpu.as_secs_f64()).sum();
+    let counters = seen[0].counters;
+    let mut latencies: Vec<u64> = seen.into_iter().flat_map(|seen| seen.latencies_ns).collect();
     latencies.sort_unstable();
     let count = latencies.len() as f64;
     Figures {
@@ -167,8 +166,65 @@ fn run(&(us, depth, mode): &(u64, u32, Mode), options: &Options, seed: u64) -> F
         p99_us: latencies[latencies.len() * 99 / 100] as f64 / 1e3,
         cpu_us: cpu * 1e6 / count,
         iops: count / took,
-        counters: queue.counters(),
+        counters,
     }
+}
+
+/// As many in flight as the depth.
+fn submit_for_a_while(&(us, depth, mode): &(u64, u32, Mode), options: &Options, seed: u64) -> Seen {
+    let clock = Monotonic::default();
+    let device = Timed::new(depth, Duration::from_micros(us), options.jitter, clock, seed);
+    let mut queue = Adaptive::with(device, mode, Floor::of_machine(), clock, System::default());
+    let mut since = vec![Time(0); depth as usize];
+    let mut latencies_ns: Vec<u64> = Vec::with_capacity(1 << 20);
+    let mut ended = [Completion::EMPTY; 32];
+    let system = System::default();
+    let submit = |queue: &mut Adaptive<Timed>, tag: u64, since: &mut [Time]| {
+        since[tag as usize] = clock.now();
+        assert_eq!(queue.submit(&Request::flush(Tag(tag)), &[]), Submit::Queued);
+    };
+    (0..u64::from(depth)).for_each(|tag| submit(&mut queue, tag, &mut since));
+    let (cpu, until) = (system.cpu(), clock.now().after(options.run));
+    while clock.now() < until {
+        queue.wait(Duration::from_secs(1));
+        let found = queue.poll(&mut ended);
+        let now = clock.now();
+        for completion in &ended[..found] {
+            latencies_ns.push(now.since(since[completion.tag.0 as usize]).as_nanos() as u64);
+            submit(&mut queue, completion.tag.0, &mut since);
+        }
+    }
+    Seen { latencies_ns, cpu: system.cpu() - cpu, counters: queue.counters() }
+}
+
+/// The part of a processor that the whole process takes while a completion thread serves queues in which nothing is in flight.
+fn idle(mode: Mode) {
+    struct Quiet;
+    impl Reap for Quiet {
+        fn reap(&self) -> usize {
+            0
+        }
+        fn expected(&self) -> Option<Time> {
+            None
+        }
+        fn event(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+        fn arm(&self) -> Armed {
+            Armed::Waiting
+        }
+    }
+    let clock = Monotonic::default();
+    let reaper = Reaper::start(ReaperOptions { mode, floor: Floor::of_machine() }, clock).expect("a thread");
+    for _ in 0..8 {
+        reaper.add(Arc::new(Quiet)).expect("added");
+    }
+    let cpu = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).expect("a time");
+    let (begin, before) = (clock.now(), cpu());
+    std::thread::sleep(Duration::from_secs(1));
+    let part = (cpu() - before).as_secs_f64() / clock.now().since(begin).as_secs_f64();
+    println!("idle, {}, 8 queues: {:.4} % of a processor", mode.name(), part * 100.0);
+    assert_eq!(reaper.stop(Time::NEVER), Leftover::Nothing);
 }
 
 /// A device that answers each request after the same time, give or take the jitter.

@@ -112,9 +112,10 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Begins with what was measured.
+    /// Begins with what was measured, as far as that is the timers' doing and not that of a machine busy at the moment.
     pub fn of(floor: Floor) -> Lead {
-        Lead { lead: floor.timer_late, least: floor.timer / 2, latest: floor.timer_late * 2 }
+        let late = floor.timer_late.min(floor.timer * 2);
+        Lead { lead: late, least: floor.timer / 2, latest: late * 2 }
     }
 
     /// To be awake so long before.

@@ -48,7 +48,7 @@ pub trait Reap: Send + Sync {
 }
 
 /// A queue of the thread, by number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct QueueId(u64);
 
 /// How the thread shall be.

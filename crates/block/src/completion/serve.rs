@@ -175,3 +175,136 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod test {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::sync::Mutex;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::super::simulated::{FLOOR, Machine, Naps};
+    use super::*;
+
+    /// Requests that end at their moment, and are expected then.
+    struct Scripted {
+        machine: Machine,
+        due: Mutex<Vec<Time>>,
+        reaped: Mutex<Vec<Time>>,
+        /// Never asked: it is the simulated bell that hears.
+        event: OwnedFd,
+        /// Submitted when the last look is over and the wait has not begun.
+        at_arming: Mutex<Vec<Time>>,
+    }
+
+    impl Scripted {
+        fn new(machine: &Machine, due_us: &[u64]) -> Arc<Scripted> {
+            let event = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+            let due = due_us.iter().map(|us| Time(us * 1_000)).collect();
+            let [reaped, at_arming] = [(); 2].map(|()| Mutex::default());
+            Arc::new(Scripted { machine: machine.clone(), due: Mutex::new(due), reaped, event, at_arming })
+        }
+
+        fn next(&self) -> Option<Time> {
+            self.due.lock().expect("whole").iter().min().copied()
+        }
+    }
+
+    impl Reap for Scripted {
+        fn reap(&self) -> usize {
+            let now = self.machine.now();
+            let ended: Vec<Time> = self.due.lock().expect("whole").extract_if(.., |due| *due <= now).collect();
+            self.reaped.lock().expect("whole").extend(ended.iter().map(|_| now));
+            ended.len()
+        }
+
+        fn expected(&self) -> Option<Time> {
+            self.next()
+        }
+
+        fn event(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.event.as_fd())
+        }
+
+        fn arm(&self) -> Armed {
+            self.due.lock().expect("whole").append(&mut self.at_arming.lock().expect("whole"));
+            let now = self.machine.now();
+            if self.next().is_some_and(|due| due <= now) { Armed::Ready } else { Armed::Waiting }
+        }
+    }
+
+    /// Waits until the next completion of the queue when events count, 10 microseconds late; notes each wait.
+    struct Simulated<'a> {
+        queues: &'a [Arc<Scripted>],
+        waits: Mutex<Vec<Wait>>,
+    }
+
+    impl Bell for Simulated<'_> {
+        fn ring(&self) {}
+
+        fn wait(&self, at_most: Option<Duration>, events: bool) {
+            self.waits.lock().expect("whole").push((at_most, events));
+            let machine = &self.queues[0].machine;
+            let next = self.queues.iter().filter_map(|queue| queue.next()).min().filter(|_| events);
+            let event = next.map(|due| due.since(machine.now()));
+            let waited = at_most.into_iter().chain(event).min().expect("something ends the wait");
+            machine.pass(waited + Duration::from_micros(10));
+        }
+    }
+
+    /// How long at most, and whether events counted.
+    type Wait = (Option<Duration>, bool);
+
+    fn serve(mode: Mode, queues: &[Arc<Scripted>], turns: usize) -> (Server<Machine, Naps>, Vec<Wait>) {
+        let machine = &queues[0].machine;
+        let mut server = Server::new(ReaperOptions { mode, floor: FLOOR }, machine.clone(), Naps::new(machine));
+        server.queues = queues.iter().map(|queue| (QueueId::default(), Arc::clone(queue) as Arc<dyn Reap>)).collect();
+        let bell = Simulated { queues, waits: Mutex::default() };
+        let parking = Parking::default();
+        for _ in 0..turns {
+            if server.in_flight() == 0 {
+                break;
+            }
+            server.serve(&parking, &bell, &|| false);
+        }
+        assert_eq!(server.in_flight(), 0, "something was never reaped");
+        (server, bell.waits.into_inner().expect("whole"))
+    }
+
+    #[test]
+    fn the_one_due_next_is_served_first_and_in_time() {
+        let machine = Machine::default();
+        let queues = [&[250_u64, 1_000][..], &[100, 108, 1_900], &[104]].map(|due| Scripted::new(&machine, due));
+        let (server, waits) = serve(Mode::Adaptive, &queues, 100_000);
+        assert_eq!(server.counters.completions, 6);
+        assert!(waits.iter().any(|(at_most, events)| at_most.is_some() && !events), "it slept: {waits:?}");
+        assert!(waits.iter().any(|(_, events)| *events), "it blocked for what is far: {waits:?}");
+        let late = |queue: usize, at: usize, us: u64| queues[queue].reaped.lock().expect("whole")[at].since(Time(us * 1_000));
+        for (queue, at, us) in [(1, 0, 100), (2, 0, 104), (1, 1, 108), (0, 0, 250), (0, 1, 1_000), (1, 2, 1_900)] {
+            assert!(late(queue, at, us) < Duration::from_micros(15), "{:?} after {us} us", late(queue, at, us));
+        }
+    }
+
+    #[test]
+    fn what_ends_between_the_look_and_the_wait_is_seen() {
+        for mode in [Mode::Adaptive, Mode::Interrupt] {
+            let machine = Machine::default();
+            let queues = [Scripted::new(&machine, &[5_000])];
+            queues[0].at_arming.lock().expect("whole").push(Time(1));
+            let (server, _) = serve(mode, &queues, 1_000);
+            let first = queues[0].reaped.lock().expect("whole")[0];
+            assert!(first < Time(10_000), "{mode:?}: seen at {first:?}");
+            assert_eq!(server.counters.completions, 2);
+        }
+    }
+
+    #[test]
+    fn polling_never_waits_and_interrupts_never_poll() {
+        for (mode, waits_at_least, polls_at_most) in [(Mode::Polling, 0, u64::MAX), (Mode::Interrupt, 3, 8)] {
+            let machine = Machine::default();
+            let (server, waits) = serve(mode, &[Scripted::new(&machine, &[50, 200, 400])], 100_000);
+            assert!(waits.len() >= waits_at_least && (waits.is_empty() || mode == Mode::Interrupt), "{mode:?}: {waits:?}");
+            assert!(server.counters.polls <= polls_at_most, "{mode:?}: {:?}", server.counters);
+        }
+    }
+}
