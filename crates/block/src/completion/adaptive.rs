@@ -128,7 +128,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         let mut now = self.clock.now();
         while !self.look(now) && now < until {
             let due = self.flight.due().expect("something is in flight");
-            let plan = self.plan(now, due);
+            let plan = self.plan(now, due, slept);
             self.enter(plan, slept);
             match plan {
                 Plan::Poll(most) => {
@@ -149,7 +149,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         self.counters.sleeps += u64::from(slept);
     }
 
-    fn plan(&self, now: Time, due: Due) -> Plan {
+    fn plan(&mut self, now: Time, due: Due, slept: bool) -> Plan {
         let outlook = Outlook {
             remaining: due.at.since(now),
             overdue: now.since(due.at),
@@ -157,7 +157,12 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
             urgent: self.flight.has_urgent(),
             slack: due.slack,
         };
-        self.limits.plan(outlook, self.leads[usize::from(due.kind.0)].get())
+        let lead = &mut self.leads[usize::from(due.kind.0)];
+        let plan = self.limits.plan(outlook, lead.get());
+        if !slept && outlook.is_led_to_poll(plan, &self.limits) {
+            lead.shrink();
+        }
+        plan
     }
 
     fn enter(&mut self, plan: Plan, slept: bool) {
@@ -309,7 +314,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
         self.batch_since = None;
         let held = self.held.take(completions);
         let found = if held < completions.len() { self.take_below(&mut completions[held..], None) } else { 0 };
-        if self.counters.polls.is_multiple_of(SELDOM) {
+        if self.counters.polls.is_multiple_of(SELDOM) || (found > 0 && self.flight.len() == 0) {
             self.published.publish(&self.counters);
         }
         held + found
@@ -557,6 +562,28 @@ mod test {
         assert_eq!((queue.in_flight(), queue.expected(), queue.state()), (0, None, State::Idle));
         (0..4).for_each(|tag| assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued));
         assert_eq!(queue.submit(&small(4), &[]), Submit::Full);
+    }
+
+    #[test]
+    fn after_many_jittery_requests_in_flight_one_alone_is_slept_for_again() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 16, 80);
+        queue.below().jitter = 0.3;
+        let mut ended = [Completion::EMPTY; 16];
+        (0..16).for_each(|tag| assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued));
+        for _ in 0..2_000 {
+            queue.wait(HOUR);
+            let count = queue.poll(&mut ended);
+            ended[..count].iter().for_each(|ended| assert_eq!(queue.submit(&small(ended.tag.0), &[]), Submit::Queued));
+        }
+        while queue.in_flight() > 0 {
+            queue.wait(HOUR);
+            queue.poll(&mut ended);
+        }
+        many(&mut queue, &machine, 200);
+        let before = queue.counters();
+        many(&mut queue, &machine, 100);
+        assert!(queue.counters().sleeps - before.sleeps > 70, "{} of 100", queue.counters().sleeps - before.sleeps);
+        assert_eq!(queue.published().read().completions, queue.counters().completions, "published when nothing is in flight");
     }
 
     #[derive(Clone, Debug)]

@@ -54,8 +54,10 @@ pub enum Plan {
 /// Where the ways part. From the floor of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// A sleep must be longer than this.
+    /// What is slept for must be farther than this.
     pub sleep_min: Duration,
+    /// And itself not be shorter than this.
+    pub sleep_least: Duration,
     /// A request that takes longer may as well be blocked for.
     pub block_from: Duration,
     /// Something urgent is polled for so long.
@@ -70,6 +72,7 @@ impl Limits {
         let waking = floor.timer.max(floor.event);
         Limits {
             sleep_min: waking * WAKINGS_TO_SLEEP,
+            sleep_least: waking,
             block_from: waking * SMALL_PART,
             urgent_spin: Duration::from_millis(1),
             patience: waking * 2,
@@ -95,9 +98,16 @@ impl Limits {
             return Plan::Block;
         }
         match remaining.checked_sub(lead) {
-            Some(sleep) if !sleep.is_zero() => Plan::Sleep(sleep),
+            Some(sleep) if sleep >= self.sleep_least => Plan::Sleep(sleep),
             _ => Plan::Poll(in_time),
         }
+    }
+}
+
+impl Outlook {
+    /// Whether it was polled for only because the lead is long: the lead may be too long.
+    pub fn is_led_to_poll(&self, plan: Plan, limits: &Limits) -> bool {
+        matches!(plan, Plan::Poll(_)) && !self.urgent && self.remaining + self.slack > limits.sleep_min
     }
 }
 
@@ -121,6 +131,11 @@ impl Lead {
     /// To be awake so long before.
     pub fn get(&self) -> Duration {
         self.lead
+    }
+
+    /// There was no sleep because of it: a little less next time, or it would stay long for ever.
+    pub fn shrink(&mut self) {
+        self.lead = (self.lead - self.lead / 64).max(self.least);
     }
 
     /// A sleep for a request of this latency has ended, so much later than asked; whether something was there already. If it was
@@ -174,7 +189,7 @@ mod test {
                                         slack in 0_u64..100, urgent: bool, lead in 0_u64..200) {
             let outlook = Outlook { remaining: us(remaining), overdue: us(overdue), latency: Some(us(latency)), urgent, slack: us(slack) };
             if let Plan::Sleep(sleep) = Limits::of(FLOOR).plan(outlook, us(lead)) {
-                prop_assert!(us(remaining + slack) > FLOOR.timer * 3);
+                prop_assert!(us(remaining + slack) > FLOOR.timer * 3 && sleep >= FLOOR.timer);
                 prop_assert!(sleep + us(lead) <= us(remaining + slack));
             }
         }

@@ -100,7 +100,7 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         found
     }
 
-    fn plan(&self, due: Option<Time>, now: Time) -> Plan {
+    fn plan(&mut self, due: Option<Time>, now: Time) -> Plan {
         let Some(due) = due else { return Plan::Block };
         let remaining = due.since(now);
         match self.mode {
@@ -109,7 +109,11 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
             Mode::Adaptive => {
                 let (overdue, slack) = (now.since(due), Duration::ZERO);
                 let outlook = Outlook { remaining, overdue, latency: Some(remaining), urgent: false, slack };
-                self.limits.plan(outlook, self.lead.get())
+                let plan = self.limits.plan(outlook, self.lead.get());
+                if self.state != State::Sleep && outlook.is_led_to_poll(plan, &self.limits) {
+                    self.lead.shrink();
+                }
+                plan
             }
         }
     }
