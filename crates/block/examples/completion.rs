@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use block::clock::{Clock, Monotonic, Time};
 use block::completion::{Adaptive, Counters, Floor, Leftover, Mode, Reap, Reaper, ReaperOptions, Sleeper, System};
+use block::driver::NullDevice;
 use block::{Arena, Armed, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{
@@ -35,10 +36,13 @@ fn main() {
                 }
             });
         }
-        compare(&options);
+        if options.rounds > 0 {
+            compare(&options);
+        }
         stop.store(true, Ordering::Relaxed);
     });
     MODES.into_iter().for_each(idle);
+    cost(options.cost_requests);
     println!("load {}", load());
 }
 
@@ -52,6 +56,7 @@ struct Options {
     jitter: f64,
     hogs: usize,
     threads: usize,
+    cost_requests: u64,
     latencies_us: Vec<u64>,
     depths: Vec<u32>,
     csv: bool,
@@ -65,6 +70,7 @@ impl Options {
             jitter: 0.0,
             hogs: 0,
             threads: 1,
+            cost_requests: 1_000_000,
             latencies_us: vec![8, 20, 80, 400],
             depths: vec![1, 4, 32],
             csv: false,
@@ -195,6 +201,30 @@ fn submit_for_a_while(&(us, depth, mode): &(u64, u32, Mode), options: &Options, 
         }
     }
     Seen { latencies_ns, cpu: system.cpu() - cpu, counters: queue.counters() }
+}
+
+/// What the wrapper itself costs: requests to a device that does nothing, submitted and polled in batches.
+fn cost(requests: u64) {
+    let clock = Monotonic::default();
+    let per_request = |queue: &mut dyn Queue, batch: u64| {
+        let mut ended = [Completion::EMPTY; 32];
+        let begin = clock.now();
+        for _ in 0..requests / batch {
+            (0..batch).for_each(|tag| assert_eq!(queue.submit(&Request::flush(Tag(tag)), &[]), Submit::Queued));
+            queue.ring();
+            assert_eq!(queue.poll(&mut ended) as u64, batch);
+        }
+        clock.now().since(begin).as_nanos() as f64 / requests as f64
+    };
+    for batch in [1, 32] {
+        let device = NullDevice::new(Geometry::plain(4096, 1 << 20));
+        print!("cost, batch {batch}: bare {:.1} ns", per_request(&mut device.open_queue(32), batch));
+        for mode in MODES {
+            let mut queue = Adaptive::with(device.open_queue(32), mode, Floor::of_machine(), clock, System::default());
+            print!(", {} {:.1} ns", mode.name(), per_request(&mut queue, batch));
+        }
+        println!(" per request");
+    }
 }
 
 /// The part of a processor that the whole process takes while a completion thread serves queues in which nothing is in flight.

@@ -2,7 +2,7 @@
 //!
 //! Stands between a driver and [`crate::Tracked`]: it gives the device tags of its own, so whoever wants to know which request
 //! of long ago has let go of its memory has to ask above it. In the modes `Polling` and `Interrupt` it reads no clock on the
-//! path of a request; in `Adaptive` once for each batch submitted and once for each poll that found something.
+//! path of a request; in `Adaptive` once for each batch submitted. Only waiting learns: who never waits needs no prediction.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -218,24 +218,25 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         !self.held.is_empty()
     }
 
-    /// Polls the queue below. `now` is asked for when it is needed and not known.
+    /// Polls the queue below. Learns if it is told the time.
     #[inline]
     fn take_below(&mut self, to: &mut [Completion], now: Option<Time>) -> usize {
         let found = self.queue.poll(to);
         self.counters.polls += 1;
         self.counters.empty_polls += u64::from(found == 0);
         self.counters.completions += found as u64;
-        let learns = self.mode == Mode::Adaptive;
-        let now = if learns && found > 0 { now.unwrap_or_else(|| self.clock.now()) } else { now.unwrap_or(self.last_look) };
         let mut kinds = Kinds::default();
         for completion in &mut to[..found] {
             let flown = self.flight.end(completion.tag).expect("the queue below reports what it was given, once");
-            if learns && completion.status.is_ok() && flown.since != Time::NEVER {
+            if let Some(now) = now
+                && completion.status.is_ok()
+                && flown.since != Time::NEVER
+            {
                 self.learn(flown, now, &mut kinds);
             }
             completion.tag = flown.tag;
         }
-        if found < to.len() {
+        if let Some(now) = now.filter(|_| found < to.len()) {
             self.last_look = now;
         }
         if kinds.blind & !kinds.learned != 0 {
