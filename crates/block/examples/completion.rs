@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! completion [--rounds N] [--ms N] [--jitter PERCENT] [--hogs N] [--threads N] [--latencies US,US] [--depths N,N] [--csv]
+//! completion --cost-of bare|polling|interrupt|adaptive:1|32 --requests N
 //! ```
 //! Each round runs every mode on every latency and depth, one after the other; of each figure the median of the rounds is shown.
 //! The device's interrupt is a timer of the kernel; polled, it only reads the clock. `--hogs` keeps so many processors busy
-//! meanwhile, `--threads` has so many submitters, with a queue each. At the end: what a completion thread costs whose queues are idle.
+//! meanwhile, `--threads` has so many submitters, with a queue each. At the end: what a completion thread costs whose queues are idle,
+//! and what the wrapper adds to a request; the second form is that alone, to count instructions with callgrind.
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,8 +26,13 @@ use rustix::time::{
 
 const MODES: [Mode; 3] = [Mode::Polling, Mode::Interrupt, Mode::Adaptive];
 
+const FLOOR: Floor = Floor { timer: Duration::from_micros(15), timer_late: Duration::from_micros(17), event: Duration::from_micros(3) };
+
 fn main() {
     let options = Options::from_args();
+    if options.cost_of.is_some() {
+        return cost(&options);
+    }
     let stop = AtomicBool::new(false);
     println!("floor {:?}, load {}", Floor::of_machine(), load());
     std::thread::scope(|scope| {
@@ -36,13 +43,11 @@ fn main() {
                 }
             });
         }
-        if options.rounds > 0 {
-            compare(&options);
-        }
+        compare(&options);
         stop.store(true, Ordering::Relaxed);
     });
     MODES.into_iter().for_each(idle);
-    cost(options.cost_requests);
+    cost(&options);
     println!("load {}", load());
 }
 
@@ -56,7 +61,8 @@ struct Options {
     jitter: f64,
     hogs: usize,
     threads: usize,
-    cost_requests: u64,
+    cost_of: Option<String>,
+    requests: u64,
     latencies_us: Vec<u64>,
     depths: Vec<u32>,
     csv: bool,
@@ -70,7 +76,8 @@ impl Options {
             jitter: 0.0,
             hogs: 0,
             threads: 1,
-            cost_requests: 1_000_000,
+            cost_of: None,
+            requests: 1_000_000,
             latencies_us: vec![8, 20, 80, 400],
             depths: vec![1, 4, 32],
             csv: false,
@@ -84,6 +91,8 @@ impl Options {
                 "--jitter" => options.jitter = number::<f64>(&value()) / 100.0,
                 "--hogs" => options.hogs = number(&value()),
                 "--threads" => options.threads = number(&value()),
+                "--requests" => options.requests = number(&value()),
+                "--cost-of" => options.cost_of = Some(value()),
                 "--latencies" => options.latencies_us = value().split(',').map(number).collect(),
                 "--depths" => options.depths = value().split(',').map(number).collect(),
                 "--csv" => options.csv = true,
@@ -204,27 +213,37 @@ fn submit_for_a_while(&(us, depth, mode): &(u64, u32, Mode), options: &Options, 
 }
 
 /// What the wrapper itself costs: requests to a device that does nothing, submitted and polled in batches.
-fn cost(requests: u64) {
-    let clock = Monotonic::default();
-    let per_request = |queue: &mut dyn Queue, batch: u64| {
-        let mut ended = [Completion::EMPTY; 32];
-        let begin = clock.now();
-        for _ in 0..requests / batch {
-            (0..batch).for_each(|tag| assert_eq!(queue.submit(&Request::flush(Tag(tag)), &[]), Submit::Queued));
-            queue.ring();
-            assert_eq!(queue.poll(&mut ended) as u64, batch);
-        }
-        clock.now().since(begin).as_nanos() as f64 / requests as f64
-    };
+fn cost(options: &Options) {
     for batch in [1, 32] {
-        let device = NullDevice::new(Geometry::plain(4096, 1 << 20));
-        print!("cost, batch {batch}: bare {:.1} ns", per_request(&mut device.open_queue(32), batch));
-        for mode in MODES {
-            let mut queue = Adaptive::with(device.open_queue(32), mode, Floor::of_machine(), clock, System::default());
-            print!(", {} {:.1} ns", mode.name(), per_request(&mut queue, batch));
+        let mut line = format!("cost, batch {batch}:");
+        for of in ["bare", "polling", "interrupt", "adaptive"] {
+            if options.cost_of.as_ref().is_none_or(|only| *only == format!("{of}:{batch}")) {
+                line += &format!(" {of} {:.1} ns", cost_of(of, batch, options.requests));
+            }
         }
-        println!(" per request");
+        println!("{line} per request");
     }
+}
+
+fn cost_of(of: &str, batch: u64, requests: u64) -> f64 {
+    let clock = Monotonic::default();
+    let device = NullDevice::new(Geometry::plain(4096, 1 << 20)).open_queue(32);
+    match MODES.into_iter().find(|mode| mode.name() == of) {
+        // Not measured, so that a count of instructions holds nothing else.
+        Some(mode) => submit_and_poll(&mut Adaptive::with(device, mode, FLOOR, clock, System::default()), batch, requests),
+        None => submit_and_poll(&mut { device }, batch, requests),
+    }
+}
+
+fn submit_and_poll(queue: &mut impl Queue, batch: u64, requests: u64) -> f64 {
+    let clock = Monotonic::default();
+    let mut ended = [Completion::EMPTY; 32];
+    for _ in 0..requests / batch {
+        (0..batch).for_each(|tag| assert_eq!(queue.submit(&Request::flush(Tag(tag)), &[]), Submit::Queued));
+        queue.ring();
+        assert_eq!(queue.poll(&mut ended) as u64, batch);
+    }
+    clock.now().since(Time(0)).as_nanos() as f64 / requests as f64
 }
 
 /// The part of a processor that the whole process takes while a completion thread serves queues in which nothing is in flight.
