@@ -114,7 +114,10 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     /// When the next completion is worth a look: a moment in the past if it is there, or nothing is known; none when nothing is
     /// in flight.
     pub fn expected(&self) -> Option<Time> {
-        if !self.held.is_empty() { Some(Time(0)) } else { self.flight.due().map(|due| due.at) }
+        if !self.held.is_empty() {
+            return Some(Time(0));
+        }
+        (self.flight.len() > 0).then(|| self.flight.due().map_or(Time(0), |due| due.at))
     }
 
     /// The queue below.
@@ -127,7 +130,11 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         let mut slept = false;
         let mut now = self.clock.now();
         while !self.look(now) && now < until {
-            let due = self.flight.due().expect("something is in flight");
+            let Some(due) = self.flight.due() else {
+                // All of it was submitted in another mode.
+                self.block(until.since(now));
+                break;
+            };
             let plan = self.plan(now, due, slept);
             self.enter(plan, slept);
             match plan {
@@ -294,13 +301,13 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
         if self.in_flight() >= self.queue.depth() || self.queue.submit(&Request { tag, ..*request }, data) == Submit::Full {
             return Submit::Full;
         }
-        let since = match (self.mode, self.batch_since) {
-            (Mode::Adaptive, Some(since)) => since,
-            (Mode::Adaptive, None) => *self.batch_since.insert(self.clock.now()),
-            _ => Time::NEVER,
-        };
-        let bytes = u64::from(request.blocks) * u64::from(self.queue.geometry().block_bytes);
-        self.flight.take(Flown { tag: request.tag, since, kind: Kind::of(request.op, bytes), urgency: request.urgency });
+        let mut flown = Flown { tag: request.tag, since: Time::NEVER, kind: Kind(0), urgency: request.urgency };
+        if self.mode == Mode::Adaptive {
+            let bytes = u64::from(request.blocks) * u64::from(self.queue.geometry().block_bytes);
+            flown.kind = Kind::of(request.op, bytes);
+            flown.since = *self.batch_since.get_or_insert_with(|| self.clock.now());
+        }
+        self.flight.take(flown);
         Submit::Queued
     }
 

@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Flown {
     /// As it is called above.
     pub tag: Tag,
-    /// When the device could first hear of it.
+    /// When the device could first hear of it; never: nothing is predicted for it.
     pub since: Time,
     pub kind: Kind,
     pub urgency: Urgency,
@@ -90,8 +90,18 @@ impl Flight {
     #[inline]
     pub(super) fn take(&mut self, flown: Flown) {
         let index = self.free.pop().expect("next named one");
+        let slot = &mut self.slots[index as usize];
+        slot.flown = flown;
+        slot.taken = true;
+        if flown.since != Time::NEVER {
+            self.chain(index, flown);
+        }
+    }
+
+    fn chain(&mut self, index: u32, flown: Flown) {
         let chain = &mut self.chains[usize::from(flown.kind.0)];
-        self.slots[index as usize] = Slot { flown, taken: true, before: chain.last, after: NONE };
+        let slot = &mut self.slots[index as usize];
+        (slot.before, slot.after) = (chain.last, NONE);
         match chain.last {
             NONE => chain.first = index,
             last => self.slots[last as usize].after = index,
@@ -105,7 +115,18 @@ impl Flight {
     #[inline]
     pub(super) fn end(&mut self, below: Tag) -> Option<Flown> {
         let index = u32::try_from(below.0).ok()?;
-        let slot = *self.slots.get(index as usize).filter(|slot| slot.taken)?;
+        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.taken)?;
+        slot.taken = false;
+        let flown = slot.flown;
+        self.free.push(index);
+        if flown.since != Time::NEVER {
+            self.unchain(index);
+        }
+        Some(flown)
+    }
+
+    fn unchain(&mut self, index: u32) {
+        let slot = self.slots[index as usize];
         let chain = &mut self.chains[usize::from(slot.flown.kind.0)];
         match slot.before {
             NONE => chain.first = slot.after,
@@ -118,10 +139,7 @@ impl Flight {
         if chain.first == NONE {
             self.kinds &= !(1 << slot.flown.kind.0);
         }
-        self.slots[index as usize].taken = false;
-        self.free.push(index);
         self.count(slot.flown.urgency, -1);
-        Some(slot.flown)
     }
 
     fn count(&mut self, urgency: Urgency, change: i32) {
@@ -147,7 +165,7 @@ impl Flight {
         self.urgent > 0
     }
 
-    /// The next completion worth a look. Of a batch that is its last one.
+    /// The next completion worth a look. Of a batch that is its last one. None: nothing is predicted for what is in flight.
     #[inline]
     pub(super) fn due(&self) -> Option<Due> {
         let all_batch = self.batch > 0 && self.batch == self.len();
