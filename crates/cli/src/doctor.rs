@@ -122,14 +122,9 @@ fn completion() -> Line {
     let (cores, floor) = (block::completion::mode::cores(), Floor::of_machine());
     let (mode, why) = (Mode::default_for(cores), Mode::reason_for(cores));
     let us = |time: Duration| time.as_secs_f64() * 1e6;
-    let found = format!(
-        "{} by default on {cores} processors: {why} (a thread runs {:.1} us after its timer, one time in ten {:.1}; {:.1} us after an event)",
-        mode.name(),
-        us(floor.timer),
-        us(floor.timer_late),
-        us(floor.event),
-    );
-    line("completion mode", false, Ok(found))
+    let (timer, late, event) = (us(floor.timer), us(floor.timer_late), us(floor.event));
+    let costs = format!("a thread wakes {timer:.1} us after its timer, {late:.1} one time in ten; {event:.1} us after an event");
+    line("completion mode", false, Ok(format!("{} on {cores} processors: {why}; {costs}", mode.name())))
 }
 
 fn directory(what: &str, dir: &Path) -> Vec<Line> {

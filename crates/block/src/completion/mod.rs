@@ -7,8 +7,8 @@
 //! - [`predictor`]: how long a request of its kind takes.
 //! - [`plan`]: from a prediction and the costs of this machine to what to do next. Pure.
 //! - [`calibrate`]: those costs. [`sleeper`]: passing time.
-//! - [`adaptive`], [`flight`]: the queue, and what it knows of requests in flight.
-//! - [`reaper`], [`serve`], [`bell`], [`parking`]: the thread, and how it goes to sleep without missing anything.
+//! - [`adaptive`], `flight`: the queue, and what it knows of requests in flight.
+//! - [`reaper`], `serve`, `bell`, [`parking`]: the thread, and how it goes to sleep without missing anything.
 //! - [`counters`]: what it cost.
 //!
 //! What is decided here and why: docs/decisions/0008-completion.md.
