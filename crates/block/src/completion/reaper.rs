@@ -262,8 +262,14 @@ mod test {
 
     use rustix::event::{EventfdFlags, eventfd};
 
+    use super::super::adaptive::Adaptive;
     use super::*;
     use crate::clock::Monotonic;
+    use crate::driver::{NullDevice, null::NullQueue};
+    use crate::geometry::Geometry;
+    use crate::queue::{Queue, Submit};
+    use crate::request::{Completion, Request};
+    use crate::units::Tag;
 
     const FAR: Time = Time::NEVER;
 
@@ -394,6 +400,80 @@ mod test {
             queue.submit(&reaper.waker());
             assert_eq!(reaper.stop(Time(20_000_000)), Leftover::Queues(1));
         }
+    }
+
+    /// How a queue is shared: `expected` beside the lock.
+    struct SharedQueue {
+        queue: Mutex<Adaptive<NullQueue>>,
+        due: AtomicU64,
+        ended: Mutex<Vec<Tag>>,
+        waker: Waker,
+    }
+
+    impl SharedQueue {
+        fn submit(&self, tag: Tag) {
+            let due = {
+                let mut queue = self.queue.lock();
+                while queue.submit(&Request::flush(tag), &[]) == Submit::Full {
+                    parking_lot::MutexGuard::unlocked(&mut queue, std::thread::yield_now);
+                }
+                queue.ring();
+                self.note_due(&queue)
+            };
+            self.waker.submitted(due.unwrap_or(FAR));
+        }
+
+        fn note_due(&self, queue: &Adaptive<NullQueue>) -> Option<Time> {
+            let due = queue.expected();
+            self.due.store(due.unwrap_or(FAR).0, Ordering::Release);
+            due
+        }
+    }
+
+    impl Reap for SharedQueue {
+        fn reap(&self) -> usize {
+            let mut queue = self.queue.lock();
+            let mut ended = [Completion::EMPTY; 8];
+            let count = queue.poll(&mut ended);
+            self.note_due(&queue);
+            drop(queue);
+            self.ended.lock().extend(ended[..count].iter().map(|ended| ended.tag));
+            count
+        }
+
+        fn expected(&self) -> Option<Time> {
+            Some(Time(self.due.load(Ordering::Acquire))).filter(|due| *due != FAR)
+        }
+
+        fn event(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn arm(&self) -> Armed {
+            Armed::Ready
+        }
+    }
+
+    #[test]
+    fn a_shared_queue_loses_nothing_and_reports_nothing_twice() {
+        let clock = Monotonic::default();
+        let floor = Floor { timer: us(10), timer_late: us(14), event: us(3) };
+        let reaper = Reaper::start(ReaperOptions { mode: Mode::Adaptive, floor }, clock).expect("a thread");
+        let device = NullDevice::new(Geometry::plain(512, 8)).open_queue(16);
+        let queue = Adaptive::with(device, Mode::Adaptive, floor, clock, System::default());
+        let (queue, due) = (Mutex::new(queue), AtomicU64::new(FAR.0));
+        let shared = Arc::new(SharedQueue { queue, due, ended: Mutex::default(), waker: reaper.waker() });
+        reaper.add(Arc::clone(&shared) as Arc<dyn Reap>).expect("added");
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let shared = &shared;
+                scope.spawn(move || (0..2_000).for_each(|at| shared.submit(Tag(thread * 2_000 + at))));
+            }
+        });
+        assert_eq!(reaper.stop(FAR), Leftover::Nothing);
+        let mut ended = std::mem::take(&mut *shared.ended.lock());
+        ended.sort_unstable();
+        assert!(ended.into_iter().eq((0..8_000).map(Tag)));
     }
 
     struct Panics;
