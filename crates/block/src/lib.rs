@@ -15,6 +15,7 @@
 
 pub mod buffer;
 pub mod clock;
+pub mod completion;
 pub mod device;
 pub mod driver;
 pub mod error;
