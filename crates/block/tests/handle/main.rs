@@ -2,4 +2,6 @@
 
 mod any_mix;
 mod calls;
+#[cfg(not(miri))] // it knows no poll(2)
+mod evented;
 mod unruly;
