@@ -119,6 +119,8 @@ impl Device {
 struct Job {
     request: Request,
     data: Vec<Span>,
+    /// The device took the bytes at once; otherwise it takes them when it completes.
+    taken: bool,
 }
 
 pub struct TestQueue {
@@ -172,6 +174,7 @@ impl TestQueue {
             fault
         };
         let status = match fault {
+            None if job.taken => Ok(()),
             None => self.run(&job),
             Some(Fault::Failed(error)) => Err(error),
             Some(Fault::Torn) => self.tear(&job),
@@ -195,7 +198,7 @@ impl TestQueue {
         let block = self.inner.geometry().block_bytes;
         if job.request.op.has_data() && job.request.blocks > 1 && job.data[0].bytes > block {
             let half = Request { blocks: 1, ..job.request };
-            let _ = self.run(&Job { request: half, data: vec![job.data[0].part(0, block)] });
+            let _ = self.run(&Job { request: half, data: vec![job.data[0].part(0, block)], taken: false });
         }
         Err(Error::Media)
     }
@@ -240,9 +243,15 @@ impl Queue for TestQueue {
         let latency_ns = state.latency_ns;
         let due = state.now_ns + latency_ns / 2 + state.random.u64(0..=latency_ns);
         let now_ns = state.now_ns;
+        let taken = request.op == Op::Write && state.random.bool();
         state.log.push((request.op, request.lba.0, request.blocks, now_ns));
         self.next += 1;
-        self.in_flight.insert((due, self.next), Job { request: *request, data: data.to_vec() });
+        drop(state);
+        let job = Job { request: *request, data: data.to_vec(), taken };
+        if taken {
+            let _ = self.run(&job);
+        }
+        self.in_flight.insert((due, self.next), job);
         Submit::Queued
     }
 

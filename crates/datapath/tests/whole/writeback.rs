@@ -68,6 +68,44 @@ fn a_page_written_while_it_is_on_its_way_is_dirty_again() {
     let mut pair = pair(128);
     dirty(&mut pair, &(0..33).collect::<Vec<_>>());
     assert!(!writes(&pair).is_empty(), "on their way");
-    dirty(&mut pair, &(0..33).rev().collect::<Vec<_>>());
-    pair.flush().expect("nothing fails");
+    let mut random = Rng::with_seed(99);
+    for page in 0..33 {
+        pair.write(page * PAGE_BYTES + 10, 100, &mut random).expect("taken");
+    }
+    pair.flush().expect("what is durable is compared");
+}
+
+#[test]
+fn the_pieces_of_a_page_that_a_stream_reads_are_one_access() {
+    let mut pair = pair(128);
+    for piece in 0..64 {
+        pair.read(PAGE_BYTES + piece * 64, 64).expect("nothing fails");
+    }
+    assert_eq!((pair.cache.stats().hits, pair.cache.stats().misses), (0, 1));
+    pair.read(0, 64).expect("elsewhere");
+    pair.read(PAGE_BYTES, 64).expect("and back");
+    assert_eq!(pair.cache.stats().hits, 1);
+}
+
+#[test]
+fn nothing_is_changed_when_the_rest_of_a_page_cannot_be_read() {
+    let mut pair = pair(128);
+    dirty(&mut pair, &[0, 1]);
+    pair.device.state.lock().bad_blocks = 2..3;
+    let before = pair.bytes.clone();
+    pair.write(0, 2 * PAGE_BYTES + 5, &mut Rng::with_seed(7)).expect_err("the last page cannot be read");
+    pair.bytes = before;
+    pair.read(0, 2 * PAGE_BYTES).expect("as before");
+}
+
+#[test]
+fn behind_the_end_of_a_device_there_is_nothing() {
+    let device = Device::new(512, 5 * 4096 + 512, 1);
+    let mut pair = Pair::new(device, Settings::new(4), 1, 4);
+    let mut random = Rng::with_seed(7);
+    for round in 0..8 {
+        pair.write(0, 5 * PAGE_BYTES, &mut random).expect("every frame is used");
+        pair.write(5 * PAGE_BYTES, 512, &mut random).expect("the last page, from its begin to its end");
+        pair.pin(5 * PAGE_BYTES + 1).unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
 }
