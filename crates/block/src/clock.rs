@@ -1,6 +1,8 @@
 //! Time is a parameter: the simulator has its own.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// A moment, nanoseconds since a begin that the clock alone knows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -26,26 +28,74 @@ impl Time {
 pub trait Clock: Send + Sync {
     /// Now. Never earlier than what it told before.
     fn now(&self) -> Time;
+
+    /// The deadline of what begins now and may take so long: not before, and at most 2 % late. For the path of each request,
+    /// where reading the exact time would cost as much as all the rest.
+    #[inline]
+    fn due(&self, timeout: Duration) -> Time {
+        self.now().after(timeout)
+    }
 }
 
 /// The machine's own, since this was made.
 #[derive(Clone, Copy, Debug)]
-pub struct Monotonic(Instant);
+pub struct Monotonic {
+    begin_ns: u64,
+}
+
+/// The coarse clock of the kernel lags by a tick: 10 ms on the slowest kernels (CONFIG_HZ=100).
+const COARSE_LAG: Duration = Duration::from_millis(10);
+/// From here on two ticks are 2 % or less.
+const COARSE_FROM: Duration = Duration::from_secs(1);
 
 impl Default for Monotonic {
     fn default() -> Self {
-        Monotonic(Instant::now())
+        Monotonic { begin_ns: read(ClockId::Monotonic) }
     }
 }
 
 impl Clock for Monotonic {
     fn now(&self) -> Time {
-        Time(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(read(ClockId::Monotonic) - self.begin_ns)
     }
+
+    #[inline]
+    fn due(&self, timeout: Duration) -> Time {
+        if timeout < COARSE_FROM {
+            return self.now().after(timeout);
+        }
+        // Coarse time may be before our begin.
+        Time(read(ClockId::MonotonicCoarse).saturating_sub(self.begin_ns)).after(timeout + COARSE_LAG)
+    }
+}
+
+/// Nanoseconds.
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Time {
         (**self).now()
+    }
+    fn due(&self, timeout: Duration) -> Time {
+        (**self).due(timeout)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_never_early_and_hardly_late() {
+        let clock = Monotonic::default();
+        for timeout in [1, 999, 1000, 30_000].map(Duration::from_millis) {
+            let earliest = clock.now().after(timeout);
+            let due = clock.due(timeout);
+            let latest = clock.now().after(timeout + timeout / 50);
+            assert!(earliest <= due && due <= latest, "{timeout:?}: {earliest:?} {due:?} {latest:?}");
+        }
     }
 }

@@ -8,6 +8,7 @@
 //! - [`buffer`]: memory that devices reach, allocated and translated once.
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
+//! - [`handle`]: what a thread does its I/O through.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
 pub mod buffer;
@@ -16,8 +17,10 @@ pub mod device;
 pub mod driver;
 pub mod error;
 pub mod geometry;
+pub mod handle;
 pub mod queue;
 pub mod request;
+mod sync;
 pub mod tracked;
 pub mod units;
 
@@ -26,6 +29,7 @@ pub use clock::{Clock, Time};
 pub use device::{Device, OpenError, QueueOptions};
 pub use error::Error;
 pub use geometry::Geometry;
+pub use handle::{Handle, Params, SharedHandle, SharedQueue};
 pub use queue::{Armed, Queue, Submit};
 pub use request::{Class, Completion, Op, Request, Status, Urgency};
 pub use tracked::Tracked;

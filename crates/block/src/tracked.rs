@@ -155,6 +155,22 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         self.released.pop_front()
     }
 
+    /// Whether a request that was reported is still to be named by [`Tracked::take_released`]: until then its memory is the
+    /// device's. What was reported and is not held is free at once, whatever its status.
+    pub fn holds(&self, tag: Tag) -> bool {
+        (self.abandoned > 0 && self.slots.iter().any(|slot| slot.tag == tag && slot.state == State::Abandoned))
+            || self.released.contains(&tag)
+    }
+
+    /// When something has to be done by [`Queue::poll`], though the device says nothing: for who waits by other means than
+    /// [`Queue::wait`].
+    pub fn due(&self) -> Time {
+        match self.patience.reset_after {
+            Some(after) if self.abandoned > 0 && !self.gone => self.next_due.min(self.abandoned_since.after(after)),
+            _ => self.next_due,
+        }
+    }
+
     /// Requests that were reported, and whose memory the device may still use.
     pub fn abandoned(&self) -> u32 {
         self.abandoned
@@ -339,7 +355,7 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         let deadline = match self.patience.timeout {
-            Some(timeout) => self.clock.now().after(timeout),
+            Some(timeout) => self.clock.due(timeout),
             None => Time::NEVER,
         };
         self.submit_by(request, data, deadline)
@@ -374,8 +390,9 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
             return self.ring();
         }
         let mut limit = at_most;
-        if self.next_due != Time::NEVER {
-            limit = limit.min(self.next_due.since(self.clock.now()));
+        let due = self.due();
+        if due != Time::NEVER {
+            limit = limit.min(due.since(self.clock.now()));
         }
         self.queue.wait(limit);
     }

@@ -1,0 +1,674 @@
+//! The engine of one queue: takes requests as callers make them, cuts, submits, joins, and keeps each until its owner
+//! collects it. Used by one thread at a time: alone by a dedicated handle, under a lock by a shared queue.
+//!
+//! A request waits here until the bell is rung, and goes to the queue then. So a batch reads the clock once, and deadlines
+//! count from the bell. What the queue has no place for goes down as places come free.
+//!
+//! Bounded at open: every owner has so many requests, not collected ones included, and one more for a synchronous call.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::cut::Limits;
+use super::io::{At, Data, Done, Failure, Full, Io, Released, Ticket, Timeout};
+use super::job::{self, Chain, Cursor, JOBS_MAX, Job, NONE, PARTS_MAX, State};
+use super::params::Defaults;
+use crate::buffer::{Arena, Span};
+use crate::clock::{Clock, Monotonic, Time};
+use crate::error::Error;
+use crate::queue::{Queue, Submit};
+use crate::request::{Completion, Op, Request, Status};
+use crate::tracked::Tracked;
+use crate::units::{Lba, Tag};
+
+/// Completions taken from the queue at once.
+const BATCH: usize = 32;
+/// For how long a queue that is dropped waits for what is in flight, before it is reset.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// A handle's number in its queue.
+pub(super) type Owner = u16;
+/// The owner of held memory whose handle is gone.
+const NOBODY: Owner = Owner::MAX;
+
+struct Books {
+    ended: Chain,
+    /// Memory given back by the device after its request was.
+    released: Chain,
+    /// Requests not collected.
+    used: u32,
+    /// Of these, not ended.
+    busy: u32,
+    /// Of these, waited for one by one.
+    claims: u32,
+    limit: u32,
+    alive: bool,
+    /// Something ended, or a place came free, since the owner was last told.
+    news: bool,
+}
+
+/// See the module.
+pub(super) struct Engine<Q: Queue, C: Clock = Monotonic> {
+    queue: Tracked<Q, C>,
+    limits: Limits,
+    jobs: Vec<Job>,
+    free: Vec<u32>,
+    waiting: Chain,
+    owners: Vec<Books>,
+    /// Submitted since the last ring.
+    unrung: bool,
+    /// Requests not ended.
+    busy: u32,
+    held: u32,
+    batch: Box<[Completion]>,
+    spans: Vec<Span>,
+}
+
+impl<Q: Queue, C: Clock> Engine<Q, C> {
+    pub(super) fn new(queue: Tracked<Q, C>) -> Engine<Q, C> {
+        let geometry = queue.geometry();
+        let (limits, spans) = (Limits::new(geometry), Vec::with_capacity(usize::from(geometry.segments_max)));
+        Engine {
+            limits,
+            jobs: Vec::new(),
+            free: Vec::new(),
+            waiting: Chain::EMPTY,
+            owners: Vec::new(),
+            unrung: false,
+            busy: 0,
+            held: 0,
+            batch: vec![Completion::EMPTY; BATCH].into(),
+            spans,
+            queue,
+        }
+    }
+
+    /// A new owner, of at most `limit` asynchronous requests.
+    pub(super) fn attach(&mut self, limit: u32) -> Result<Owner, Error> {
+        let free = self.owners.iter().position(|books| !books.alive && books.used == 0);
+        let taken: u32 = self.owners.iter().map(|books| if books.alive { books.limit + 1 } else { books.used }).sum();
+        // Held memory of so many requests stays here after they were collected.
+        let wanted = (taken + limit + 1 + self.queue.depth()) as usize;
+        if wanted > JOBS_MAX {
+            return Err(Error::NoResources);
+        }
+        while self.jobs.len() < wanted {
+            self.free.push(self.jobs.len() as u32);
+            self.jobs.push(Job::empty());
+        }
+        self.free.reserve(self.jobs.len());
+        let books = Books { ended: Chain::EMPTY, released: Chain::EMPTY, used: 0, busy: 0, claims: 0, limit, alive: true, news: false };
+        let owner = free.unwrap_or(self.owners.len());
+        if owner == self.owners.len() {
+            self.owners.push(books);
+        } else {
+            self.owners[owner] = books;
+        }
+        Owner::try_from(owner).map_err(|_| Error::NoResources)
+    }
+
+    /// Forgets an owner. What it has in flight goes on; nobody will collect it.
+    pub(super) fn detach(&mut self, owner: Owner) {
+        self.owners[usize::from(owner)].alive = false;
+        while let Some(index) = self.owners[usize::from(owner)].ended.pop(&mut self.jobs) {
+            drop(self.give(index));
+        }
+        while self.take_released(owner).is_some() {}
+        for job in self.jobs.iter_mut().filter(|job| job.owner == owner && job.state == State::Held) {
+            job.owner = NOBODY;
+        }
+    }
+
+    /// Takes a request. `claimed`: somebody will wait for just this one.
+    #[inline]
+    pub(super) fn submit(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) -> Result<u64, Full> {
+        let books = &mut self.owners[usize::from(owner)];
+        if books.used >= books.limit + u32::from(claimed) {
+            return Err(Full(io));
+        }
+        let Some(index) = self.free.pop() else { return Err(Full(io)) };
+        books.used += 1;
+        books.busy += 1;
+        books.claims += u32::from(claimed);
+        self.busy += 1;
+        let place = self.limits.place(&io);
+        let job = &mut self.jobs[index as usize];
+        job.fill(owner, io, defaults, claimed);
+        let ticket = job::ticket(index, job.generation);
+        match place {
+            Ok((lba, blocks)) => {
+                job.lba = lba;
+                job.blocks = blocks;
+                self.waiting.push(&mut self.jobs, index);
+                let job = &mut self.jobs[index as usize];
+                job.cut = !self.limits.is_one_part(job.op, blocks, &job.data);
+                // What is cut is checked as a whole, so that nothing is done of what reaches beyond the device.
+                if job.cut && lba.0.checked_add(blocks).is_none_or(|end| end > self.queue.geometry().blocks) {
+                    job.cut = false;
+                    self.end_early(index, Error::OutOfRange);
+                }
+            }
+            Err(error) => {
+                job.status = Err(error);
+                self.finish(index);
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// Sends what waits to the queue.
+    #[inline]
+    pub(super) fn pump(&mut self) {
+        // Of the job before: most have the same timeout.
+        let mut deadline = (None, Time::NEVER);
+        while self.waiting.first != NONE {
+            let index = self.waiting.first;
+            let job = &mut self.jobs[index as usize];
+            if job.due == Time::NEVER
+                && let Some(timeout) = job.timeout
+            {
+                if deadline.0 != job.timeout {
+                    deadline = (job.timeout, self.queue.clock().due(timeout));
+                }
+                job.due = deadline.1;
+            }
+            let sent = if job.cut { self.send_parts(index) } else { self.send(index) };
+            if !sent {
+                return self.expire_waiting();
+            }
+        }
+    }
+
+    /// Sends a job of one part.
+    #[inline]
+    fn send(&mut self, index: u32) -> bool {
+        let job = &mut self.jobs[index as usize];
+        let request = job.request(index, job.lba, job.blocks as u32);
+        let piece;
+        let data: &[Span] = if job.op.has_data() {
+            piece = job.data.piece(0);
+            std::slice::from_ref(&piece)
+        } else {
+            &[]
+        };
+        if self.queue.submit_by(&request, data, job.due) == Submit::Full {
+            return false;
+        }
+        job.parts_made = 1;
+        job.parts_out = 1;
+        job.state = State::InFlight;
+        self.waiting.remove(&mut self.jobs, index);
+        self.unrung = true;
+        true
+    }
+
+    fn send_parts(&mut self, index: u32) -> bool {
+        loop {
+            let job = &mut self.jobs[index as usize];
+            let next = match self.limits.next(job.op, job.blocks, &job.data, job.cursor, &mut self.spans) {
+                Ok(next) if job.parts_made < PARTS_MAX => next,
+                Ok(_) => return self.end_early(index, Error::NoResources),
+                Err(error) => return self.end_early(index, error),
+            };
+            let request = job.request(index, Lba(job.lba.0.saturating_add(job.cursor.blocks)), next.0);
+            if self.queue.submit_by(&request, &self.spans, job.due) == Submit::Full {
+                return false;
+            }
+            self.unrung = true;
+            job.parts_made += 1;
+            job.parts_out += 1;
+            job.cursor = next.1;
+            if job.cursor.blocks == job.blocks {
+                job.state = State::InFlight;
+                self.waiting.remove(&mut self.jobs, index);
+                return true;
+            }
+        }
+    }
+
+    /// Sends no more of a waiting job; it ends with this, once what was sent has ended.
+    fn end_early(&mut self, index: u32, error: Error) -> bool {
+        self.waiting.remove(&mut self.jobs, index);
+        let job = &mut self.jobs[index as usize];
+        let sent = job.cursor.blocks;
+        if job.cut {
+            job.fail(Failure {
+                lba: Lba(job.lba.0.saturating_add(sent)),
+                blocks: u32::try_from(job.blocks - sent).unwrap_or(u32::MAX),
+                error,
+            });
+        }
+        job.status = job.status.and(Err(error));
+        job.state = State::InFlight;
+        if job.parts_out == 0 {
+            self.finish(index);
+        }
+        true
+    }
+
+    /// The queue has no place: what waits has deadlines all the same.
+    #[cold]
+    fn expire_waiting(&mut self) {
+        let now = self.queue.clock().now();
+        let mut index = self.waiting.first;
+        while index != NONE {
+            let job = &self.jobs[index as usize];
+            let next = job.next;
+            if job.due <= now {
+                self.end_early(index, Error::Timeout);
+            }
+            index = next;
+        }
+    }
+
+    /// Tells the device of all that was submitted.
+    #[inline]
+    pub(super) fn ring(&mut self) {
+        self.pump();
+        if self.unrung {
+            self.unrung = false;
+            self.queue.ring();
+        }
+    }
+
+    /// Takes what has ended from the queue; returns whether there was anything.
+    #[inline]
+    pub(super) fn reap(&mut self) -> bool {
+        if self.busy == 0 && self.held == 0 {
+            return false;
+        }
+        self.ring();
+        let found = self.collect();
+        if found && self.waiting.first != NONE {
+            self.ring();
+        }
+        found
+    }
+
+    #[inline]
+    fn collect(&mut self) -> bool {
+        let mut found = false;
+        loop {
+            let count = self.queue.poll(&mut self.batch);
+            for at in 0..count {
+                self.end(self.batch[at]);
+            }
+            found |= count > 0;
+            if self.held > 0 {
+                self.take_back();
+            }
+            if count < BATCH {
+                return found;
+            }
+        }
+    }
+
+    /// A part has ended.
+    #[inline]
+    fn end(&mut self, completion: Completion) {
+        let (index, part) = job::parts(completion.tag);
+        if let Err(error) = completion.status {
+            self.fail(index, part, completion.tag, error);
+        }
+        let job = &mut self.jobs[index as usize];
+        job.parts_out -= 1;
+        if job.parts_out == 0 && job.state == State::InFlight {
+            self.finish(index);
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, index: u32, part: u32, tag: Tag, error: Error) {
+        let job = &mut self.jobs[index as usize];
+        if self.queue.holds(tag) {
+            job.parts_held += 1;
+            self.held += 1;
+        }
+        job.status = job.status.and(Err(error));
+        if job.cut {
+            let (from, blocks) = job.part(&self.limits, part, &mut self.spans);
+            job.fail(Failure { lba: Lba(job.lba.0.saturating_add(from)), blocks, error });
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, index: u32) {
+        self.busy -= 1;
+        let job = &mut self.jobs[index as usize];
+        job.state = State::Ended;
+        let claimed = job.claimed;
+        let books = &mut self.owners[usize::from(job.owner)];
+        books.busy -= 1;
+        books.news = true;
+        if !books.alive {
+            drop(self.give(index));
+        } else if !claimed {
+            books.ended.push(&mut self.jobs, index);
+        }
+    }
+
+    /// Memory that the device gives back.
+    #[cold]
+    fn take_back(&mut self) {
+        while let Some(tag) = self.queue.take_released() {
+            let (index, _) = job::parts(tag);
+            self.held -= 1;
+            let job = &mut self.jobs[index as usize];
+            job.parts_held -= 1;
+            if job.parts_held > 0 || job.state != State::Held {
+                continue;
+            }
+            let owner = usize::from(job.owner);
+            if job.owner != NOBODY && matches!(job.data, Data::Span(_) | Data::Spans(_)) {
+                self.owners[owner].released.push(&mut self.jobs, index);
+            } else {
+                self.release(index);
+            }
+        }
+    }
+
+    /// The next that has ended.
+    #[inline]
+    pub(super) fn take(&mut self, owner: Owner) -> Option<Done> {
+        let index = self.owners[usize::from(owner)].ended.pop(&mut self.jobs)?;
+        Some(self.give(index))
+    }
+
+    /// The next that has ended, looking below if none is known.
+    #[inline]
+    pub(super) fn next(&mut self, owner: Owner) -> Option<Done> {
+        match self.take(owner) {
+            None if self.reap() => self.take(owner),
+            known => known,
+        }
+    }
+
+    /// This one, if it has ended.
+    #[inline]
+    pub(super) fn take_claimed(&mut self, index: u32) -> Option<Done> {
+        let job = &self.jobs[index as usize];
+        debug_assert!(job.claimed);
+        (job.state == State::Ended).then(|| self.give(index))
+    }
+
+    #[inline]
+    fn give(&mut self, index: u32) -> Done {
+        let job = &mut self.jobs[index as usize];
+        let held = job.parts_held > 0;
+        let done = Done {
+            ticket: Ticket(job::ticket(index, job.generation)),
+            user: job.user,
+            op: job.op,
+            held,
+            status: job.status,
+            data: if held { Data::None } else { std::mem::take(&mut job.data) },
+            failures: job.failures.take(),
+        };
+        let books = &mut self.owners[usize::from(job.owner)];
+        books.used -= 1;
+        books.claims -= u32::from(job.claimed);
+        books.news = true;
+        if held {
+            job.state = State::Held;
+            job.owner = if books.alive { job.owner } else { NOBODY };
+        } else {
+            self.release(index);
+        }
+        done
+    }
+
+    #[inline]
+    fn release(&mut self, index: u32) {
+        let job = &mut self.jobs[index as usize];
+        if !matches!(job.data, Data::None) {
+            job.data = Data::None;
+        }
+        job.state = State::Free;
+        job.generation = (job.generation + 1) & ((1 << 40) - 1);
+        self.free.push(index);
+    }
+
+    /// Memory of an owner's that the device gave back after its request was collected.
+    pub(super) fn take_released(&mut self, owner: Owner) -> Option<Released> {
+        let index = self.owners[usize::from(owner)].released.pop(&mut self.jobs)?;
+        let job = &mut self.jobs[index as usize];
+        let ticket = Ticket(job::ticket(index, job.generation));
+        let released = Released { ticket, user: job.user, data: std::mem::take(&mut job.data) };
+        self.release(index);
+        Some(released)
+    }
+
+    /// The place of a request that is in flight, or has ended and was not collected.
+    pub(super) fn find(&self, owner: Owner, ticket: u64) -> Option<u32> {
+        let index = (ticket & 0xffff) as u32;
+        let job = self.jobs.get(index as usize)?;
+        let here = matches!(job.state, State::Waiting | State::InFlight | State::Ended);
+        (here && job.owner == owner && job::ticket(index, job.generation) == ticket).then_some(index)
+    }
+
+    /// Keeps it from [`Engine::take`], for who waits for just this one. False: somebody does already.
+    pub(super) fn claim(&mut self, index: u32) -> bool {
+        let job = &mut self.jobs[index as usize];
+        if job.claimed {
+            return false;
+        }
+        job.claimed = true;
+        let owner = usize::from(job.owner);
+        self.owners[owner].claims += 1;
+        if job.state == State::Ended {
+            self.owners[owner].ended.remove(&mut self.jobs, index);
+        }
+        true
+    }
+
+    /// Waits for it no longer.
+    pub(super) fn unclaim(&mut self, index: u32) {
+        let job = &mut self.jobs[index as usize];
+        job.claimed = false;
+        let owner = usize::from(job.owner);
+        self.owners[owner].claims -= 1;
+        if job.state == State::Ended {
+            self.owners[owner].ended.push(&mut self.jobs, index);
+        }
+    }
+
+    /// Asks for a request to be given up. It ends all the same: as cancelled, or as it ended.
+    pub(super) fn cancel(&mut self, index: u32) {
+        let (state, parts, generation) = {
+            let job = &self.jobs[index as usize];
+            (job.state, job.parts_made, job.generation)
+        };
+        if state == State::Waiting {
+            self.end_early(index, Error::Cancelled);
+        }
+        if matches!(state, State::Waiting | State::InFlight) {
+            for part in 0..parts {
+                self.queue.cancel(job::tag(index, part, generation));
+            }
+        }
+    }
+
+    /// Gives up everything, of all owners; each is reported to its own.
+    pub(super) fn reset(&mut self) -> Result<(), Error> {
+        let reset = self.queue.reset();
+        let error = if reset.is_ok() { Error::Reset } else { Error::Gone };
+        while self.waiting.first != NONE {
+            self.end_early(self.waiting.first, error);
+        }
+        self.collect();
+        reset
+    }
+
+    /// Waits until the queue has something to report, at most so long.
+    pub(super) fn pause(&mut self, at_most: Duration) {
+        self.ring();
+        let limit = self.until_due(at_most);
+        self.queue.wait(limit);
+    }
+
+    /// `at_most`, or less if there is something to do earlier though the device says nothing.
+    pub(super) fn until_due(&self, at_most: Duration) -> Duration {
+        let mut due = self.queue.due();
+        let mut index = self.waiting.first;
+        while index != NONE {
+            let job = &self.jobs[index as usize];
+            due = due.min(job.due);
+            index = job.next;
+        }
+        if due == Time::NEVER { at_most } else { at_most.min(due.since(self.queue.clock().now())) }
+    }
+
+    /// Ends what is in flight: waits a while, then resets the queue.
+    fn settle(&mut self) {
+        let end = self.queue.clock().now().after(SETTLE);
+        let mut idle = 0;
+        while self.busy > 0 && idle < 1_000 {
+            let before = self.queue.clock().now();
+            if before >= end {
+                break;
+            }
+            if self.reap() {
+                idle = 0;
+                continue;
+            }
+            self.pause(end.since(before));
+            // A clock that stands still, over a queue that waits for nothing.
+            idle = if self.queue.clock().now() == before { idle + 1 } else { 0 };
+        }
+        if self.busy > 0 || self.held > 0 {
+            // What a reset cannot get back stays with the device: see `drop`.
+            let _ = self.reset();
+        }
+    }
+
+    pub(super) fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.event()
+    }
+
+    /// Whether something of this owner's ended since this was last asked.
+    pub(super) fn take_news(&mut self, owner: Owner) -> bool {
+        std::mem::take(&mut self.owners[usize::from(owner)].news)
+    }
+
+    /// Requests of this owner not ended.
+    #[inline]
+    pub(super) fn busy(&self, owner: Owner) -> u32 {
+        self.owners[usize::from(owner)].busy
+    }
+
+    /// Whether a request that found no place would find one by waiting: others end, or are collected by who waits for them.
+    pub(super) fn may_come_free(&self, owner: Owner) -> bool {
+        let books = &self.owners[usize::from(owner)];
+        books.busy > 0 || books.claims > 0
+    }
+
+    pub(super) fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+
+    #[inline]
+    pub(super) fn queue(&mut self) -> &mut Tracked<Q, C> {
+        &mut self.queue
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Time {
+        self.queue.clock().now()
+    }
+}
+
+impl<Q: Queue, C: Clock> Drop for Engine<Q, C> {
+    /// Memory that the device may still write to is never given to anybody again.
+    fn drop(&mut self) {
+        self.settle();
+        for job in &mut self.jobs {
+            if job.parts_held > 0 || job.parts_out > 0 {
+                let _with_the_device = ManuallyDrop::new(std::mem::take(&mut job.data));
+            }
+        }
+    }
+}
+
+impl Limits {
+    /// Which blocks a request is about.
+    #[inline]
+    fn place(&self, io: &Io) -> Result<(Lba, u64), Error> {
+        let in_block = (1 << self.block_shift) - 1;
+        let lba = match io.at {
+            At::Block(lba) => lba,
+            At::Byte(byte) if byte & in_block == 0 => Lba(byte >> self.block_shift),
+            At::Byte(_) => return Err(Error::Misaligned),
+        };
+        let bytes = match (io.op.has_data(), io.at) {
+            (true, _) => io.data.bytes(),
+            (false, At::Byte(_)) => io.length,
+            (false, At::Block(_)) => return self.not_empty(io.op, lba, io.length),
+        };
+        if bytes & in_block != 0 {
+            return Err(Error::Misaligned);
+        }
+        self.not_empty(io.op, lba, bytes >> self.block_shift)
+    }
+
+    /// The rest is checked by the device's geometry, when it is submitted.
+    #[inline]
+    fn not_empty(&self, op: Op, lba: Lba, blocks: u64) -> Result<(Lba, u64), Error> {
+        if blocks == 0 && op != Op::Flush { Err(Error::OutOfRange) } else { Ok((lba, blocks)) }
+    }
+}
+
+impl Job {
+    #[inline]
+    fn fill(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) {
+        self.owner = owner;
+        self.state = State::Waiting;
+        self.op = io.op;
+        self.fua = io.op == Op::Write && io.fua.unwrap_or(defaults.fua);
+        self.urgency = io.urgency.unwrap_or(defaults.urgency);
+        self.class = io.class.unwrap_or(defaults.class);
+        self.cut = false;
+        self.claimed = claimed;
+        self.status = Ok(());
+        self.user = io.user;
+        self.timeout = match io.timeout {
+            Timeout::OfHandle => defaults.timeout,
+            Timeout::Never => None,
+            Timeout::After(timeout) => Some(timeout),
+        };
+        self.due = Time::NEVER;
+        self.data = io.data;
+        self.parts_made = 0;
+        self.parts_out = 0;
+        self.cursor = Cursor::default();
+    }
+
+    #[inline]
+    fn request(&self, index: u32, lba: Lba, blocks: u32) -> Request {
+        let tag = job::tag(index, self.parts_made, self.generation);
+        Request { tag, lba, blocks, op: self.op, fua: self.fua, urgency: self.urgency, class: self.class }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.failures.get_or_insert_default().push(failure);
+    }
+
+    /// The blocks of a part, by cutting again up to there: the first, from the job's begin, and how many.
+    fn part(&self, limits: &Limits, part: u32, spans: &mut Vec<Span>) -> (u64, u32) {
+        let mut cursor = Cursor::default();
+        for at in 0.. {
+            let Ok((blocks, next)) = limits.next(self.op, self.blocks, &self.data, cursor, spans) else { break };
+            if at == part {
+                return (cursor.blocks, blocks);
+            }
+            cursor = next;
+        }
+        unreachable!("a part that was never cut")
+    }
+}
+
+/// What a caller gets who asked wrongly or too late: the request was never taken.
+pub(super) fn refused(io: Io, error: Error) -> Done {
+    let status: Status = Err(error);
+    Done { ticket: Ticket(u64::MAX), user: io.user, op: io.op, held: false, status, data: io.data, failures: None }
+}

@@ -1,0 +1,614 @@
+//! A queue of many handles, and the handles: safe from many threads.
+//!
+//! One lock guards the queue's engine; nobody waits with it held. Whoever polls the queue hands out everybody's completions:
+//! each handle has a list of its own. Of the threads that wait, one leads: it sleeps for the device, the others for their own
+//! completion or for the lead.
+//!
+//! ```text
+//!              nobody leads                           its own is there, or its time is over
+//!  waits -------------------> leads (asleep, no lock) ---------------------------------------> returns; wakes one of who follow
+//!    | somebody leads             ^   | the device, or a signal of who has reaped its own: reaps, hands out
+//!    v                            |   v
+//!  follows (asleep) --------------'   each whose own was handed out returns
+//!             woken: nobody leads
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use super::dedicated::{Issued, QUEUES_MAX, numbered};
+use super::engine::{Engine, Owner, refused};
+use super::io::{At, Data, Done, Full, Io, Released, Ticket};
+use super::params::{Completion, Defaults, Key, ParamError, Params};
+use super::select::Selector;
+use crate::buffer::{Arena, Buf};
+use crate::clock::{Clock, Monotonic, Time};
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::{Armed, Queue};
+use crate::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, Signal, spin_hint, yield_now};
+use crate::tracked::Tracked;
+use crate::units::Lba;
+
+/// How long a leader looks away from a queue without a descriptor, at least and at most: doubled with each fruitless look.
+const NAP_MIN: Duration = Duration::from_micros(10);
+const NAP_MAX: Duration = Duration::from_millis(1);
+/// Fruitless looks before the first nap.
+const LOOKS_TO_NAP: u32 = 4;
+/// How long one of several queues is waited for.
+const SLICE: Duration = Duration::from_micros(200);
+
+/// A queue that many handles share. Lives as long as the last of them; then as [`super::Handle`] does when dropped.
+pub struct SharedQueue<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
+    inner: Mutex<Inner<Q, C>>,
+    geometry: Geometry,
+    /// Of the device, to sleep for without the lock.
+    event: Option<OwnedFd>,
+    /// Wakes the leader.
+    signal: Arc<Signal>,
+}
+
+struct Inner<Q: Queue, C: Clock> {
+    engine: Engine<Q, C>,
+    seats: Vec<Seat>,
+    leader: Option<Owner>,
+    followers: u32,
+}
+
+/// What the queue knows of a handle.
+struct Seat {
+    defaults: Defaults,
+    wake: Arc<Condvar>,
+    followers: u32,
+}
+
+type Locked<'a, Q, C> = MutexGuard<'a, Inner<Q, C>>;
+
+impl<Q: Queue> SharedQueue<Q> {
+    /// By the machine's clock.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn new(queue: Q, params: &Params) -> io::Result<Arc<SharedQueue<Q>>> {
+        SharedQueue::over(Tracked::new(queue, params.patience()))
+    }
+}
+
+impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
+    /// Over a queue with a clock of its own.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn over(queue: Tracked<Q, C>) -> io::Result<Arc<SharedQueue<Q, C>>> {
+        let signal = Arc::new(Signal::new()?);
+        SharedQueue::with_signal(queue, signal)
+    }
+
+    fn with_signal(queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
+        let geometry = queue.geometry().clone();
+        let event = queue.event().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let inner = Inner { engine: Engine::new(queue), seats: Vec::new(), leader: None, followers: 0 };
+        Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, signal }))
+    }
+
+    /// What the device looks like.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Makes an arena known to the device.
+    ///
+    /// # Errors
+    /// As [`Queue::register`].
+    pub fn register(&self, arena: &Arena) -> Result<(), Error> {
+        self.inner.lock().engine.register(arena)
+    }
+
+    /// Gives everything in flight up, of all handles; each is reported to its own.
+    ///
+    /// # Errors
+    /// The queue cannot be reset: the device is gone, and requests are reported so.
+    pub fn reset(&self) -> Result<(), Error> {
+        let mut inner = self.inner.lock();
+        let reset = inner.engine.reset();
+        self.tell(&mut inner);
+        reset
+    }
+
+    /// Wakes who waits and has something new.
+    #[inline]
+    fn tell(&self, inner: &mut Inner<Q, C>) {
+        if inner.followers > 0 || inner.leader.is_some() {
+            self.tell_each(inner);
+        }
+    }
+
+    fn tell_each(&self, inner: &mut Inner<Q, C>) {
+        for (owner, seat) in inner.seats.iter().enumerate() {
+            let owner = owner as Owner;
+            let leads = inner.leader == Some(owner);
+            if (leads || seat.followers > 0) && inner.engine.take_news(owner) {
+                seat.wake.notify_all();
+                if leads {
+                    self.signal.set();
+                }
+            }
+        }
+    }
+
+    /// Waits until `look` finds something, or says that there is nothing to wait for.
+    fn wait<T>(
+        &self,
+        owner: Owner,
+        polling: bool,
+        at_most: Duration,
+        mut look: impl FnMut(&mut Engine<Q, C>) -> Result<T, bool>,
+    ) -> Option<T> {
+        let mut inner = self.inner.lock();
+        let mut end = None;
+        let mut round = 0;
+        loop {
+            let mut found = look(&mut inner.engine);
+            if matches!(found, Err(true)) && inner.engine.reap() {
+                found = look(&mut inner.engine);
+            }
+            self.tell(&mut inner);
+            let left = if matches!(found, Err(true)) { inner.left(at_most, &mut end) } else { Duration::ZERO };
+            if left.is_zero() {
+                self.pass_on(&mut inner);
+                return found.ok();
+            }
+            inner = self.sleep(inner, owner, polling, left, round);
+            round += 1;
+        }
+    }
+
+    /// Somebody has to lead as long as somebody follows.
+    fn pass_on(&self, inner: &mut Inner<Q, C>) {
+        if inner.leader.is_none()
+            && inner.followers > 0
+            && let Some(seat) = inner.seats.iter().find(|seat| seat.followers > 0)
+        {
+            seat.wake.notify_one();
+        }
+    }
+
+    fn sleep<'a>(&'a self, mut inner: Locked<'a, Q, C>, owner: Owner, polling: bool, left: Duration, round: u32) -> Locked<'a, Q, C> {
+        let limit = inner.engine.until_due(left);
+        if inner.leader.is_some() {
+            let seat = &mut inner.seats[usize::from(owner)];
+            seat.followers += 1;
+            let wake = Arc::clone(&seat.wake);
+            inner.followers += 1;
+            wake.wait(&mut inner, limit);
+            inner.seats[usize::from(owner)].followers -= 1;
+            inner.followers -= 1;
+            return inner;
+        }
+        let evented = self.has_event();
+        if evented && !polling && inner.engine.queue().arm() == Armed::Ready {
+            return inner;
+        }
+        inner.leader = Some(owner);
+        drop(inner);
+        if polling {
+            spin_hint();
+        } else if evented {
+            self.signal.wait(self.event.as_ref().map(AsFd::as_fd), limit);
+        } else {
+            self.nap(round, limit);
+        }
+        let mut inner = self.inner.lock();
+        inner.leader = None;
+        self.signal.clear();
+        inner
+    }
+
+    #[cfg(not(loom))]
+    fn has_event(&self) -> bool {
+        self.event.is_some()
+    }
+
+    /// Loom's device sets the signal.
+    #[cfg(loom)]
+    fn has_event(&self) -> bool {
+        true
+    }
+
+    fn nap(&self, round: u32, limit: Duration) {
+        if round < LOOKS_TO_NAP {
+            return yield_now();
+        }
+        let nap = NAP_MIN * (1 << (round - LOOKS_TO_NAP).min(8));
+        self.signal.wait(None, nap.min(NAP_MAX).min(limit));
+    }
+}
+
+impl<Q: Queue, C: Clock> Inner<Q, C> {
+    /// What is left of a time that begins with the first call.
+    fn left(&self, at_most: Duration, end: &mut Option<Time>) -> Duration {
+        if at_most == Duration::MAX || at_most.is_zero() {
+            return at_most;
+        }
+        let now = self.engine.now();
+        end.get_or_insert(now.after(at_most)).since(now)
+    }
+}
+
+/// A handle on shared queues. All calls can be made by many threads at once; a completion goes to one of them.
+///
+/// Dropped with requests in flight it leaves them with the queue, which gives their buffers back when they end.
+pub struct SharedHandle<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
+    bindings: Vec<Binding<Q, C>>,
+    selector: Selector,
+    turn: AtomicU32,
+    params: Mutex<Params>,
+    polling: AtomicU32,
+}
+
+struct Binding<Q: Queue, C: Clock> {
+    queue: Arc<SharedQueue<Q, C>>,
+    owner: Owner,
+}
+
+impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
+    /// On one queue.
+    ///
+    /// # Errors
+    /// More requests than a queue can have.
+    pub fn new(queue: &Arc<SharedQueue<Q, C>>, params: Params) -> Result<SharedHandle<Q, C>, Error> {
+        SharedHandle::over(&[Arc::clone(queue)], Selector::default(), params)
+    }
+
+    /// On several queues of one device.
+    ///
+    /// # Errors
+    /// More queues or requests than possible, or none.
+    pub fn over(queues: &[Arc<SharedQueue<Q, C>>], selector: Selector, params: Params) -> Result<SharedHandle<Q, C>, Error> {
+        if queues.is_empty() || queues.len() > QUEUES_MAX {
+            return Err(Error::NoResources);
+        }
+        let polling = AtomicU32::new(u32::from(params.completion == Completion::Polling));
+        let mut handle =
+            SharedHandle { bindings: Vec::new(), selector, turn: AtomicU32::new(0), params: Mutex::new(params.clone()), polling };
+        for queue in queues {
+            let mut inner = queue.inner.lock();
+            let limit = if params.requests_max == 0 { inner.engine.queue().depth() } else { params.requests_max };
+            let owner = inner.engine.attach(limit)?;
+            let seat = Seat { defaults: params.defaults(), wake: Arc::new(Condvar::default()), followers: 0 };
+            match inner.seats.get_mut(usize::from(owner)) {
+                Some(place) => *place = seat,
+                None => inner.seats.push(seat),
+            }
+            drop(inner);
+            handle.bindings.push(Binding { queue: Arc::clone(queue), owner });
+        }
+        Ok(handle)
+    }
+
+    /// What the device looks like.
+    pub fn geometry(&self) -> &Geometry {
+        self.bindings[0].queue.geometry()
+    }
+
+    /// Makes an arena known to the device.
+    ///
+    /// # Errors
+    /// As [`Queue::register`].
+    pub fn register(&self, arena: &Arena) -> Result<(), Error> {
+        self.bindings.iter().try_for_each(|binding| binding.queue.register(arena))
+    }
+
+    /// All parameters.
+    pub fn params(&self) -> Params {
+        self.params.lock().clone()
+    }
+
+    /// One parameter.
+    pub fn get(&self, key: Key) -> u64 {
+        self.params.lock().get(key)
+    }
+
+    /// Sets a parameter, for requests submitted from now on.
+    ///
+    /// # Errors
+    /// A wrong value, or the key is fixed once the queue is open.
+    pub fn set(&self, key: Key, value: u64) -> Result<(), ParamError> {
+        let mut params = self.params.lock();
+        params.set_open(key, value)?;
+        self.polling.store(u32::from(params.completion == Completion::Polling), Ordering::Relaxed);
+        for binding in &self.bindings {
+            binding.queue.inner.lock().seats[usize::from(binding.owner)].defaults = params.defaults();
+        }
+        Ok(())
+    }
+
+    fn polling(&self) -> bool {
+        self.polling.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes a request. The device hears of it at the next `ring`, `poll` or `wait` of any of the queue's handles. What is wrong
+    /// with it is said by its completion.
+    ///
+    /// # Errors
+    /// No place: as many as `requests_max` were not collected yet.
+    pub fn submit(&self, io: Io) -> Result<Ticket, Full> {
+        let at = self.choose(&io);
+        let binding = &self.bindings[at];
+        let mut inner = binding.queue.inner.lock();
+        let ticket = inner.submit(binding.owner, io, false)?;
+        binding.queue.tell(&mut inner);
+        Ok(Ticket(ticket | (at as u64) << 16))
+    }
+
+    /// Takes as many as there is place for, in order, with one lock; their tickets are added to `tickets`.
+    pub fn submit_batch(&self, ios: &mut std::collections::VecDeque<Io>, tickets: &mut Vec<Ticket>) {
+        while let Some(first) = ios.front() {
+            let at = self.choose(first);
+            let binding = &self.bindings[at];
+            let mut inner = binding.queue.inner.lock();
+            while let Some(io) = ios.pop_front() {
+                match inner.submit(binding.owner, io, false) {
+                    Ok(ticket) => tickets.push(Ticket(ticket | (at as u64) << 16)),
+                    Err(Full(io)) => return ios.push_front(io),
+                }
+                if self.bindings.len() > 1 {
+                    break;
+                }
+            }
+            binding.queue.tell(&mut inner);
+        }
+    }
+
+    fn choose(&self, io: &Io) -> usize {
+        if self.bindings.len() == 1 {
+            return 0;
+        }
+        let lba = match io.at() {
+            At::Block(lba) => lba,
+            At::Byte(byte) => Lba(byte / u64::from(self.geometry().block_bytes)),
+        };
+        let class = io.own_class().unwrap_or_else(|| self.params.lock().class);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        self.selector.choose(io, lba, class, turn, self.bindings.len())
+    }
+
+    /// Submits a read of as much as the buffer holds.
+    ///
+    /// # Errors
+    /// As [`SharedHandle::submit`].
+    pub fn submit_read(&self, at: impl Into<At>, data: impl Into<Data>) -> Result<Ticket, Full> {
+        self.submit(Io::read(at, data))
+    }
+
+    /// Submits a write.
+    ///
+    /// # Errors
+    /// As [`SharedHandle::submit`].
+    pub fn submit_write(&self, at: impl Into<At>, data: impl Into<Data>) -> Result<Ticket, Full> {
+        self.submit(Io::write(at, data))
+    }
+
+    /// Tells the devices of all that was submitted, by whomever.
+    pub fn ring(&self) {
+        for binding in &self.bindings {
+            let mut inner = binding.queue.inner.lock();
+            inner.engine.ring();
+            binding.queue.tell(&mut inner);
+        }
+    }
+
+    /// The next request that has ended, if there is one. Rings.
+    pub fn poll(&self) -> Option<Done> {
+        self.bindings.iter().enumerate().find_map(|(at, binding)| {
+            let mut inner = binding.queue.inner.lock();
+            let done = inner.engine.next(binding.owner);
+            binding.queue.tell(&mut inner);
+            Some(numbered(done?, at))
+        })
+    }
+
+    /// Adds what has ended to `done`, as much as its capacity allows, with one lock for each queue. Rings.
+    pub fn poll_batch(&self, done: &mut Vec<Done>) {
+        for (at, binding) in self.bindings.iter().enumerate() {
+            let mut inner = binding.queue.inner.lock();
+            while done.len() < done.capacity() {
+                let Some(next) = inner.engine.next(binding.owner) else { break };
+                done.push(numbered(next, at));
+            }
+            binding.queue.tell(&mut inner);
+        }
+    }
+
+    /// The next request that has ended, waiting for one at most so long ([`Duration::MAX`]: for ever). None also when there is
+    /// nothing in flight.
+    pub fn wait(&self, at_most: Duration) -> Option<Done> {
+        if let [binding] = self.bindings.as_slice() {
+            return self.wait_at(binding, at_most);
+        }
+        let mut left = at_most;
+        loop {
+            for (at, binding) in self.bindings.iter().enumerate() {
+                if let Some(done) = self.wait_at(binding, left.min(SLICE)) {
+                    return Some(numbered(done, at));
+                }
+            }
+            left = if left == Duration::MAX { left } else { left.saturating_sub(SLICE) };
+            if left.is_zero() || self.in_flight() == 0 {
+                return self.poll();
+            }
+        }
+    }
+
+    fn wait_at(&self, binding: &Binding<Q, C>, at_most: Duration) -> Option<Done> {
+        let owner = binding.owner;
+        binding.queue.wait(owner, self.polling(), at_most, |engine| engine.take(owner).ok_or_else(|| engine.busy(owner) > 0))
+    }
+
+    /// This request, once it has ended; others stay to be collected. None: not in time, or there is no such ticket, or another
+    /// thread waits for it.
+    pub fn wait_for(&self, ticket: Ticket, at_most: Duration) -> Option<Done> {
+        let (at, binding) = self.binding(ticket)?;
+        let index = {
+            let mut inner = binding.queue.inner.lock();
+            let index = inner.engine.find(binding.owner, without_queue(ticket))?;
+            if !inner.engine.claim(index) {
+                return None;
+            }
+            index
+        };
+        let found = binding.queue.wait(binding.owner, self.polling(), at_most, |engine| engine.take_claimed(index).ok_or(true));
+        if found.is_none() {
+            let mut inner = binding.queue.inner.lock();
+            inner.engine.unclaim(index);
+            binding.queue.tell(&mut inner);
+        }
+        found.map(|done| numbered(done, at))
+    }
+
+    fn binding(&self, ticket: Ticket) -> Option<(usize, &Binding<Q, C>)> {
+        let at = (ticket.0 >> 16 & 0xff) as usize;
+        Some((at, self.bindings.get(at)?))
+    }
+
+    /// Asks for a request to be given up. It ends all the same: as cancelled, or as it ended. False: there is no such ticket.
+    pub fn cancel(&self, ticket: Ticket) -> bool {
+        let Some((_, binding)) = self.binding(ticket) else { return false };
+        let mut inner = binding.queue.inner.lock();
+        let Some(index) = inner.engine.find(binding.owner, without_queue(ticket)) else { return false };
+        inner.engine.cancel(index);
+        binding.queue.tell(&mut inner);
+        true
+    }
+
+    /// Waits until nothing of this handle is in flight, at most so long for each queue; the completions are there to be
+    /// collected.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: there is still something in flight.
+    pub fn drain(&self, at_most: Duration) -> Result<(), Error> {
+        for binding in &self.bindings {
+            let owner = binding.owner;
+            let look = |engine: &mut Engine<Q, C>| if engine.busy(owner) == 0 { Ok(()) } else { Err(true) };
+            binding.queue.wait(owner, self.polling(), at_most, look).ok_or(Error::Timeout)?;
+        }
+        Ok(())
+    }
+
+    /// As [`super::Handle::take_released`].
+    pub fn take_released(&self) -> Option<Released> {
+        self.bindings.iter().enumerate().find_map(|(at, binding)| {
+            let mut inner = binding.queue.inner.lock();
+            inner.engine.reap();
+            binding.queue.tell(&mut inner);
+            let released = inner.engine.take_released(binding.owner)?;
+            Some(Released { ticket: Ticket(released.ticket.0 | (at as u64) << 16), ..released })
+        })
+    }
+
+    /// Requests of this handle submitted and not ended.
+    pub fn in_flight(&self) -> u32 {
+        self.bindings.iter().map(|binding| binding.queue.inner.lock().engine.busy(binding.owner)).sum()
+    }
+
+    /// Runs one request to its end.
+    pub fn run(&self, io: Io) -> Done {
+        let at = self.choose(&io);
+        let binding = &self.bindings[at];
+        let owner = binding.owner;
+        let submitted = {
+            let mut inner = binding.queue.inner.lock();
+            let submitted = inner.submit(owner, io, true);
+            binding.queue.tell(&mut inner);
+            submitted
+        };
+        let index = match submitted.or_else(|Full(io)| self.submit_later(binding, io)) {
+            Ok(ticket) => (ticket & 0xffff) as u32,
+            Err(done) => return *done,
+        };
+        let look = |engine: &mut Engine<Q, C>| engine.take_claimed(index).ok_or(true);
+        let done = binding.queue.wait(owner, self.polling(), Duration::MAX, look).expect("each request ends");
+        numbered(done, at)
+    }
+
+    /// Other threads make synchronous calls too: when one of them is through there is a place.
+    fn submit_later(&self, binding: &Binding<Q, C>, io: Io) -> Result<u64, Box<Done>> {
+        let (owner, defaults) = (binding.owner, self.params.lock().defaults());
+        let mut io = Some(io);
+        let look = |engine: &mut Engine<Q, C>| match engine.submit(owner, io.take().expect("not taken yet"), &defaults, true) {
+            Ok(ticket) => Ok(ticket),
+            Err(Full(back)) => {
+                io = Some(back);
+                Err(engine.may_come_free(owner))
+            }
+        };
+        let submitted = binding.queue.wait(owner, self.polling(), Duration::MAX, look);
+        submitted.ok_or_else(|| Box::new(refused(io.expect("not taken"), Error::NoResources)))
+    }
+
+    /// As the parameter `synchronous` says: to the end, or only submitted.
+    ///
+    /// # Errors
+    /// As [`SharedHandle::submit`].
+    pub fn issue(&self, io: Io) -> Result<Issued, Full> {
+        let synchronous = self.params.lock().synchronous;
+        if synchronous { Ok(Issued::Done(self.run(io))) } else { self.submit(io).map(Issued::Submitted) }
+    }
+
+    /// Reads as much as the buffer holds.
+    pub fn read(&self, at: impl Into<At>, buf: Buf) -> Done {
+        self.run(Io::read(at, buf))
+    }
+
+    /// Writes the buffer.
+    pub fn write(&self, at: impl Into<At>, buf: Buf) -> Done {
+        self.run(Io::write(at, buf))
+    }
+
+    /// Makes what was completed survive a loss of power.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.run(Io::flush()).status
+    }
+
+    /// Gives blocks back. `length` is in blocks if `at` is, else in bytes.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn discard(&self, at: impl Into<At>, length: u64) -> Result<(), Error> {
+        self.run(Io::discard(at, length)).status
+    }
+
+    /// Makes blocks zero. `length` is in blocks if `at` is, else in bytes.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn write_zeroes(&self, at: impl Into<At>, length: u64) -> Result<(), Error> {
+        self.run(Io::write_zeroes(at, length)).status
+    }
+}
+
+impl<Q: Queue, C: Clock> Inner<Q, C> {
+    #[inline]
+    fn submit(&mut self, owner: Owner, io: Io, claimed: bool) -> Result<u64, Full> {
+        let defaults = &self.seats[usize::from(owner)].defaults;
+        self.engine.submit(owner, io, defaults, claimed)
+    }
+}
+
+impl<Q: Queue, C: Clock> Drop for SharedHandle<Q, C> {
+    fn drop(&mut self) {
+        for binding in &self.bindings {
+            let mut inner = binding.queue.inner.lock();
+            inner.engine.detach(binding.owner);
+            binding.queue.tell(&mut inner);
+        }
+    }
+}
+
+fn without_queue(ticket: Ticket) -> u64 {
+    ticket.0 & !0xff_0000
+}

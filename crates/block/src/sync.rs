@@ -1,0 +1,160 @@
+//! Locks and atomics of what threads share: parking_lot's and the standard library's, or loom's, which explores every order
+//! of them (`--cfg loom`; see `handle::shared` and `future`).
+
+pub(crate) use inner::Signal;
+pub(crate) use inner::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, spin_hint, yield_now};
+
+#[cfg(not(loom))]
+mod inner {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    pub(crate) use std::sync::Arc;
+    pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use std::thread::yield_now;
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+
+    /// As parking_lot's, with waiting for ever and for a time in one.
+    #[derive(Default)]
+    pub(crate) struct Condvar(parking_lot::Condvar);
+
+    impl Condvar {
+        /// Waits for a notification, or for `at_most`; returns early at will.
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) {
+            if at_most == Duration::MAX {
+                self.0.wait(guard);
+            } else {
+                self.0.wait_for(guard, at_most);
+            }
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    pub(crate) fn spin_hint() {
+        std::hint::spin_loop();
+    }
+
+    /// Wakes one thread that sleeps for a device (an eventfd, so that it can wait for both).
+    pub(crate) struct Signal(OwnedFd);
+
+    impl Signal {
+        pub(crate) fn new() -> std::io::Result<Signal> {
+            Ok(Signal(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        }
+
+        pub(crate) fn set(&self) {
+            // Full means set already.
+            let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        }
+
+        pub(crate) fn clear(&self) {
+            let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        }
+
+        /// Until it is set, the descriptor is readable, or for `at_most`. Returns early at will.
+        pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, at_most: Duration) {
+            crate::handle::until_readable(&[self.0.as_fd(), other.unwrap_or(self.0.as_fd())], at_most);
+        }
+    }
+}
+
+/// Loom has no time: who waits waits until notified, so that a lost notification shows as a deadlock.
+#[cfg(loom)]
+mod inner {
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    pub(crate) use loom::sync::Arc;
+    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use loom::thread::yield_now;
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    /// Empty only while its condition is waited for.
+    pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().expect("not poisoned")))
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("locked")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("locked")
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Condvar(loom::sync::Condvar);
+
+    impl Condvar {
+        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
+            let locked = guard.0.take().expect("locked");
+            guard.0 = Some(self.0.wait(locked).expect("not poisoned"));
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+
+    pub(crate) fn spin_hint() {
+        loom::thread::yield_now();
+    }
+
+    /// Here the device sets it too.
+    #[derive(Default)]
+    pub(crate) struct Signal(Mutex<bool>, Condvar);
+
+    impl Signal {
+        pub(crate) fn new() -> std::io::Result<Signal> {
+            Ok(Signal::default())
+        }
+
+        pub(crate) fn set(&self) {
+            *self.0.lock() = true;
+            self.1.notify_all();
+        }
+
+        pub(crate) fn clear(&self) {
+            *self.0.lock() = false;
+        }
+
+        pub(crate) fn wait(&self, _: Option<std::os::fd::BorrowedFd<'_>>, _: Duration) {
+            let mut set = self.0.lock();
+            while !*set {
+                self.1.wait(&mut set, Duration::MAX);
+            }
+        }
+    }
+}

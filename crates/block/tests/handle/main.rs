@@ -1,0 +1,3 @@
+//! Handles, as their users see them.
+
+mod calls;
