@@ -20,7 +20,7 @@ BASH_DIR := $(DATADIR)/bash-completion/completions
 ZSH_DIR := $(DATADIR)/zsh/site-functions
 FISH_DIR := $(DATADIR)/fish/vendor_completions.d
 
-.PHONY: help setup build demo test test-full bench check install uninstall clean
+.PHONY: help setup build demo test test-full test-vm bench check install uninstall clean
 
 help: ## this text
 	@echo "hotshelf: the speed of the small device with the capacity of the big one"
@@ -45,6 +45,11 @@ test: ## every test a change must pass
 
 test-full: ## the same with the long runs
 	@FULL=1 scripts/test.sh
+
+test-vm: ## the tests in a virtual machine with NVMe drives alone
+	scripts/setup.sh vm
+	$(CARGO) build --release --locked --package cli
+	HOTSHELF=$(abspath $(PROGRAM)) tests/vm/run.sh
 
 bench: build ## measure against the plain directories and mergerfs
 	HOTSHELF=$(abspath $(PROGRAM)) scripts/bench.sh

@@ -2,6 +2,7 @@
 # Installs what building, trying and testing hotshelf needs on Debian or Ubuntu.
 #
 #   scripts/setup.sh demo   what the build and `make demo` need
+#   scripts/setup.sh vm     all of that, and what `make test-vm` boots its guests with
 #   scripts/setup.sh test   all of that, and what the tests compare with
 #
 # Says each thing it does, does nothing where all is there, and never starts a service. Exits 1 when the
@@ -30,8 +31,11 @@ demo|attr|setfattr|the demo, and tests of extended attributes
 demo|sqlite3|sqlite3|the demo, and the sqlite3 tests
 demo|rsync|rsync|the demo, and the rsync tests
 demo|bc|bc|the demo, and tests that compare speeds
+vm|qemu-system-x86|qemu-system-x86_64|tests in a virtual machine
+vm|cpio|cpio|tests in a virtual machine
+vm|kmod|depmod|tests in a virtual machine
+vm|fio|fio|tests of speed, of latency during moves, and of NVMe commands
 test|acl|setfacl|tests of access control lists
-test|fio|fio|tests of speed and of latency during moves
 test|xfsprogs|mkfs.xfs|tests on XFS
 test|postmark|postmark|the PostMark test
 test|mergerfs|mergerfs|the comparison with mergerfs
@@ -47,10 +51,13 @@ present() {
     [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]]
 }
 
+# Whether the rows of that level are asked for: those of the levels before, too.
+asked() { [[ $1 == demo || $1 == "$level" || $level == test ]]; }
+
 missing() {
     local row package command why
     while IFS='|' read -r row package command why; do
-        if [[ $row == demo || $level == test ]] && ! present "$package" "$command"; then
+        if asked "$row" && ! present "$package" "$command"; then
             echo "$package"
         fi
     done < <(needs)
@@ -139,7 +146,7 @@ install_packages() {
 report_missing() {
     local row package command why failed=0
     while IFS='|' read -r row package command why; do
-        if [[ $row != demo && $level != test ]] || present "$package" "$command"; then
+        if ! asked "$row" || present "$package" "$command"; then
             continue
         fi
         if [[ $why == !* ]]; then
@@ -204,9 +211,9 @@ install_rust() {
 }
 
 case $level in
-    demo | test) ;;
+    demo | vm | test) ;;
     *)
-        echo "usage: scripts/setup.sh demo|test" >&2
+        echo "usage: scripts/setup.sh demo|vm|test" >&2
         exit 2
         ;;
 esac

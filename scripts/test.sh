@@ -2,7 +2,7 @@
 # All tests, in phases; `make test` and `make test-full` (FULL=1) are this script.
 #
 # A phase that fails does not stop the next ones (only a failed build does), so that one run shows all.
-# Prints how long each phase took; the last line is the total of the system tests.
+# Prints how long each phase took; the last line is the total of the system tests and those in a virtual machine.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export FULL=${FULL:-0}
@@ -39,11 +39,13 @@ export HOTSHELF
 if compgen -G 'crates/*/tests/*.rs' >/dev/null || compgen -G 'crates/*/tests/*/main.rs' >/dev/null; then
     phase edges scripts/cargo test --workspace --release --locked --test '*'
 fi
-RESULT_FILE=$(mktemp)
-export RESULT_FILE
-phase system tests/system/run.sh
+results=$(mktemp -d)
+RESULT_FILE=$results/system phase system tests/system/run.sh
+RESULT_FILE=$results/vm phase vm tests/vm/run.sh
 finish
-total=$(cat "$RESULT_FILE")
-rm -f "$RESULT_FILE"
-echo "${total:-0 passed, 1 failed, 0 skipped}"
+# A phase without a total broke off.
+for name in system vm; do
+    cat "$results/$name" 2>/dev/null || echo "0 passed, 1 failed, 0 skipped"
+done | awk '{ passed += $1; failed += $3; skipped += $5 } END { print passed " passed, " failed " failed, " skipped " skipped" }'
+rm -rf "$results"
 ((${#failed[@]} == 0))

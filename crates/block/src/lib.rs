@@ -9,6 +9,7 @@
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
 //! - [`handle`]: what a thread does its I/O through.
+//! - [`scheduler`]: who goes next.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
 pub mod buffer;
@@ -21,6 +22,7 @@ pub mod handle;
 pub mod queue;
 pub mod request;
 mod sync;
+pub mod scheduler;
 pub mod tracked;
 pub mod units;
 
@@ -32,5 +34,6 @@ pub use geometry::Geometry;
 pub use handle::{Handle, Params, SharedHandle, SharedQueue};
 pub use queue::{Armed, Queue, Submit};
 pub use request::{Class, Completion, Op, Request, Status, Urgency};
+pub use scheduler::Scheduler;
 pub use tracked::Tracked;
 pub use units::{Lba, Tag};

@@ -1,0 +1,46 @@
+//! What the schedulers cost, and what they are good for.
+//!
+//! ```text
+//! scheduler cost            ns per request of each above a device that does nothing
+//! scheduler count NAME N    does N requests through one; for tools that count instructions
+//! scheduler disk            random reads and sequential writes on the model of a disk, in virtual time
+//! scheduler share           foreground reads while a copy runs in the background, on models of a disk and of flash
+//! ```
+#![forbid(unsafe_code)]
+
+mod cost;
+mod disk;
+mod flash;
+mod load;
+mod model;
+mod share;
+
+use block::Scheduler;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["cost"] => cost::compare(),
+        ["count", name, requests] => count(name, requests),
+        ["disk"] => disk_figures(),
+        ["share"] => share::compare(),
+        _ => {
+            eprintln!("usage: scheduler cost | count NAME REQUESTS | disk | share");
+            std::process::exit(2);
+        }
+    }
+}
+
+fn count(name: &str, requests: &str) {
+    let (Some(scheduler), Ok(requests)) = (Scheduler::parse(name), requests.parse()) else {
+        eprintln!("no scheduler {name}, or no number {requests}");
+        std::process::exit(2);
+    };
+    cost::run(scheduler, 32, cost::Pattern::Random, requests);
+}
+
+fn disk_figures() {
+    load::random_reads();
+    load::sequential_writes();
+}

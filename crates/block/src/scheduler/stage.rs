@@ -1,0 +1,378 @@
+//! The queue around a queue: holds requests back, and hands them on in the order that an [`Order`] decides.
+//!
+//! The life of a request here, with what moves it:
+//!
+//! ```text
+//!   submit ----------> Ready -------------- dispatch ----------------> Sent ----- poll ------> reported
+//!      |                 ^                                              |
+//!      | has to follow   | what it follows has ended                    | was merged, and failed;
+//!      v                 |                                              v or the queue below was full
+//!   Blocked -------------+                             Sent <------- Again
+//!                                                         dispatch
+//!   cancel: Blocked, Ready and Again are reported as Cancelled at once; for Sent the queue below is asked.
+//! ```
+//!
+//! What stays true, whatever the order does:
+//! - Of two requests with blocks in common of which one changes them, the later goes down when the earlier has ended. So what
+//!   the order sees may be merged and sorted freely. (The contract of [`Queue`] promises no order at all; a submitter on a
+//!   plain queue often gets one, and is not to be surprised by a scheduler.)
+//! - A flush is no barrier here, and needs none: it covers what was *completed* before it was submitted. All that was
+//!   completed here was completed below before, and the flush goes below later still; holding requests back can only make it
+//!   cover more. Writes that wait while a flush overtakes them were not completed, so it does not have to cover them.
+//! - One completion for each request, also of a merged one that failed: its parts are asked for once more, each alone, so
+//!   that each has a status of its own: one bad block must not fail the neighbours, whose submitters know nothing of each
+//!   other. Not when the device may still use their memory, or does not answer: see `merge.rs`.
+//! - Nothing is allocated after `new`.
+
+mod merge;
+mod queue;
+
+use std::collections::VecDeque;
+
+use crate::buffer::Span;
+use crate::clock::{Clock, Monotonic, Time};
+use crate::driver::CompletionRing;
+use crate::error::Error;
+use crate::queue::{Queue, Submit};
+use crate::request::{Completion, Request, Status};
+use crate::units::Tag;
+
+use super::order::{Order, Pick};
+use super::overlap::Overlap;
+use super::slots::{NONE, Slots, State};
+use merge::joined;
+#[cfg(test)]
+pub(super) use merge::worth_splitting;
+
+/// How many requests a stage holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Depths {
+    /// Most requests taken and not reported: 1 to 4096.
+    pub held: u32,
+    /// Most of them with the queue below, merged ones counted once: 1 to what that has.
+    pub dispatched: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Stage<Q, O, C = Monotonic> {
+    queue: Q,
+    order: O,
+    clock: C,
+    slots: Slots,
+    overlap: Overlap,
+    /// Parts that go down alone, before all others.
+    again: VecDeque<u32>,
+    ended: CompletionRing,
+    /// Of a merged request, while it is handed down.
+    joined: Vec<Span>,
+    /// To be hurried, while that is found out.
+    hurried: Vec<u32>,
+    dispatched_max: u32,
+    /// Taken and not reported.
+    in_flight: u32,
+    /// With the queue below.
+    sent: u32,
+    /// Known to the order.
+    ready: u32,
+    blocked: u32,
+    /// Read once for each `ring`, `poll` or `wait` that has something to do, and at a submit after a pause.
+    now: Time,
+    /// Nothing goes down before this, unless something ends.
+    not_before: Time,
+    /// Read so lately that the next `ring` need not.
+    time_is_fresh: bool,
+    unrung: bool,
+    gone: bool,
+}
+
+impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
+    /// Around a queue; the order was made for `depths.held` requests. Depths out of range are brought into it.
+    pub fn new(queue: Q, order: O, depths: Depths, clock: C) -> Stage<Q, O, C> {
+        let held = depths.held.clamp(1, 4096);
+        let segments_max = queue.geometry().segments_max;
+        Stage {
+            slots: Slots::new(held, segments_max),
+            overlap: Overlap::new(held),
+            again: VecDeque::with_capacity(held as usize),
+            ended: CompletionRing::new(held),
+            joined: Vec::with_capacity(usize::from(segments_max)),
+            hurried: Vec::with_capacity(held as usize),
+            dispatched_max: depths.dispatched.clamp(1, queue.depth().max(1)),
+            in_flight: 0,
+            sent: 0,
+            ready: 0,
+            blocked: 0,
+            now: Time::default(),
+            not_before: Time::NEVER,
+            time_is_fresh: false,
+            unrung: false,
+            gone: false,
+            queue,
+            order,
+            clock,
+        }
+    }
+
+    /// The queue below.
+    pub fn below(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
+    /// The order.
+    pub fn order(&self) -> &O {
+        &self.order
+    }
+
+    /// Requests that wait here.
+    pub fn waiting(&self) -> u32 {
+        self.ready + self.blocked + self.waiting_again()
+    }
+
+    fn waiting_again(&self) -> u32 {
+        u32::try_from(self.again.len()).expect("no more than the depth")
+    }
+
+    /// Ended without the device.
+    fn refuse(&mut self, tag: Tag, error: Error) -> Submit {
+        self.in_flight += 1;
+        self.ended.push(Completion { tag, status: Err(error) });
+        Submit::Queued
+    }
+
+    /// Makes it wait: for what it has to follow, or for its turn.
+    #[inline]
+    fn queue_up(&mut self, slot: u32, request: &Request) {
+        let blockers = self.overlap.conflicts(request).count();
+        self.overlap.insert(slot, request);
+        if blockers == 0 {
+            self.slots[slot].state = State::Ready;
+            self.ready += 1;
+            return self.order.insert(slot, request, self.now);
+        }
+        self.blocked += 1;
+        self.slots[slot].state = State::Blocked;
+        self.slots[slot].blockers = u32::try_from(blockers).expect("no more than the depth");
+        if O::HURRIES {
+            self.hurry(slot);
+        }
+    }
+
+    /// What this has to follow must not wait for the share of another class, nor what that has to follow.
+    fn hurry(&mut self, slot: u32) {
+        let class = self.slots[slot].request.class;
+        self.hurried.push(slot);
+        while let Some(follower) = self.hurried.pop() {
+            let (request, number) = (self.slots[follower].request, self.slots[follower].number);
+            for blocker in self.overlap.conflicts(&request) {
+                let held = &mut self.slots[blocker];
+                if held.number >= number || held.hurried || held.request.class == class {
+                    continue;
+                }
+                held.hurried = true;
+                match held.state {
+                    State::Ready => self.order.hurry(blocker, &held.request),
+                    State::Blocked => self.hurried.push(blocker),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn anything_to_send(&self) -> bool {
+        (self.ready > 0 || !self.again.is_empty()) && !self.gone
+    }
+
+    #[inline]
+    fn look_at_clock(&mut self) {
+        if O::TIMED {
+            self.now = self.clock.now();
+        }
+    }
+
+    /// Hands down as much as may be in flight there.
+    fn dispatch(&mut self) {
+        self.not_before = Time::NEVER;
+        if !self.anything_to_send() {
+            return;
+        }
+        while self.sent < self.dispatched_max {
+            let taken = match self.again.pop_front() {
+                Some(slot) => self.send(slot),
+                None => self.pick_and_send(),
+            };
+            if !taken {
+                break;
+            }
+        }
+    }
+
+    #[inline]
+    fn pick_and_send(&mut self) -> bool {
+        let slot = match self.order.pick(self.now) {
+            Pick::Slot(slot) => slot,
+            Pick::Nothing => return false,
+            Pick::NotBefore(time) => {
+                self.not_before = time;
+                return false;
+            }
+        };
+        self.ready -= 1;
+        let leader = self.merge(slot);
+        self.send(leader)
+    }
+
+    /// Hands down the request whose first part this is. False: the queue below is full, and its parts wait again.
+    #[inline]
+    fn send(&mut self, leader: u32) -> bool {
+        let mut whole = self.slots[leader].request;
+        self.joined.clear();
+        let mut part = leader;
+        while part != NONE {
+            self.slots.append_spans(part, &mut self.joined);
+            let held = &mut self.slots[part];
+            held.state = State::Sent;
+            held.leader = leader;
+            if part != leader {
+                whole = joined(&whole, &held.request).expect("it was merged");
+            }
+            part = held.next;
+        }
+        let below = Request { tag: device_tag(leader, self.slots[leader].generation), ..whole };
+        if self.queue.submit(&below, &self.joined) == Submit::Full {
+            self.wait_again(leader, true);
+            return false;
+        }
+        self.order.sent(&whole);
+        self.sent += 1;
+        self.unrung = true;
+        true
+    }
+
+    /// The parts of a request go down again, each alone: at once, or after those that do so already.
+    fn wait_again(&mut self, leader: u32, at_once: bool) {
+        let (mut part, mut place) = (leader, 0);
+        while part != NONE {
+            let held = &mut self.slots[part];
+            held.state = State::Again;
+            let next = std::mem::replace(&mut held.next, NONE);
+            match at_once {
+                true => self.again.insert(place, part),
+                false => self.again.push_back(part),
+            }
+            place += 1;
+            part = next;
+        }
+    }
+
+    /// The device has ended one. Returns what is to be reported of it; more of that goes to `ended`.
+    #[inline]
+    fn end(&mut self, completion: Completion) -> Option<Completion> {
+        let leader = (completion.tag.0 & 0xffff_ffff) as u32;
+        let ours = leader < self.slots.len() && {
+            let held = &self.slots[leader];
+            held.state == State::Sent && held.leader == leader && device_tag(leader, held.generation) == completion.tag
+        };
+        if !ours {
+            return None;
+        }
+        self.sent -= 1;
+        if self.slots[leader].next == NONE {
+            return Some(self.finish(leader, completion.status));
+        }
+        self.end_merged(leader, completion.status);
+        None
+    }
+
+    /// One that was picked has ended: those that follow it may go.
+    #[inline]
+    fn finish(&mut self, slot: u32, status: Status) -> Completion {
+        let request = self.slots[slot].request;
+        self.order.ended(&request, self.now);
+        self.leave(slot, status)
+    }
+
+    #[inline]
+    fn leave(&mut self, slot: u32, status: Status) -> Completion {
+        let (request, number) = (self.slots[slot].request, self.slots[slot].number);
+        self.overlap.remove(slot, &request);
+        self.slots.give(slot);
+        if self.blocked > 0 {
+            self.unblock(&request, number);
+        }
+        Completion { tag: request.tag, status }
+    }
+
+    fn unblock(&mut self, ended: &Request, number: u64) {
+        for follower in self.overlap.conflicts(ended) {
+            let held = &mut self.slots[follower];
+            if held.number < number {
+                continue;
+            }
+            held.blockers -= 1;
+            if held.blockers == 0 {
+                held.state = State::Ready;
+                self.blocked -= 1;
+                self.ready += 1;
+                self.order.insert(follower, &held.request, self.now);
+                if O::HURRIES && held.hurried {
+                    self.order.hurry(follower, &held.request);
+                }
+            }
+        }
+    }
+
+    fn dispatch_and_ring(&mut self) {
+        self.dispatch();
+        if std::mem::take(&mut self.unrung) {
+            self.queue.ring();
+        }
+    }
+
+    fn go_on(&mut self) {
+        if !std::mem::take(&mut self.time_is_fresh) && self.anything_to_send() {
+            self.look_at_clock();
+        }
+        self.dispatch_and_ring();
+    }
+
+    /// The device does not have what waits, and will not get it: it is reported, so that its memory can be used again.
+    fn give_up_waiting(&mut self) {
+        for slot in 0..self.slots.len() {
+            let request = self.slots[slot].request;
+            match self.slots[slot].state {
+                State::Free | State::Sent => continue,
+                State::Ready => self.order.remove(slot, &request),
+                State::Again => self.order.ended(&request, self.now),
+                State::Blocked => {}
+            }
+            self.overlap.remove(slot, &request);
+            self.slots.give(slot);
+            self.ended.push(Completion { tag: request.tag, status: Err(Error::Gone) });
+        }
+        self.again.clear();
+        self.ready = 0;
+        self.blocked = 0;
+    }
+
+    fn forget_all(&mut self) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].state != State::Free {
+                self.slots.give(slot);
+            }
+        }
+        self.again.clear();
+        self.order.clear();
+        self.overlap.clear();
+        self.ended.clear();
+        self.in_flight = 0;
+        self.sent = 0;
+        self.ready = 0;
+        self.blocked = 0;
+        self.unrung = false;
+    }
+}
+
+fn device_tag(slot: u32, generation: u32) -> Tag {
+    Tag(u64::from(generation) << 32 | u64::from(slot))
+}

@@ -1,0 +1,136 @@
+//! What the one above sees.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::buffer::{Arena, Span};
+use crate::clock::{Clock, Time};
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::{Armed, Queue, Submit};
+use crate::request::{Completion, Op, Request};
+use crate::units::{Lba, Tag};
+
+use super::super::order::Order;
+use super::super::slots::State;
+use super::{Stage, device_tag};
+
+impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
+    fn geometry(&self) -> &Geometry {
+        self.queue.geometry()
+    }
+
+    fn depth(&self) -> u32 {
+        self.slots.len()
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+
+    /// Wrong requests end here: what waits can be merged without another look.
+    #[inline]
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        if self.in_flight >= self.slots.len() {
+            return Submit::Full;
+        }
+        if self.gone {
+            return self.refuse(request.tag, Error::Gone);
+        }
+        if let Err(wrong) = self.queue.geometry().check(request, data) {
+            return self.refuse(request.tag, wrong);
+        }
+        let request = if request.op == Op::Flush { Request { lba: Lba(0), blocks: 0, ..*request } } else { *request };
+        let Some(slot) = self.slots.take(&request, data) else { return Submit::Full };
+        if self.in_flight == 0 {
+            self.look_at_clock();
+            self.time_is_fresh = true;
+        }
+        self.in_flight += 1;
+        self.queue_up(slot, &request);
+        Submit::Queued
+    }
+
+    fn ring(&mut self) {
+        self.go_on();
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let own = self.ended.take(completions);
+        let below = self.queue.poll(&mut completions[own..]);
+        if below > 0 || self.anything_to_send() {
+            self.look_at_clock();
+        }
+        let mut reported = own;
+        for at in own..own + below {
+            if let Some(completion) = self.end(completions[at]) {
+                completions[reported] = completion;
+                reported += 1;
+            }
+        }
+        reported += self.ended.take(&mut completions[reported..]);
+        self.in_flight -= u32::try_from(reported).expect("no more than the depth");
+        self.dispatch_and_ring();
+        reported
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        self.go_on();
+        if self.ended.len() > 0 {
+            return;
+        }
+        let mut limit = at_most;
+        if self.not_before != Time::NEVER {
+            limit = limit.min(self.not_before.since(self.clock.now()));
+        }
+        self.queue.wait(limit);
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.event()
+    }
+
+    /// Ready also when requests wait for their time and nothing is below whose end could signal.
+    fn arm(&mut self) -> Armed {
+        self.go_on();
+        let silent = self.sent == 0 && self.waiting() > 0;
+        if self.ended.len() > 0 || silent { Armed::Ready } else { self.queue.arm() }
+    }
+
+    /// One that was merged takes the others with it only for a while: they go down again.
+    fn cancel(&mut self, tag: Tag) {
+        let Some(slot) = self.slots.find(tag) else { return };
+        let held = self.slots[slot];
+        match held.state {
+            State::Free => return,
+            State::Sent => {
+                self.slots[slot].cancelled = true;
+                return self.queue.cancel(device_tag(held.leader, self.slots[held.leader].generation));
+            }
+            State::Blocked => self.blocked -= 1,
+            State::Ready => self.take_out(slot),
+            State::Again => {
+                self.again.retain(|waiting| *waiting != slot);
+                self.order.ended(&held.request, self.now);
+            }
+        }
+        let ended = self.leave(slot, Err(Error::Cancelled));
+        self.ended.push(ended);
+    }
+
+    /// When the queue below cannot be reset: what waits here is reported as [`Error::Gone`] (its memory is free, for the
+    /// device never saw it), what is below is reported if it ends after all, and until a reset succeeds nothing goes down.
+    fn reset(&mut self) -> Result<(), Error> {
+        let reset = self.queue.reset();
+        self.gone = reset.is_err();
+        match reset {
+            Ok(()) => self.forget_all(),
+            Err(_) => self.give_up_waiting(),
+        }
+        reset
+    }
+}

@@ -1,0 +1,322 @@
+//! Single cases, by hand.
+
+use std::time::Duration;
+
+use super::super::{Elevator, ElevatorOptions, Options, Scheduler, Stage, elevator, open_with_clock};
+use super::clock::VirtualClock;
+use super::rogue::Rogue;
+use crate::buffer::{Arena, Span};
+use crate::error::Error;
+use crate::queue::{Queue, Submit};
+use crate::request::{Completion, Op, Request, Status};
+use crate::tracked::{Patience, Tracked};
+use crate::units::{Lba, Tag};
+
+struct Bench {
+    device: Rogue,
+    queue: Stage<Rogue, Elevator, VirtualClock>,
+    arena: Arena,
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut Options)) -> Bench {
+        let device = Rogue::new(3, 1024, 16, |geometry| {
+            geometry.transfer_bytes_max = 8 * 512;
+            geometry.segments_max = 3;
+        });
+        let arena = Arena::private(4 << 20).expect("memory");
+        let mut options = Options { dispatch_depth: Some(1), depth: 16, ..Options::of(Scheduler::Elevator) };
+        change(&mut options);
+        let mut queue = elevator(device.clone(), &options, device.clock());
+        queue.register(&arena).expect("registered");
+        Bench { device, queue, arena }
+    }
+
+    /// Memory of a request: as its blocks are on the device, so that neighbours touch there too, or apart.
+    fn span(&self, request: &Request, apart: bool) -> Vec<Span> {
+        if !request.op.has_data() {
+            return Vec::new();
+        }
+        let at = usize::try_from(request.lba.0).expect("small") * if apart { 1024 } else { 512 };
+        vec![self.arena.span(at, request.blocks * 512)]
+    }
+
+    fn submit(&mut self, request: Request) -> Submit {
+        let data = self.span(&request, false);
+        self.queue.submit(&request, &data)
+    }
+
+    fn submit_apart(&mut self, request: Request) {
+        let data = self.span(&request, true);
+        assert_eq!(self.queue.submit(&request, &data), Submit::Queued);
+    }
+
+    fn submit_all(&mut self, requests: &[Request]) {
+        for request in requests {
+            assert_eq!(self.submit(*request), Submit::Queued);
+        }
+    }
+
+    /// Everything that ends, by tag.
+    fn drain(&mut self) -> Vec<(u64, Status)> {
+        let mut all = Vec::new();
+        while self.queue.in_flight() > 0 {
+            let mut ended = [Completion::EMPTY; 4];
+            let count = self.queue.poll(&mut ended);
+            all.extend(ended[..count].iter().map(|completion| (completion.tag.0, completion.status)));
+        }
+        all.sort_by_key(|(tag, _)| *tag);
+        all
+    }
+
+    /// What went down: first block, blocks, pieces of memory.
+    fn log(&self) -> Vec<(u64, u32, usize)> {
+        self.device.look().log.drain(..).map(|(request, pieces)| (request.lba.0, request.blocks, pieces)).collect()
+    }
+}
+
+fn read(tag: u64, lba: u64, blocks: u32) -> Request {
+    Request::read(Tag(tag), Lba(lba), blocks)
+}
+
+fn write(tag: u64, lba: u64, blocks: u32) -> Request {
+    Request::write(Tag(tag), Lba(lba), blocks)
+}
+
+fn ok(tags: std::ops::Range<u64>) -> Vec<(u64, Status)> {
+    tags.map(|tag| (tag, Ok(()))).collect()
+}
+
+#[test]
+fn neighbours_go_as_one_whatever_came_first() {
+    let mut bench = Bench::new(|_| {});
+    bench.submit_all(&[write(0, 102, 2), write(1, 100, 2), write(2, 104, 1)]);
+    assert_eq!(bench.drain(), ok(0..3));
+    assert_eq!(bench.log(), [(100, 5, 1)], "memory that touches is one piece");
+    // The head is at 105: the one there is picked first and finds its neighbour in front.
+    bench.submit_apart(read(0, 106, 1));
+    bench.submit_apart(read(1, 104, 2));
+    assert_eq!(bench.drain(), ok(0..2));
+    assert_eq!(bench.log(), [(104, 3, 2)]);
+}
+
+#[test]
+fn what_differs_or_is_too_much_is_not_merged() {
+    let mut bench = Bench::new(|_| {});
+    bench.submit_all(&[write(0, 0, 2), Request::write_fua(Tag(1), Lba(2), 2), read(2, 4, 2), Request::write_zeroes(Tag(3), Lba(6), 2)]);
+    assert_eq!(bench.drain(), ok(0..4));
+    assert_eq!(bench.log(), [(4, 2, 1), (6, 2, 0), (0, 2, 1), (2, 2, 1)]);
+    bench.submit_all(&[write(0, 10, 4), write(1, 14, 4), write(2, 18, 1)]);
+    assert_eq!(bench.drain(), ok(0..3));
+    assert_eq!(bench.log(), [(10, 8, 1), (18, 1, 1)], "8 blocks are one transfer");
+    (0..4).for_each(|at| bench.submit_apart(write(at, 30 + at, 1)));
+    assert_eq!(bench.drain(), ok(0..4));
+    assert_eq!(bench.log(), [(30, 3, 3), (33, 1, 1)], "3 pieces of memory are one transfer");
+    bench.submit_all(&[Request::discard(Tag(0), Lba(40), 100), Request::discard(Tag(1), Lba(140), 100)]);
+    assert_eq!(bench.drain(), ok(0..2));
+    assert_eq!(bench.log(), [(40, 200, 0)], "no data, no limit");
+}
+
+#[test]
+fn reads_go_first_upwards_then_writes_then_from_the_begin() {
+    let mut bench = Bench::new(|options| options.elevator = ElevatorOptions { reads_in_row: 3, writes_in_row: 1, passed_max: 100 });
+    bench.submit_all(&[read(0, 500, 1), write(1, 10, 1)]);
+    bench.submit_all(&[read(2, 700, 1), read(3, 100, 1), read(4, 600, 1), write(5, 900, 1), read(6, 50, 1)]);
+    assert_eq!(bench.drain().len(), 7);
+    let order: Vec<u64> = bench.log().iter().map(|(lba, ..)| *lba).collect();
+    assert_eq!(order, [50, 100, 500, 900, 600, 700, 10]);
+}
+
+#[test]
+fn an_error_hits_only_who_asked_for_the_bad_block() {
+    let mut bench = Bench::new(|_| {});
+    bench.device.look().bad_blocks.insert(203);
+    bench.submit_all(&[read(0, 200, 2), read(1, 202, 2), read(2, 204, 2)]);
+    assert_eq!(bench.drain(), [(0, Ok(())), (1, Err(Error::Media)), (2, Ok(()))]);
+    assert_eq!(bench.log(), [(200, 6, 1), (200, 2, 1), (202, 2, 1), (204, 2, 1)]);
+}
+
+#[test]
+fn errors_that_leave_memory_with_the_device_are_everybodys() {
+    for error in [Error::Timeout, Error::Gone, Error::Reset] {
+        assert!(!super::super::stage::worth_splitting(error));
+    }
+    assert!(super::super::stage::worth_splitting(Error::NoSpace));
+}
+
+#[test]
+fn what_waits_is_cancelled_at_once_and_who_follows_it_goes() {
+    let mut bench = Bench::new(|_| {});
+    bench.submit_all(&[write(0, 0, 1)]);
+    bench.queue.ring();
+    bench.submit_all(&[write(1, 50, 2), write(2, 51, 2), read(3, 50, 1)]);
+    bench.queue.cancel(Tag(1));
+    bench.queue.cancel(Tag(1));
+    bench.queue.cancel(Tag(77));
+    assert_eq!(bench.queue.waiting(), 2);
+    assert_eq!(bench.drain(), [(0, Ok(())), (1, Err(Error::Cancelled)), (2, Ok(())), (3, Ok(()))]);
+    assert_eq!(bench.log(), [(0, 1, 1), (50, 1, 1), (51, 2, 1)]);
+}
+
+#[test]
+fn a_merged_request_is_cancelled_for_one_and_done_for_the_others() {
+    // The device takes the cancel or not, by chance.
+    let mut cancelled = 0;
+    for _ in 0..20 {
+        let mut bench = Bench::new(|_| {});
+        bench.device.look().ends_at_most = Some(1);
+        for round in 0..5 {
+            bench.submit_all(&[write(0, round * 8, 2), write(1, round * 8 + 2, 2), write(2, round * 8 + 4, 2)]);
+            bench.queue.ring();
+            bench.queue.cancel(Tag(1));
+            let ended = bench.drain();
+            assert!([ended[0], ended[2]] == [(0, Ok(())), (2, Ok(()))] && matches!(ended[1], (1, Ok(()) | Err(Error::Cancelled))));
+            cancelled += u32::from(ended[1].1.is_err());
+        }
+    }
+    assert!(cancelled > 0 && cancelled < 100);
+}
+
+#[test]
+fn full_is_said_before_anything_is_lost() {
+    let mut bench = Bench::new(|options| options.depth = 2);
+    bench.submit_all(&[read(0, 0, 1), read(1, 9, 1)]);
+    assert_eq!(bench.submit(read(2, 5, 1)), Submit::Full);
+    assert_eq!(bench.submit(read(3, 5000, 1)), Submit::Full);
+    bench.queue.ring();
+    assert_eq!(bench.submit(read(2, 5, 1)), Submit::Full, "what is with the device counts");
+    assert_eq!(bench.drain(), ok(0..2));
+    assert_eq!(bench.submit(read(2, 5, 1)), Submit::Queued);
+    // Memory in very many pieces fills it as well, and comes back.
+    let device = Rogue::new(3, 64, 4, |geometry| geometry.segments_max = 16);
+    let mut queue = elevator(device.clone(), &Options { depth: 4, ..Options::of(Scheduler::Elevator) }, device.clock());
+    queue.register(&bench.arena).expect("registered");
+    let pieces: Vec<Span> = (0..16).map(|at| bench.arena.span(at * 1024, 512)).collect();
+    for _ in 0..5 {
+        assert_eq!(queue.submit(&read(0, 0, 16), &pieces), Submit::Queued);
+        assert_eq!(queue.submit(&read(1, 20, 16), &pieces), Submit::Queued);
+        assert_eq!(queue.submit(&read(2, 40, 16), &pieces), Submit::Full);
+        queue.ring();
+        assert_eq!(queue.poll(&mut [Completion::EMPTY; 4]), 2);
+    }
+}
+
+#[test]
+fn wrong_requests_end_by_their_reason() {
+    let mut bench = Bench::new(|_| {});
+    bench.submit_all(&[
+        read(0, 1024, 1),
+        read(1, 0, 9),
+        read(2, 0, 1),
+        Request { lba: Lba(u64::MAX), blocks: 5, ..Request::flush(Tag(3)) },
+    ]);
+    assert_eq!(bench.drain(), [(0, Err(Error::OutOfRange)), (1, Err(Error::Misaligned)), (2, Ok(())), (3, Ok(()))]);
+}
+
+#[test]
+fn a_reset_gives_everything_up_and_the_next_is_as_new() {
+    let mut bench = Bench::new(|_| {});
+    bench.device.look().ends_at_most = Some(0);
+    bench.submit_all(&[write(0, 0, 2), write(1, 2, 2), write(2, 1, 1), read(3, 5000, 1)]);
+    bench.queue.ring();
+    assert_eq!(bench.queue.reset(), Ok(()));
+    assert_eq!((bench.queue.in_flight(), bench.queue.waiting()), (0, 0));
+    bench.device.look().ends_at_most = None;
+    assert_eq!(bench.queue.poll(&mut [Completion::EMPTY; 4]), 0);
+    bench.submit_all(&[write(0, 1, 1), write(1, 2, 2)]);
+    assert_eq!(bench.drain(), ok(0..2));
+}
+
+#[test]
+fn after_a_reset_that_fails_what_waits_is_reported_and_nothing_goes_down() {
+    let mut bench = Bench::new(|_| {});
+    bench.device.look().reset_fails = true;
+    bench.device.look().ends_at_most = Some(0);
+    bench.submit_all(&[write(0, 0, 1), write(1, 50, 1), write(2, 0, 1)]);
+    bench.queue.ring();
+    assert_eq!(bench.queue.reset(), Err(Error::Gone));
+    assert_eq!(bench.submit(read(3, 0, 1)), Submit::Queued);
+    bench.device.look().ends_at_most = None;
+    assert_eq!(bench.drain(), [(0, Ok(())), (1, Err(Error::Gone)), (2, Err(Error::Gone)), (3, Err(Error::Gone))]);
+    assert_eq!(bench.log(), [(0, 1, 1)]);
+    bench.device.look().reset_fails = false;
+    assert_eq!(bench.queue.reset(), Ok(()));
+    bench.submit_all(&[read(4, 0, 1)]);
+    assert_eq!(bench.drain(), ok(4..5));
+}
+
+#[test]
+fn after_a_reset_that_fails_nobody_answers_for_another() {
+    for error in [Error::Media, Error::Cancelled] {
+        let mut bench = Bench::new(|_| {});
+        {
+            let mut device = bench.device.look();
+            (device.reset_fails, device.ends_at_most) = (true, Some(0));
+            device.bad_blocks.insert(2);
+        }
+        bench.submit_all(&[read(0, 0, 2), read(1, 2, 2), read(2, 4, 2)]);
+        bench.queue.ring();
+        assert_eq!(bench.queue.reset(), Err(Error::Gone));
+        if error == Error::Cancelled {
+            // The device obeys half of the time.
+            (0..64).for_each(|_| bench.queue.cancel(Tag(1)));
+        }
+        bench.device.look().ends_at_most = None;
+        let gone = Err(Error::Gone);
+        let of_cancelled = if error == Error::Cancelled { Err(Error::Cancelled) } else { gone };
+        assert_eq!(bench.drain(), [(0, gone), (1, of_cancelled), (2, gone)]);
+    }
+}
+
+/// The place it is made for: below deadlines, which then run while a request waits here too.
+#[test]
+fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
+    let device = Rogue::new(9, 1024, 16, |_| {});
+    device.look().ends_at_most = Some(0);
+    let stage = elevator(device.clone(), &Options { dispatch_depth: Some(1), ..Options::of(Scheduler::Elevator) }, device.clock());
+    let second = Duration::from_secs(1);
+    let patience = Patience { timeout: Some(second), cancel_grace: second, reset_after: Some(second) };
+    let mut queue = Tracked::with_clock(stage, patience, device.clock());
+    for tag in 0..4 {
+        assert_eq!(queue.submit(&Request::discard(Tag(tag), Lba(tag * 9), 1), &[]), Submit::Queued);
+    }
+    queue.ring();
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        let mut ended = [Completion::EMPTY; 8];
+        let count = queue.poll(&mut ended);
+        all.extend(ended[..count].iter().map(|completion| (completion.tag.0, completion.status)));
+        device.clock().advance(second);
+    }
+    all.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(all, [0, 1, 2, 3].map(|tag| (tag, Err(Error::Timeout))));
+    assert_eq!((queue.in_flight(), queue.abandoned(), queue.strays()), (0, 0, 0));
+    device.look().ends_at_most = None;
+    assert_eq!(queue.submit(&Request::discard(Tag(7), Lba(0), 1), &[]), Submit::Queued);
+    queue.ring();
+    assert_eq!(queue.poll(&mut [Completion::EMPTY; 1]), 1, "it goes on");
+}
+
+#[test]
+fn flushes_overtake_what_waits_but_not_for_ever() {
+    let mut bench = Bench::new(|_| {});
+    bench.submit_all(&[write(0, 0, 1), write(1, 9, 1), Request::flush(Tag(2)), Request::flush(Tag(3))]);
+    assert_eq!(bench.drain(), ok(0..4));
+    let ops: Vec<Op> = bench.device.look().log.iter().map(|(request, _)| request.op).collect();
+    assert_eq!(ops, [Op::Flush, Op::Write, Op::Flush, Op::Write]);
+}
+
+#[test]
+fn schedulers_have_names() {
+    for scheduler in Scheduler::ALL {
+        assert_eq!(Scheduler::parse(scheduler.name()), Some(scheduler));
+        let device = Rogue::new(1, 64, 16, |_| {});
+        let mut queue = open_with_clock(device.clone(), &Options::of(scheduler), device.clock());
+        assert_eq!(queue.depth(), if scheduler == Scheduler::None { 16 } else { 256 });
+        assert_eq!(queue.submit(&Request::discard(Tag(5), Lba(0), 1), &[]), Submit::Queued);
+        queue.ring();
+        let mut ended = [Completion::EMPTY; 2];
+        assert_eq!((queue.poll(&mut ended), ended[0].tag), (1, Tag(5)));
+    }
+    assert_eq!(Scheduler::parse("Elevator"), None);
+}
