@@ -17,6 +17,7 @@ pub mod clock;
 pub mod device;
 pub mod driver;
 pub mod error;
+pub mod future;
 pub mod geometry;
 pub mod handle;
 pub mod queue;

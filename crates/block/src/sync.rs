@@ -2,13 +2,13 @@
 //! of them (`--cfg loom`; see `handle::shared` and `future`).
 
 pub(crate) use inner::Signal;
-pub(crate) use inner::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, spin_hint, yield_now};
+pub(crate) use inner::{Arc, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, spin_hint, yield_now};
 
 #[cfg(not(loom))]
 mod inner {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     pub(crate) use std::sync::Arc;
-    pub(crate) use std::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     pub(crate) use std::thread::yield_now;
     use std::time::Duration;
 
@@ -74,7 +74,7 @@ mod inner {
     use std::time::Duration;
 
     pub(crate) use loom::sync::Arc;
-    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     pub(crate) use loom::thread::yield_now;
 
     #[derive(Debug, Default)]
@@ -90,10 +90,6 @@ mod inner {
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(Some(self.0.lock().expect("not poisoned")))
-        }
-
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
         }
     }
 

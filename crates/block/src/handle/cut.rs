@@ -31,10 +31,10 @@ impl Limits {
         }
     }
 
-    /// Whether the whole is one piece of memory, or none, and one transfer.
+    /// Whether the whole is one piece of memory (`single`), or needs none, and one transfer.
     #[inline]
-    pub(super) fn is_one_part(&self, op: Op, blocks: u64, data: &Data) -> bool {
-        if op.has_data() { data.len() <= 1 && blocks << self.block_shift <= self.transfer_bytes_max } else { blocks <= u64::from(u32::MAX) }
+    pub(super) fn is_one_part(&self, op: Op, blocks: u64, single: bool) -> bool {
+        if op.has_data() { single && blocks << self.block_shift <= self.transfer_bytes_max } else { blocks <= u64::from(u32::MAX) }
     }
 
     /// The next part: its blocks, its memory (in `spans`), and where the one after it begins.

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use super::engine::{Engine, Owner, refused};
 use super::io::{At, Data, Done, Full, Io, Released, Ticket};
+use super::job;
 use super::params::{Completion, Defaults, Key, ParamError, Params};
-use super::select::Selector;
+use super::select::{Features, Selector};
 use super::sleep;
 use crate::buffer::{Arena, Buf};
 use crate::clock::{Clock, Monotonic};
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::{Armed, Queue};
+use crate::request::{Class, Op};
 use crate::tracked::Tracked;
-use crate::units::Lba;
 
 /// The only owner of a dedicated queue.
 const ME: Owner = 0;
@@ -58,9 +59,9 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
             return Err(Error::NoResources);
         }
         let mut engines: Vec<_> = queues.into_iter().map(Engine::new).collect();
-        for engine in &mut engines {
+        for (number, engine) in engines.iter_mut().enumerate() {
             let limit = if params.requests_max == 0 { engine.queue().depth() } else { params.requests_max };
-            engine.attach(limit)?;
+            engine.attach(limit, number as u8)?;
         }
         let defaults = params.defaults();
         Ok(Handle { engines, selector, turn: 0, params, defaults })
@@ -104,27 +105,21 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
     ///
     /// # Errors
     /// No place: as many as `requests_max` were not collected yet.
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, io: Io) -> Result<Ticket, Full> {
         self.submit_as(io, false)
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit_as(&mut self, io: Io, claimed: bool) -> Result<Ticket, Full> {
-        let at = if self.engines.len() == 1 { 0 } else { self.choose(&io) };
-        let ticket = self.engines[at].submit(ME, io, &self.defaults, claimed)?;
-        Ok(Ticket(ticket | (at as u64) << 16))
+        let at = if self.engines.len() == 1 { 0 } else { self.choose(io.op, io.at, io.class) };
+        self.engines[at].submit(ME, io, &self.defaults, claimed)
     }
 
-    fn choose(&mut self, io: &Io) -> usize {
-        let lba = match io.at() {
-            At::Block(lba) => lba,
-            At::Byte(byte) => Lba(byte / u64::from(self.geometry().block_bytes)),
-        };
-        let class = io.own_class().unwrap_or(self.defaults.class);
-        let at = self.selector.choose(io, lba, class, self.turn, self.engines.len());
+    fn choose(&mut self, op: Op, at: At, class: Option<Class>) -> usize {
+        let request = Features { op, lba: at.lba(self.geometry()), class: class.unwrap_or(self.defaults.class) };
         self.turn = self.turn.wrapping_add(1);
-        at
+        self.selector.choose(&request, self.turn, self.engines.len())
     }
 
     /// Submits a read of as much as the buffer holds.
@@ -152,14 +147,12 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
     }
 
     /// The next request that has ended, if there is one. Rings.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Option<Done> {
-        for at in 0..self.engines.len() {
-            if let Some(done) = self.engines[at].next(ME) {
-                return Some(numbered(done, at));
-            }
+        if let [engine] = self.engines.as_mut_slice() {
+            return engine.next(ME);
         }
-        None
+        self.engines.iter_mut().find_map(|engine| engine.next(ME))
     }
 
     /// The next request that has ended, waiting for one at most so long ([`Duration::MAX`]: for ever). None also when there is
@@ -182,12 +175,12 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
     fn take_claimed(&mut self, at: usize, index: u32) -> Option<Done> {
         let engine = &mut self.engines[at];
         if let Some(done) = engine.take_claimed(index) {
-            return Some(numbered(done, at));
+            return Some(done);
         }
         if !engine.reap() {
             return None;
         }
-        engine.take_claimed(index).map(|done| numbered(done, at))
+        engine.take_claimed(index)
     }
 
     /// Waits until `look` finds something, or says that there is nothing to wait for.
@@ -260,8 +253,8 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
     }
 
     fn find(&self, ticket: Ticket) -> Option<(usize, u32)> {
-        let at = (ticket.0 >> 16 & 0xff) as usize;
-        let index = self.engines.get(at)?.find(ME, ticket.0 & !0xff_0000)?;
+        let (at, _) = job::place(ticket);
+        let index = self.engines.get(at)?.find(ME, ticket)?;
         Some((at, index))
     }
 
@@ -301,10 +294,9 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
     /// Memory of pieces ([`Data::Span`], [`Data::Spans`]) whose request was reported as held, once the device leaves it alone.
     /// Buffers go back to their arena by themselves.
     pub fn take_released(&mut self) -> Option<Released> {
-        self.engines.iter_mut().enumerate().find_map(|(at, engine)| {
+        self.engines.iter_mut().find_map(|engine| {
             engine.reap();
-            let released = engine.take_released(ME)?;
-            Some(Released { ticket: Ticket(released.ticket.0 | (at as u64) << 16), ..released })
+            engine.take_released(ME)
         })
     }
 
@@ -375,10 +367,4 @@ pub enum Issued {
     Done(Done),
     /// It goes on; collect it later.
     Submitted(Ticket),
-}
-
-/// With the queue's number in its ticket.
-#[inline]
-pub(super) fn numbered(done: Done, at: usize) -> Done {
-    Done { ticket: Ticket(done.ticket.0 | (at as u64) << 16), ..done }
 }

@@ -43,6 +43,8 @@ struct Books {
     /// Of these, waited for one by one.
     claims: u32,
     limit: u32,
+    /// Which of the owner's queues this is.
+    number: u8,
     alive: bool,
     /// Something ended, or a place came free, since the owner was last told.
     news: bool,
@@ -84,8 +86,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// A new owner, of at most `limit` asynchronous requests.
-    pub(super) fn attach(&mut self, limit: u32) -> Result<Owner, Error> {
+    /// A new owner, of at most `limit` asynchronous requests; this is its queue `number`.
+    pub(super) fn attach(&mut self, limit: u32, number: u8) -> Result<Owner, Error> {
         let free = self.owners.iter().position(|books| !books.alive && books.used == 0);
         let taken: u32 = self.owners.iter().map(|books| if books.alive { books.limit + 1 } else { books.used }).sum();
         // Held memory of so many requests stays here after they were collected.
@@ -98,7 +100,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             self.jobs.push(Job::empty());
         }
         self.free.reserve(self.jobs.len());
-        let books = Books { ended: Chain::EMPTY, released: Chain::EMPTY, used: 0, busy: 0, claims: 0, limit, alive: true, news: false };
+        let books =
+            Books { ended: Chain::EMPTY, released: Chain::EMPTY, used: 0, busy: 0, claims: 0, limit, number, alive: true, news: false };
         let owner = free.unwrap_or(self.owners.len());
         if owner == self.owners.len() {
             self.owners.push(books);
@@ -111,7 +114,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     /// Forgets an owner. What it has in flight goes on; nobody will collect it.
     pub(super) fn detach(&mut self, owner: Owner) {
         self.owners[usize::from(owner)].alive = false;
-        while let Some(index) = self.owners[usize::from(owner)].ended.pop(&mut self.jobs) {
+        while let Some(index) = self.owners[usize::from(owner)].ended.pop(&self.jobs) {
             drop(self.give(index));
         }
         while self.take_released(owner).is_some() {}
@@ -121,8 +124,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     }
 
     /// Takes a request. `claimed`: somebody will wait for just this one.
-    #[inline]
-    pub(super) fn submit(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) -> Result<u64, Full> {
+    #[inline(always)]
+    pub(super) fn submit(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) -> Result<Ticket, Full> {
         let books = &mut self.owners[usize::from(owner)];
         if books.used >= books.limit + u32::from(claimed) {
             return Err(Full(io));
@@ -132,21 +135,23 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         books.busy += 1;
         books.claims += u32::from(claimed);
         self.busy += 1;
-        let place = self.limits.place(&io);
+        let piece = io.data.single();
+        let bytes = piece.map_or_else(|| io.data.bytes(), |piece| u64::from(piece.bytes));
+        let place = self.limits.place(&io, bytes);
         let job = &mut self.jobs[index as usize];
         job.fill(owner, io, defaults, claimed);
-        let ticket = job::ticket(index, job.generation);
+        job.piece = piece;
+        let ticket = job::ticket(books.number, index, job.generation);
         match place {
             Ok((lba, blocks)) => {
-                job.lba = lba;
+                job.request.lba = lba;
+                job.request.blocks = blocks as u32;
                 job.blocks = blocks;
+                job.cut = !self.limits.is_one_part(job.request.op, blocks, piece.is_some());
+                let cut = job.cut;
                 self.waiting.push(&mut self.jobs, index);
-                let job = &mut self.jobs[index as usize];
-                job.cut = !self.limits.is_one_part(job.op, blocks, &job.data);
-                // What is cut is checked as a whole, so that nothing is done of what reaches beyond the device.
-                if job.cut && lba.0.checked_add(blocks).is_none_or(|end| end > self.queue.geometry().blocks) {
-                    job.cut = false;
-                    self.end_early(index, Error::OutOfRange);
+                if cut {
+                    self.check_whole(index);
                 }
             }
             Err(error) => {
@@ -155,6 +160,16 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             }
         }
         Ok(ticket)
+    }
+
+    /// What is cut is checked as a whole, so that nothing is done of what reaches beyond the device.
+    #[cold]
+    fn check_whole(&mut self, index: u32) {
+        let job = &mut self.jobs[index as usize];
+        if job.request.lba.0.checked_add(job.blocks).is_none_or(|end| end > self.queue.geometry().blocks) {
+            job.cut = false;
+            self.end_early(index, Error::OutOfRange);
+        }
     }
 
     /// Sends what waits to the queue.
@@ -184,21 +199,14 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     #[inline]
     fn send(&mut self, index: u32) -> bool {
         let job = &mut self.jobs[index as usize];
-        let request = job.request(index, job.lba, job.blocks as u32);
-        let piece;
-        let data: &[Span] = if job.op.has_data() {
-            piece = job.data.piece(0);
-            std::slice::from_ref(&piece)
-        } else {
-            &[]
-        };
-        if self.queue.submit_by(&request, data, job.due) == Submit::Full {
+        job.request.tag = job::tag(index, 0, job.generation);
+        if self.queue.submit_by(&job.request, job.piece.as_slice(), job.due) == Submit::Full {
             return false;
         }
         job.parts_made = 1;
         job.parts_out = 1;
         job.state = State::InFlight;
-        self.waiting.remove(&mut self.jobs, index);
+        self.waiting.pop(&self.jobs);
         self.unrung = true;
         true
     }
@@ -206,12 +214,13 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     fn send_parts(&mut self, index: u32) -> bool {
         loop {
             let job = &mut self.jobs[index as usize];
-            let next = match self.limits.next(job.op, job.blocks, &job.data, job.cursor, &mut self.spans) {
+            let next = match self.limits.next(job.request.op, job.blocks, &job.data, job.cursor, &mut self.spans) {
                 Ok(next) if job.parts_made < PARTS_MAX => next,
                 Ok(_) => return self.end_early(index, Error::NoResources),
                 Err(error) => return self.end_early(index, error),
             };
-            let request = job.request(index, Lba(job.lba.0.saturating_add(job.cursor.blocks)), next.0);
+            let (tag, lba) = (job::tag(index, job.parts_made, job.generation), job.lba_after(job.cursor.blocks));
+            let request = Request { tag, lba, blocks: next.0, ..job.request };
             if self.queue.submit_by(&request, &self.spans, job.due) == Submit::Full {
                 return false;
             }
@@ -221,7 +230,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             job.cursor = next.1;
             if job.cursor.blocks == job.blocks {
                 job.state = State::InFlight;
-                self.waiting.remove(&mut self.jobs, index);
+                self.waiting.pop(&self.jobs);
                 return true;
             }
         }
@@ -233,11 +242,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         let job = &mut self.jobs[index as usize];
         let sent = job.cursor.blocks;
         if job.cut {
-            job.fail(Failure {
-                lba: Lba(job.lba.0.saturating_add(sent)),
-                blocks: u32::try_from(job.blocks - sent).unwrap_or(u32::MAX),
-                error,
-            });
+            job.fail(Failure { lba: job.lba_after(sent), blocks: u32::try_from(job.blocks - sent).unwrap_or(u32::MAX), error });
         }
         job.status = job.status.and(Err(error));
         job.state = State::InFlight;
@@ -273,7 +278,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     }
 
     /// Takes what has ended from the queue; returns whether there was anything.
-    #[inline]
+    #[inline(never)]
     pub(super) fn reap(&mut self) -> bool {
         if self.busy == 0 && self.held == 0 {
             return false;
@@ -328,7 +333,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         job.status = job.status.and(Err(error));
         if job.cut {
             let (from, blocks) = job.part(&self.limits, part, &mut self.spans);
-            job.fail(Failure { lba: Lba(job.lba.0.saturating_add(from)), blocks, error });
+            job.fail(Failure { lba: job.lba_after(from), blocks, error });
         }
     }
 
@@ -369,19 +374,25 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     }
 
     /// The next that has ended.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, owner: Owner) -> Option<Done> {
-        let index = self.owners[usize::from(owner)].ended.pop(&mut self.jobs)?;
+        let index = self.pop(owner)?;
         Some(self.give(index))
     }
 
+    #[inline(always)]
+    fn pop(&mut self, owner: Owner) -> Option<u32> {
+        self.owners[usize::from(owner)].ended.pop(&self.jobs)
+    }
+
     /// The next that has ended, looking below if none is known.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&mut self, owner: Owner) -> Option<Done> {
-        match self.take(owner) {
-            None if self.reap() => self.take(owner),
-            known => known,
+        let mut index = self.pop(owner);
+        if index.is_none() && self.reap() {
+            index = self.pop(owner);
         }
+        Some(self.give(index?))
     }
 
     /// This one, if it has ended.
@@ -392,30 +403,23 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         (job.state == State::Ended).then(|| self.give(index))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, index: u32) -> Done {
         let job = &mut self.jobs[index as usize];
-        let held = job.parts_held > 0;
-        let done = Done {
-            ticket: Ticket(job::ticket(index, job.generation)),
-            user: job.user,
-            op: job.op,
-            held,
-            status: job.status,
-            data: if held { Data::None } else { std::mem::take(&mut job.data) },
-            failures: job.failures.take(),
-        };
         let books = &mut self.owners[usize::from(job.owner)];
         books.used -= 1;
         books.claims -= u32::from(job.claimed);
         books.news = true;
+        let ticket = job::ticket(books.number, index, job.generation);
+        let (user, op, status, failures, held) = (job.user, job.request.op, job.status, job.failures.take(), job.parts_held > 0);
         if held {
             job.state = State::Held;
             job.owner = if books.alive { job.owner } else { NOBODY };
-        } else {
-            self.release(index);
+            return Done { ticket, user, op, held, status, data: Data::None, failures };
         }
-        done
+        let data = std::mem::take(&mut job.data);
+        self.release(index);
+        Done { ticket, user, op, held, status, data, failures }
     }
 
     #[inline]
@@ -431,20 +435,21 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
 
     /// Memory of an owner's that the device gave back after its request was collected.
     pub(super) fn take_released(&mut self, owner: Owner) -> Option<Released> {
-        let index = self.owners[usize::from(owner)].released.pop(&mut self.jobs)?;
+        let books = &mut self.owners[usize::from(owner)];
+        let index = books.released.pop(&self.jobs)?;
         let job = &mut self.jobs[index as usize];
-        let ticket = Ticket(job::ticket(index, job.generation));
+        let ticket = job::ticket(books.number, index, job.generation);
         let released = Released { ticket, user: job.user, data: std::mem::take(&mut job.data) };
         self.release(index);
         Some(released)
     }
 
     /// The place of a request that is in flight, or has ended and was not collected.
-    pub(super) fn find(&self, owner: Owner, ticket: u64) -> Option<u32> {
-        let index = (ticket & 0xffff) as u32;
+    pub(super) fn find(&self, owner: Owner, ticket: Ticket) -> Option<u32> {
+        let (number, index) = job::place(ticket);
         let job = self.jobs.get(index as usize)?;
         let here = matches!(job.state, State::Waiting | State::InFlight | State::Ended);
-        (here && job.owner == owner && job::ticket(index, job.generation) == ticket).then_some(index)
+        (here && job.owner == owner && job::ticket(number as u8, index, job.generation) == ticket).then_some(index)
     }
 
     /// Keeps it from [`Engine::take`], for who waits for just this one. False: somebody does already.
@@ -592,8 +597,8 @@ impl<Q: Queue, C: Clock> Drop for Engine<Q, C> {
 
 impl Limits {
     /// Which blocks a request is about.
-    #[inline]
-    fn place(&self, io: &Io) -> Result<(Lba, u64), Error> {
+    #[inline(always)]
+    fn place(&self, io: &Io, bytes: u64) -> Result<(Lba, u64), Error> {
         let in_block = (1 << self.block_shift) - 1;
         let lba = match io.at {
             At::Block(lba) => lba,
@@ -601,7 +606,7 @@ impl Limits {
             At::Byte(_) => return Err(Error::Misaligned),
         };
         let bytes = match (io.op.has_data(), io.at) {
-            (true, _) => io.data.bytes(),
+            (true, _) => bytes,
             (false, At::Byte(_)) => io.length,
             (false, At::Block(_)) => return self.not_empty(io.op, lba, io.length),
         };
@@ -612,21 +617,21 @@ impl Limits {
     }
 
     /// The rest is checked by the device's geometry, when it is submitted.
-    #[inline]
+    #[inline(always)]
     fn not_empty(&self, op: Op, lba: Lba, blocks: u64) -> Result<(Lba, u64), Error> {
         if blocks == 0 && op != Op::Flush { Err(Error::OutOfRange) } else { Ok((lba, blocks)) }
     }
 }
 
 impl Job {
-    #[inline]
+    #[inline(always)]
     fn fill(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) {
         self.owner = owner;
         self.state = State::Waiting;
-        self.op = io.op;
-        self.fua = io.op == Op::Write && io.fua.unwrap_or(defaults.fua);
-        self.urgency = io.urgency.unwrap_or(defaults.urgency);
-        self.class = io.class.unwrap_or(defaults.class);
+        self.request.op = io.op;
+        self.request.fua = io.op == Op::Write && io.fua.unwrap_or(defaults.fua);
+        self.request.urgency = io.urgency.unwrap_or(defaults.urgency);
+        self.request.class = io.class.unwrap_or(defaults.class);
         self.cut = false;
         self.claimed = claimed;
         self.status = Ok(());
@@ -643,10 +648,8 @@ impl Job {
         self.cursor = Cursor::default();
     }
 
-    #[inline]
-    fn request(&self, index: u32, lba: Lba, blocks: u32) -> Request {
-        let tag = job::tag(index, self.parts_made, self.generation);
-        Request { tag, lba, blocks, op: self.op, fua: self.fua, urgency: self.urgency, class: self.class }
+    fn lba_after(&self, blocks: u64) -> Lba {
+        Lba(self.request.lba.0.saturating_add(blocks))
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -657,7 +660,7 @@ impl Job {
     fn part(&self, limits: &Limits, part: u32, spans: &mut Vec<Span>) -> (u64, u32) {
         let mut cursor = Cursor::default();
         for at in 0.. {
-            let Ok((blocks, next)) = limits.next(self.op, self.blocks, &self.data, cursor, spans) else { break };
+            let Ok((blocks, next)) = limits.next(self.request.op, self.blocks, &self.data, cursor, spans) else { break };
             if at == part {
                 return (cursor.blocks, blocks);
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::buffer::{Buf, Span};
 use crate::error::Error;
+use crate::geometry::Geometry;
 use crate::request::{Class, Op, Status, Urgency};
 use crate::units::Lba;
 
@@ -20,7 +21,18 @@ pub enum At {
     Byte(u64),
 }
 
+impl At {
+    /// The block it is in.
+    pub(super) fn lba(self, geometry: &Geometry) -> Lba {
+        match self {
+            At::Block(lba) => lba,
+            At::Byte(byte) => Lba(byte / u64::from(geometry.block_bytes)),
+        }
+    }
+}
+
 impl From<Lba> for At {
+    #[inline]
     fn from(lba: Lba) -> At {
         At::Block(lba)
     }
@@ -28,6 +40,7 @@ impl From<Lba> for At {
 
 /// Bytes from the device's begin.
 impl From<u64> for At {
+    #[inline]
     fn from(byte: u64) -> At {
         At::Byte(byte)
     }
@@ -76,6 +89,16 @@ impl Data {
         self.len() == 0
     }
 
+    /// The only piece, if it is one.
+    #[inline(always)]
+    pub(super) fn single(&self) -> Option<Span> {
+        match self {
+            Data::Buf(buf) => Some(buf.span()),
+            Data::Span(span) => Some(*span),
+            _ => None,
+        }
+    }
+
     /// One of the pieces.
     pub(super) fn piece(&self, at: usize) -> Span {
         match self {
@@ -116,37 +139,44 @@ pub struct Io {
 }
 
 impl Io {
+    #[inline(always)]
     fn new(op: Op, at: At, length: u64, data: Data) -> Io {
         Io { op, fua: None, urgency: None, class: None, at, length, user: 0, timeout: Timeout::OfHandle, data }
     }
 
     /// Blocks into memory: as many as it holds.
+    #[inline]
     pub fn read(at: impl Into<At>, data: impl Into<Data>) -> Io {
         Io::new(Op::Read, at.into(), 0, data.into())
     }
 
     /// Memory into blocks.
+    #[inline]
     pub fn write(at: impl Into<At>, data: impl Into<Data>) -> Io {
         Io::new(Op::Write, at.into(), 0, data.into())
     }
 
     /// What was completed before this is submitted survives a loss of power.
+    #[inline]
     pub fn flush() -> Io {
         Io::new(Op::Flush, At::Block(Lba(0)), 0, Data::None)
     }
 
     /// Gives blocks back. `length` is in blocks if `at` is, else in bytes.
+    #[inline]
     pub fn discard(at: impl Into<At>, length: u64) -> Io {
         Io::new(Op::Discard, at.into(), length, Data::None)
     }
 
     /// Makes blocks zero. `length` is in blocks if `at` is, else in bytes.
+    #[inline]
     pub fn write_zeroes(at: impl Into<At>, length: u64) -> Io {
         Io::new(Op::WriteZeroes, at.into(), length, Data::None)
     }
 
     /// With a word that comes back in [`Done::user`].
     #[must_use]
+    #[inline]
     pub fn user(self, user: u64) -> Io {
         Io { user, ..self }
     }
@@ -175,21 +205,6 @@ impl Io {
         Io { class: Some(class), ..self }
     }
 
-    /// What it is.
-    pub fn op(&self) -> Op {
-        self.op
-    }
-
-    /// Where it begins.
-    pub fn at(&self) -> At {
-        self.at
-    }
-
-    /// Whose share it is, if it has one of its own.
-    pub fn own_class(&self) -> Option<Class> {
-        self.class
-    }
-
     /// Gives the memory back, of a request that was not taken.
     pub fn into_data(self) -> Data {
         self.data
@@ -197,6 +212,7 @@ impl Io {
 }
 
 impl From<Buf> for Data {
+    #[inline]
     fn from(buf: Buf) -> Data {
         Data::Buf(buf)
     }
@@ -209,6 +225,7 @@ impl From<Vec<Buf>> for Data {
 }
 
 impl From<Span> for Data {
+    #[inline]
     fn from(span: Span) -> Data {
         Data::Span(span)
     }
@@ -254,6 +271,7 @@ impl Done {
     }
 
     /// The buffer, if it has one and it is not held.
+    #[inline]
     pub fn into_buf(self) -> Option<Buf> {
         match self.data {
             Data::Buf(buf) => Some(buf),

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::io::{Data, Failures};
+use super::io::{Data, Failures, Ticket};
+use crate::buffer::Span;
 use crate::clock::Time;
-use crate::request::{Class, Op, Status, Urgency};
-use crate::units::{Lba, Tag};
+use crate::request::{Request, Status};
+use crate::units::Tag;
 
 /// No job.
 pub(super) const NONE: u32 = u32::MAX;
@@ -36,27 +37,25 @@ pub(super) enum State {
 
 /// A request as the caller made it.
 pub(super) struct Job {
-    pub(super) prev: u32,
     pub(super) next: u32,
     /// Grows with each use of the place; 40 bits of it are in tickets.
     pub(super) generation: u64,
     pub(super) owner: u16,
     pub(super) state: State,
-    pub(super) op: Op,
-    pub(super) fua: bool,
-    pub(super) urgency: Urgency,
-    pub(super) class: Class,
+    /// Of the whole: `blocks` is right for one part only, the tag is set for each.
+    pub(super) request: Request,
     /// More than one part.
     pub(super) cut: bool,
     /// Somebody waits for just this one.
     pub(super) claimed: bool,
     pub(super) status: Status,
-    pub(super) lba: Lba,
     pub(super) blocks: u64,
     pub(super) user: u64,
     pub(super) timeout: Option<Duration>,
     pub(super) due: Time,
     pub(super) data: Data,
+    /// Of a job of one part: its only piece.
+    pub(super) piece: Option<Span>,
     pub(super) failures: Failures,
     /// Parts given to the queue.
     pub(super) parts_made: u32,
@@ -82,24 +81,20 @@ pub(super) struct Cursor {
 impl Job {
     pub(super) fn empty() -> Job {
         Job {
-            prev: NONE,
             next: NONE,
             generation: 0,
             owner: 0,
             state: State::Free,
-            op: Op::Flush,
-            fua: false,
-            urgency: Urgency::Normal,
-            class: Class(0),
+            request: Request::flush(Tag(0)),
             cut: false,
             claimed: false,
             status: Ok(()),
-            lba: Lba(0),
             blocks: 0,
             user: 0,
             timeout: None,
             due: Time::NEVER,
             data: Data::None,
+            piece: None,
             failures: None,
             parts_made: 0,
             parts_out: 0,
@@ -121,13 +116,19 @@ pub(super) fn parts(tag: Tag) -> (u32, u32) {
     ((tag.0 & 0xffff) as u32, (tag.0 >> 16) as u32 & (PARTS_MAX - 1))
 }
 
-/// What a job is called above. The 8 bits between are for the queue's number.
+/// What a job is called above, by a handle that has several queues.
 #[inline]
-pub(super) fn ticket(index: u32, generation: u64) -> u64 {
-    generation << 24 | u64::from(index)
+pub(super) fn ticket(queue: u8, index: u32, generation: u64) -> Ticket {
+    Ticket(generation << 24 | u64::from(queue) << 16 | u64::from(index))
 }
 
-/// A list through the jobs. A job is in one at most.
+/// The queue and the place that a ticket names.
+#[inline]
+pub(super) fn place(ticket: Ticket) -> (usize, u32) {
+    ((ticket.0 >> 16) as usize & 0xff, (ticket.0 & 0xffff) as u32)
+}
+
+/// A list through the jobs, first in, first out. A job is in one at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     pub(super) first: u32,
@@ -139,7 +140,6 @@ impl Chain {
 
     #[inline]
     pub(super) fn push(&mut self, jobs: &mut [Job], index: u32) {
-        jobs[index as usize].prev = self.last;
         jobs[index as usize].next = NONE;
         match self.last {
             NONE => self.first = index,
@@ -149,26 +149,32 @@ impl Chain {
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, jobs: &mut [Job], index: u32) {
-        let (prev, next) = (jobs[index as usize].prev, jobs[index as usize].next);
-        match prev {
-            NONE => self.first = next,
-            prev => jobs[prev as usize].next = next,
-        }
-        match next {
-            NONE => self.last = prev,
-            next => jobs[next as usize].prev = prev,
-        }
-    }
-
-    #[inline]
-    pub(super) fn pop(&mut self, jobs: &mut [Job]) -> Option<u32> {
+    pub(super) fn pop(&mut self, jobs: &[Job]) -> Option<u32> {
         let first = self.first;
         if first == NONE {
             return None;
         }
-        self.remove(jobs, first);
+        self.first = jobs[first as usize].next;
+        if self.first == NONE {
+            self.last = NONE;
+        }
         Some(first)
+    }
+
+    /// Looks for it from the begin.
+    pub(super) fn remove(&mut self, jobs: &mut [Job], index: u32) {
+        if self.first == index {
+            self.pop(jobs);
+            return;
+        }
+        let mut before = self.first;
+        while jobs[before as usize].next != index {
+            before = jobs[before as usize].next;
+        }
+        jobs[before as usize].next = jobs[index as usize].next;
+        if self.last == index {
+            self.last = before;
+        }
     }
 }
 
@@ -192,7 +198,7 @@ mod test {
                     chain.remove(&mut jobs, index);
                     oracle.remove(at);
                 }
-                (Some(_), false) => assert_eq!(chain.pop(&mut jobs), oracle.pop_front()),
+                (Some(_), false) => assert_eq!(chain.pop(&jobs), oracle.pop_front()),
             }
             assert_eq!(chain.first, oracle.front().copied().unwrap_or(NONE));
         }

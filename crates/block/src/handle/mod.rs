@@ -19,6 +19,8 @@ mod dedicated;
 mod engine;
 mod io;
 mod job;
+#[cfg(all(test, loom))]
+mod loom_test;
 mod params;
 mod select;
 mod shared;
@@ -27,6 +29,7 @@ mod sleep;
 pub use dedicated::{Handle, Issued};
 pub use io::{At, Data, Done, Failure, Full, Io, Released, Ticket, Timeout};
 pub use params::{Completion as CompletionMode, Key, ParamError, Params, Scheduler};
-pub use select::{Select, Selector};
+pub use select::{Features, Select, Selector};
 pub use shared::{SharedHandle, SharedQueue};
+#[cfg(not(loom))]
 pub(crate) use sleep::until_readable;

@@ -2,14 +2,24 @@
 
 use std::fmt;
 
-use super::io::Io;
 use crate::request::{Class, Op};
 use crate::units::Lba;
+
+/// What a queue is chosen by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Features {
+    /// What is to be done.
+    pub op: Op,
+    /// Where it begins.
+    pub lba: Lba,
+    /// Whose share it is.
+    pub class: Class,
+}
 
 /// A rule of one's own, asked for each request.
 pub trait Select: Send + Sync {
     /// A queue's number, below `queues`; what is not is taken modulo `queues`.
-    fn select(&self, io: &Io, lba: Lba, queues: usize) -> usize;
+    fn select(&self, request: &Features, queues: usize) -> usize;
 }
 
 /// Chooses among several queues.
@@ -42,17 +52,17 @@ impl fmt::Debug for Selector {
 
 impl Selector {
     /// `turn` is the number of requests before.
-    pub(super) fn choose(&self, io: &Io, lba: Lba, class: Class, turn: usize, queues: usize) -> usize {
+    pub(super) fn choose(&self, request: &Features, turn: usize, queues: usize) -> usize {
         let wanted = match self {
             Selector::RoundRobin => turn,
-            Selector::ByRange(blocks) => (lba.0 / (*blocks).max(1) % queues as u64) as usize,
-            Selector::ByOp => match io.op() {
+            Selector::ByRange(blocks) => (request.lba.0 / (*blocks).max(1) % queues as u64) as usize,
+            Selector::ByOp => match request.op {
                 Op::Read => 0,
                 Op::Write => 1,
                 Op::Flush | Op::Discard | Op::WriteZeroes => queues - 1,
             },
-            Selector::ByClass => usize::from(class.0),
-            Selector::Own(own) => own.select(io, lba, queues),
+            Selector::ByClass => usize::from(request.class.0),
+            Selector::Own(own) => own.select(request, queues),
         };
         wanted % queues
     }
@@ -66,18 +76,16 @@ mod test {
     fn each_rule_chooses_as_it_says() {
         struct Last;
         impl Select for Last {
-            fn select(&self, _: &Io, _: Lba, queues: usize) -> usize {
+            fn select(&self, _: &Features, queues: usize) -> usize {
                 queues - 1
             }
         }
-        let choose = |selector: &Selector, io: &Io, lba, class, turn| selector.choose(io, Lba(lba), Class(class), turn, 3);
-        let (flush, zero) = (Io::flush(), Io::write_zeroes(Lba(5), 1));
-        assert_eq!([0, 1, 2, 3].map(|turn| choose(&Selector::RoundRobin, &flush, 0, 0, turn)), [0, 1, 2, 0]);
-        assert_eq!([0, 9, 10, 29, 30].map(|lba| choose(&Selector::ByRange(10), &flush, lba, 0, 0)), [0, 0, 1, 2, 0]);
-        assert_eq!([0, 1, 5].map(|class| choose(&Selector::ByClass, &flush, 0, class, 0)), [0, 1, 2]);
-        let data = || super::super::io::Data::None;
-        let ops = [Io::read(Lba(0), data()), Io::write(Lba(0), data()), zero];
-        assert_eq!(ops.map(|io| choose(&Selector::ByOp, &io, 0, 0, 0)), [0, 1, 2]);
-        assert_eq!(choose(&Selector::Own(Box::new(Last)), &flush, 0, 0, 0), 2);
+        let choose =
+            |selector: &Selector, op, lba, class, turn| selector.choose(&Features { op, lba: Lba(lba), class: Class(class) }, turn, 3);
+        assert_eq!([0, 1, 2, 3].map(|turn| choose(&Selector::RoundRobin, Op::Read, 0, 0, turn)), [0, 1, 2, 0]);
+        assert_eq!([0, 9, 10, 29, 30].map(|lba| choose(&Selector::ByRange(10), Op::Read, lba, 0, 0)), [0, 0, 1, 2, 0]);
+        assert_eq!([0, 1, 5].map(|class| choose(&Selector::ByClass, Op::Read, 0, class, 0)), [0, 1, 2]);
+        assert_eq!([Op::Read, Op::Write, Op::Flush].map(|op| choose(&Selector::ByOp, op, 0, 0, 0)), [0, 1, 2]);
+        assert_eq!(choose(&Selector::Own(Box::new(Last)), Op::Read, 0, 0, 0), 2);
     }
 }

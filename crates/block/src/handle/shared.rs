@@ -17,19 +17,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use super::dedicated::{Issued, QUEUES_MAX, numbered};
+use super::dedicated::{Issued, QUEUES_MAX};
 use super::engine::{Engine, Owner, refused};
 use super::io::{At, Data, Done, Full, Io, Released, Ticket};
+use super::job;
 use super::params::{Completion, Defaults, Key, ParamError, Params};
-use super::select::Selector;
+use super::select::{Features, Selector};
 use crate::buffer::{Arena, Buf};
 use crate::clock::{Clock, Monotonic, Time};
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::{Armed, Queue};
+use crate::request::{Class, Op};
 use crate::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, Signal, spin_hint, yield_now};
 use crate::tracked::Tracked;
-use crate::units::Lba;
 
 /// How long a leader looks away from a queue without a descriptor, at least and at most: doubled with each fruitless look.
 const NAP_MIN: Duration = Duration::from_micros(10);
@@ -85,7 +86,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         SharedQueue::with_signal(queue, signal)
     }
 
-    fn with_signal(queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
+    pub(super) fn with_signal(queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
         let geometry = queue.geometry().clone();
         let event = queue.event().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let inner = Inner { engine: Engine::new(queue), seats: Vec::new(), leader: None, followers: 0 };
@@ -275,7 +276,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         for queue in queues {
             let mut inner = queue.inner.lock();
             let limit = if params.requests_max == 0 { inner.engine.queue().depth() } else { params.requests_max };
-            let owner = inner.engine.attach(limit)?;
+            let owner = inner.engine.attach(limit, handle.bindings.len() as u8)?;
             let seat = Seat { defaults: params.defaults(), wake: Arc::new(Condvar::default()), followers: 0 };
             match inner.seats.get_mut(usize::from(owner)) {
                 Some(place) => *place = seat,
@@ -334,23 +335,23 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
     /// # Errors
     /// No place: as many as `requests_max` were not collected yet.
     pub fn submit(&self, io: Io) -> Result<Ticket, Full> {
-        let at = self.choose(&io);
+        let at = self.choose(io.op, io.at, io.class);
         let binding = &self.bindings[at];
         let mut inner = binding.queue.inner.lock();
         let ticket = inner.submit(binding.owner, io, false)?;
         binding.queue.tell(&mut inner);
-        Ok(Ticket(ticket | (at as u64) << 16))
+        Ok(ticket)
     }
 
     /// Takes as many as there is place for, in order, with one lock; their tickets are added to `tickets`.
     pub fn submit_batch(&self, ios: &mut std::collections::VecDeque<Io>, tickets: &mut Vec<Ticket>) {
         while let Some(first) = ios.front() {
-            let at = self.choose(first);
+            let at = self.choose(first.op, first.at, first.class);
             let binding = &self.bindings[at];
             let mut inner = binding.queue.inner.lock();
             while let Some(io) = ios.pop_front() {
                 match inner.submit(binding.owner, io, false) {
-                    Ok(ticket) => tickets.push(Ticket(ticket | (at as u64) << 16)),
+                    Ok(ticket) => tickets.push(ticket),
                     Err(Full(io)) => return ios.push_front(io),
                 }
                 if self.bindings.len() > 1 {
@@ -361,17 +362,13 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         }
     }
 
-    fn choose(&self, io: &Io) -> usize {
+    fn choose(&self, op: Op, at: At, class: Option<Class>) -> usize {
         if self.bindings.len() == 1 {
             return 0;
         }
-        let lba = match io.at() {
-            At::Block(lba) => lba,
-            At::Byte(byte) => Lba(byte / u64::from(self.geometry().block_bytes)),
-        };
-        let class = io.own_class().unwrap_or_else(|| self.params.lock().class);
+        let class = class.unwrap_or_else(|| self.params.lock().class);
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
-        self.selector.choose(io, lba, class, turn, self.bindings.len())
+        self.selector.choose(&Features { op, lba: at.lba(self.geometry()), class }, turn, self.bindings.len())
     }
 
     /// Submits a read of as much as the buffer holds.
@@ -401,21 +398,21 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
 
     /// The next request that has ended, if there is one. Rings.
     pub fn poll(&self) -> Option<Done> {
-        self.bindings.iter().enumerate().find_map(|(at, binding)| {
+        self.bindings.iter().find_map(|binding| {
             let mut inner = binding.queue.inner.lock();
             let done = inner.engine.next(binding.owner);
             binding.queue.tell(&mut inner);
-            Some(numbered(done?, at))
+            done
         })
     }
 
     /// Adds what has ended to `done`, as much as its capacity allows, with one lock for each queue. Rings.
     pub fn poll_batch(&self, done: &mut Vec<Done>) {
-        for (at, binding) in self.bindings.iter().enumerate() {
+        for binding in &self.bindings {
             let mut inner = binding.queue.inner.lock();
             while done.len() < done.capacity() {
                 let Some(next) = inner.engine.next(binding.owner) else { break };
-                done.push(numbered(next, at));
+                done.push(next);
             }
             binding.queue.tell(&mut inner);
         }
@@ -429,9 +426,9 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         }
         let mut left = at_most;
         loop {
-            for (at, binding) in self.bindings.iter().enumerate() {
+            for binding in &self.bindings {
                 if let Some(done) = self.wait_at(binding, left.min(SLICE)) {
-                    return Some(numbered(done, at));
+                    return Some(done);
                 }
             }
             left = if left == Duration::MAX { left } else { left.saturating_sub(SLICE) };
@@ -449,10 +446,10 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
     /// This request, once it has ended; others stay to be collected. None: not in time, or there is no such ticket, or another
     /// thread waits for it.
     pub fn wait_for(&self, ticket: Ticket, at_most: Duration) -> Option<Done> {
-        let (at, binding) = self.binding(ticket)?;
+        let binding = self.binding(ticket)?;
         let index = {
             let mut inner = binding.queue.inner.lock();
-            let index = inner.engine.find(binding.owner, without_queue(ticket))?;
+            let index = inner.engine.find(binding.owner, ticket)?;
             if !inner.engine.claim(index) {
                 return None;
             }
@@ -464,19 +461,18 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
             inner.engine.unclaim(index);
             binding.queue.tell(&mut inner);
         }
-        found.map(|done| numbered(done, at))
+        found
     }
 
-    fn binding(&self, ticket: Ticket) -> Option<(usize, &Binding<Q, C>)> {
-        let at = (ticket.0 >> 16 & 0xff) as usize;
-        Some((at, self.bindings.get(at)?))
+    fn binding(&self, ticket: Ticket) -> Option<&Binding<Q, C>> {
+        self.bindings.get(job::place(ticket).0)
     }
 
     /// Asks for a request to be given up. It ends all the same: as cancelled, or as it ended. False: there is no such ticket.
     pub fn cancel(&self, ticket: Ticket) -> bool {
-        let Some((_, binding)) = self.binding(ticket) else { return false };
+        let Some(binding) = self.binding(ticket) else { return false };
         let mut inner = binding.queue.inner.lock();
-        let Some(index) = inner.engine.find(binding.owner, without_queue(ticket)) else { return false };
+        let Some(index) = inner.engine.find(binding.owner, ticket) else { return false };
         inner.engine.cancel(index);
         binding.queue.tell(&mut inner);
         true
@@ -498,12 +494,11 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
 
     /// As [`super::Handle::take_released`].
     pub fn take_released(&self) -> Option<Released> {
-        self.bindings.iter().enumerate().find_map(|(at, binding)| {
+        self.bindings.iter().find_map(|binding| {
             let mut inner = binding.queue.inner.lock();
             inner.engine.reap();
             binding.queue.tell(&mut inner);
-            let released = inner.engine.take_released(binding.owner)?;
-            Some(Released { ticket: Ticket(released.ticket.0 | (at as u64) << 16), ..released })
+            inner.engine.take_released(binding.owner)
         })
     }
 
@@ -514,7 +509,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
 
     /// Runs one request to its end.
     pub fn run(&self, io: Io) -> Done {
-        let at = self.choose(&io);
+        let at = self.choose(io.op, io.at, io.class);
         let binding = &self.bindings[at];
         let owner = binding.owner;
         let submitted = {
@@ -524,16 +519,15 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
             submitted
         };
         let index = match submitted.or_else(|Full(io)| self.submit_later(binding, io)) {
-            Ok(ticket) => (ticket & 0xffff) as u32,
+            Ok(ticket) => job::place(ticket).1,
             Err(done) => return *done,
         };
         let look = |engine: &mut Engine<Q, C>| engine.take_claimed(index).ok_or(true);
-        let done = binding.queue.wait(owner, self.polling(), Duration::MAX, look).expect("each request ends");
-        numbered(done, at)
+        binding.queue.wait(owner, self.polling(), Duration::MAX, look).expect("each request ends")
     }
 
     /// Other threads make synchronous calls too: when one of them is through there is a place.
-    fn submit_later(&self, binding: &Binding<Q, C>, io: Io) -> Result<u64, Box<Done>> {
+    fn submit_later(&self, binding: &Binding<Q, C>, io: Io) -> Result<Ticket, Box<Done>> {
         let (owner, defaults) = (binding.owner, self.params.lock().defaults());
         let mut io = Some(io);
         let look = |engine: &mut Engine<Q, C>| match engine.submit(owner, io.take().expect("not taken yet"), &defaults, true) {
@@ -593,7 +587,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
 
 impl<Q: Queue, C: Clock> Inner<Q, C> {
     #[inline]
-    fn submit(&mut self, owner: Owner, io: Io, claimed: bool) -> Result<u64, Full> {
+    fn submit(&mut self, owner: Owner, io: Io, claimed: bool) -> Result<Ticket, Full> {
         let defaults = &self.seats[usize::from(owner)].defaults;
         self.engine.submit(owner, io, defaults, claimed)
     }
@@ -607,8 +601,4 @@ impl<Q: Queue, C: Clock> Drop for SharedHandle<Q, C> {
             binding.queue.tell(&mut inner);
         }
     }
-}
-
-fn without_queue(ticket: Ticket) -> u64 {
-    ticket.0 & !0xff_0000
 }

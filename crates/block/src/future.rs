@@ -1,0 +1,370 @@
+//! Futures as in testFS (paper 002, section 4.1): one thread waits for many requests that other threads carry out.
+//!
+//! For each thread that carries out (a *lane*) there is a pair of counters that only grow: how many are expected, which only
+//! the waiting thread knows, and how many are done, which the lane counts. All is done when the pairs are equal. One future
+//! serves many requests on many queues, through any handles, again and again. Unlike the paper's it keeps every error, with
+//! the tag of its request, and waiting need not spin.
+//!
+//! ```text
+//!  the thread that waits: expect(lane, n), hands out the work with promise(lane) ... wait, take_failures
+//!  an I/O thread, for each completion it polls: promise.fulfil(tag, status)
+//!  or the thread that waits polls its own handles: wait_polling
+//! ```
+
+use std::time::Duration;
+
+use crate::clock::{Clock, Monotonic};
+use crate::error::Error;
+use crate::request::Status;
+use crate::sync::{Arc, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, fence, spin_hint};
+use crate::units::Tag;
+
+/// How many errors are kept until they are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// Every one: each expected request has a place, made by [`Future::expect`].
+    All,
+    /// So many of each lane, made at the begin; the others are counted.
+    Bounded(usize),
+}
+
+/// How to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waiting {
+    /// In a loop, as the paper does: shortest latency, a whole processor.
+    Spin,
+    /// In a loop for so long, then asleep.
+    Adaptive(Duration),
+    /// Asleep.
+    Park,
+}
+
+/// A request that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailedRequest {
+    /// Who carried it out.
+    pub lane: usize,
+    /// As its promise was fulfilled.
+    pub tag: Tag,
+    /// Why.
+    pub error: Error,
+}
+
+/// Everything that failed since this was last asked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Failures {
+    /// By lane, in the order of their ends.
+    pub kept: Vec<FailedRequest>,
+    /// How many more there were than [`Keep::Bounded`] allows.
+    pub lost: u64,
+}
+
+/// The side that waits.
+pub struct Future {
+    shared: Arc<Shared>,
+    expected: Box<[u64]>,
+    keep: Keep,
+}
+
+/// The side that carries out, of one lane. Clones are the same.
+#[derive(Clone)]
+pub struct Promise {
+    shared: Arc<Shared>,
+    lane: usize,
+}
+
+struct Shared {
+    lanes: Box<[Lane]>,
+    /// Whether the waiting thread sleeps, or is about to.
+    parked: AtomicU32,
+    sleep: Mutex<()>,
+    wake: Condvar,
+}
+
+/// On cache lines of its own (two: processors fetch pairs).
+#[repr(align(128))]
+struct Lane {
+    done: AtomicU64,
+    /// Touched only when something fails.
+    failed: Mutex<Failed>,
+}
+
+struct Failed {
+    kept: Vec<(Tag, Error)>,
+    room: usize,
+    lost: u64,
+}
+
+impl Future {
+    /// For work on so many lanes.
+    pub fn new(lanes: usize, keep: Keep) -> Future {
+        let room = match keep {
+            Keep::All => 0,
+            Keep::Bounded(room) => room,
+        };
+        let failed = || Failed { kept: Vec::with_capacity(room), room, lost: 0 };
+        let lanes: Box<[Lane]> = (0..lanes).map(|_| Lane { done: AtomicU64::new(0), failed: Mutex::new(failed()) }).collect();
+        let expected = vec![0; lanes.len()].into();
+        let shared = Shared { lanes, parked: AtomicU32::new(0), sleep: Mutex::new(()), wake: Condvar::default() };
+        Future { shared: Arc::new(shared), expected, keep }
+    }
+
+    /// Expects so many more requests of a lane. To be called before the work is handed out.
+    pub fn expect(&mut self, lane: usize, requests: u64) {
+        self.expected[lane] += requests;
+        if self.keep == Keep::All {
+            let pending = self.expected[lane] - self.shared.lanes[lane].done.load(Ordering::Acquire);
+            let mut failed = self.shared.lanes[lane].failed.lock();
+            failed.kept.reserve(usize::try_from(pending).expect("less than memory"));
+            failed.room = failed.kept.capacity();
+        }
+    }
+
+    /// To be given to who carries out.
+    pub fn promise(&self, lane: usize) -> Promise {
+        assert!(lane < self.expected.len(), "lane {lane} of {}", self.expected.len());
+        Promise { shared: Arc::clone(&self.shared), lane }
+    }
+
+    /// Requests expected and not done.
+    pub fn pending(&self) -> u64 {
+        let pairs = self.expected.iter().zip(&self.shared.lanes);
+        pairs.map(|(expected, lane)| expected.saturating_sub(lane.done.load(Ordering::Acquire))).sum()
+    }
+
+    /// Whether everything expected is done.
+    pub fn is_done(&self) -> bool {
+        let mut pairs = self.expected.iter().zip(&self.shared.lanes);
+        pairs.all(|(expected, lane)| lane.done.load(Ordering::Acquire) >= *expected)
+    }
+
+    /// Waits until everything expected is done, at most so long ([`Duration::MAX`]: for ever); returns whether it is. If not,
+    /// it can be waited for again.
+    pub fn wait(&mut self, how: Waiting, at_most: Duration) -> bool {
+        match how {
+            Waiting::Spin => self.spin(at_most),
+            Waiting::Park => self.park(at_most),
+            Waiting::Adaptive(spin) => {
+                let begin = Monotonic::default();
+                self.spin(spin.min(at_most)) || self.park(left(at_most, &begin))
+            }
+        }
+    }
+
+    /// Waits while the caller itself polls: calls `poll` until everything expected is done, or `poll` returns false; returns
+    /// whether it is done.
+    pub fn wait_polling(&mut self, mut poll: impl FnMut() -> bool) -> bool {
+        while !self.is_done() {
+            if !poll() {
+                return self.is_done();
+            }
+        }
+        true
+    }
+
+    /// What has failed. After a wait that returned true: of everything that was expected.
+    pub fn take_failures(&mut self) -> Failures {
+        let mut all = Failures::default();
+        for (at, lane) in self.shared.lanes.iter().enumerate() {
+            let mut failed = lane.failed.lock();
+            all.kept.extend(failed.kept.drain(..).map(|(tag, error)| FailedRequest { lane: at, tag, error }));
+            all.lost += std::mem::take(&mut failed.lost);
+        }
+        all
+    }
+
+    fn spin(&self, at_most: Duration) -> bool {
+        let begin = Monotonic::default();
+        let mut turns: u32 = 0;
+        while !self.is_done() {
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(64) && left(at_most, &begin).is_zero() {
+                return false;
+            }
+            spin_hint();
+        }
+        true
+    }
+
+    /// With `fulfil`, each side says its part, then looks at the other's: one of the two always sees.
+    fn park(&self, at_most: Duration) -> bool {
+        let begin = Monotonic::default();
+        let shared = &*self.shared;
+        let mut asleep = shared.sleep.lock();
+        shared.parked.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let mut done = self.is_done();
+        while !done {
+            let left = left(at_most, &begin);
+            if left.is_zero() {
+                break;
+            }
+            shared.wake.wait(&mut asleep, left);
+            done = self.is_done();
+        }
+        shared.parked.store(0, Ordering::Relaxed);
+        done
+    }
+}
+
+fn left(at_most: Duration, begin: &Monotonic) -> Duration {
+    if at_most == Duration::MAX { at_most } else { at_most.saturating_sub(Duration::from_nanos(begin.now().0)) }
+}
+
+impl Promise {
+    /// A request of this lane has ended.
+    pub fn fulfil(&self, tag: Tag, status: Status) {
+        let lane = &self.shared.lanes[self.lane];
+        if let Err(error) = status {
+            lane.failed.lock().push(tag, error);
+        }
+        lane.done.fetch_add(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.shared.parked.load(Ordering::Relaxed) != 0 {
+            // Who is about to sleep has looked before; it sleeps once the lock is free.
+            drop(self.shared.sleep.lock());
+            self.shared.wake.notify_one();
+        }
+    }
+}
+
+impl Failed {
+    fn push(&mut self, tag: Tag, error: Error) {
+        if self.kept.len() < self.room {
+            self.kept.push((tag, error));
+        } else {
+            self.lost += 1;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod test {
+    use super::*;
+    use crate::driver::MemoryDevice;
+    use crate::handle::Io;
+    use crate::{Arena, Handle, Lba, Params};
+
+    fn status(n: u64) -> Status {
+        if n.is_multiple_of(3) { Err(Error::Other(u16::try_from(n).expect("small"))) } else { Ok(()) }
+    }
+
+    #[test]
+    fn every_error_of_every_lane_is_kept_in_each_round() {
+        let rounds = if cfg!(miri) { 2 } else { 50 };
+        let mut future = Future::new(3, Keep::All);
+        for (round, how) in (0..rounds).zip([Waiting::Spin, Waiting::Park, Waiting::Adaptive(Duration::from_micros(3))].into_iter().cycle())
+        {
+            std::thread::scope(|scope| {
+                for lane in 0..3 {
+                    future.expect(lane, 10);
+                    let promise = future.promise(lane);
+                    scope.spawn(move || (0..10).for_each(|n| promise.fulfil(Tag(n + round), status(n + round))));
+                }
+                assert!(future.wait(how, Duration::MAX));
+            });
+            let failures = future.take_failures();
+            let expected = (0..3).flat_map(|lane| {
+                (round..round + 10).filter_map(move |n| Some(FailedRequest { lane, tag: Tag(n), error: status(n).err()? }))
+            });
+            assert_eq!(failures, Failures { kept: expected.collect(), lost: 0 });
+        }
+    }
+
+    #[test]
+    fn what_is_not_kept_is_counted_and_time_runs_out() {
+        let mut future = Future::new(1, Keep::Bounded(2));
+        future.expect(0, 5);
+        let promise = future.promise(0);
+        for n in 0..4 {
+            promise.fulfil(Tag(n), Err(Error::Media));
+        }
+        for how in [Waiting::Spin, Waiting::Park, Waiting::Adaptive(Duration::ZERO)] {
+            assert!(!future.wait(how, Duration::from_millis(1)));
+        }
+        assert_eq!(future.pending(), 1);
+        promise.fulfil(Tag(4), Ok(()));
+        assert!(future.wait(Waiting::Park, Duration::ZERO));
+        let failures = future.take_failures();
+        assert_eq!((failures.kept.len(), failures.lost), (2, 2));
+        assert_eq!(future.take_failures(), Failures::default());
+    }
+
+    #[test]
+    fn one_future_over_several_handles_that_the_caller_polls() {
+        let device = MemoryDevice::new(512, 64 << 10).expect("memory");
+        let arena = Arena::private(64 << 10).expect("memory");
+        let mut handles = [0, 1].map(|_| Handle::new(device.open_queue(8), Params::default()).expect("a handle"));
+        let mut future = Future::new(1, Keep::All);
+        let promise = future.promise(0);
+        for (n, handle) in handles.iter_mut().enumerate() {
+            handle.register(&arena).expect("registered");
+            for lba in [0, 1000] {
+                let io = Io::read(Lba(lba), arena.allocate(512).expect("room")).user(lba + n as u64);
+                handle.submit(io).expect("room");
+                future.expect(0, 1);
+            }
+        }
+        let done = future.wait_polling(|| {
+            for done in handles.iter_mut().filter_map(Handle::poll) {
+                promise.fulfil(Tag(done.user), done.status);
+            }
+            true
+        });
+        assert!(done);
+        let failed: Vec<_> = future.take_failures().kept.iter().map(|failed| (failed.tag, failed.error)).collect();
+        assert_eq!(failed, [(Tag(1000), Error::OutOfRange), (Tag(1001), Error::OutOfRange)]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_test {
+    use super::*;
+
+    fn all_orders(how: Waiting, lanes: usize, requests: u64) {
+        loom::model(move || {
+            let mut future = Future::new(lanes, Keep::All);
+            let threads: Vec<_> = (0..lanes)
+                .map(|lane| {
+                    future.expect(lane, requests);
+                    let promise = future.promise(lane);
+                    loom::thread::spawn(move || (0..requests).for_each(|n| promise.fulfil(Tag(n), Err(Error::Media))))
+                })
+                .collect();
+            assert!(future.wait(how, Duration::MAX));
+            let failures = future.take_failures();
+            assert_eq!((failures.kept.len(), failures.lost), (lanes * usize::try_from(requests).expect("few"), 0));
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+        });
+    }
+
+    #[test]
+    fn loom_a_parked_future_is_always_woken_and_has_every_error() {
+        all_orders(Waiting::Park, 1, 2);
+        all_orders(Waiting::Park, 2, 1);
+    }
+
+    #[test]
+    fn loom_a_spinning_future_sees_the_end_and_every_error() {
+        all_orders(Waiting::Spin, 2, 1);
+    }
+
+    #[test]
+    fn loom_two_threads_on_one_lane_and_two_rounds() {
+        loom::model(|| {
+            let mut future = Future::new(1, Keep::All);
+            for _ in 0..2 {
+                future.expect(0, 2);
+                let promise = future.promise(0);
+                let other = promise.clone();
+                let thread = loom::thread::spawn(move || other.fulfil(Tag(1), Err(Error::Media)));
+                promise.fulfil(Tag(0), Ok(()));
+                assert!(future.wait(Waiting::Park, Duration::MAX));
+                assert_eq!(future.take_failures().kept.len(), 1);
+                thread.join().expect("no panic");
+            }
+        });
+    }
+}
