@@ -9,6 +9,7 @@
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
 //! - [`handle`]: what a thread does its I/O through.
+//! - [`future`]: one thread waits for many requests of others.
 //! - [`scheduler`]: who goes next.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 

@@ -1,11 +1,18 @@
 //! The drivers.
 
 pub mod faulty;
+pub mod file;
 pub mod memory;
 pub mod null;
+pub mod passthrough;
+mod plain;
 mod ring;
+mod sysfs;
+pub mod uring;
 
 pub use faulty::FaultyDevice;
+pub use file::{Engine, FileDevice, FileOptions};
 pub use memory::MemoryDevice;
 pub use null::NullDevice;
+pub use passthrough::Passthrough;
 pub(crate) use ring::CompletionRing;

@@ -1,0 +1,98 @@
+#!/bin/bash
+# The io_uring driver of `block` against fio on the same files, in turn, medians: 4 KiB random requests with the same flags
+# (registered file and buffers, one thread), depth 1, 8 and 32:
+#   page    a file in the page cache: nothing but software
+#   loop    a loop device over a file in memory, O_DIRECT
+#   disk    a file on the disk of TMPDIR, O_DIRECT
+# and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH (2) each, of OPS ("randread randwrite"), TARGETS
+# ("page loop disk"). CPU is user and system time of the process for each request; both sides take the time of each request.
+#
+# The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
+# shellcheck source=bench/lib.sh
+source "$(dirname "$0")/lib.sh"
+need fio losetup
+rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page loop disk}
+load=$(dirname "$HOTSHELF")/examples/load
+[[ -x $load ]] || { echo "SKIP: build it first: cargo build --release -p block --example load"; exit 0; }
+[[ $(id -u) == 0 ]] || targets=${targets/loop/}
+size=256M
+
+# run_fio FILE OP DEPTH DIRECT ENGINE: sets iops and cpu (microseconds for each request).
+run_fio() {
+    local flags=(--iodepth=1) line field=8 # whatever depth is asked for, psync has one request at a time
+    [[ $5 == psync ]] || flags=(--iodepth="$3" --fixedbufs --registerfiles)
+    [[ $2 == *write ]] && field=49
+    line=$(fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" --size=$size \
+        --norandommap --randrepeat=0 --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
+    # Fields 88 and 89: percent of one processor in user and system mode.
+    read -r iops cpu < <(awk -F';' -v f="$field" '{ printf "%d %.4f\n", $f, ($88 + $89) * 1e4 / $f }' <<<"$line")
+}
+
+run_load() {
+    local line direct=yes
+    [[ $4 == 1 ]] || direct=no
+    line=$("$load" "$1" op="$2" depth="$3" direct=$direct seconds="$seconds" seed=$RANDOM)
+    iops=${line#iops=} cpu=${line#*cpu_us=}
+    iops=${iops%% *} cpu=${cpu%% *}
+}
+
+# A pair in both orders by turns.
+pair() {
+    local key=$1 n=$2 engine=$3
+    shift 3
+    local a b
+    for who in $( ((n % 2)) && echo "fio load" || echo "load fio"); do
+        if [[ $who == fio ]]; then
+            run_fio "$@" "$engine"
+            a="$iops $cpu"
+        else
+            run_load "$@"
+            b="$iops $cpu"
+        fi
+    done
+    read -r fio_iops fio_cpu <<<"$a"
+    read -r our_iops our_cpu <<<"$b"
+    ours[$key]+=" $our_iops" theirs[$key]+=" $fio_iops" our_cpus[$key]+=" $our_cpu" their_cpus[$key]+=" $fio_cpu"
+    ratios[$key]+=" $(awk "BEGIN { print $our_iops / $fio_iops }")" cpu_ratios[$key]+=" $(awk "BEGIN { print $our_cpu / $fio_cpu }")"
+}
+
+declare -A file=() direct=([page]=0 [loop]=1 [disk]=1) ours theirs our_cpus their_cpus ratios cpu_ratios
+make_file() { fio --name=make --filename="$1" --rw=write --bs=1M --size=$size --direct="$2" --output-format=terse >/dev/null; }
+keys=()
+for target in $targets; do
+    case $target in
+        page | disk) file[$target]=$SCRATCH/$target ;;
+        loop)
+            memory=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
+            truncate -s $size "$memory"
+            loop=$(losetup --find --show "$memory")
+            loops+=("$loop")
+            rm "$memory" # the loop device keeps it
+            file[loop]=$loop
+            ;;
+    esac
+    make_file "${file[$target]}" "${direct[$target]}"
+done
+for op in $ops; do
+    for target in $targets; do
+        for depth in 1 8 32; do
+            for ((n = 0; n < rounds; n++)); do
+                pair "$op.$target.$depth.io_uring" "$n" io_uring "${file[$target]}" "$op" "$depth" "${direct[$target]}"
+            done
+            keys+=("$op.$target.$depth.io_uring")
+        done
+        for ((n = 0; n < rounds; n++)); do
+            pair "$op.$target.32.psync" "$n" psync "${file[$target]}" "$op" 32 "${direct[$target]}"
+        done
+        keys+=("$op.$target.32.psync")
+    done
+done
+printf '  %-28s %10s %10s %7s   %9s %9s %7s\n' 'op.target.depth.fio engine' IOPS "fio's" ratio 'CPU us' "fio's" ratio
+for key in "${keys[@]}"; do
+    # shellcheck disable=SC2086
+    a=$(median ${ours[$key]}) b=$(median ${theirs[$key]}) r=$(median ${ratios[$key]})
+    # shellcheck disable=SC2086
+    c=$(median ${our_cpus[$key]}) d=$(median ${their_cpus[$key]}) s=$(median ${cpu_ratios[$key]})
+    printf '  %-28s %10.0f %10.0f %7.2f   %9.2f %9.2f %7.2f\n' "$key" "$a" "$b" "$r" "$c" "$d" "$s"
+    note block-fio "case=$key" "iops=$a" "fio_iops=$b" "ratio=$r" "cpu_us=$c" "fio_cpu_us=$d" "cpu_ratio=$s"
+done
