@@ -80,6 +80,17 @@ pub trait Queue: Send {
     /// Asks the device to give a request up. It is reported all the same: as cancelled, or as it ended.
     fn cancel(&mut self, tag: Tag);
 
+    /// Whether a request that was reported still has its memory with the device: it was given up on, not ended. A queue around
+    /// another one passes this and [`Queue::take_released`] on.
+    fn holds(&self, _: Tag) -> bool {
+        false
+    }
+
+    /// A request of those, whose memory the device has let go since. Each is named once.
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
+
     /// Gives everything in flight up, without reporting it. Returns when the device touches no memory of theirs any more.
     ///
     /// # Errors
@@ -120,6 +131,12 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
     }
     fn cancel(&mut self, tag: Tag) {
         (**self).cancel(tag);
+    }
+    fn holds(&self, tag: Tag) -> bool {
+        (**self).holds(tag)
+    }
+    fn take_released(&mut self) -> Option<Tag> {
+        (**self).take_released()
     }
     fn reset(&mut self) -> Result<(), Error> {
         (**self).reset()

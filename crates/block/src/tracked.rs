@@ -413,6 +413,15 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         }
     }
 
+    fn holds(&self, tag: Tag) -> bool {
+        let kept = |slot: &Slot| slot.tag == tag && slot.state == State::Abandoned;
+        (self.abandoned > 0 && self.slots.iter().any(kept)) || self.released.contains(&tag)
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        self.released.pop_front()
+    }
+
     /// Unlike a driver's: everything in flight is reported.
     fn reset(&mut self) -> Result<(), Error> {
         self.reset_all()

@@ -1,0 +1,9 @@
+//! What the block cache promises, over devices in memory that are slow, disordered, failing, forgetful and hanging.
+#![forbid(unsafe_code)]
+
+mod ahead;
+mod bytes;
+mod device;
+mod faults;
+mod model;
+mod threads;
