@@ -23,8 +23,8 @@ pub mod geometry;
 pub mod handle;
 pub mod queue;
 pub mod request;
-mod sync;
 pub mod scheduler;
+mod sync;
 pub mod tracked;
 pub mod units;
 

@@ -1,11 +1,13 @@
 //! Devices by name: `null`, `memory:64MiB`, the path of a file or block device, `fault:eio@8-15:DEVICE`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use block::driver::{FaultyDevice, MemoryDevice, NullDevice};
+use block::driver::{FaultyDevice, FileDevice, FileOptions, MemoryDevice, NullDevice, Passthrough};
 use block::{Device, Geometry, Lba, OpenError};
 use hybridfs::Size;
 
@@ -88,22 +90,50 @@ impl fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// Opens it.
+    /// Opens it, for reading and writing.
     ///
     /// # Errors
     /// What the driver says.
     pub fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
+        self.open_with(&DeviceOptions::default())
+    }
+
+    /// Opens it so.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn open_with(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, OpenError> {
+        let plain = |bytes: &u64| Geometry { read_only: options.read_only, ..Geometry::plain(BLOCK_BYTES, bytes / u64::from(BLOCK_BYTES)) };
         match self {
-            DeviceName::Null { bytes } => Ok(Arc::new(NullDevice::new(Geometry::plain(BLOCK_BYTES, bytes / u64::from(BLOCK_BYTES))))),
+            DeviceName::Null { bytes } => Ok(Arc::new(NullDevice::new(plain(bytes)))),
             DeviceName::Memory { bytes } => {
                 let whole = bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES);
                 let device = MemoryDevice::new(BLOCK_BYTES, whole);
-                Ok(Arc::new(device.map_err(|error| OpenError::system(format!("{whole} bytes of memory"), error))?))
+                let device = device.map_err(|error| OpenError::system(format!("{whole} bytes of memory"), error))?;
+                Ok(Arc::new(device.with_geometry(|geometry| geometry.read_only = options.read_only)))
             }
-            DeviceName::Fault { first, last, below } => Ok(Arc::new(FaultyDevice::new(below.open()?, Lba(*first)..=Lba(*last)))),
-            DeviceName::Path(path) => Err(OpenError::Unusable(format!("{}: no driver", path.display()))),
+            DeviceName::Fault { first, last, below } => {
+                Ok(Arc::new(FaultyDevice::new(below.open_with(options)?, Lba(*first)..=Lba(*last))))
+            }
+            DeviceName::Path(path) if is_character_device(path) => Ok(Arc::new(Passthrough::open(path, options.read_only)?)),
+            DeviceName::Path(path) => {
+                let options = FileOptions { read_only: options.read_only, ..FileOptions::default() };
+                Ok(Arc::new(FileDevice::open(path, &options)?))
+            }
         }
     }
+}
+
+/// Such as /dev/ng0n1: what takes a drive's own commands.
+fn is_character_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
+}
+
+/// How a device is opened.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceOptions {
+    /// Not for writing.
+    pub read_only: bool,
 }
 
 #[cfg(test)]
