@@ -1,12 +1,14 @@
-//! Devices by name: `null`, `memory:64MiB`, or the path of a file or block device.
+//! Devices by name: `null`, `memory:64MiB`, the path of a file or block device, `fault:eio@8-15:DEVICE`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use block::driver::{MemoryDevice, NullDevice};
-use block::{Device, Geometry, OpenError};
+use block::driver::{FaultyDevice, FileDevice, FileOptions, MemoryDevice, NullDevice, Passthrough};
+use block::{Device, Geometry, Lba, OpenError};
 use hybridfs::Size;
 
 /// Blocks of devices that are only memory, in bytes.
@@ -29,11 +31,22 @@ pub enum DeviceName {
     },
     /// A file or a block device.
     Path(PathBuf),
+    /// `fault:eio@LBA-LBA:DEVICE`: reads and writes of these blocks fail.
+    Fault {
+        /// The first bad block.
+        first: u64,
+        /// The last one.
+        last: u64,
+        /// Where the others are.
+        below: Box<DeviceName>,
+    },
 }
 
 /// A name that means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no device: use a path (./null for a file named null), memory:SIZE such as memory:64MiB, or null")]
+#[error(
+    "`{0}` is no device: use a path (./null for a file named null), memory:SIZE such as memory:64MiB, fault:eio@LBA-LBA:DEVICE, or null"
+)]
 pub struct BadDevice(String);
 
 impl FromStr for DeviceName {
@@ -49,10 +62,20 @@ impl FromStr for DeviceName {
             None if text == "null" => Ok(DeviceName::Null { bytes: NULL_BYTES }),
             Some(("null", size)) => Ok(DeviceName::Null { bytes: bytes(size)? }),
             Some(("memory", size)) => Ok(DeviceName::Memory { bytes: bytes(size)? }),
+            Some(("fault", rule)) => fault(rule).ok_or_else(bad),
             _ if text.is_empty() => Err(bad()),
             _ => Ok(DeviceName::Path(PathBuf::from(text))),
         }
     }
+}
+
+/// `eio@8-15:DEVICE`.
+fn fault(rule: &str) -> Option<DeviceName> {
+    let (rule, below) = rule.split_once(':')?;
+    let (first, last) = rule.strip_prefix("eio@")?.split_once('-')?;
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last).then_some(())?;
+    Some(DeviceName::Fault { first, last, below: Box::new(below.parse().ok()?) })
 }
 
 impl fmt::Display for DeviceName {
@@ -61,26 +84,56 @@ impl fmt::Display for DeviceName {
             DeviceName::Null { bytes } => write!(f, "null:{bytes}"),
             DeviceName::Memory { bytes } => write!(f, "memory:{bytes}"),
             DeviceName::Path(path) => write!(f, "{}", path.display()),
+            DeviceName::Fault { first, last, below } => write!(f, "fault:eio@{first}-{last}:{below}"),
         }
     }
 }
 
 impl DeviceName {
-    /// Opens it.
+    /// Opens it, for reading and writing.
     ///
     /// # Errors
     /// What the driver says.
     pub fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
+        self.open_with(&DeviceOptions::default())
+    }
+
+    /// Opens it so.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn open_with(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, OpenError> {
+        let plain = |bytes: &u64| Geometry { read_only: options.read_only, ..Geometry::plain(BLOCK_BYTES, bytes / u64::from(BLOCK_BYTES)) };
         match self {
-            DeviceName::Null { bytes } => Ok(Arc::new(NullDevice::new(Geometry::plain(BLOCK_BYTES, bytes / u64::from(BLOCK_BYTES))))),
+            DeviceName::Null { bytes } => Ok(Arc::new(NullDevice::new(plain(bytes)))),
             DeviceName::Memory { bytes } => {
                 let whole = bytes / u64::from(BLOCK_BYTES) * u64::from(BLOCK_BYTES);
                 let device = MemoryDevice::new(BLOCK_BYTES, whole);
-                Ok(Arc::new(device.map_err(|error| OpenError::system(format!("{whole} bytes of memory"), error))?))
+                let device = device.map_err(|error| OpenError::system(format!("{whole} bytes of memory"), error))?;
+                Ok(Arc::new(device.with_geometry(|geometry| geometry.read_only = options.read_only)))
             }
-            DeviceName::Path(path) => Err(OpenError::Unusable(format!("{}: no driver", path.display()))),
+            DeviceName::Fault { first, last, below } => {
+                Ok(Arc::new(FaultyDevice::new(below.open_with(options)?, Lba(*first)..=Lba(*last))))
+            }
+            DeviceName::Path(path) if is_character_device(path) => Ok(Arc::new(Passthrough::open(path, options.read_only)?)),
+            DeviceName::Path(path) => {
+                let options = FileOptions { read_only: options.read_only, ..FileOptions::default() };
+                Ok(Arc::new(FileDevice::open(path, &options)?))
+            }
         }
     }
+}
+
+/// Such as /dev/ng0n1: what takes a drive's own commands.
+fn is_character_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
+}
+
+/// How a device is opened.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceOptions {
+    /// Not for writing.
+    pub read_only: bool,
 }
 
 #[cfg(test)]
@@ -93,10 +146,10 @@ mod test {
         assert_eq!(parse("memory:64MiB"), Ok(DeviceName::Memory { bytes: 64 << 20 }));
         assert_eq!(parse("/dev/sdb"), Ok(DeviceName::Path("/dev/sdb".into())));
         assert_eq!(parse("./null"), Ok(DeviceName::Path("./null".into())));
-        for text in ["memory:", "memory:10%", "memory:1", ""] {
+        for text in ["memory:", "memory:10%", "memory:1", "", "fault:eio@9-8:null", "fault:eio@1-2:memory:", "fault:bad"] {
             assert_eq!(parse(text), Err(BadDevice(text.to_owned())));
         }
-        for text in ["null", "memory:1MiB", "some/file"] {
+        for text in ["null", "memory:1MiB", "some/file", "fault:eio@8-15:memory:1MiB"] {
             let name = parse(text).expect("a device");
             assert_eq!(parse(&name.to_string()), Ok(name));
         }

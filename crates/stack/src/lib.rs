@@ -2,5 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod queue;
 
-pub use device::{BadDevice, DeviceName};
+pub use device::{BadDevice, DeviceName, DeviceOptions};
+pub use queue::open_queue;

@@ -1,5 +1,6 @@
 //! The drivers.
 
+pub mod faulty;
 pub mod file;
 pub mod memory;
 pub mod null;
@@ -9,6 +10,7 @@ mod ring;
 mod sysfs;
 pub mod uring;
 
+pub use faulty::FaultyDevice;
 pub use file::{Engine, FileDevice, FileOptions};
 pub use memory::MemoryDevice;
 pub use null::NullDevice;

@@ -104,7 +104,12 @@ impl Default for Params {
 impl Params {
     /// How the queue is to be opened.
     pub fn queue_options(&self) -> QueueOptions {
-        QueueOptions { depth: self.queue_depth, device_polled: self.device_polled, kernel_submits: self.kernel_submits, ..QueueOptions::default() }
+        QueueOptions {
+            depth: self.queue_depth,
+            device_polled: self.device_polled,
+            kernel_submits: self.kernel_submits,
+            ..QueueOptions::default()
+        }
     }
 
     /// How long the queue waits for a device that does not answer.
