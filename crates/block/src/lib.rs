@@ -9,8 +9,10 @@
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
 //! - [`scheduler`]: who goes next.
+//! - [`broker`]: queues handed out to other processes.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
+pub mod broker;
 pub mod buffer;
 pub mod clock;
 pub mod device;

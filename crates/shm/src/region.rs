@@ -27,6 +27,8 @@ pub enum Pages {
 pub enum AttachError {
     /// It could shrink below us: not sealed against that (F_SEAL_SHRINK).
     MayShrink,
+    /// It is of huge pages, of which the kernel may have none when they are touched: that would end us (SIGBUS).
+    HugePages,
     /// It is smaller than what its owner said.
     TooSmall {
         /// Bytes that are there.
@@ -42,6 +44,7 @@ impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AttachError::MayShrink => f.write_str("the shared memory is not sealed: its owner could cut it off below us"),
+            AttachError::HugePages => f.write_str("the shared memory is of huge pages, which may run out below us"),
             AttachError::TooSmall { bytes, wanted } => write!(f, "the shared memory has {bytes} bytes, {wanted} were announced"),
             AttachError::System(error) => write!(f, "mapping the shared memory: {error}"),
         }
@@ -186,8 +189,11 @@ fn round_up(bytes: usize, unit: usize) -> usize {
 #[cfg(not(miri))]
 mod map {
     use super::*;
-    use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+    use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, memfd_create};
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+    /// statfs(2).
+    const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58f6;
 
     const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
@@ -225,6 +231,9 @@ mod map {
         let system = |error: rustix::io::Errno| AttachError::System(error.into());
         if !fcntl_get_seals(&fd).map_err(system)?.contains(SealFlags::SHRINK) {
             return Err(AttachError::MayShrink);
+        }
+        if fstatfs(&fd).map_err(system)?.f_type == HUGETLBFS_MAGIC {
+            return Err(AttachError::HugePages);
         }
         let bytes = u64::try_from(fstat(&fd).map_err(system)?.st_size).unwrap_or(0);
         if bytes < len as u64 || len == 0 {
@@ -322,5 +331,11 @@ mod test {
         assert!(matches!(Region::attach(fd(), 8193), Err(AttachError::TooSmall { bytes: 8192, wanted: 8193 })));
         let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memfd");
         assert!(matches!(Region::attach(open, 1), Err(AttachError::MayShrink)));
+        let flags = rustix::fs::MemfdFlags::ALLOW_SEALING | rustix::fs::MemfdFlags::HUGETLB;
+        // Not every kernel has such pages.
+        if let Ok(huge) = rustix::fs::memfd_create("huge", flags) {
+            rustix::fs::fcntl_add_seals(&huge, rustix::fs::SealFlags::SHRINK).expect("sealed");
+            assert!(matches!(Region::attach(huge, 1), Err(AttachError::HugePages)));
+        }
     }
 }

@@ -131,6 +131,7 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     ///
     /// # Errors
     /// The consumer lies.
+    #[inline]
     pub fn room(&mut self) -> Result<u32, Broken> {
         let head = self.memory.word(self.place.head_at).load(Ordering::Acquire);
         let used = self.tail.wrapping_sub(head);
@@ -142,13 +143,23 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
         Ok(self.place.entries - used)
     }
 
+    /// Whether an entry fits. Looks at the consumer's index only when it did not when that was seen last.
+    ///
+    /// # Errors
+    /// The consumer lies.
+    #[inline]
+    pub fn has_room(&mut self) -> Result<bool, Broken> {
+        Ok(self.tail.wrapping_sub(self.head_seen) < self.place.entries || self.room()? > 0)
+    }
+
     /// Puts an entry in; the consumer sees it after [`Producer::show`]. False: there is no room.
     ///
     /// # Errors
     /// The consumer lies.
+    #[inline]
     pub fn push(&mut self, entry: &[u8]) -> Result<bool, Broken> {
         assert_eq!(entry.len(), self.place.entry_bytes, "an entry of another size");
-        if self.tail.wrapping_sub(self.head_seen) >= self.place.entries && self.room()? == 0 {
+        if !self.has_room()? {
             return Ok(false);
         }
         self.memory.write(self.place.entry_at(self.tail), entry);
@@ -157,11 +168,13 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     }
 
     /// The slot that the next entry will have, for what belongs to an entry but lies elsewhere.
+    #[inline]
     pub fn next_slot(&self) -> u32 {
         self.place.slot(self.tail)
     }
 
     /// Shows the consumer what was put in. True: it sleeps and needs a bell.
+    #[inline]
     pub fn show(&mut self) -> bool {
         if self.shown == self.tail {
             return false;
@@ -172,6 +185,7 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     }
 
     /// Whether the consumer wants a bell. Once: whoever is told has to ring.
+    #[inline]
     pub fn is_asleep(&mut self) -> bool {
         <R::Target as Memory>::fence();
         let flag = self.memory.word(self.place.asleep_at);
@@ -205,6 +219,7 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     ///
     /// # Errors
     /// The producer lies.
+    #[inline]
     pub fn look(&mut self) -> Result<u32, Broken> {
         let tail = self.memory.word(self.place.tail_at).load(Ordering::Acquire);
         let waiting = tail.wrapping_sub(self.head);
@@ -220,6 +235,7 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     ///
     /// # Errors
     /// The producer lies.
+    #[inline]
     pub fn take(&mut self, entry: &mut [u8]) -> Result<bool, Broken> {
         assert_eq!(entry.len(), self.place.entry_bytes, "an entry of another size");
         if self.head == self.tail_seen && self.look()? == 0 {
@@ -231,11 +247,13 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     }
 
     /// The slot of the entry that was taken last; it is ours until [`Consumer::show`].
+    #[inline]
     pub fn last_slot(&self) -> u32 {
         self.place.slot(self.head.wrapping_sub(1))
     }
 
     /// Gives the producer the places of what was taken.
+    #[inline]
     pub fn show(&mut self) {
         if self.shown != self.head {
             self.memory.word(self.place.head_at).store(self.head, Ordering::Release);
