@@ -55,8 +55,8 @@ struct Mailbox {
 }
 
 impl Lane {
-    /// Starts the thread of a device. It polls for `spin` before it sleeps.
-    pub(super) fn start(name: &str, device: Arc<dyn Device>, spin: Duration) -> std::io::Result<Lane> {
+    /// Starts the thread of a device. It polls for `spin` before it sleeps, and gives the device `patience` to cancel.
+    pub(super) fn start(name: &str, device: Arc<dyn Device>, spin: Duration, patience: Duration) -> std::io::Result<Lane> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { orders: Mutex::new(Some(Vec::new())), some: AtomicBool::new(false), wake });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -66,6 +66,7 @@ impl Lane {
             mailbox: mailbox.clone(),
             epoll,
             spin,
+            patience,
             clock: Monotonic::default(),
             queues: Vec::new(),
             paces: Vec::new(),
@@ -128,6 +129,7 @@ struct Serving {
     mailbox: Arc<Mailbox>,
     epoll: OwnedFd,
     spin: Duration,
+    patience: Duration,
     clock: Monotonic,
     queues: Vec<Served>,
     /// By grant, with the number of its queues.
@@ -283,7 +285,7 @@ impl Serving {
         }
         let options = QueueOptions { depth: seed.layout.depth, ..QueueOptions::default() };
         let queue = self.device.queue(&options).map_err(|error| error.to_string())?;
-        let mut served = Served::new(queue, seed).map_err(|error| format!("registering memory: {error}"))?;
+        let mut served = Served::new(queue, seed, self.patience).map_err(|error| format!("registering memory: {error}"))?;
         let (id, grant) = (served.place().info.id, served.place().info.grant);
         let listen = |fd: BorrowedFd<'_>, data| epoll::add(&self.epoll, fd, EventData::new_u64(data), EventFlags::IN);
         listen(served.bell().as_fd(), id << 1).map_err(|error| format!("listening to the bell: {error}"))?;

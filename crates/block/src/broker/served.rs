@@ -38,8 +38,6 @@ use crate::units::{Lba, Tag};
 
 /// Requests taken from one client before the next one's turn.
 const TURN: u32 = 64;
-/// How long a device has to end what it is asked to cancel.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who waits for a queue to be drained.
 pub(super) type Drained = SyncSender<Result<(), Error>>;
@@ -104,11 +102,13 @@ pub(super) struct Served {
     /// Of the request being looked at, or held.
     spans: Vec<Span>,
     phase: Phase,
+    /// For the device, to end what it is asked to cancel.
+    patience: Duration,
 }
 
 impl Served {
     /// With every arena of the seed registered.
-    pub(super) fn new(mut queue: Box<dyn Queue>, seed: Seed) -> Result<Served, Error> {
+    pub(super) fn new(mut queue: Box<dyn Queue>, seed: Seed, patience: Duration) -> Result<Served, Error> {
         for arena in &seed.arenas {
             queue.register(arena)?;
         }
@@ -121,6 +121,7 @@ impl Served {
             held_until: Time(0),
             spans: Vec::with_capacity(SEGMENTS_MAX),
             phase: Phase::Open,
+            patience,
             queue,
             seed,
         })
@@ -185,7 +186,7 @@ impl Served {
             }
         }
         self.queue.ring();
-        self.phase = Phase::Draining { why, due: now.after(PATIENCE), waiting: waiting.into_iter().collect() };
+        self.phase = Phase::Draining { why, due: now.after(self.patience), waiting: waiting.into_iter().collect() };
     }
 
     /// Asks for bells. False: there is something to do already.

@@ -38,6 +38,8 @@ pub struct ServerOptions {
     pub devices: Vec<(String, Arc<dyn Device>)>,
     /// How long a device's thread polls after it had something to do, before it sleeps.
     pub spin: Duration,
+    /// How long a device has to end what it is asked to cancel, before its queue is reset.
+    pub patience: Duration,
 }
 
 /// What all threads know.
@@ -61,6 +63,7 @@ struct Client {
 pub struct Server {
     shared: Arc<Shared>,
     socket: PathBuf,
+    listener: UnixListener,
     accepting: Option<JoinHandle<()>>,
 }
 
@@ -73,7 +76,7 @@ impl Server {
         let listener = listen(&options.socket)?;
         let mut lanes = BTreeMap::new();
         for (name, device) in options.devices {
-            let lane = Lane::start(&name, device, options.spin)?;
+            let lane = Lane::start(&name, device, options.spin, options.patience)?;
             lanes.insert(name, Arc::new(lane));
         }
         let shared = Arc::new(Shared {
@@ -84,9 +87,9 @@ impl Server {
             ending: AtomicBool::new(false),
             clients: Mutex::default(),
         });
-        let accepted = shared.clone();
-        let accepting = std::thread::Builder::new().name("accept".into()).spawn(move || accept(&listener, &accepted))?;
-        Ok(Server { shared, socket: options.socket, accepting: Some(accepting) })
+        let (accepted, heard) = (shared.clone(), listener.try_clone()?);
+        let accepting = std::thread::Builder::new().name("accept".into()).spawn(move || accept(&heard, &accepted))?;
+        Ok(Server { shared, socket: options.socket, listener, accepting: Some(accepting) })
     }
 }
 
@@ -94,9 +97,9 @@ impl Drop for Server {
     /// No new clients; devices end what they have, or are made to; clients are told.
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
-        // Wakes the accepting thread.
-        let _ = UnixStream::connect(&self.socket);
         let _ = std::fs::remove_file(&self.socket);
+        // Wakes the accepting thread.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         self.accepting.take().map(JoinHandle::join);
         self.shared.lanes.values().for_each(|lane| lane.end());
         let mut clients = std::mem::take(&mut *self.shared.clients.lock());
