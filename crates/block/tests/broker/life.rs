@@ -68,6 +68,7 @@ fn any_mix_of_requests_does_what_it_does_on_the_device_itself() {
 
 /// A queue with `count` writes on the device, which keeps them.
 fn with_held(broker: &Broker, count: u64) -> BrokerQueue {
+    let before = broker.device.taken.load(Ordering::Acquire);
     broker.device.hold.store(true, Ordering::Release);
     let device = broker.connect(None).expect("allowed");
     let mut queue = device.open_queue(8).expect("a queue");
@@ -76,6 +77,7 @@ fn with_held(broker: &Broker, count: u64) -> BrokerQueue {
         assert_eq!(queue.submit(&Request::write(Tag(tag), Lba(tag), 1), &[memory.span()]), Submit::Queued);
     }
     queue.ring();
+    wait_until("the device has them", || broker.device.taken.load(Ordering::Acquire) == before + count);
     queue
 }
 

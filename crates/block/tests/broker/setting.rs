@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use block::broker::client::Admin;
@@ -24,6 +24,8 @@ pub struct Holding {
     pub memory: MemoryDevice,
     pub hold: Arc<AtomicBool>,
     pub stuck: Arc<AtomicBool>,
+    /// Requests it was ever given.
+    pub taken: Arc<AtomicU64>,
 }
 
 struct HoldingQueue {
@@ -36,7 +38,7 @@ struct HoldingQueue {
 impl Holding {
     pub fn new() -> Holding {
         let memory = MemoryDevice::new(512, BLOCKS * 512).expect("memory");
-        Holding { memory, hold: Arc::default(), stuck: Arc::default() }
+        Holding { memory, hold: Arc::default(), stuck: Arc::default(), taken: Arc::default() }
     }
 }
 
@@ -66,6 +68,7 @@ impl Queue for HoldingQueue {
             return Submit::Full;
         }
         self.held.push((*request, data.to_vec()));
+        self.device.taken.fetch_add(1, Ordering::AcqRel);
         Submit::Queued
     }
     fn ring(&mut self) {}
