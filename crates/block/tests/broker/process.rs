@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use block::{Completion, Lba, Queue, Request, Submit, Tag};
 
@@ -95,8 +96,10 @@ fn another_role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
     let dir = std::path::PathBuf::from(std::env::var_os(DIR).expect("a directory"));
     match role.to_str() {
-        Some("broker") => {
-            let _server = setting::serve(&dir, Arc::new(Holding::new()));
+        Some(role @ ("broker" | "holding broker")) => {
+            let device = Holding::new();
+            device.hold.store(role == "holding broker", Ordering::Release);
+            let _server = setting::serve(&dir, Arc::new(device));
             say("ready");
             while told().is_some() {}
         }
