@@ -14,11 +14,15 @@ pub struct QueueOptions {
     pub device_polled: bool,
     /// A thread of the kernel takes submissions, so that `ring` needs no system call (io_uring: SQPOLL).
     pub kernel_submits: bool,
+    /// One thread alone will use the queue, from its first request to its drop; the thread that opens it may be another.
+    /// io_uring then does the end of each request only when that thread asks (SINGLE_ISSUER, DEFER_TASKRUN): cheaper, but
+    /// a use by another thread is a mistake and panics. Leave it off for queues that are shared or polled by a helper.
+    pub one_thread: bool,
 }
 
 impl Default for QueueOptions {
     fn default() -> Self {
-        QueueOptions { depth: 128, device_polled: false, kernel_submits: false }
+        QueueOptions { depth: 128, device_polled: false, kernel_submits: false, one_thread: false }
     }
 }
 
