@@ -283,7 +283,8 @@ impl Serving {
         if self.ending {
             return Err(Ended::BrokerEnds.to_string());
         }
-        let options = QueueOptions { depth: seed.layout.depth, ..QueueOptions::default() };
+        // Opened, used and dropped here.
+        let options = QueueOptions { depth: seed.layout.depth, one_thread: true, ..QueueOptions::default() };
         let queue = self.device.queue(&options).map_err(|error| error.to_string())?;
         let mut served = Served::new(queue, seed, self.patience).map_err(|error| format!("registering memory: {error}"))?;
         let (id, grant) = (served.place().info.id, served.place().info.grant);

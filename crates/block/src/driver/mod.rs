@@ -1,9 +1,16 @@
 //! The drivers.
 
+pub mod file;
 pub mod memory;
 pub mod null;
+pub mod passthrough;
+mod plain;
 mod ring;
+mod sysfs;
+pub mod uring;
 
+pub use file::{Engine, FileDevice, FileOptions};
 pub use memory::MemoryDevice;
 pub use null::NullDevice;
+pub use passthrough::Passthrough;
 pub(crate) use ring::CompletionRing;

@@ -1,0 +1,283 @@
+//! A regular file or a block device of the kernel as a [`Device`].
+//!
+//! Past the page cache (O_DIRECT) where the file system can, through it where not; [`FileDevice::direct`] tells which. Requests
+//! go through io_uring, or by blocking calls on a few threads where that is forbidden.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+
+use super::plain::PlainQueue;
+use super::uring::{FileCommands, Refused, UringQueue};
+use crate::device::{Device, OpenError, QueueOptions};
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::Queue;
+use crate::request::Op;
+
+mod shape;
+
+/// Who does the requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Engine {
+    /// io_uring; where that is forbidden, threads, with one warning in the log.
+    #[default]
+    Auto,
+    /// io_uring, or the queue is not opened.
+    Uring,
+    /// Threads that block in `preadv2` and `pwritev2`.
+    Plain,
+}
+
+/// How a file is opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileOptions {
+    /// Not for writing.
+    pub read_only: bool,
+    /// Through the kernel's page cache, also where that could be left out.
+    pub buffered: bool,
+    /// A block device opened for writing is ours alone: not mounted, not part of a RAID, not opened so by another (O_EXCL).
+    pub exclusive: bool,
+    /// Bytes of a block, if not the smallest the file can have.
+    pub block_bytes: Option<u32>,
+    /// The bytes after a file's last whole block are left out of reach; otherwise such a file is refused.
+    pub round_down: bool,
+    /// Who does the requests.
+    pub engine: Engine,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        let engine = Engine::Auto;
+        FileOptions { read_only: false, buffered: false, exclusive: true, block_bytes: None, round_down: false, engine }
+    }
+}
+
+/// See the module. Clones are the same open file.
+#[derive(Clone, Debug)]
+pub struct FileDevice {
+    target: Arc<Target>,
+    engine: Engine,
+}
+
+/// The open file, as the queues see it.
+#[derive(Debug)]
+pub(super) struct Target {
+    file: File,
+    path: PathBuf,
+    geometry: Geometry,
+    direct: bool,
+    /// Holes can be punched, and read as zeroes: another way to write zeroes.
+    holes: bool,
+    zero_by_holes: AtomicBool,
+    /// Why the device cannot be polled; none: it can.
+    not_polled: Option<String>,
+    warned: AtomicBool,
+}
+
+impl FileDevice {
+    /// Opens a file or block device.
+    ///
+    /// # Errors
+    /// What is in the way, of which file, and what to do about it.
+    pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        let block = check_kind(path)?;
+        let (file, direct) = open(path, options, block)?;
+        let shape = shape::look(&file, path, options, block, direct)?;
+        let target = Target {
+            file,
+            path: path.to_owned(),
+            holes: shape.geometry.discard && !block,
+            geometry: shape.geometry,
+            direct: shape.direct,
+            zero_by_holes: AtomicBool::new(false),
+            not_polled: shape.not_polled,
+            warned: AtomicBool::new(false),
+        };
+        Ok(FileDevice { target: Arc::new(target), engine: options.engine })
+    }
+
+    /// Whether the kernel's page cache is left out.
+    pub fn direct(&self) -> bool {
+        self.target.direct
+    }
+
+    /// Why the device cannot be polled for completions; none: it can.
+    pub fn not_polled(&self) -> Option<&str> {
+        self.target.not_polled.as_deref()
+    }
+
+    fn plain(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        let what = || format!("starting the threads of {}", self.target.path.display());
+        Ok(Box::new(PlainQueue::new(self.target.clone(), options.depth).map_err(|error| OpenError::system(what(), error))?))
+    }
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> &Geometry {
+        &self.target.geometry
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        check_depth(options)?;
+        if self.engine == Engine::Plain {
+            return self.plain(options);
+        }
+        let mut options = options.clone();
+        if let (true, Some(why)) = (options.device_polled, &self.target.not_polled) {
+            self.target.warn(&format!("{} is not polled but waited for: {why}", self.target.path.display()));
+            options.device_polled = false;
+        }
+        match UringQueue::new(FileCommands { target: self.target.clone() }, self.target.file.as_fd(), &options) {
+            Ok(queue) => Ok(Box::new(queue)),
+            Err(Refused::Forbidden(why)) if self.engine == Engine::Auto => {
+                self.target.warn(&format!("{} is used without io_uring, at more CPU for each request: {why}", self.target.path.display()));
+                self.plain(&options)
+            }
+            Err(refused) => Err(refused.explain(&self.target.path)),
+        }
+    }
+}
+
+/// The depths that [`QueueOptions`] allows.
+pub(super) fn check_depth(options: &QueueOptions) -> Result<(), OpenError> {
+    if options.depth.is_power_of_two() && options.depth <= 4096 {
+        return Ok(());
+    }
+    Err(OpenError::Unusable(format!("a queue of depth {}: it is a power of two, at most 4096", options.depth)))
+}
+
+impl Refused {
+    /// In words, for a queue of this file.
+    pub(super) fn explain(self, path: &Path) -> OpenError {
+        match self {
+            Refused::Forbidden(why) => OpenError::Unusable(format!("no io_uring queue for {}: {why}", path.display())),
+            Refused::Failed(error) => OpenError::system(format!("making an io_uring queue for {}", path.display()), error),
+        }
+    }
+}
+
+impl Target {
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// How space is given back or zeroed (fallocate(2)).
+    pub(super) fn fallocate_mode(&self, op: Op, by_holes: bool) -> FallocateFlags {
+        let hole = op == Op::Discard || by_holes || self.zero_by_holes.load(Ordering::Relaxed);
+        FallocateFlags::KEEP_SIZE | if hole { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE }
+    }
+
+    /// Zeroing was refused: whether holes can stand in, from now on (tmpfs).
+    pub(super) fn zero_by_holes(&self) -> bool {
+        self.zero_by_holes.store(self.holes, Ordering::Relaxed);
+        self.holes
+    }
+
+    /// After a call that transferred `did` of `wanted` bytes: whether that is all, or a next call shall do the rest. Nothing
+    /// at all, or less than a block of a direct transfer, means that the file ends there: somebody has cut it off below us.
+    #[inline]
+    pub(super) fn after(&self, did: u64, wanted: u64) -> Result<bool, Error> {
+        let stuck = did == 0 || (self.direct && !did.is_multiple_of(u64::from(self.geometry.block_bytes)));
+        if did == wanted {
+            Ok(true)
+        } else if stuck {
+            Err(Error::Media)
+        } else {
+            Ok(false)
+        }
+    }
+
+    /// Once for each device.
+    fn warn(&self, what: &str) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{what}");
+        }
+    }
+}
+
+/// Whether it is a block device; anything that is neither that nor a regular file is refused before it is opened.
+fn check_kind(path: &Path) -> Result<bool, OpenError> {
+    let shown = path.display();
+    let unusable = |what: String| Err(OpenError::Unusable(what));
+    let kind = match std::fs::metadata(path) {
+        Ok(meta) => meta.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return unusable(format!("{shown} does not exist: make it first, with its size (truncate -s 10G {shown})"));
+        }
+        Err(error) => return Err(OpenError::system(format!("looking at {shown}"), error)),
+    };
+    if kind.is_dir() {
+        return unusable(format!("{shown} is a directory: name a file or a block device"));
+    }
+    if kind.is_char_device() {
+        return unusable(format!("{shown} is a character device: the nodes of NVMe drives (/dev/ng0n1) are opened as passthrough"));
+    }
+    if !kind.is_file() && !kind.is_block_device() {
+        return unusable(format!("{shown} is neither a file nor a block device"));
+    }
+    Ok(kind.is_block_device())
+}
+
+/// How often, and how long apart, a device that is in use is tried again.
+const BUSY_TRIES: u32 = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: a ring that was closed a moment ago, also by another process, lets go of its
+/// file some milliseconds later, from a thread of the kernel, and there is nothing to wait for.
+fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool), OpenError> {
+    for _ in 0..BUSY_TRIES {
+        match try_open(path, options, block) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            opened => return opened.map_err(|error| explain(path, error, options.read_only)),
+        }
+    }
+    try_open(path, options, block).map_err(|error| explain(path, error, options.read_only))
+}
+
+fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File, bool)> {
+    let exclusive = if block && options.exclusive && !options.read_only { OFlags::EXCL } else { OFlags::empty() };
+    let open = |flags: OFlags| {
+        let flags = (flags | exclusive).bits().cast_signed();
+        OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(path)
+    };
+    if !options.buffered {
+        match open(OFlags::DIRECT) {
+            Ok(file) => return Ok((file, true)),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {} // not on this file system
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((open(OFlags::empty())?, false))
+}
+
+fn explain(path: &Path, error: io::Error, read_only: bool) -> OpenError {
+    let path = path.display();
+    match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => OpenError::Unusable(format!(
+            "{path} is in use: mounted, part of a RAID or volume group, or opened by a program that wants it alone; \
+             release it (umount {path}), or open it read-only"
+        )),
+        Some(Errno::ACCESS | Errno::PERM) if read_only => {
+            OpenError::Unusable(format!("{path} may not be read by this user: change its permissions, or join its group (ls -l {path})"))
+        }
+        Some(Errno::ACCESS | Errno::PERM) => OpenError::Unusable(format!(
+            "{path} may not be read and written by this user: change its permissions, join its group (ls -l {path}), or open it read-only"
+        )),
+        Some(Errno::ROFS) => OpenError::Unusable(format!("{path} cannot be written (read-only file system or device): open it read-only")),
+        _ => OpenError::system(format!("opening {path}"), error),
+    }
+}

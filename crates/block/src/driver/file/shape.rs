@@ -1,0 +1,143 @@
+//! What an open file looks like: asked from the kernel, tried where it does not tell.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, OFlags, Statx, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl, fstatfs, ioctl_blksszget, statx,
+};
+use rustix::io::pread;
+
+use super::FileOptions;
+use crate::device::OpenError;
+use crate::driver::sysfs::QueueAttributes;
+use crate::driver::uring::SEGMENTS_MAX;
+use crate::geometry::Geometry;
+
+/// The kernel splits what is larger than a device takes; larger than this is worth nothing.
+const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// File systems in memory, which take O_DIRECT and go through the page cache all the same (statfs(2)).
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// What was found.
+pub(super) struct Shape {
+    pub geometry: Geometry,
+    pub direct: bool,
+    pub not_polled: Option<String>,
+}
+
+/// Looks at a file that was opened, with O_DIRECT if `direct`; takes that back if it is worth nothing here.
+pub(super) fn look(file: &File, path: &Path, options: &FileOptions, block: bool, direct: bool) -> Result<Shape, OpenError> {
+    let system = |what: &str, error: std::io::Error| OpenError::system(format!("{what} of {}", path.display()), error);
+    let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN).ok();
+    let align = if direct { direct_align(file, block, stat.as_ref()) } else { None };
+    if direct && align.is_none() {
+        let flags = fcntl_getfl(file).map_err(|error| system("the flags", error.into()))?;
+        fcntl_setfl(file, flags - OFlags::DIRECT).map_err(|error| system("the flags", error.into()))?;
+    }
+    let queue = stat.and_then(|stat| queue_of(&stat, block));
+    let sector = if block { ioctl_blksszget(file).map_err(|error| system("the block size", error.into()))? } else { 512 };
+    let block_bytes = block_bytes(path, options, sector.max(align.unwrap_or(1)).max(512))?;
+    // The same for files and block devices; BLKGETSIZE64 tells no more.
+    let bytes = (&mut &*file).seek(SeekFrom::End(0)).map_err(|error| system("the size", error))?;
+    let writable = !options.read_only;
+    let discard = writable && if block { device_discards(queue.as_ref()) } else { file_has_holes(file, bytes) };
+    let geometry = Geometry {
+        block_bytes,
+        blocks: blocks(path, options, bytes, block_bytes)?,
+        transfer_bytes_max: TRANSFER_BYTES_MAX,
+        segments_max: SEGMENTS_MAX,
+        // Kernels before 6.18 want each piece of a direct transfer to be whole sectors, not only their sum.
+        memory_align: align.map_or(1, |_| block_bytes.min(4096)),
+        // What lies below a file is not known for sure: volatile is the safe answer.
+        volatile_cache: !block || queue.as_ref().is_none_or(QueueAttributes::volatile_cache),
+        read_only: options.read_only,
+        discard,
+        // The kernel writes zeroes itself where a device cannot.
+        write_zeroes: writable && (block || discard),
+    };
+    let not_polled = not_polled(align.is_some(), queue.as_ref());
+    Ok(Shape { geometry, direct: align.is_some(), not_polled })
+}
+
+fn queue_of(stat: &Statx, block: bool) -> Option<QueueAttributes> {
+    let (major, minor) = if block { (stat.stx_rdev_major, stat.stx_rdev_minor) } else { (stat.stx_dev_major, stat.stx_dev_minor) };
+    QueueAttributes::of(major, minor)
+}
+
+/// The smallest unit of a direct transfer; none: the page cache is used.
+fn direct_align(file: &File, block: bool, stat: Option<&Statx>) -> Option<u32> {
+    // Of a block device this would be the file system its node lies in.
+    let in_memory = || fstatfs(file).is_ok_and(|found| MEMORY_FILE_SYSTEMS.contains(&found.f_type.cast_unsigned()));
+    if !block && in_memory() {
+        return None;
+    }
+    match stat {
+        // 0: not for this file (encrypted, or with its data in the journal).
+        Some(stat) if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+            (stat.stx_dio_offset_align > 0).then(|| stat.stx_dio_offset_align.max(stat.stx_dio_mem_align.min(4096)))
+        }
+        // Before 6.1, and file systems that do not say: try.
+        _ => [512_u32, 4096].into_iter().find(|align| reads_direct(file, *align)),
+    }
+}
+
+/// Whether a direct read at `align` of `align` bytes succeeds. The memory is aligned to that and no more.
+fn reads_direct(file: &File, align: u32) -> bool {
+    let align = align as usize;
+    let mut memory = vec![0; 3 * align];
+    let mut at = memory.as_ptr().align_offset(align);
+    if (memory.as_ptr() as usize + at).is_multiple_of(2 * align) {
+        at += align;
+    }
+    pread(file, &mut memory[at..at + align], align as u64).is_ok()
+}
+
+fn block_bytes(path: &Path, options: &FileOptions, smallest: u32) -> Result<u32, OpenError> {
+    let wanted = options.block_bytes.unwrap_or(smallest);
+    if wanted.is_power_of_two() && wanted >= smallest && wanted <= TRANSFER_BYTES_MAX {
+        return Ok(wanted);
+    }
+    let path = path.display();
+    Err(OpenError::Unusable(format!("{path} cannot have blocks of {wanted} bytes: a power of two, {smallest} or more, is possible")))
+}
+
+fn blocks(path: &Path, options: &FileOptions, bytes: u64, block_bytes: u32) -> Result<u64, OpenError> {
+    let (blocks, rest) = (bytes / u64::from(block_bytes), bytes % u64::from(block_bytes));
+    let path = path.display();
+    if bytes == 0 {
+        return Err(OpenError::Unusable(format!("{path} is empty: give it a size (truncate -s 10G {path})")));
+    }
+    if blocks == 0 || (rest > 0 && !options.round_down) {
+        let whole = (blocks + 1) * u64::from(block_bytes);
+        return Err(OpenError::Unusable(format!(
+            "{path} has {bytes} bytes, which are not whole blocks of {block_bytes}: make it longer (truncate -s {whole} {path})"
+        )));
+    }
+    Ok(blocks)
+}
+
+/// A hole of a device is cut by writing zeroes in a way that frees (fallocate(2) on a block device does not fall back).
+fn device_discards(queue: Option<&QueueAttributes>) -> bool {
+    queue.and_then(|queue| queue.number("write_zeroes_max_bytes")).is_some_and(|bytes| bytes > 0)
+}
+
+/// Tried behind the end, where it changes nothing.
+fn file_has_holes(file: &File, bytes: u64) -> bool {
+    let at = bytes.next_multiple_of(1 << 20);
+    fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, 1 << 20).is_ok()
+}
+
+fn not_polled(direct: bool, queue: Option<&QueueAttributes>) -> Option<String> {
+    if !direct {
+        return Some("it is used through the page cache".into());
+    }
+    match queue {
+        None => Some("there is no local block device below it".into()),
+        Some(queue) if !queue.polls() => {
+            Some("its driver has no queues for polling (for NVMe: load the module with nvme.poll_queues=1 or more)".into())
+        }
+        Some(_) => None,
+    }
+}

@@ -1,0 +1,298 @@
+//! A queue without io_uring: a few threads that block.
+//!
+//! Where io_uring is forbidden (containers, old kernels, hardened machines). There is no way to hand the kernel many transfers
+//! without waiting for each, so that a lock and a wake-up for each batch are the price; memory is bounded by the depth as ever.
+//! A request that a thread has begun cannot be cancelled.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{fallocate, fdatasync};
+use rustix::io::Errno;
+
+use super::file::Target;
+use super::ring::CompletionRing;
+use super::uring::{Buffers, Transfer, transfer};
+use crate::buffer::{Arena, Span};
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::{Armed, Queue, Submit};
+use crate::request::{Completion, Op, Request, Status};
+use crate::units::Tag;
+
+/// Threads of one queue: what a SATA drive needs to be busy. More make a faster drive faster, and everything else slower.
+const THREADS_MAX: u32 = 8;
+/// How long `reset` and `drop` wait for calls that have begun.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub(super) struct PlainQueue {
+    shared: Arc<Shared>,
+    depth: u32,
+    in_flight: u32,
+    /// Submitted, and the threads not told yet.
+    unrung: u32,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+/// What the threads have. Whoever is last frees the memory: a thread that hangs in the kernel keeps it.
+struct Shared {
+    target: Arc<Target>,
+    /// Replaced when an arena is added: a call that hangs in the kernel holds up nobody.
+    buffers: Mutex<Arc<Buffers>>,
+    books: Mutex<Books>,
+    work: Condvar,
+    ended: Condvar,
+    event: OwnedFd,
+}
+
+struct Books {
+    waiting: VecDeque<Job>,
+    /// Memory of jobs, to be used again.
+    spare: Vec<Vec<Span>>,
+    ended: CompletionRing,
+    running: u32,
+    armed: bool,
+    closed: bool,
+}
+
+struct Job {
+    request: Request,
+    data: Vec<Span>,
+}
+
+impl PlainQueue {
+    pub(super) fn new(target: Arc<Target>, depth: u32) -> io::Result<PlainQueue> {
+        let segments = usize::from(target.geometry().segments_max);
+        let books = Books {
+            waiting: VecDeque::with_capacity(depth as usize),
+            spare: (0..depth).map(|_| Vec::with_capacity(segments)).collect(),
+            ended: CompletionRing::new(depth),
+            running: 0,
+            armed: false,
+            closed: false,
+        };
+        let shared = Arc::new(Shared {
+            target,
+            buffers: Mutex::default(),
+            books: Mutex::new(books),
+            work: Condvar::new(),
+            ended: Condvar::new(),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let mut queue = PlainQueue { shared, depth, in_flight: 0, unrung: 0, threads: Vec::new() };
+        for _ in 0..depth.min(THREADS_MAX) {
+            let shared = queue.shared.clone();
+            queue.threads.push(thread::Builder::new().name("block-plain".into()).spawn(move || shared.serve())?);
+        }
+        Ok(queue)
+    }
+
+    /// Takes back what no thread has begun, and waits for the others.
+    fn give_up(&self, close: bool) -> Result<(), Error> {
+        let end = Instant::now() + GIVE_UP_AFTER;
+        let mut books = self.shared.books.lock();
+        books.closed |= close;
+        while let Some(job) = books.waiting.pop_front() {
+            books.end(job, Err(Error::Reset));
+        }
+        self.shared.work.notify_all();
+        while books.running > 0 {
+            if self.shared.ended.wait_until(&mut books, end).timed_out() {
+                return Err(Error::Timeout);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Books {
+    fn end(&mut self, job: Job, status: Status) {
+        self.ended.push(Completion { tag: job.request.tag, status });
+        self.spare.push(job.data);
+    }
+}
+
+impl Shared {
+    /// One thread's life.
+    fn serve(&self) {
+        let mut books = self.books.lock();
+        loop {
+            let Some(job) = books.waiting.pop_front() else {
+                if books.closed {
+                    return;
+                }
+                self.work.wait(&mut books);
+                continue;
+            };
+            books.running += 1;
+            drop(books);
+            let status = self.run(&job);
+            books = self.books.lock();
+            books.running -= 1;
+            books.end(job, status);
+            self.tell(&mut books);
+        }
+    }
+
+    fn tell(&self, books: &mut Books) {
+        self.ended.notify_all();
+        if std::mem::take(&mut books.armed) {
+            let signalled = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+            debug_assert!(signalled.is_ok(), "{signalled:?}");
+        }
+    }
+
+    fn run(&self, job: &Job) -> Status {
+        let (request, target) = (&job.request, &self.target);
+        let offset = request.lba.0 * u64::from(target.geometry().block_bytes);
+        let bytes = u64::from(request.blocks) * u64::from(target.geometry().block_bytes);
+        match request.op {
+            Op::Read => self.transfer(Transfer::Read, offset, bytes, &job.data),
+            Op::Write if request.fua => self.transfer(Transfer::WriteThrough, offset, bytes, &job.data),
+            Op::Write => self.transfer(Transfer::Write, offset, bytes, &job.data),
+            Op::Flush => retry(|| fdatasync(target.fd())),
+            Op::Discard | Op::WriteZeroes => {
+                let allocate = |holes| retry(|| fallocate(target.fd(), target.fallocate_mode(request.op, holes), offset, bytes));
+                match allocate(false) {
+                    Err(Error::Unsupported) if request.op == Op::WriteZeroes && target.zero_by_holes() => allocate(true),
+                    status => status,
+                }
+            }
+        }
+    }
+
+    /// Calls until all is done: each may do less than it was asked for.
+    fn transfer(&self, kind: Transfer, offset: u64, bytes: u64, data: &[Span]) -> Status {
+        let buffers = self.buffers.lock().clone();
+        let mut done = 0;
+        loop {
+            match transfer(self.target.fd(), kind, offset + done, &buffers, data, done) {
+                Ok(did) if self.target.after(did, bytes - done)? => return Ok(()),
+                Ok(did) => done += did,
+                Err(Error::Other(errno)) if i32::from(errno) == Errno::INTR.raw_os_error() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> Status {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::from_errno(error.raw_os_error())),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+impl Queue for PlainQueue {
+    fn geometry(&self) -> &Geometry {
+        self.shared.target.geometry()
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        let mut buffers = self.shared.buffers.lock();
+        Arc::make_mut(&mut buffers).add(arena);
+        Ok(())
+    }
+
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        if self.in_flight >= self.depth {
+            return Submit::Full;
+        }
+        self.in_flight += 1;
+        let checked = self.geometry().check(request, data);
+        let mut books = self.shared.books.lock();
+        let mut job = Job { request: *request, data: books.spare.pop().expect("as many as the queue is deep") };
+        job.data.clear();
+        match checked {
+            Ok(()) => {
+                job.data.extend_from_slice(data);
+                books.waiting.push_back(job);
+                self.unrung += 1;
+            }
+            Err(error) => books.end(job, Err(error)),
+        }
+        Submit::Queued
+    }
+
+    fn ring(&mut self) {
+        match std::mem::take(&mut self.unrung) {
+            0 => {}
+            1 => drop(self.shared.work.notify_one()),
+            _ => drop(self.shared.work.notify_all()),
+        }
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.ring();
+        let count = self.shared.books.lock().ended.take(completions);
+        self.in_flight -= u32::try_from(count).expect("no more than the depth");
+        count
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        self.ring();
+        let mut books = self.shared.books.lock();
+        if books.ended.len() == 0 && self.in_flight > 0 {
+            self.shared.ended.wait_for(&mut books, at_most);
+        }
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.event.as_fd())
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.ring();
+        let mut books = self.shared.books.lock();
+        let _ = rustix::io::read(&self.shared.event, &mut [0; 8]); // empty already is fine
+        books.armed = books.ended.len() == 0;
+        if books.armed { Armed::Waiting } else { Armed::Ready }
+    }
+
+    fn cancel(&mut self, tag: Tag) {
+        let mut books = self.shared.books.lock();
+        let Some(at) = books.waiting.iter().position(|job| job.request.tag == tag) else { return };
+        let job = books.waiting.remove(at).expect("just found");
+        books.end(job, Err(Error::Cancelled));
+        self.shared.tell(&mut books);
+    }
+
+    fn reset(&mut self) -> Result<(), Error> {
+        self.give_up(false)?;
+        self.shared.books.lock().ended.clear();
+        (self.in_flight, self.unrung) = (0, 0);
+        Ok(())
+    }
+}
+
+impl Drop for PlainQueue {
+    /// A thread that does not come back keeps the memory it works on.
+    fn drop(&mut self) {
+        if self.give_up(true).is_err() {
+            tracing::error!("a queue is closed while the kernel still works for it: that memory is kept until it is done");
+            return;
+        }
+        for thread in self.threads.drain(..) {
+            let joined = thread.join();
+            debug_assert!(joined.is_ok(), "a thread of the queue panicked");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Requests as calls on a file or block device.
+
+use std::sync::Arc;
+
+use io_uring::{cqueue, opcode, squeue, types};
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::buffers::Piece;
+use super::queue::{Commands, Memory, Outcome, Rest};
+use crate::driver::file::Target;
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::request::{Op, Request};
+
+/// The ring's only file.
+const FILE: types::Fixed = types::Fixed(0);
+
+/// See the module.
+pub(crate) struct FileCommands {
+    pub target: Arc<Target>,
+}
+
+impl Commands for FileCommands {
+    type Entry = squeue::Entry;
+    type End = cqueue::Entry;
+
+    #[inline]
+    fn geometry(&self) -> &Geometry {
+        self.target.geometry()
+    }
+
+    /// A write with `fua` may end in a flush, which has no polled form.
+    fn may_poll(&self, request: &Request) -> bool {
+        request.op.has_data() && !request.fua
+    }
+
+    #[inline]
+    fn entry(&mut self, _: u32, name: u64, rest: &Rest) -> squeue::Entry {
+        let block_bytes = u64::from(self.geometry().block_bytes);
+        let offset = rest.request.lba.0 * block_bytes;
+        let entry = match rest.request.op {
+            Op::Read => read(offset + rest.done, rest.memory),
+            Op::Write => write(offset + rest.done, rest.memory, rest.request.fua),
+            // Times and owners are not ours to keep; what is needed to find the data is synced with it (fdatasync(2)).
+            Op::Flush => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
+            Op::Discard | Op::WriteZeroes => {
+                // A second try of zeroes is by holes.
+                let mode = self.target.fallocate_mode(rest.request.op, rest.done > 0);
+                allocate(offset, u64::from(rest.request.blocks) * block_bytes, mode)
+            }
+        };
+        entry.user_data(name)
+    }
+
+    #[inline]
+    fn outcome(&mut self, rest: &Rest, answer: i32) -> Outcome {
+        if answer < 0 {
+            return match Errno::from_raw_os_error(-answer) {
+                // What the kernel says of work that was cancelled in the middle of a wait.
+                Errno::INTR => Outcome::Failed(Error::Cancelled),
+                Errno::OPNOTSUPP if rest.request.op == Op::WriteZeroes && rest.done == 0 && self.target.zero_by_holes() => {
+                    Outcome::Stepped(1)
+                }
+                _ => Outcome::Failed(Error::from_errno(-answer)),
+            };
+        }
+        if !rest.request.op.has_data() {
+            return Outcome::Done;
+        }
+        let wanted = u64::from(rest.request.blocks) * u64::from(self.geometry().block_bytes) - rest.done;
+        let did = u64::from(answer.unsigned_abs());
+        match self.target.after(did, wanted) {
+            Ok(true) => Outcome::Done,
+            Ok(false) => Outcome::Did(did),
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+}
+
+#[inline]
+fn read(offset: u64, memory: Memory) -> squeue::Entry {
+    match memory {
+        Memory::One(Piece { address, bytes, fixed: Some(index) }) => {
+            opcode::ReadFixed::new(FILE, address as *mut u8, bytes, index).offset(offset).build()
+        }
+        Memory::One(Piece { address, bytes, fixed: None }) => opcode::Read::new(FILE, address as *mut u8, bytes).offset(offset).build(),
+        Memory::Many(vectors, count) => opcode::Readv::new(FILE, vectors, count).offset(offset).build(),
+        Memory::None => unreachable!("a read has memory: the geometry was asked"),
+    }
+}
+
+#[inline]
+fn write(offset: u64, memory: Memory, fua: bool) -> squeue::Entry {
+    let flags = if fua { ReadWriteFlags::DSYNC.bits().cast_signed() } else { 0 };
+    match memory {
+        Memory::One(Piece { address, bytes, fixed: Some(index) }) => {
+            opcode::WriteFixed::new(FILE, address as *const u8, bytes, index).offset(offset).rw_flags(flags).build()
+        }
+        Memory::One(Piece { address, bytes, fixed: None }) => {
+            opcode::Write::new(FILE, address as *const u8, bytes).offset(offset).rw_flags(flags).build()
+        }
+        Memory::Many(vectors, count) => opcode::Writev::new(FILE, vectors, count).offset(offset).rw_flags(flags).build(),
+        Memory::None => unreachable!("a write has memory: the geometry was asked"),
+    }
+}
+
+fn allocate(offset: u64, bytes: u64, mode: FallocateFlags) -> squeue::Entry {
+    opcode::Fallocate::new(FILE, bytes).offset(offset).mode(mode.bits().cast_signed()).build()
+}

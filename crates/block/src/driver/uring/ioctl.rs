@@ -1,0 +1,60 @@
+//! What an NVMe node is asked by ioctl (linux/nvme_ioctl.h).
+#![expect(unsafe_code, reason = "hands memory to the kernel")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `_IO('N', 0x40)`.
+const NVME_IOCTL_ID: libc::c_ulong = 0x4e40;
+/// `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
+const NVME_IOCTL_ADMIN_CMD: libc::c_ulong = 0xc048_4e41;
+/// NVMe base specification 2.0, figure 138.
+const ADMIN_IDENTIFY: u8 = 0x06;
+
+/// `struct nvme_passthru_cmd`.
+#[repr(C)]
+#[derive(Default)]
+struct AdminCommand {
+    opcode: u8,
+    flags: u8,
+    reserved: u16,
+    nsid: u32,
+    cdw2: u32,
+    cdw3: u32,
+    metadata: u64,
+    addr: u64,
+    metadata_len: u32,
+    data_len: u32,
+    cdw: [u32; 6],
+    timeout_ms: u32,
+    result: u32,
+}
+
+const _: () = assert!(size_of::<AdminCommand>() == 72);
+
+/// Which namespace a node stands for.
+pub(crate) fn namespace_id(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: this request takes no argument.
+    let nsid = unsafe { libc::ioctl(fd.as_raw_fd(), NVME_IOCTL_ID) };
+    u32::try_from(nsid).map_err(|_| io::Error::last_os_error())
+}
+
+/// Asks for one of the pages that describe a namespace (`cns` 0) or its controller (1). Before Linux 6.2 only for
+/// CAP_SYS_ADMIN.
+pub(crate) fn identify(fd: BorrowedFd<'_>, nsid: u32, cns: u32) -> io::Result<Box<[u8; 4096]>> {
+    let mut page = Box::new([0; 4096]);
+    let mut command = AdminCommand {
+        opcode: ADMIN_IDENTIFY,
+        nsid: if cns == 0 { nsid } else { 0 },
+        addr: page.as_mut_ptr() as u64,
+        data_len: 4096,
+        cdw: [cns, 0, 0, 0, 0, 0],
+        ..AdminCommand::default()
+    };
+    // SAFETY: the command names a page of ours alone, which is as long as it says and outlives the call.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, &raw mut command) } {
+        0 => Ok(page),
+        status if status > 0 => Err(io::Error::other(format!("the drive answers Identify with status {status:#x}"))),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,186 @@
+//! Requests as commands of an NVMe drive, through its character node (`IORING_OP_URING_CMD`, `struct nvme_uring_cmd` of
+//! linux/nvme_ioctl.h; the commands: NVM command set specification 1.0, section 3).
+
+use std::fs::File;
+use std::sync::Arc;
+
+use io_uring::{cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+
+use super::queue::{Commands, Memory, Outcome, Rest};
+use crate::buffer::Arena;
+use crate::driver::passthrough::status;
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::request::{Op, Request};
+
+/// `_IOWR('N', 0x80, struct nvme_uring_cmd)`: memory in one piece.
+const NVME_URING_CMD_IO: u32 = 0xc048_4e80;
+/// `_IOWR('N', 0x81, struct nvme_uring_cmd)`: in several.
+const NVME_URING_CMD_IO_VEC: u32 = 0xc048_4e81;
+
+const FLUSH: u8 = 0x00;
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+const WRITE_ZEROES: u8 = 0x08;
+const DATASET_MANAGEMENT: u8 = 0x09;
+/// Dataset management, command dword 11: deallocate.
+const DEALLOCATE: u32 = 1 << 2;
+/// Write, command dword 12.
+const FORCE_UNIT_ACCESS: u32 = 1 << 30;
+/// The count of blocks of a command has 16 bits and begins at 1.
+const BLOCKS_MAX: u64 = 1 << 16;
+/// Bytes of a range of dataset management.
+const RANGE_BYTES: usize = 16;
+
+/// An open namespace.
+#[derive(Debug)]
+pub(crate) struct NvmeTarget {
+    pub node: File,
+    pub nsid: u32,
+    pub geometry: Geometry,
+}
+
+/// See the module.
+pub(crate) struct NvmeCommands {
+    target: Arc<NvmeTarget>,
+    /// One range for each slot.
+    ranges: Arena,
+}
+
+impl NvmeCommands {
+    /// For a queue of this depth.
+    pub(crate) fn new(target: Arc<NvmeTarget>, depth: u32) -> std::io::Result<NvmeCommands> {
+        Ok(NvmeCommands { target, ranges: Arena::private(depth as usize * RANGE_BYTES)? })
+    }
+
+    /// Writes a slot's range down; returns its address.
+    fn range(&self, index: u32, request: &Request) -> u64 {
+        let at = index as usize * RANGE_BYTES;
+        let mut range = [0; RANGE_BYTES];
+        range[4..8].copy_from_slice(&request.blocks.to_le_bytes());
+        range[8..].copy_from_slice(&request.lba.0.to_le_bytes());
+        self.ranges.region().write(at, &range);
+        self.ranges.region().address(at) as u64
+    }
+}
+
+/// The fields that we use of `struct nvme_uring_cmd`.
+#[derive(Default)]
+struct Command {
+    opcode: u8,
+    nsid: u32,
+    addr: u64,
+    data_len: u32,
+    cdw10: u32,
+    cdw11: u32,
+    cdw12: u32,
+}
+
+impl Command {
+    /// As the kernel reads it.
+    #[inline]
+    fn bytes(&self) -> [u8; 80] {
+        let mut bytes = [0; 80];
+        bytes[0] = self.opcode;
+        bytes[4..8].copy_from_slice(&self.nsid.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&self.addr.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.data_len.to_ne_bytes());
+        bytes[40..44].copy_from_slice(&self.cdw10.to_ne_bytes());
+        bytes[44..48].copy_from_slice(&self.cdw11.to_ne_bytes());
+        bytes[48..52].copy_from_slice(&self.cdw12.to_ne_bytes());
+        bytes
+    }
+
+    /// Blocks `lba..lba + blocks`.
+    #[inline]
+    fn set_blocks(&mut self, lba: u64, blocks: u64) {
+        self.cdw10 = (lba & u64::from(u32::MAX)) as u32;
+        self.cdw11 = (lba >> 32) as u32;
+        self.cdw12 = u32::try_from(blocks - 1).expect("no more than a command takes");
+    }
+}
+
+/// Blocks of the next command of a request whose first `done` are done.
+fn step(rest: &Rest) -> u64 {
+    (u64::from(rest.request.blocks) - rest.done).min(BLOCKS_MAX)
+}
+
+impl Commands for NvmeCommands {
+    type Entry = squeue::Entry128;
+    type End = cqueue::Entry32;
+
+    #[inline]
+    fn geometry(&self) -> &Geometry {
+        &self.target.geometry
+    }
+
+    fn may_poll(&self, _: &Request) -> bool {
+        true
+    }
+
+    fn memory(&self) -> Option<&Arena> {
+        Some(&self.ranges)
+    }
+
+    #[inline]
+    fn entry(&mut self, index: u32, name: u64, rest: &Rest) -> squeue::Entry128 {
+        let request = &rest.request;
+        let mut command = Command { nsid: self.target.nsid, ..Command::default() };
+        let (mut kind, mut fixed) = (NVME_URING_CMD_IO, None);
+        match request.op {
+            Op::Flush => command.opcode = FLUSH,
+            Op::Read | Op::Write => {
+                command.opcode = if request.op == Op::Read { READ } else { WRITE };
+                command.set_blocks(request.lba.0, u64::from(request.blocks));
+                if request.fua && request.op == Op::Write {
+                    command.cdw12 |= FORCE_UNIT_ACCESS;
+                }
+                match rest.memory {
+                    Memory::One(piece) => (command.addr, command.data_len, fixed) = (piece.address, piece.bytes, piece.fixed),
+                    Memory::Many(vectors, count) => (kind, command.addr, command.data_len) = (NVME_URING_CMD_IO_VEC, vectors as u64, count),
+                    Memory::None => unreachable!("it has memory: the geometry was asked"),
+                }
+            }
+            Op::WriteZeroes => {
+                command.opcode = WRITE_ZEROES;
+                command.set_blocks(request.lba.0 + rest.done, step(rest));
+            }
+            Op::Discard => {
+                command.opcode = DATASET_MANAGEMENT;
+                command.cdw11 = DEALLOCATE; // and dword 10 counts the ranges from 1
+                (command.addr, command.data_len) = (self.range(index, request), RANGE_BYTES as u32);
+            }
+        }
+        opcode::UringCmd80::new(types::Fixed(0), kind).buf_index(fixed).cmd(command.bytes()).build().user_data(name)
+    }
+
+    #[inline]
+    fn outcome(&mut self, rest: &Rest, answer: i32) -> Outcome {
+        match answer {
+            0 if rest.request.op == Op::WriteZeroes && rest.done + step(rest) < u64::from(rest.request.blocks) => {
+                Outcome::Stepped(step(rest))
+            }
+            0 => Outcome::Done,
+            // The kernel's driver gave the command up: it reset the drive, or the drive is gone.
+            answer if answer == -Errno::INTR.raw_os_error() => Outcome::Failed(Error::Reset),
+            answer if answer < 0 => Outcome::Failed(Error::from_errno(-answer)),
+            answer => Outcome::Failed(status::error((answer & 0xffff) as u16)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_command_is_laid_out_as_the_kernel_reads_it() {
+        let mut command = Command { opcode: WRITE, nsid: 1, addr: 0x1234_5678_9abc_d000, data_len: 4096, ..Command::default() };
+        command.set_blocks(0x2_0000_0003, 8);
+        let bytes = command.bytes();
+        assert_eq!(bytes[0], 1);
+        assert_eq!(bytes[24..32], 0x1234_5678_9abc_d000_u64.to_ne_bytes());
+        assert_eq!([bytes[40], bytes[44], bytes[48]], [3, 2, 7]);
+    }
+}

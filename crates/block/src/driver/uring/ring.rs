@@ -1,0 +1,276 @@
+//! One io_uring instance.
+//!
+//! Which thread may use it, and what that costs. A request ends in two steps: the drive's interrupt, and then work of the task
+//! that submitted it (task work), which writes the completion. A queue may move between threads, and shared handles use one from
+//! many under a lock, so the thread that looks for a completion need not be the one that submitted.
+//!
+//! - By default the kernel interrupts the submitting thread at once (no COOP_TASKRUN): who polls the ring's memory sees every
+//!   completion, whatever the submitter does meanwhile. With COOP_TASKRUN a submitter that computes, or spins on a flag that the
+//!   polling thread shall set, would hold the completion back until its next timer tick.
+//! - With `one_thread` the work is done when the thread asks for it (DEFER_TASKRUN), in batches and without being interrupted.
+//!   The ring begins disabled and is bound to the thread that first enters it, so that it may be opened by another.
+//! - A thread that exits takes its unfinished work along: the kernel cancels what a thread submitted when it ends.
+//!
+//! (io_uring_setup(2).)
+#![expect(unsafe_code, reason = "hands memory to the kernel")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
+use io_uring::{Builder, IoUring, cqueue, squeue};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::device::QueueOptions;
+
+/// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
+const SUBMITTER_IDLE_MS: u32 = 10;
+/// Longer waits are waits without a timer.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+/// Places for registered pieces of memory, of a GiB each at most.
+pub(super) const BUFFERS_MAX: u16 = 256;
+
+/// What a completion says.
+pub(crate) trait End: cqueue::EntryMarker {
+    fn user_data(&self) -> u64;
+    fn result(&self) -> i32;
+}
+
+impl End for cqueue::Entry {
+    fn user_data(&self) -> u64 {
+        cqueue::Entry::user_data(self)
+    }
+    fn result(&self) -> i32 {
+        cqueue::Entry::result(self)
+    }
+}
+
+impl End for cqueue::Entry32 {
+    fn user_data(&self) -> u64 {
+        cqueue::Entry32::user_data(self)
+    }
+    fn result(&self) -> i32 {
+        cqueue::Entry32::result(self)
+    }
+}
+
+/// Why there is no ring.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// This kernel or this process has no io_uring that serves: fall back.
+    Forbidden(String),
+    /// It has, but not now.
+    Failed(io::Error),
+}
+
+/// Kernel and requests, without a meaning of the requests.
+pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
+    uring: IoUring<S, C>,
+    event: OwnedFd,
+    /// The kernel knows the event: from the first `arm` on, since that costs a little at each completion.
+    event_known: bool,
+    armed: bool,
+    polled: bool,
+}
+
+/// What sets of flags there are, newest first; older kernels refuse what they do not know (EINVAL).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Age {
+    /// 6.1: SINGLE_ISSUER, DEFER_TASKRUN.
+    Deferred,
+    /// 5.19: COOP_TASKRUN.
+    Cooperative,
+    /// 5.11 and later.
+    Old,
+}
+
+impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
+    /// One for `places` requests and as many cancellations, with `fd` as its file 0.
+    pub(super) fn new(places: u32, options: &QueueOptions, fd: BorrowedFd<'_>) -> Result<Ring<S, C>, Refused> {
+        let uring = build(places * 2, options)?;
+        let params = uring.params();
+        if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
+            return Err(Refused::Forbidden("its io_uring is older than Linux 5.11".into()));
+        }
+        uring.submitter().register_files(&[fd.as_raw_fd()]).map_err(Refused::Failed)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| Refused::Failed(error.into()))?;
+        Ok(Ring { uring, event, event_known: false, armed: false, polled: options.device_polled })
+    }
+
+    /// Puts an entry where the kernel will look when it is entered.
+    ///
+    /// # Safety
+    /// The memory the entry names stays mapped until its completion was seen.
+    pub(super) unsafe fn push(&mut self, entry: &S) {
+        // SAFETY: what the entry names is the caller's promise.
+        let pushed = unsafe { self.uring.submission().push(entry) };
+        assert!(pushed.is_ok(), "the ring has a place for each request and its cancellation");
+    }
+
+    /// Makes room for the arenas; false when the kernel has no such table.
+    pub(super) fn make_buffer_table(&self) -> bool {
+        self.uring.submitter().register_buffers_sparse(u32::from(BUFFERS_MAX)).is_ok()
+    }
+
+    /// Pins memory.
+    ///
+    /// # Safety
+    /// It stays mapped as long as the ring lives, or its arena is leaked.
+    pub(super) unsafe fn register(&self, place: u16, piece: libc::iovec) -> io::Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.uring.submitter().register_buffers_update(u32::from(place), &[piece], None) }
+    }
+
+    /// The kernel is told of what was pushed.
+    pub(super) fn submit(&mut self) -> Result<(), Errno> {
+        if self.uring.submission().is_empty() { Ok(()) } else { self.enter(Duration::ZERO) }
+    }
+
+    /// The same, then waits for a completion.
+    pub(super) fn wait(&mut self, at_most: Duration) -> Result<(), Errno> {
+        if self.has_ended() { self.submit() } else { self.enter(at_most) }
+    }
+
+    /// The kernel does what it left for us to ask for.
+    pub(super) fn run_work(&mut self) -> Result<(), Errno> {
+        self.enter(Duration::ZERO)
+    }
+
+    /// Whether completions may be behind a call of `run_work`: work of ours, a full ring, a device that has to be polled, or
+    /// requests that were pushed and not taken.
+    pub(super) fn work_waits(&mut self) -> bool {
+        let polled = self.polled;
+        let submission = self.uring.submission();
+        polled || submission.taskrun() || submission.cq_overflow()
+    }
+
+    /// Whether a completion can be taken.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+
+    /// The completions.
+    pub(super) fn completion(&mut self) -> cqueue::CompletionQueue<'_, C> {
+        self.uring.completion()
+    }
+
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// True: the next completion signals the event. False: there is something already, or no event to be had.
+    pub(super) fn arm(&mut self) -> bool {
+        if !self.event_known {
+            self.event_known = self.uring.submitter().register_eventfd(self.event.as_raw_fd()).is_ok();
+            if !self.event_known {
+                return false;
+            }
+        }
+        self.uring.completion().enable_eventfd();
+        self.armed = true;
+        let _ = rustix::io::read(&self.event, &mut [0; 8]); // empty already is fine
+        // Our wish for a signal comes before our look; the kernel's completion comes before its look at our wish.
+        fence(Ordering::SeqCst);
+        if self.has_ended() || self.work_waits() {
+            self.disarm();
+            return false;
+        }
+        true
+    }
+
+    /// No signals any more: they cost a write for each completion.
+    #[inline]
+    pub(super) fn disarm(&mut self) {
+        if self.armed {
+            self.uring.completion().disable_eventfd();
+            self.armed = false;
+        }
+    }
+
+    /// Asks for everything to be cancelled, where that can be asked without an entry (a polled ring takes none for that).
+    pub(super) fn cancel_all_polled(&self) {
+        // Fails when there is nothing, or when the device cannot: the caller waits in any case.
+        let _ = self.uring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
+    }
+
+    fn enter(&mut self, at_most: Duration) -> Result<(), Errno> {
+        let submitter = self.uring.submitter();
+        let entered = if at_most.is_zero() {
+            submitter.submit()
+        } else if at_most >= FOR_EVER {
+            submitter.submit_and_wait(1)
+        } else {
+            let time = Timespec::from(at_most);
+            submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+        };
+        let Err(error) = entered else { return Ok(()) };
+        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+            // Interrupted, late, or out of memory or places for now: what was not taken stays pushed and goes with the next.
+            Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY => Ok(()),
+            // Not enabled yet: from here on it is this thread's.
+            Errno::BADFD => {
+                submitter.register_enable_rings().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                self.enter(at_most)
+            }
+            error => Err(error),
+        }
+    }
+}
+
+impl<S: squeue::EntryMarker, C: End> Drop for Ring<S, C> {
+    /// The kernel takes a ring apart some time after it was closed. Let go of the file now, so that a device that was opened
+    /// exclusively can be opened again at once.
+    fn drop(&mut self) {
+        let _ = self.uring.submitter().unregister_files(); // refused to other threads than the ring's: then it is later
+    }
+}
+
+fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -> Result<IoUring<S, C>, Refused> {
+    let mut last = None;
+    for age in [Age::Deferred, Age::Cooperative, Age::Old] {
+        match builder(options, age).build(entries) {
+            Ok(uring) => return Ok(uring),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::INVAL) => last = Some(error),
+                Some(Errno::NOSYS) => return Err(Refused::Forbidden("this kernel has no io_uring".into())),
+                Some(Errno::PERM | Errno::ACCESS) => return Err(Refused::Forbidden(forbidden())),
+                _ => return Err(Refused::Failed(error)),
+            },
+        }
+    }
+    Err(Refused::Failed(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into())))
+}
+
+/// Who forbade it.
+pub(super) fn forbidden() -> String {
+    let switch = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    match switch.trim() {
+        "1" => "io_uring is for one group only (sysctl kernel.io_uring_disabled is 1, kernel.io_uring_group says which)".into(),
+        "2" => "io_uring is switched off (sysctl kernel.io_uring_disabled is 2)".into(),
+        _ => "io_uring is forbidden to this process (a seccomp filter, as container engines set, or a security module)".into(),
+    }
+}
+
+fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> Builder<S, C> {
+    let mut builder = IoUring::<S, C>::builder();
+    if options.device_polled {
+        builder.setup_iopoll();
+    }
+    if options.kernel_submits {
+        builder.setup_sqpoll(SUBMITTER_IDLE_MS);
+    }
+    if age < Age::Old {
+        builder.setup_submit_all();
+    }
+    // The kernel's thread has its own task work: neither flag means anything for it.
+    if options.one_thread && !options.kernel_submits && age < Age::Old {
+        builder.setup_coop_taskrun().setup_taskrun_flag();
+        if age == Age::Deferred {
+            builder.setup_single_issuer().setup_defer_taskrun().setup_r_disabled();
+        }
+    }
+    builder
+}

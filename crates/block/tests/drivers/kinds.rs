@@ -1,0 +1,144 @@
+//! The cases over every driver and kind of file there is.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use block::QueueOptions;
+use block::driver::{Engine, FileDevice, FileOptions, MemoryDevice, Passthrough};
+use tempfile::NamedTempFile;
+
+use crate::cases;
+
+const BYTES: u64 = 16 << 20;
+
+/// The ways a queue can be had. One thread uses each.
+fn modes() -> [QueueOptions; 4] {
+    let plain = QueueOptions { depth: 16, ..QueueOptions::default() };
+    [
+        QueueOptions { one_thread: true, ..plain.clone() },
+        QueueOptions { kernel_submits: true, ..plain.clone() },
+        QueueOptions { depth: 1, device_polled: true, ..plain.clone() },
+        plain,
+    ]
+}
+
+fn file_in(dir: &Path) -> NamedTempFile {
+    let file = NamedTempFile::new_in(dir).expect("a file");
+    file.as_file().set_len(BYTES).expect("its size");
+    file
+}
+
+fn shm() -> &'static Path {
+    Path::new("/dev/shm")
+}
+
+/// A directory on a disk: the one cargo builds in.
+pub fn disk() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn every_mode(name: &str, path: &Path, options: &FileOptions) {
+    for mode in modes() {
+        let device = FileDevice::open(path, options).expect("opened");
+        cases::all(&format!("{name}, direct {}", device.direct()), &device, &mode);
+    }
+}
+
+pub fn options(engine: Engine) -> FileOptions {
+    FileOptions { engine, ..FileOptions::default() }
+}
+
+#[test]
+fn memory() {
+    for mode in modes() {
+        cases::all("memory", &MemoryDevice::new(512, BYTES).expect("memory"), &mode);
+    }
+}
+
+#[test]
+fn uring_on_a_file_in_memory() {
+    let file = file_in(shm());
+    every_mode("tmpfs", file.path(), &options(Engine::Uring));
+    assert!(!FileDevice::open(file.path(), &FileOptions::default()).expect("opened").direct(), "tmpfs has no direct I/O worth the name");
+}
+
+#[test]
+fn uring_on_a_file_of_a_disk() {
+    let file = file_in(disk());
+    every_mode("file", file.path(), &options(Engine::Uring));
+    every_mode("file", file.path(), &FileOptions { buffered: true, ..options(Engine::Uring) });
+}
+
+#[test]
+fn uring_with_large_blocks() {
+    let file = file_in(disk());
+    every_mode("file", file.path(), &FileOptions { block_bytes: Some(4096), ..options(Engine::Uring) });
+}
+
+#[test]
+fn threads_on_files() {
+    for dir in [shm(), disk()] {
+        let file = file_in(dir);
+        every_mode("plain", file.path(), &options(Engine::Plain));
+    }
+}
+
+#[test]
+fn loop_device() {
+    let file = file_in(disk());
+    let Some(device) = Loop::over(file.path()) else { return };
+    every_mode("loop", Path::new(&device.0), &options(Engine::Uring));
+    every_mode("loop, plain", Path::new(&device.0), &options(Engine::Plain));
+    let held = FileDevice::open(&device.0, &FileOptions::default()).expect("opened");
+    let error = FileDevice::open(&device.0, &FileOptions::default()).expect_err("one writer").to_string();
+    assert!(error.contains("is in use: mounted"), "{error}");
+    assert!(FileDevice::open(&device.0, &FileOptions { read_only: true, ..FileOptions::default() }).is_ok());
+    drop(held);
+}
+
+#[test]
+fn a_device_of_choice() {
+    let Some(path) = std::env::var_os("HOTSHELF_TEST_DEVICE") else {
+        println!("SKIP: HOTSHELF_TEST_DEVICE names no device");
+        return;
+    };
+    let path = Path::new(&path);
+    let node = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ng"));
+    for mode in modes() {
+        if node {
+            cases::all("passthrough", &Passthrough::open(path, false).expect("opened"), &mode);
+        } else {
+            cases::all("device", &FileDevice::open(path, &options(Engine::Uring)).expect("opened"), &mode);
+        }
+    }
+}
+
+/// A loop device, given back when dropped.
+pub struct Loop(pub String);
+
+impl Loop {
+    pub fn over(file: &Path) -> Option<Loop> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        match made {
+            Ok(made) if made.status.success() => Some(Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned())),
+            _ => {
+                println!("SKIP: no loop device to be had (not root, or no losetup)");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Sized, for tests of one kind.
+pub fn sized(dir: &Path, bytes: u64) -> NamedTempFile {
+    let file = NamedTempFile::new_in(dir).expect("a file");
+    File::set_len(file.as_file(), bytes).expect("its size");
+    file
+}

@@ -1,0 +1,146 @@
+//! What is the file drivers' own: how they are opened, and how files fail.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use block::driver::{Engine, FileDevice, FileOptions, Passthrough};
+use block::{Device, Error, Lba, QueueOptions, Request, Tag};
+
+use crate::cases::Bench;
+use crate::kinds::{disk, options, sized};
+
+const ENGINES: [Engine; 2] = [Engine::Uring, Engine::Plain];
+
+fn refused(path: &Path, options: &FileOptions) -> String {
+    FileDevice::open(path, options).expect_err("refused").to_string()
+}
+
+#[test]
+fn what_cannot_be_opened_is_told_with_the_way_out() {
+    let dir = tempfile::tempdir_in(disk()).expect("a directory");
+    let default = FileOptions::default();
+    let missing = dir.path().join("missing");
+    assert!(refused(&missing, &default).contains("does not exist: make it first"));
+    assert!(refused(dir.path(), &default).contains("is a directory"));
+    assert!(refused(Path::new("/dev/null"), &default).contains("is a character device"));
+    assert!(refused(sized(disk(), 0).path(), &default).contains("is empty: give it a size"));
+    let odd = sized(disk(), 10_000);
+    assert!(refused(odd.path(), &default).contains("truncate -s 10240 "), "{}", refused(odd.path(), &default));
+    let rounded = FileDevice::open(odd.path(), &FileOptions { round_down: true, ..default.clone() }).expect("opened");
+    assert_eq!(rounded.geometry().blocks, 19);
+    assert!(refused(odd.path(), &FileOptions { block_bytes: Some(1000), ..default.clone() }).contains("a power of two"));
+    let not_ours = sized(disk(), 4096);
+    std::fs::set_permissions(not_ours.path(), std::fs::Permissions::from_mode(0o0)).expect("changed");
+    if rustix::process::geteuid().is_root() {
+        println!("SKIP: nothing is forbidden to root");
+    } else {
+        assert!(refused(not_ours.path(), &default).contains("may not be read and written by this user"));
+    }
+    assert!(Passthrough::open("/dev/null", true).expect_err("refused").to_string().contains("not a namespace of an NVMe drive"));
+    assert!(Passthrough::open(odd.path(), true).expect_err("refused").to_string().contains("is not a device"));
+    for depth in [0, 3, 8192] {
+        let device = FileDevice::open(odd.path(), &FileOptions { round_down: true, ..default.clone() }).expect("opened");
+        assert!(device.queue(&QueueOptions { depth, ..QueueOptions::default() }).is_err());
+    }
+}
+
+#[test]
+fn what_is_opened_for_reading_is_not_written() {
+    for engine in ENGINES {
+        let file = sized(disk(), 1 << 20);
+        let device = FileDevice::open(file.path(), &FileOptions { read_only: true, ..options(engine) }).expect("opened");
+        let mut bench = Bench::new(&device, &QueueOptions::default());
+        let buf = bench.arena.allocate(512).expect("room");
+        assert_eq!(bench.run(Request::read(Tag(1), Lba(0), 1), &[buf.span()]), Ok(()));
+        assert_eq!(bench.run(Request::write(Tag(2), Lba(0), 1), &[buf.span()]), Err(Error::ReadOnly));
+        assert_eq!(bench.run(Request::flush(Tag(3)), &[]), Ok(()));
+    }
+}
+
+/// The rest of such a read is zeroes to the kernel; to us it is lost data.
+#[test]
+fn a_file_that_was_cut_off_is_a_media_error() {
+    for engine in ENGINES {
+        for buffered in [false, true] {
+            for left in [0, 4096, 4096 + 100] {
+                let file = sized(disk(), 1 << 20);
+                let device = FileDevice::open(file.path(), &FileOptions { buffered, ..options(engine) }).expect("opened");
+                let mut bench = Bench::new(&device, &QueueOptions::default());
+                let buf = bench.arena.allocate(8192).expect("room");
+                let read = Request::read(Tag(1), Lba(0), 8192 / device.geometry().block_bytes);
+                assert_eq!(bench.run(read, &[buf.span()]), Ok(()));
+                file.as_file().set_len(left).expect("cut off");
+                assert_eq!(bench.run(read, &[buf.span()]), Err(Error::Media), "{engine:?}, buffered {buffered}, {left} bytes left");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_file_system_is_no_space() {
+    let dir = tempfile::tempdir_in(disk()).expect("a directory");
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(dir.path()).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        println!("SKIP: no file system to fill (not root)");
+        return;
+    }
+    let outcome = std::panic::catch_unwind(|| {
+        for engine in ENGINES {
+            let file = sized(dir.path(), 1 << 20);
+            let device = FileDevice::open(file.path(), &options(engine)).expect("opened");
+            let mut bench = Bench::new(&device, &QueueOptions::default());
+            let buf = bench.arena.allocate(256 << 10).expect("room");
+            let write = Request::write(Tag(1), Lba(0), (256 << 10) / device.geometry().block_bytes);
+            // The first part fits: a short write, and then the reason.
+            assert_eq!(bench.run(write, &[buf.span()]), Err(Error::NoSpace), "{engine:?}");
+        }
+    });
+    let _ = Command::new("umount").arg(dir.path()).status();
+    outcome.expect("as above");
+}
+
+#[test]
+fn a_queue_that_is_not_promised_may_move_between_threads() {
+    for engine in ENGINES {
+        let file = sized(disk(), 1 << 20);
+        let device = FileDevice::open(file.path(), &options(engine)).expect("opened");
+        let mut bench = Bench::new(&device, &QueueOptions::default());
+        for tag in 0..8 {
+            bench = std::thread::spawn(move || {
+                let buf = bench.arena.allocate(4096).expect("room");
+                assert_eq!(bench.run(Request::read(Tag(tag), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
+                bench
+            })
+            .join()
+            .expect("read");
+        }
+        // One thread submits, another reaps.
+        let buf = bench.arena.allocate(4096).expect("room");
+        let submitted = bench.queue.submit(&Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]);
+        assert_eq!(submitted, block::Submit::Queued);
+        bench.queue.ring();
+        let mut ended = [block::Completion::EMPTY];
+        std::thread::spawn(move || {
+            while bench.queue.poll(&mut ended) == 0 {
+                bench.queue.wait(std::time::Duration::from_secs(30));
+            }
+            assert_eq!(ended[0].status, Ok(()));
+        })
+        .join()
+        .expect("reaped");
+    }
+}
+
+#[test]
+fn a_queue_promised_to_one_thread_begins_with_the_first_that_uses_it() {
+    let file = sized(disk(), 1 << 20);
+    let device = FileDevice::open(file.path(), &options(Engine::Uring)).expect("opened");
+    let mut bench = Bench::new(&device, &QueueOptions { one_thread: true, ..QueueOptions::default() });
+    std::thread::spawn(move || {
+        let buf = bench.arena.allocate(4096).expect("room");
+        assert_eq!(bench.run(Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
+    })
+    .join()
+    .expect("read");
+}
