@@ -20,6 +20,18 @@ use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::Queue;
 
+/// Where a broker of this user listens: hotshelf/queues.sock in /run for root, else in $XDG_RUNTIME_DIR.
+pub fn own_socket() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty() && !rustix::process::geteuid().is_root());
+    PathBuf::from(runtime.unwrap_or_else(|| "/run".into())).join("hotshelf/queues.sock")
+}
+
+/// Where a client looks: at the broker of its own user if there is one, else at the machine's.
+pub fn default_socket() -> PathBuf {
+    let own = own_socket();
+    if own.exists() { own } else { "/run/hotshelf/queues.sock".into() }
+}
+
 /// Why the broker gave nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
