@@ -19,17 +19,23 @@ start_broker() {
     [[ $said == serving* ]] || fail "the broker says '$said'"
 }
 
-# hold NAME ARGUMENT...: a client that has queues open until `release NAME` or a kill; its pid is in held_NAME.
+# hold NAME ARGUMENT...: a client that has queues open until `let_go NAME` or a kill; its pid is in held[NAME].
+declare -A held input
 hold() {
     local name=$1
     shift
     mkfifo "$SCRATCH/$name.in" "$SCRATCH/$name.out"
     "$@" <"$SCRATCH/$name.in" >"$SCRATCH/$name.out" 2>&1 &
-    declare -g "held_$name=$!"
+    held[$name]=$!
     exec {fd}>"$SCRATCH/$name.in"
-    declare -g "in_$name=$fd"
+    input[$name]=$fd
     read -r said <"$SCRATCH/$name.out" || true
     rm "$SCRATCH/$name.in" "$SCRATCH/$name.out"
+}
+# let_go NAME: its standard input ends.
+let_go() {
+    local fd=${input[$1]}
+    exec {fd}>&-
 }
 queues_open() { queue stat "${at[@]}" --json | grep -c '"queue"' || true; }
 none_open() { [[ $(queues_open) == 0 ]]; }
@@ -77,8 +83,8 @@ for ((round = 0; round < (FULL == 1 ? 100 : 5); round++)); do
     queue try "${at[@]}" memory:1MiB --read-only >/dev/null || fail "a stopped client stalls others"
     kill -KILL "$pid"
     wait_until 10 none_open
-    exec {in_one}>&-
-    wait "$held_one" 2>/dev/null || true
+    let_go one
+    wait "${held[one]}" 2>/dev/null || true
 done
 queue try "${at[@]}" "$DEVICE" --queues 2 >/dev/null || fail "the quota did not come back"
 
@@ -87,8 +93,8 @@ hold two queue try "${at[@]}" "$DEVICE" --hold
 queue revoke "${at[@]}" --user "$me" --device "$DEVICE" | grep -q "grant 1 of $me for .* is revoked, 1 queues were closed" || fail "revoke"
 none_open || fail "a revoked queue is open"
 refused 1 'has no grant' queue try "${at[@]}" "$DEVICE"
-exec {in_two}>&-
-wait "$held_two" || fail "a client whose grant was revoked does not end"
+let_go two
+wait "${held[two]}" || fail "a client whose grant was revoked does not end"
 queue grant "${at[@]}" "$me" "$DEVICE" --queues 4 >/dev/null
 
 # A killed broker: its clients do not hang, the grants are there again, its socket is no obstacle.
@@ -96,8 +102,8 @@ hold three queue try "${at[@]}" "$DEVICE" --hold
 before=$(queue list "${at[@]}" --json)
 kill -KILL "$broker"
 wait "$broker" 2>/dev/null || true
-exec {in_three}>&-
-wait "$held_three" || fail "a client of a killed broker does not end"
+let_go three
+wait "${held[three]}" || fail "a client of a killed broker does not end"
 start_broker "$DEVICE"
 [[ $(queue list "${at[@]}" --json) == "$before" ]] || fail "the grants are not what they were"
 queue try "${at[@]}" "$DEVICE" --queues 4 >/dev/null || fail "after a killed broker"
@@ -125,8 +131,8 @@ ticks() { awk '{ print $14 + $15 }' "/proc/$broker/stat"; }
 before=$(ticks)
 sleep 2
 (($(ticks) - before <= 1)) || fail "an idle broker works: $(($(ticks) - before)) ticks"
-exec {in_four}>&-
-wait "$held_four" || fail "a client does not end"
+let_go four
+wait "${held[four]}" || fail "a client does not end"
 
 # A signal ends it in good order.
 kill -TERM "$broker"

@@ -11,9 +11,10 @@ pub fn parse(text: &str) -> anyhow::Result<Who> {
         Some(group) => ("group", group),
         None => ("passwd", text),
     };
-    let number = match name.parse() {
-        Ok(number) => Some(number),
-        Err(_) => look_up(database, name).and_then(|line| line.split(':').nth(2)?.parse().ok()),
+    // A number that is too big is none, whatever getent makes of it.
+    let number = match name.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => name.parse().ok(),
+        false => look_up(database, name).and_then(|line| line.split(':').nth(2)?.parse().ok()),
     };
     match number {
         // The number that means "none".
