@@ -67,7 +67,7 @@ impl Word for AtomicU32 {
     }
 }
 
-/// Where a ring lies in its memory, in bytes. The consumer's two words may share a cache line; the producer's has its own.
+/// Where a ring lies in its memory, in bytes. Best with a cache line for each of the three words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The producer's index.
@@ -143,13 +143,23 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
         Ok(self.place.entries - used)
     }
 
+    /// Whether so many entries fit. Looks at the consumer's index only when they did not when that was seen last.
+    ///
+    /// # Errors
+    /// The consumer lies.
+    #[inline]
+    pub fn has_room_for(&mut self, count: u32) -> Result<bool, Broken> {
+        let seen = self.place.entries - self.tail.wrapping_sub(self.head_seen);
+        Ok(seen >= count || self.room()? >= count)
+    }
+
     /// Whether an entry fits. Looks at the consumer's index only when it did not when that was seen last.
     ///
     /// # Errors
     /// The consumer lies.
     #[inline]
     pub fn has_room(&mut self) -> Result<bool, Broken> {
-        Ok(self.tail.wrapping_sub(self.head_seen) < self.place.entries || self.room()? > 0)
+        self.has_room_for(1)
     }
 
     /// Puts an entry in; the consumer sees it after [`Producer::show`]. False: there is no room.

@@ -4,9 +4,11 @@
 //!      0  header: magic, version, depth, sizes, checksum      written by the broker once
 //!     64  state: 0, or why the queue was closed               written by the broker
 //!    128  tail of the commands                                by the client
-//!    192  head of the commands, the broker sleeps             by the broker
-//!    256  tail of the completions                             by the broker
-//!    320  head of the completions, the client waits           by the client
+//!    192  head of the commands                                by the broker
+//!    256  the broker sleeps                                   by the broker; the client takes it back
+//!    320  tail of the completions                             by the broker
+//!    384  head of the completions                             by the client
+//!    448  the client waits                                    by the client; the broker takes it back
 //!   4096  commands: 2 * depth entries of 64 bytes
 //!         segments: for each of those 30 of 16 bytes, those that do not fit into the entry
 //!         completions: 2 * depth entries of 8 bytes
@@ -103,18 +105,19 @@ impl Layout {
         let entries = 2 * depth;
         let table_at = RINGS_AT + entries as usize * COMMAND_BYTES;
         let completions_at = table_at + entries as usize * TABLE_BYTES;
-        let place = |tail_at, head_at, entries_at, entry_bytes| Place {
-            tail_at,
-            head_at,
-            asleep_at: head_at + 4,
+        // Each word has a cache line of its own: one that is often written costs whoever reads its neighbour.
+        let place = |words_at, entries_at, entry_bytes| Place {
+            tail_at: words_at,
+            head_at: words_at + 64,
+            asleep_at: words_at + 128,
             entries_at,
             entry_bytes,
             entries,
         };
         Layout {
             depth,
-            commands: place(128, 192, RINGS_AT, COMMAND_BYTES),
-            completions: place(256, 320, completions_at, COMPLETION_BYTES),
+            commands: place(128, RINGS_AT, COMMAND_BYTES),
+            completions: place(320, completions_at, COMPLETION_BYTES),
             table_at,
             bytes: completions_at + entries as usize * COMPLETION_BYTES,
         }

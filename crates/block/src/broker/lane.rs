@@ -20,7 +20,7 @@ use super::grant::{GrantId, Terms};
 use super::pace::Pace;
 use super::served::{Drain, Drained, Seed, Served, Turn};
 use crate::buffer::Arena;
-use crate::clock::{Clock, Monotonic};
+use crate::clock::{Clock, Monotonic, Time};
 use crate::device::{Device, QueueOptions};
 use crate::error::Error;
 
@@ -151,7 +151,7 @@ impl Serving {
                 return;
             }
             let now = self.clock.now();
-            if self.turn_all() {
+            if self.turn_all(now) {
                 idle_since = None;
                 continue;
             }
@@ -164,8 +164,7 @@ impl Serving {
         }
     }
 
-    fn turn_all(&mut self) -> bool {
-        let now = self.clock.now();
+    fn turn_all(&mut self, now: Time) -> bool {
         let mut moved = false;
         let mut index = 0;
         while index < self.queues.len() {

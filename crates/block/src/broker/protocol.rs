@@ -323,7 +323,7 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> std::io::Result<
     Ok(rustix::io::retry_on_intr(&mut call)?)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod test {
     use super::*;
 

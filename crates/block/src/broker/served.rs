@@ -199,7 +199,7 @@ impl Served {
 
     /// The client does not take its completions: its bell, or nothing, wakes it.
     fn is_stalled(&mut self) -> bool {
-        self.completions.room().is_ok_and(|room| room <= self.in_flight)
+        matches!(self.has_place(), Ok(false))
     }
 
     /// Bells are not needed.
@@ -221,13 +221,10 @@ impl Served {
             return Ok(false);
         }
         let broken = |_: Broken| Ended::BrokenRing;
-        let room = self.completions.room().map_err(broken)?;
-        let mut may_take = TURN.min(room.saturating_sub(self.in_flight));
-        let mut taken = false;
+        let mut taken = 0;
         let mut bytes = [0; 64];
-        while may_take > 0 && self.held.is_none() && self.commands.take(&mut bytes).map_err(broken)? {
-            taken = true;
-            may_take -= 1;
+        while taken < TURN && self.held.is_none() && self.has_place().map_err(broken)? && self.commands.take(&mut bytes).map_err(broken)? {
+            taken += 1;
             match entry::decode(&bytes).ok_or(Ended::BadCommand)? {
                 Command::Cancel { slot } => self.cancel(slot),
                 Command::Request { request, segments } => {
@@ -241,10 +238,15 @@ impl Served {
             }
         }
         self.commands.show();
-        if taken {
+        if taken > 0 {
             self.queue.ring();
         }
-        Ok(taken)
+        Ok(taken > 0)
+    }
+
+    /// Whether there is a place for the completion of one more request.
+    fn has_place(&mut self) -> Result<bool, Broken> {
+        self.completions.has_room_for(self.in_flight + 1)
     }
 
     /// Turns numbers of arenas into spans, if every byte is inside.

@@ -37,7 +37,8 @@ impl Process {
             }
             // Where the other user can execute it.
             let copy = dir.join("program");
-            std::fs::copy(&me, &copy).expect("copied");
+            // By another process: while this one has it open for writing, a child started by another test would have it too.
+            assert!(Command::new("cp").arg(&me).arg(&copy).status().expect("cp").success());
             command = Command::new(copy);
             command.uid(user).gid(user);
         }
