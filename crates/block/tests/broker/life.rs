@@ -29,6 +29,7 @@ fn any_mix_of_requests_does_what_it_does_on_the_device_itself() {
     let other = broker.device.memory.region();
     other.fill(0..1100 * 512, 0xaa);
     other.fill(1300 * 512..4096 * 512, 0xbb);
+    let mut refused = 0;
     for round in 0..2000_u64 {
         let (lba, blocks) = (random.u64(..220), random.u32(1..40));
         let (first, bytes) = (usize::try_from(lba).expect("small") * 512, blocks as usize * 512);
@@ -51,6 +52,7 @@ fn any_mix_of_requests_does_what_it_does_on_the_device_itself() {
         let ended = reap(&mut queue, 1)[0];
         let wanted = if fits || request.op == block::Op::Flush { Ok(()) } else { Err(Error::OutOfRange) };
         assert_eq!(ended, Completion { tag, status: wanted }, "{request:?}");
+        refused += u64::from(wanted.is_err());
         if fits {
             match request.op {
                 block::Op::Write => oracle[first..first + bytes].copy_from_slice(&content),
@@ -60,6 +62,8 @@ fn any_mix_of_requests_does_what_it_does_on_the_device_itself() {
             }
         }
     }
+    let stat = &broker.admin().stat().expect("stat")[0];
+    assert_eq!((stat.refused, stat.requests, stat.errors), (refused, 2000 - refused, 0));
     let mut all = vec![0; 4096 * 512];
     other.read(0, &mut all);
     assert!(all[..1100 * 512].iter().all(|byte| *byte == 0xaa) && all[1300 * 512..].iter().all(|byte| *byte == 0xbb));
@@ -97,6 +101,19 @@ fn cancel_and_reset_reach_the_device_and_the_queue_lives_on() {
     }
     queue.ring();
     assert!(reap(&mut queue, 8).iter().all(|ended| ended.status.is_ok()));
+}
+
+#[test]
+fn deadlines_are_kept_above_it_as_above_any_driver() {
+    use block::tracked::{Patience, Tracked};
+    let broker = Broker::new();
+    broker.grant(terms(me()));
+    let patience = Patience { timeout: Some(Duration::from_millis(1)), cancel_grace: Duration::from_secs(60), reset_after: None };
+    let mut queue = Tracked::new(with_held(&broker, 0), patience);
+    assert_eq!(queue.submit(&Request::flush(Tag(4)), &[]), Submit::Queued);
+    queue.ring();
+    assert_eq!(reap(&mut queue, 1), [Completion { tag: Tag(4), status: Err(Error::Timeout) }]);
+    assert_eq!(queue.abandoned(), 0, "the broker's device gave it up");
 }
 
 #[test]
