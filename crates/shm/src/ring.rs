@@ -26,7 +26,7 @@ pub trait Memory {
     type Word: Word;
     /// The word at a byte position, a multiple of four.
     fn word(&self, at: usize) -> &Self::Word;
-    /// Copies out.
+    /// Copies out, each byte once. Position and length are multiples of eight in a [`Region`].
     fn read(&self, at: usize, to: &mut [u8]);
     /// Copies in.
     fn write(&self, at: usize, from: &[u8]);
@@ -47,11 +47,21 @@ impl Memory for Region {
     fn word(&self, at: usize) -> &AtomicU32 {
         self.u32(at)
     }
+    /// By atomics of eight bytes, each read exactly once: a plain copy the compiler may leave out, and read twice what the other
+    /// side changes in between.
+    #[inline]
     fn read(&self, at: usize, to: &mut [u8]) {
-        Region::read(self, at, to);
+        assert!(to.len().is_multiple_of(8), "{} bytes are no whole words", to.len());
+        for (word, to) in to.as_chunks_mut().0.iter_mut().enumerate() {
+            *to = self.u64(at + word * 8).load(Ordering::Relaxed).to_ne_bytes();
+        }
     }
+    #[inline]
     fn write(&self, at: usize, from: &[u8]) {
-        Region::write(self, at, from);
+        assert!(from.len().is_multiple_of(8), "{} bytes are no whole words", from.len());
+        for (word, from) in from.as_chunks().0.iter().enumerate() {
+            self.u64(at + word * 8).store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
     }
     fn fence() {
         fence(Ordering::SeqCst);

@@ -18,7 +18,7 @@
 //! reads checks. Drawn in docs/formats.md.
 
 use shm::Region;
-use shm::ring::Place;
+use shm::ring::{Memory, Place};
 
 use crate::error::Error;
 use crate::request::{Class, Op, Request, Status, Urgency};
@@ -254,7 +254,7 @@ pub fn encode_request(
             let at = 32 + index * SEGMENT_BYTES;
             entry[at..at + SEGMENT_BYTES].copy_from_slice(&segment.encode());
         } else {
-            region.write(layout.segment_at(ring_slot, index), &segment.encode());
+            Memory::write(region, layout.segment_at(ring_slot, index), &segment.encode());
         }
     }
     entry
@@ -310,7 +310,7 @@ pub fn decode_segment(region: &Region, layout: &Layout, ring_slot: u32, entry: &
         return Segment::decode(&entry[32 + index * SEGMENT_BYTES..]);
     }
     let mut bytes = [0; SEGMENT_BYTES];
-    region.read(layout.segment_at(ring_slot, index), &mut bytes);
+    Memory::read(region, layout.segment_at(ring_slot, index), &mut bytes);
     Segment::decode(&bytes)
 }
 

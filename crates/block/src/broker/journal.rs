@@ -44,8 +44,8 @@ pub enum JournalError {
     },
     /// It holds something that cannot be.
     #[error(
-        "{path}: damaged at byte {at} ({what}): keep a copy, look at it, and `truncate -s {at}` it; changes after that are lost and must be \
-         made again"
+        "{path}: damaged at byte {at} ({what}): keep a copy, look at it, and `truncate -s {at}` it; changes after that are lost and \
+         must be made again"
     )]
     Damaged {
         /// The file.

@@ -195,9 +195,6 @@ impl Serving {
         }
         if let Some(at) = self.paces.iter().position(|(id, ..)| *id == grant) {
             self.paces[at].2 -= 1;
-            if self.paces[at].2 == 0 {
-                self.paces.swap_remove(at);
-            }
         }
         if turn == Turn::Lost {
             tracing::error!(queue = id, "the device does not let go of a queue's memory: it is kept, and its place in the quota too");
@@ -292,6 +289,9 @@ impl Serving {
         if let Some(event) = served.queue().event() {
             listen(event, id << 1 | 1).map_err(|error| format!("listening to the device: {error}"))?;
         }
+        // Not earlier: a queue that is closed and opened again must not go faster.
+        let now = self.clock.now();
+        self.paces.retain(|(_, pace, users)| *users > 0 || !pace.is_paid(now));
         match self.paces.iter_mut().find(|(id, ..)| *id == grant) {
             Some((_, _, users)) => *users += 1,
             None => self.paces.push((grant, Pace::new(terms), 1)),

@@ -20,6 +20,11 @@ impl Pace {
         Pace { bytes: Meter::new(terms.bytes_per_s), requests: Meter::new(terms.requests_per_s) }
     }
 
+    /// Whether it can be forgotten: a new one would allow the same.
+    pub(super) fn is_paid(&self, now: Time) -> bool {
+        self.bytes.paid.max(self.requests.paid) <= now
+    }
+
     /// Counts a request, if it may go now.
     ///
     /// # Errors

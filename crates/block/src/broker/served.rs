@@ -283,9 +283,11 @@ impl Served {
     fn submit_held(&mut self, now: Time, pace: &mut Pace) -> bool {
         let Some(held) = &self.held else { return true };
         let bytes = self.spans.iter().map(|span| u64::from(span.bytes)).sum();
-        // Asked only once for each request: one that the device has no place for was counted already.
+        // Asked only once for each request: one that the device has no place for was counted already. Blocks that are written
+        // or given back without data count like others.
         if self.held_until != Time::NEVER {
-            if let Err(due) = pace.take(now, bytes) {
+            let cost = u64::from(held.request.blocks) * u64::from(self.seed.geometry.block_bytes);
+            if let Err(due) = pace.take(now, cost) {
                 self.held_until = due;
                 return false;
             }
