@@ -2,7 +2,8 @@
 //! in one run. `bench/broker.sh` builds and runs it.
 //!
 //!     broker_cost ROUNDS                  one line of JSON for each case, medians over ROUNDS
-//!     broker_cost serve SOCKET JOURNAL    the other process
+//!     broker_cost serve DIR               the other process
+//!     broker_cost alone BATCHES           both in one process, for callgrind: batches of 32 on a device that does nothing
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -27,17 +28,59 @@ fn devices() -> Vec<(String, Arc<dyn Device>)> {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", socket, journal] => serve(Path::new(socket), Path::new(journal)),
+        ["serve", dir] => serve(Path::new(dir)),
+        ["alone", batches] => alone(batches.parse().expect("a number")),
         [rounds] => measure(rounds.parse().expect("a number of rounds")),
         _ => panic!("usage: broker_cost ROUNDS"),
     }
 }
 
+fn server(dir: &Path, spin: Duration) -> Server {
+    let journal = Journal::open(&dir.join("grants")).expect("a journal");
+    let (socket, patience) = (dir.join("socket"), Duration::from_secs(1));
+    Server::start(ServerOptions { socket, journal, devices: devices(), spin, patience }).expect("started")
+}
+
+/// Without polling, so that only what requests cost is counted.
+fn alone(batches: u64) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let _server = server(dir.path(), Duration::ZERO);
+    let socket = dir.path().join("socket");
+    Admin::connect(&socket).expect("connected").grant(terms("null")).expect("granted");
+    let device = connect(&socket, "null");
+    let queue = Box::new(device.open_queue(32).expect("a queue"));
+    let mut way = Way { name: "alone", queue, spans: spans(device.arena()), sleeps: true };
+    run(&mut way, 32, batches * 32);
+}
+
+fn terms(device: &str) -> Terms {
+    Terms {
+        who: Who::User(rustix::process::geteuid().as_raw()),
+        device: device.into(),
+        queues: 4,
+        depth: 32,
+        first: 0,
+        blocks: None,
+        read_only: false,
+        memory_bytes: 1 << 20,
+        bytes_per_s: None,
+        requests_per_s: None,
+    }
+}
+
+fn connect(socket: &Path, device: &str) -> BrokerDevice {
+    let (device, arena_bytes) = (device.to_owned(), 1 << 20);
+    let options = ConnectOptions { socket: socket.to_owned(), device, range: None, read_only: false, arena_bytes };
+    BrokerDevice::connect(&options).expect("allowed")
+}
+
+fn spans(arena: &Arena) -> Vec<Span> {
+    (0..32).map(|at| arena.span(at * 4096, BLOCK_BYTES)).collect()
+}
+
 /// Until standard input ends.
-fn serve(socket: &Path, journal: &Path) {
-    let journal = Journal::open(journal).expect("a journal");
-    let (spin, patience) = (Duration::from_micros(50), Duration::from_secs(1));
-    let _server = Server::start(ServerOptions { socket: socket.into(), journal, devices: devices(), spin, patience }).expect("started");
+fn serve(dir: &Path) {
+    let _server = server(dir, Duration::from_micros(50));
     println!("ready");
     let _ = std::io::stdout().flush();
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -46,7 +89,7 @@ fn serve(socket: &Path, journal: &Path) {
 fn start(dir: &Path) -> Child {
     let me = std::env::current_exe().expect("this program");
     let mut command = Command::new(me);
-    command.arg("serve").args([dir.join("socket"), dir.join("grants")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.arg("serve").arg(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("a broker");
     let mut said = String::new();
     BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut said).expect("ready");
@@ -67,33 +110,9 @@ fn measure(rounds: usize) {
     let socket = dir.path().join("socket");
     let mut admin = Admin::connect(&socket).expect("connected");
     for (name, device) in devices() {
-        let who = Who::User(rustix::process::geteuid().as_raw());
-        let (queues, depth, memory_bytes) = (4, 32, 1 << 20);
-        let limits = (None, None);
-        let device_name = name.clone();
-        let terms = Terms {
-            who,
-            device: device_name,
-            queues,
-            depth,
-            first: 0,
-            blocks: None,
-            read_only: false,
-            memory_bytes,
-            bytes_per_s: limits.0,
-            requests_per_s: limits.1,
-        };
-        admin.grant(terms).expect("granted");
-        let far = BrokerDevice::connect(&ConnectOptions {
-            socket: socket.clone(),
-            device: name.clone(),
-            range: None,
-            read_only: false,
-            arena_bytes: 1 << 20,
-        })
-        .expect("allowed");
+        admin.grant(terms(&name)).expect("granted");
+        let far = connect(&socket, &name);
         let own = Arena::private(1 << 20).expect("memory");
-        let spans = |arena: &Arena| (0..32).map(|at| arena.span(at * 4096, BLOCK_BYTES)).collect::<Vec<_>>();
         let mut near = device.queue(&QueueOptions { depth: 32, ..QueueOptions::default() }).expect("a queue");
         near.register(&own).expect("registered");
         let open = || Box::new(far.open_queue(32).expect("a queue"));

@@ -119,6 +119,7 @@ impl Region {
     }
 
     /// The address of a byte, for those who tell a kernel or a device about it. Stays the same while the region lives.
+    #[inline]
     pub fn address(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len, "byte {at} of a region of {} bytes", self.len);
         // SAFETY: within the mapping, or one past it.
@@ -161,6 +162,7 @@ impl Region {
     }
 
     /// The four bytes at a position that is a multiple of four.
+    #[inline]
     pub fn u32(&self, at: usize) -> &AtomicU32 {
         self.check(at, 4);
         assert!(at.is_multiple_of(4), "byte {at} is no place for a u32");
@@ -170,6 +172,7 @@ impl Region {
     }
 
     /// The eight bytes at a position that is a multiple of eight.
+    #[inline]
     pub fn u64(&self, at: usize) -> &AtomicU64 {
         self.check(at, 8);
         assert!(at.is_multiple_of(8), "byte {at} is no place for a u64");
@@ -177,6 +180,7 @@ impl Region {
         unsafe { AtomicU64::from_ptr(self.address(at).cast()) }
     }
 
+    #[inline]
     fn check(&self, at: usize, bytes: usize) {
         assert!(at <= self.len && bytes <= self.len - at, "{bytes} bytes at {at} of a region of {} bytes", self.len);
     }

@@ -44,6 +44,7 @@ pub trait Word {
 
 impl Memory for Region {
     type Word = AtomicU32;
+    #[inline]
     fn word(&self, at: usize) -> &AtomicU32 {
         self.u32(at)
     }
@@ -63,6 +64,7 @@ impl Memory for Region {
             self.u64(at + word * 8).store(u64::from_ne_bytes(*from), Ordering::Relaxed);
         }
     }
+    #[inline]
     fn fence() {
         fence(Ordering::SeqCst);
     }
@@ -99,10 +101,12 @@ impl Place {
         assert!(self.entries.is_power_of_two() && self.entries <= 1 << 30, "{} entries", self.entries);
     }
 
+    #[inline]
     fn slot(&self, index: u32) -> u32 {
         index & (self.entries - 1)
     }
 
+    #[inline]
     fn entry_at(&self, index: u32) -> usize {
         self.entries_at + self.slot(index) as usize * self.entry_bytes
     }

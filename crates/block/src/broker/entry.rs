@@ -186,6 +186,7 @@ pub struct Segment {
 }
 
 impl Segment {
+    #[inline]
     fn encode(self) -> [u8; SEGMENT_BYTES] {
         let mut bytes = [0; SEGMENT_BYTES];
         bytes[..8].copy_from_slice(&self.at.to_le_bytes());
@@ -194,7 +195,8 @@ impl Segment {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Segment {
+    #[inline]
+    fn decode(bytes: &[u8; SEGMENT_BYTES]) -> Segment {
         Segment { at: u64_at(bytes, 0), bytes: u32_at(bytes, 8), arena: u32_at(bytes, 12) }
     }
 }
@@ -307,7 +309,8 @@ pub fn decode(entry: &CommandBytes) -> Option<Command> {
 #[inline]
 pub fn decode_segment(region: &Region, layout: &Layout, ring_slot: u32, entry: &CommandBytes, index: usize) -> Segment {
     if index < INLINE_SEGMENTS {
-        return Segment::decode(&entry[32 + index * SEGMENT_BYTES..]);
+        let at = 32 + index * SEGMENT_BYTES;
+        return Segment::decode(entry[at..at + SEGMENT_BYTES].try_into().expect("a segment"));
     }
     let mut bytes = [0; SEGMENT_BYTES];
     Memory::read(region, layout.segment_at(ring_slot, index), &mut bytes);
@@ -361,12 +364,12 @@ const PLAIN: [Error; 12] = [
 
 #[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 #[inline]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 #[cfg(test)]
