@@ -32,7 +32,7 @@ const SEGMENT_BYTES: usize = 16;
 const COMPLETION_BYTES: usize = 8;
 const TABLE_BYTES: usize = (SEGMENTS_MAX - INLINE_SEGMENTS) * SEGMENT_BYTES;
 
-const MAGIC: &[u8; 4] = b"hsqr";
+const MAGIC: &[u8; 4] = b"hsbq";
 const HEADER_BYTES: usize = 64;
 const STATE_AT: usize = 64;
 const RINGS_AT: usize = 4096;

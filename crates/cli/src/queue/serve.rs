@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use block::Device;
 use block::broker::{Journal, Server, ServerOptions};
-use block::driver::{FileDevice, FileOptions, MemoryDevice, Passthrough};
-use hybridfs::Size;
+use block::driver::{FileDevice, FileOptions, Passthrough};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use stack::DeviceName;
 use tracing_subscriber::EnvFilter;
 
 use super::args::ServeArgs;
@@ -58,13 +58,12 @@ fn spin(args: &ServeArgs) -> Duration {
 
 /// A device and the name it has in grants.
 fn open(given: &str, read_only: bool) -> anyhow::Result<(String, Arc<dyn Device>)> {
-    if let Some(size) = given.strip_prefix("memory:") {
-        let bytes = match size.parse() {
-            Ok(Size::Bytes(bytes)) if bytes >= 4096 => bytes / 4096 * 4096,
-            _ => return Err(Usage(format!("{given}: memory:SIZE needs a size such as 64MiB; see `hotshelf queue serve --help`")).into()),
-        };
-        let device = MemoryDevice::new(512, bytes).with_context(|| given.to_owned())?;
-        return Ok((given.to_owned(), Arc::new(device.with_geometry(|geometry| geometry.read_only = read_only))));
+    let name = given.parse::<DeviceName>().map_err(|error| Usage(format!("{error}; see `hotshelf queue serve --help`")))?;
+    if !matches!(name, DeviceName::Path(_)) {
+        if read_only {
+            return Err(Usage(format!("{given} cannot be opened for reading only; see `hotshelf queue serve --help`")).into());
+        }
+        return Ok((given.to_owned(), name.open()?));
     }
     let node = std::fs::metadata(given).is_ok_and(|meta| meta.file_type().is_char_device());
     let device: Arc<dyn Device> = if node {
