@@ -11,8 +11,11 @@
 //! - [`scheduler`]: who goes next.
 //! - [`handle`]: what a thread does its I/O through.
 //! - [`future`]: one thread waits for many requests of others.
+//! - [`broker`]: queues handed out to other processes.
+//! - [`completion`]: polling, sleeping and being woken.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
+pub mod broker;
 pub mod buffer;
 pub mod clock;
 pub mod completion;
