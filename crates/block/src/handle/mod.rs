@@ -23,13 +23,15 @@ mod job;
 mod loom_test;
 mod params;
 mod select;
+mod served;
 mod shared;
 mod sleep;
 
 pub use dedicated::{Handle, Issued};
 pub use io::{At, Data, Done, Failure, Full, Io, Released, Ticket, Timeout};
-pub use params::{Completion as CompletionMode, Key, ParamError, Params, Scheduler};
+pub use params::{Completion as CompletionMode, Key, ParamError, Params};
 pub use select::{Features, Select, Selector};
+pub use served::Served;
 pub use shared::{SharedHandle, SharedQueue};
 #[cfg(not(loom))]
 pub(crate) use sleep::until_readable;
