@@ -143,47 +143,6 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         }
     }
 
-    /// A completion thread serves the queue from now on; false: one does already.
-    pub(super) fn begin_service(&self, waker: Waker) -> bool {
-        let mut inner = self.inner.lock();
-        if inner.waker.is_some() {
-            return false;
-        }
-        inner.waker = Some(waker);
-        // Who leads shall follow.
-        self.signal.set();
-        self.tell(&mut inner);
-        true
-    }
-
-    /// Those who wait lead again.
-    pub(super) fn end_service(&self) {
-        let mut inner = self.inner.lock();
-        inner.waker = None;
-        self.pass_on(&mut inner);
-    }
-
-    /// When the queue is worth a look; none with nothing in flight.
-    pub(super) fn expected(&self) -> Option<Time> {
-        Some(Time(self.due.load(std::sync::atomic::Ordering::Acquire))).filter(|due| *due != Time::NEVER)
-    }
-
-    pub(super) fn device_event(&self) -> Option<BorrowedFd<'_>> {
-        self.event.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Hands out what has ended; whether something may have.
-    pub(super) fn reap(&self) -> bool {
-        let mut inner = self.inner.lock();
-        let found = inner.engine.reap();
-        self.tell(&mut inner);
-        found
-    }
-
-    pub(super) fn arm(&self) -> Armed {
-        self.inner.lock().engine.queue().arm()
-    }
-
     fn tell_each(&self, inner: &mut Inner<Q, C>) {
         for (owner, seat) in inner.seats.iter().enumerate() {
             let owner = owner as Owner;
@@ -297,6 +256,51 @@ impl<Q: Queue, C: Clock> Inner<Q, C> {
         }
         let now = self.engine.now();
         end.get_or_insert(now.after(at_most)).since(now)
+    }
+}
+
+/// For [`super::Served`].
+#[cfg(not(loom))]
+impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
+    /// A completion thread serves the queue from now on; false: one does already.
+    pub(super) fn begin_service(&self, waker: Waker) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.waker.is_some() {
+            return false;
+        }
+        inner.waker = Some(waker);
+        // Who leads shall follow.
+        self.signal.set();
+        self.tell(&mut inner);
+        true
+    }
+
+    /// Those who wait lead again.
+    pub(super) fn end_service(&self) {
+        let mut inner = self.inner.lock();
+        inner.waker = None;
+        self.pass_on(&mut inner);
+    }
+
+    /// When the queue is worth a look; none with nothing in flight.
+    pub(super) fn expected(&self) -> Option<Time> {
+        Some(Time(self.due.load(std::sync::atomic::Ordering::Acquire))).filter(|due| *due != Time::NEVER)
+    }
+
+    pub(super) fn device_event(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Hands out what has ended; whether something may have.
+    pub(super) fn reap(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let found = inner.engine.reap();
+        self.tell(&mut inner);
+        found
+    }
+
+    pub(super) fn arm(&self) -> Armed {
+        self.inner.lock().engine.queue().arm()
     }
 }
 
