@@ -14,7 +14,7 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::dedicated::{Issued, QUEUES_MAX};
@@ -287,7 +287,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         Some(Time(self.due.load(std::sync::atomic::Ordering::Acquire))).filter(|due| *due != Time::NEVER)
     }
 
-    pub(super) fn device_event(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn device_event(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.event.as_ref().map(AsFd::as_fd)
     }
 
