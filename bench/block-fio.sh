@@ -2,22 +2,32 @@
 # The io_uring driver of `block` against fio on the same files, in turn, medians: 4 KiB random requests with the same flags
 # (registered file and buffers, one thread), depth 1, 8 and 32:
 #   page    a file in the page cache: nothing but software
-#   loop    a loop device over a file in memory, O_DIRECT
+#   near    a loop device over a file in memory, O_DIRECT, its worker on the processor of the program
+#   far     the same with its worker on the other processor
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
 # limit gives 15 % fewer IOPS in bursts) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH (2) each, of OPS ("randread randwrite"), TARGETS
-# ("page loop disk"). CPU is user and system time of the process for each request; both sides take the time of each request.
+# ("page near far disk"). CPU is user and system time of the process for each request; both sides take the time of each request.
 #
-# The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both. The
-# last two columns compare the best run of each side: on a busy machine a run is fast or slow by where the scheduler puts the
-# loop device's worker (11 or 34 us at depth 1), and a median tells of that luck.
+# The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
+# Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1 for
+# either side, by luck. So its place is fixed for the time of the run (the kernel's workers for all: put back at the end). The last
+# two columns compare the best run of each side.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
-need fio losetup
-rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page loop disk}
+need fio losetup taskset
+rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far disk}
 load=$(dirname "$HOTSHELF")/examples/load
 [[ -x $load ]] || { echo "SKIP: build it first: cargo build --release -p block --example load"; exit 0; }
-[[ $(id -u) == 0 ]] || targets=${targets/loop/}
+workers=/sys/devices/virtual/workqueue/cpumask all=
+if [[ $(id -u) == 0 && -w $workers && $(nproc) -gt 1 ]]; then
+    all=$(cat "$workers")
+    trap 'echo "$all" >"$workers"; clean_up' EXIT
+    echo 1 >"$workers"
+else
+    echo "without near and far: they need root and two processors"
+    targets=${targets//near/} targets=${targets//far/}
+fi
 size=256M
 
 # run_fio FILE OP DEPTH DIRECT ENGINE: sets iops and cpu (microseconds for each request).
@@ -25,7 +35,7 @@ run_fio() {
     local flags=(--iodepth=1) line field=8 # whatever depth is asked for, psync has one request at a time
     [[ $5 == psync ]] || flags=(--iodepth="$3" --fixedbufs --registerfiles)
     [[ $2 == *write ]] && field=49
-    line=$(fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" --size=$size --norandommap \
+    line=$(taskset -c "${on[$1]}" fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" --size=$size --norandommap \
         --randrepeat=0 --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
     # Fields 88 and 89: percent of one processor in user and system mode.
     read -r iops cpu < <(awk -F';' -v f="$field" '{ printf "%d %.4f\n", $f, ($88 + $89) * 1e4 / $f }' <<<"$line")
@@ -34,7 +44,7 @@ run_fio() {
 run_load() {
     local line direct=yes
     [[ $4 == 1 ]] || direct=no
-    line=$("$load" "$1" op="$2" depth="$3" direct=$direct batch=1 seconds="$seconds" seed=$RANDOM)
+    line=$(taskset -c "${on[$1]}" "$load" "$1" op="$2" depth="$3" direct=$direct batch=1 seconds="$seconds" seed=$RANDOM)
     iops=${line#iops=} cpu=${line#*cpu_us=}
     iops=${iops%% *} cpu=${cpu%% *}
 }
@@ -60,21 +70,23 @@ pair() {
     cpu_ratios[$key]+=" $(awk "BEGIN { print $our_cpu / $fio_cpu }")"
 }
 
-declare -A file=() direct=([page]=0 [loop]=1 [disk]=1) ours theirs our_cpus their_cpus ratios cpu_ratios
+declare -A file=() on=() direct=([page]=0 [near]=1 [far]=1 [disk]=1) ours theirs our_cpus their_cpus ratios cpu_ratios
 make_file() { fio --name=make --filename="$1" --rw=write --bs=1M --size=$size --direct="$2" --output-format=terse >/dev/null; }
 keys=()
 for target in $targets; do
     case $target in
         page | disk) file[$target]=$SCRATCH/$target ;;
-        loop)
+        near | far)
             memory=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
             truncate -s $size "$memory"
             loop=$(losetup --find --show "$memory")
             loops+=("$loop")
             rm "$memory" # the loop device keeps it
-            file[loop]=$loop
+            file[$target]=$loop
             ;;
     esac
+    on[${file[$target]}]=0-$(($(nproc) - 1))
+    case $target in near) on[${file[$target]}]=0 ;; far) on[${file[$target]}]=1 ;; esac
     make_file "${file[$target]}" "${direct[$target]}"
 done
 for op in $ops; do
