@@ -7,7 +7,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use block::driver::{MemoryDevice, NullDevice};
+use block::driver::{FileDevice, FileOptions, MemoryDevice, NullDevice};
 use block::handle::{Data, Done, Io};
 use block::{Arena, Buf, Device, Geometry, Handle, Lba, Params, Queue, QueueOptions, SharedHandle, SharedQueue};
 
@@ -38,7 +38,13 @@ fn main() {
     let null = NullDevice::new(Geometry::plain(BLOCK as u32, BLOCKS));
     let memory = MemoryDevice::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("memory");
     memory.region().fill(0..memory.region().len(), 1);
-    let devices: [(&str, &dyn Device); 2] = [("null", &null), ("memory", &memory)];
+    let scratch = tempfile::NamedTempFile::new().expect("a file");
+    scratch.as_file().set_len(BLOCKS * BLOCK as u64).expect("room");
+    std::fs::write(scratch.path(), vec![1; usize::try_from(BLOCKS).expect("small") * BLOCK]).expect("room");
+    scratch.as_file().sync_all().expect("written");
+    let open = |buffered| FileDevice::open(scratch.path(), &FileOptions { buffered, ..FileOptions::default() }).expect("a device");
+    let (cached, direct) = (open(true), open(false));
+    let devices: [(&str, &dyn Device); 4] = [("null", &null), ("memory", &memory), ("cached", &cached), ("direct", &direct)];
     println!("{:<8} {:<12} {:>12} {:>9} {:>9}   4 KiB reads, {DEPTH} in flight in all", "device", "way", "IOPS", "to owned", "cpu ns");
     for (name, device) in devices {
         let ways = [Way::Owned, Way::SharedByOne, Way::Shared, Way::SharedBatch, Way::Dedicated];

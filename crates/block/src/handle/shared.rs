@@ -36,6 +36,9 @@ use crate::tracked::Tracked;
 /// How long a leader looks away from a queue without a descriptor, at least and at most: doubled with each fruitless look.
 const NAP_MIN: Duration = Duration::from_micros(10);
 const NAP_MAX: Duration = Duration::from_millis(1);
+/// Turns given to other threads before who waits sleeps: one of them may be about to hand out what it waits for, and sleeping
+/// and being woken costs more.
+const TURNS_TO_SLEEP: u32 = 6;
 /// Fruitless looks before the first nap.
 const LOOKS_TO_NAP: u32 = 4;
 /// How long one of several queues is waited for.
@@ -194,6 +197,11 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     }
 
     fn sleep<'a>(&'a self, mut inner: Locked<'a, Q, C>, owner: Owner, polling: bool, left: Duration, round: u32) -> Locked<'a, Q, C> {
+        if round < TURNS_TO_SLEEP && inner.seats.len() > 1 && cfg!(not(loom)) && inner.engine.queue().clock().passes() {
+            drop(inner);
+            yield_now();
+            return self.inner.lock();
+        }
         let limit = inner.engine.until_due(left);
         if inner.leader.is_some() || inner.waker.is_some() {
             let seat = &mut inner.seats[usize::from(owner)];
