@@ -18,7 +18,7 @@ pub fn page(header: &str) -> String {
     out.push_str(".SH SYNOPSIS\n.nf\n.B #include <hotshelf.h>\n.PP\n.B cc program.c $(pkg-config \\-\\-cflags \\-\\-libs hotshelf)\n.fi\n");
     out.push_str(".SH DESCRIPTION\n");
     paragraphs(&mut out, &about);
-    let (functions, others): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.declaration.contains('('));
+    let (functions, others): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.declaration.ends_with(");"));
     out.push_str(".SH FUNCTIONS\n");
     for entry in functions.iter().filter(|entry| !entry.declaration.starts_with("typedef")) {
         let _ = writeln!(out, ".TP\n.B {}", escape(&entry.declaration));
