@@ -22,8 +22,8 @@ run_fio() {
     local flags=(--iodepth=1) line field=8 # whatever depth is asked for, psync has one request at a time
     [[ $5 == psync ]] || flags=(--iodepth="$3" --fixedbufs --registerfiles)
     [[ $2 == *write ]] && field=49
-    line=$(fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" --size=$size \
-        --norandommap --randrepeat=0 --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
+    line=$(fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" --size=$size --norandommap \
+        --randrepeat=0 --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
     # Fields 88 and 89: percent of one processor in user and system mode.
     read -r iops cpu < <(awk -F';' -v f="$field" '{ printf "%d %.4f\n", $f, ($88 + $89) * 1e4 / $f }' <<<"$line")
 }
@@ -53,7 +53,8 @@ pair() {
     read -r fio_iops fio_cpu <<<"$a"
     read -r our_iops our_cpu <<<"$b"
     ours[$key]+=" $our_iops" theirs[$key]+=" $fio_iops" our_cpus[$key]+=" $our_cpu" their_cpus[$key]+=" $fio_cpu"
-    ratios[$key]+=" $(awk "BEGIN { print $our_iops / $fio_iops }")" cpu_ratios[$key]+=" $(awk "BEGIN { print $our_cpu / $fio_cpu }")"
+    ratios[$key]+=" $(awk "BEGIN { print $our_iops / $fio_iops }")"
+    cpu_ratios[$key]+=" $(awk "BEGIN { print $our_cpu / $fio_cpu }")"
 }
 
 declare -A file=() direct=([page]=0 [loop]=1 [disk]=1) ours theirs our_cpus their_cpus ratios cpu_ratios

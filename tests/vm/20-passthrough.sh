@@ -6,10 +6,11 @@
 # shellcheck source=tests/vm/lib.sh
 source "$(dirname "$0")/lib.sh"
 target=${CARGO_TARGET_DIR:-$ROOT/target}
-# Built on the host by scripts/test.sh, or by: cargo test -p block --test drivers --no-run
-program=$(find "$target"/*/deps -maxdepth 1 -name 'drivers-*' -type f -perm -u+x -printf '%T@ %p\n' 2>/dev/null | sort -g | tail -1 | cut -d' ' -f2)
+# Built on the host by `cargo test -p block --no-run`; the newest one is taken.
+program=$(find "$target"/*/deps -maxdepth 1 -name 'drivers-*' -type f -perm -u+x -printf '%T@ %p\n' 2>/dev/null |
+    sort -g | tail -1 | cut -d' ' -f2)
 probe=$(find "$target"/*/examples -maxdepth 1 -name probe -type f -perm -u+x 2>/dev/null | head -1)
-[[ -n $program ]] || skip "the test program is not built: cargo test -p block --test drivers --no-run"
+[[ -n $program ]] || skip "the test program is not built: cargo test -p block --no-run"
 
 # conforms DEVICE
 conforms() {
@@ -25,7 +26,7 @@ done
 conforms "$(char wide)"
 
 # What a drive says no to is told by its meaning.
-own() { HOTSHELF_TEST_NODE=$(char ssd512) HOTSHELF_TEST_BLOCK=$(block ssd512) "$program" --nocapture nvme; }
+own() { HOTSHELF_TEST_NODE=$(char ssd512) HOTSHELF_TEST_BLOCK=$(block ssd512) "$program" --test-threads 1 --nocapture nvme; }
 own || fail "the drive's own answers"
 
 # Queues without interrupts.

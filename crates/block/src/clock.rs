@@ -35,6 +35,11 @@ pub trait Clock: Send + Sync {
     fn due(&self, timeout: Duration) -> Time {
         self.now().after(timeout)
     }
+
+    /// Whether time passes by itself. If not, it passes only in [`crate::Queue::wait`]: nobody shall wait by other means.
+    fn passes(&self) -> bool {
+        false
+    }
 }
 
 /// The machine's own, since this was made.
@@ -55,6 +60,10 @@ impl Default for Monotonic {
 }
 
 impl Clock for Monotonic {
+    fn passes(&self) -> bool {
+        true
+    }
+
     fn now(&self) -> Time {
         Time(read(ClockId::Monotonic) - self.begin_ns)
     }
@@ -81,6 +90,9 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     }
     fn due(&self, timeout: Duration) -> Time {
         (**self).due(timeout)
+    }
+    fn passes(&self) -> bool {
+        (**self).passes()
     }
 }
 

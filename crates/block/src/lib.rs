@@ -8,13 +8,17 @@
 //! - [`buffer`]: memory that devices reach, allocated and translated once.
 //! - [`queue`], [`device`]: what a driver has to offer.
 //! - [`driver`]: the drivers.
+//! - [`scheduler`]: who goes next.
 //! - [`handle`]: what a thread does its I/O through.
 //! - [`future`]: one thread waits for many requests of others.
-//! - [`scheduler`]: who goes next.
+//! - [`broker`]: queues handed out to other processes.
+//! - [`completion`]: polling, sleeping and being woken.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
+pub mod broker;
 pub mod buffer;
 pub mod clock;
+pub mod completion;
 pub mod device;
 pub mod driver;
 pub mod error;

@@ -1,5 +1,6 @@
 //! Locks and atomics of what threads share: parking_lot's and the standard library's, or loom's, which explores every order
-//! of them (`--cfg loom`; see `handle::shared` and `future`).
+//! of them: `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p block --release --lib loom` (`handle/loom_test.rs`,
+//! `future.rs`).
 
 pub(crate) use inner::Signal;
 pub(crate) use inner::{Arc, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, fence, spin_hint, yield_now};

@@ -66,6 +66,8 @@ struct Slot {
     due: Time,
     generation: u32,
     state: State,
+    /// An abandoned one: its owner knows. Before that its release is not named.
+    reported: bool,
 }
 
 /// Polls between two looks at the clock while completions keep coming; with none coming every poll looks.
@@ -103,7 +105,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
     /// By another clock.
     pub fn with_clock(queue: Q, patience: Patience, clock: C) -> Tracked<Q, C> {
         let depth = queue.depth();
-        let slot = Slot { tag: Tag(0), due: Time::NEVER, generation: 0, state: State::Free };
+        let slot = Slot { tag: Tag(0), due: Time::NEVER, generation: 0, state: State::Free, reported: false };
         Tracked {
             queue,
             clock,
@@ -150,25 +152,10 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         Submit::Queued
     }
 
-    /// A request that was reported as timed out and whose memory the device does not use any more. Each is named once.
-    pub fn take_released(&mut self) -> Option<Tag> {
-        self.released.pop_front()
-    }
-
-    /// Whether a request that was reported is still to be named by [`Tracked::take_released`]: until then its memory is the
-    /// device's. What was reported and is not held is free at once, whatever its status.
-    pub fn holds(&self, tag: Tag) -> bool {
-        (self.abandoned > 0 && self.slots.iter().any(|slot| slot.tag == tag && slot.state == State::Abandoned))
-            || self.released.contains(&tag)
-    }
-
     /// When something has to be done by [`Queue::poll`], though the device says nothing: for who waits by other means than
     /// [`Queue::wait`].
     pub fn due(&self) -> Time {
-        match self.patience.reset_after {
-            Some(after) if self.abandoned > 0 && !self.gone => self.next_due.min(self.abandoned_since.after(after)),
-            _ => self.next_due,
-        }
+        self.next_due.min(self.reset_due())
     }
 
     /// Requests that were reported, and whose memory the device may still use.
@@ -208,17 +195,32 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
             self.strays += 1;
             return None;
         }
-        let state = slot.state;
-        let tag = slot.tag;
+        let Slot { tag, state, reported, .. } = *slot;
         self.release(index);
         match state {
             State::Abandoned => {
                 self.abandoned -= 1;
-                self.released.push_back(tag);
+                if reported {
+                    self.released.push_back(tag);
+                }
                 None
             }
             State::Cancelling if completion.status == Err(Error::Cancelled) => Some(Completion { tag, status: Err(Error::Timeout) }),
             _ => Some(Completion { tag, status: completion.status }),
+        }
+    }
+
+    /// An error is being reported: from now on its memory may be named as released, which it may be already.
+    #[cold]
+    fn reports(&mut self, completion: Completion) {
+        if !matches!(completion.status, Err(Error::Timeout | Error::Gone)) {
+            return;
+        }
+        let abandoned = |slot: &&mut Slot| slot.tag == completion.tag && slot.state == State::Abandoned;
+        match self.slots.iter_mut().find(abandoned) {
+            Some(slot) => slot.reported = true,
+            None if completion.status == Err(Error::Timeout) => self.released.push_back(completion.tag),
+            None => {}
         }
     }
 
@@ -244,10 +246,17 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         if now >= self.next_due {
             self.expire_slots(now);
         }
-        let patience = self.patience.reset_after;
-        if self.abandoned > 0 && !self.gone && patience.is_some_and(|patience| now >= self.abandoned_since.after(patience)) {
+        if now >= self.reset_due() {
             // Its outcome is in the completions.
             let _ = self.reset_all();
+        }
+    }
+
+    /// When the memory of abandoned requests is worth a reset.
+    fn reset_due(&self) -> Time {
+        match self.patience.reset_after {
+            Some(patience) if self.abandoned > 0 && !self.gone => self.abandoned_since.after(patience),
+            _ => Time::NEVER,
         }
     }
 
@@ -276,6 +285,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
     fn abandon(&mut self, index: usize, now: Time, status: Status) {
         let slot = &mut self.slots[index];
         slot.state = State::Abandoned;
+        slot.reported = false;
         self.own.push(Completion { tag: slot.tag, status });
         if self.abandoned == 0 {
             self.abandoned_since = now;
@@ -301,7 +311,9 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
                 (false, Err(_)) => self.abandon(index, now, status),
                 (true, Ok(())) => {
                     self.abandoned -= 1;
-                    self.released.push_back(slot.tag);
+                    if slot.reported {
+                        self.released.push_back(slot.tag);
+                    }
                     self.release(u32::try_from(index).expect("a slot"));
                 }
                 (false, Ok(())) => {
@@ -376,6 +388,11 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
                 reported += 1;
             }
         }
+        for completion in &completions[..reported] {
+            if completion.status.is_err() {
+                self.reports(*completion);
+            }
+        }
         self.expire(below == 0);
         self.in_flight -= u32::try_from(reported).expect("no more than the depth");
         reported
@@ -413,6 +430,8 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         }
     }
 
+    /// Until [`Queue::take_released`] names it. Every request that ended with [`Error::Timeout`] is named once, also if its
+    /// memory was free at once; those that ended with another error only if they are held.
     fn holds(&self, tag: Tag) -> bool {
         let kept = |slot: &Slot| slot.tag == tag && slot.state == State::Abandoned;
         (self.abandoned > 0 && self.slots.iter().any(kept)) || self.released.contains(&tag)
@@ -425,5 +444,161 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
     /// Unlike a driver's: everything in flight is reported.
     fn reset(&mut self) -> Result<(), Error> {
         self.reset_all()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::units::Lba;
+
+    #[derive(Clone, Default)]
+    struct Hand(Arc<AtomicU64>);
+
+    impl Clock for Hand {
+        fn now(&self) -> Time {
+            Time(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    /// Ends what the test says, when it says so; waiting moves the clock.
+    struct Puppet {
+        geometry: Geometry,
+        clock: Hand,
+        taken: Vec<Tag>,
+        ends: VecDeque<Completion>,
+        resets: Result<(), Error>,
+    }
+
+    impl Queue for Puppet {
+        fn geometry(&self) -> &Geometry {
+            &self.geometry
+        }
+        fn depth(&self) -> u32 {
+            4
+        }
+        fn register(&mut self, _: &Arena) -> Result<(), Error> {
+            Ok(())
+        }
+        fn submit(&mut self, request: &Request, _: &[Span]) -> Submit {
+            self.taken.push(request.tag);
+            Submit::Queued
+        }
+        fn ring(&mut self) {}
+        fn poll(&mut self, completions: &mut [Completion]) -> usize {
+            let count = self.ends.len().min(completions.len());
+            completions.iter_mut().zip(self.ends.drain(..count)).for_each(|(place, ended)| *place = ended);
+            count
+        }
+        fn in_flight(&self) -> u32 {
+            0
+        }
+        fn wait(&mut self, at_most: Duration) {
+            let until = self.clock.now().after(at_most);
+            if until != Time::NEVER {
+                self.clock.0.store(until.0, Ordering::Relaxed);
+            }
+        }
+        fn cancel(&mut self, _: Tag) {}
+        fn reset(&mut self) -> Result<(), Error> {
+            self.resets
+        }
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn tracked(reset_after: Option<Duration>) -> Tracked<Puppet, Hand> {
+        let clock = Hand::default();
+        let geometry = Geometry::plain(512, 100);
+        let puppet = Puppet { geometry, clock: clock.clone(), taken: Vec::new(), ends: VecDeque::new(), resets: Ok(()) };
+        Tracked::with_clock(puppet, Patience { timeout: Some(MS), cancel_grace: MS, reset_after }, clock)
+    }
+
+    impl Tracked<Puppet, Hand> {
+        fn ask(&mut self, tag: u64) -> Tag {
+            assert_eq!(self.submit(&Request::discard(Tag(tag), Lba(0), 1), &[]), Submit::Queued);
+            *self.queue.taken.last().expect("just taken")
+        }
+
+        fn go_on(&mut self, by: Duration) {
+            self.queue.wait(by);
+        }
+
+        fn answers(&mut self, tag: Tag, status: Status) {
+            self.queue.ends.push_back(Completion { tag, status });
+        }
+
+        fn one(&mut self) -> Option<(u64, Status)> {
+            let mut one = [Completion::EMPTY; 1];
+            (self.poll(&mut one) == 1).then(|| (one[0].tag.0, one[0].status))
+        }
+    }
+
+    const TIMEOUT: Status = Err(Error::Timeout);
+
+    #[test]
+    fn every_timeout_is_named_once_its_memory_is_free() {
+        let mut queue = tracked(None);
+        let [cancelled, hung] = [1, 2].map(|tag| queue.ask(tag));
+        queue.go_on(MS);
+        assert_eq!(queue.one(), None, "it asks the device to cancel them");
+        queue.answers(cancelled, Err(Error::Cancelled));
+        assert_eq!(queue.one(), Some((1, TIMEOUT)));
+        assert_eq!(queue.take_released(), Some(Tag(1)), "the device gave it up at once");
+        queue.go_on(MS);
+        assert_eq!(queue.one(), None);
+        assert_eq!((queue.one(), queue.take_released()), (Some((2, TIMEOUT)), None));
+        assert!(queue.holds(Tag(2)) && !queue.holds(Tag(1)));
+        queue.answers(hung, Ok(()));
+        assert_eq!((queue.one(), queue.take_released()), (None, Some(Tag(2))));
+        assert_eq!((queue.take_released(), queue.abandoned()), (None, 0));
+        let late = queue.ask(3);
+        queue.answers(late, TIMEOUT);
+        assert_eq!((queue.one(), queue.take_released()), (Some((3, TIMEOUT)), Some(Tag(3))), "the driver's own timeout");
+    }
+
+    #[test]
+    fn nothing_is_named_before_it_is_reported() {
+        let mut queue = tracked(None);
+        let hung = queue.ask(1);
+        for _ in 0..2 {
+            queue.go_on(MS);
+            assert_eq!(queue.one(), None);
+        }
+        assert_eq!(queue.abandoned(), 1, "its timeout waits to be polled");
+        queue.answers(hung, Ok(()));
+        queue.reset().expect("the puppet obeys");
+        assert_eq!(queue.take_released(), None);
+        assert_eq!((queue.one(), queue.take_released(), queue.take_released()), (Some((1, TIMEOUT)), Some(Tag(1)), None));
+    }
+
+    #[test]
+    fn of_a_device_that_is_gone_only_what_it_still_has_is_abandoned() {
+        let mut queue = tracked(None);
+        let hung = queue.ask(1);
+        queue.queue.resets = Err(Error::Timeout);
+        assert!(queue.reset().is_err() && queue.is_gone());
+        queue.ask(2);
+        let gone = Err(Error::Gone);
+        assert_eq!((queue.one(), queue.one()), (Some((1, gone)), Some((2, gone))));
+        assert!(queue.holds(Tag(1)) && !queue.holds(Tag(2)));
+        queue.answers(hung, Ok(()));
+        assert_eq!((queue.one(), queue.take_released(), queue.take_released()), (None, Some(Tag(1)), None));
+    }
+
+    #[test]
+    fn waiting_for_memory_ends_when_the_reset_for_it_is_due() {
+        let mut queue = tracked(Some(5 * MS));
+        queue.ask(1);
+        let mut reported = None;
+        for _ in 0..10 {
+            reported = reported.or(queue.one());
+            queue.wait(Duration::MAX);
+        }
+        assert_eq!((reported, queue.take_released(), queue.abandoned()), (Some((1, TIMEOUT)), Some(Tag(1)), 0));
+        assert_eq!(queue.clock.now(), Time(0).after(7 * MS), "a millisecond, another of grace, and five");
     }
 }

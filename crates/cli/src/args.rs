@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hybridfs::{Promotion, Size};
 
+use crate::queue::args::QueueArgs;
+
 /// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
 #[derive(Debug, Parser)]
 #[command(name = "hotshelf", version, arg_required_else_help = true)]
@@ -49,6 +51,10 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf bench list\n  hotshelf bench run block --size small --dir /mnt/ssd\n  \
                       hotshelf bench run block --device /dev/sdb --out results")]
     Bench(BenchArgs),
+    /// Hand out queues of devices to users, and say who may have them
+    #[command(after_help = "Example:\n  hotshelf queue serve /dev/nvme0n1\n  hotshelf queue grant alice /dev/nvme0n1 --queues 4 \
+                      --depth 256\n  hotshelf queue stat")]
+    Queue(QueueArgs),
     /// Write man pages or completions into a directory
     #[command(hide = true, after_help = "Example:\n  hotshelf generate man target/man")]
     Generate(GenerateArgs),

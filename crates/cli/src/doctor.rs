@@ -2,7 +2,9 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
+use block::completion::{Floor, Mode};
 use rustix::fs::{AtFlags, StatxFlags, XattrFlags};
 use serde::Serialize;
 
@@ -19,7 +21,7 @@ struct Line {
 
 /// Looks around; `false` when something is missing without which nothing works.
 pub fn doctor(args: &DoctorArgs) -> anyhow::Result<bool> {
-    let mut lines = vec![kernel(), fuse_device(), fusermount(), allow_other(), passthrough(), open_files()];
+    let mut lines = vec![kernel(), fuse_device(), fusermount(), allow_other(), passthrough(), open_files(), completion()];
     for (what, dir) in [("ssd", &args.ssd), ("hdd", &args.hdd)] {
         if let Some(dir) = dir {
             lines.extend(directory(what, dir));
@@ -113,6 +115,16 @@ fn open_files() -> Line {
         Err(format!("only {most}: raise LimitNOFILE or ulimit -n; it works, but fewer files can be open"))
     };
     line("open files", false, found)
+}
+
+/// How queues wait for devices when nobody says otherwise.
+fn completion() -> Line {
+    let (cores, floor) = (block::completion::mode::cores(), Floor::of_machine());
+    let (mode, why) = (Mode::default_for(cores), Mode::reason_for(cores));
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    let (timer, late, event) = (us(floor.timer), us(floor.timer_late), us(floor.event));
+    let costs = format!("a thread wakes {timer:.1} us after its timer, {late:.1} one time in ten; {event:.1} us after an event");
+    line("completion mode", false, Ok(format!("{} on {cores} processors: {why}; {costs}", mode.name())))
 }
 
 fn directory(what: &str, dir: &Path) -> Vec<Line> {

@@ -19,6 +19,7 @@ mod daemon;
 mod doctor;
 mod generate;
 mod mount_cmd;
+mod queue;
 mod show;
 mod talk;
 
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench_cmd::bench(&args),
+        Command::Queue(args) => queue::queue(&args),
         Command::Generate(args) => generate::generate(&args),
     };
     match outcome {

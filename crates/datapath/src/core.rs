@@ -398,8 +398,15 @@ impl<Q: Queue> Core<Q> {
     }
 
     /// Gives a ticket back, and the pages it kept. Whoever needs one of those for longer has pinned it himself.
+    #[inline]
     pub(crate) fn settle(&mut self, ticket: &mut Option<Ticket>) {
-        let Some(ticket) = ticket.take() else { return };
+        if let Some(ticket) = ticket.take() {
+            self.let_go(ticket);
+        }
+    }
+
+    #[cold]
+    fn let_go(&mut self, ticket: Ticket) {
         while let Some(frame) = self.tickets.next_kept(ticket) {
             self.pages.unpin(frame);
         }

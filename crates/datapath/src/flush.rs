@@ -122,7 +122,10 @@ impl<Q: Queue> Core<Q> {
             return Poll::Ready(Stage::Safe);
         }
         if !self.send_plain(&Request::flush(Tag(0)), ticket) {
-            if self.reap() > 0 || self.in_flight() > 0 {
+            if self.reap() > 0 {
+                return Poll::Ready(Stage::Command);
+            }
+            if self.in_flight() > 0 {
                 return Poll::Pending;
             }
             flushing.error = flushing.error.or(Some(Error::Timeout));

@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 ///
 /// What was written and not flushed is lost when it is dropped: see [`BlockCache::close`].
 pub struct BlockCache<Q> {
-    core: Core<Q>,
+    pub(crate) core: Core<Q>,
 }
 
 impl<Q: Queue> BlockCache<Q> {

@@ -7,6 +7,8 @@
 //!   pages that somebody read meanwhile;
 //! - for a discard through the cache: `discard`, which does all of it.
 //!
+//! A discard that got no answer may still be done: until the device lets go of it, nothing is written.
+//!
 //! Cached writes to the same bytes at the same time as direct ones have no order, as on the device itself.
 
 use std::ops::Range;
@@ -144,11 +146,14 @@ impl<Q: Queue> Core<Q> {
             let bytes = (sweep.bytes.end - sweep.discarded).min(DISCARD_BYTES_MAX);
             let request = Request::discard(Tag(0), Lba(sweep.discarded / block), (bytes / block) as u32);
             if !self.send_plain(&request, ticket) {
-                if self.reap() == 0 && self.in_flight() == 0 {
-                    self.settle(&mut sweep.ticket);
-                    return Poll::Ready(Err(Error::Timeout));
+                if self.reap() > 0 {
+                    continue;
                 }
-                return Poll::Pending;
+                if self.in_flight() > 0 {
+                    return Poll::Pending;
+                }
+                self.settle(&mut sweep.ticket);
+                return Poll::Ready(Err(Error::Timeout));
             }
             sweep.discarded += bytes;
         }

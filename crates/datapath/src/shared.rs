@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::core::{Core, Handle};
 use crate::flush::Flushing;
+use crate::owned::BlockCache;
 use crate::range::{Fate, Sweep};
 use crate::read::{Pinned, Reading};
 use crate::settings::{Settings, Stats};
@@ -169,6 +170,11 @@ impl<Q: Queue> SharedCache<Q> {
     /// As [`crate::BlockCache::set_limit`].
     pub fn set_limit(&self, frames: u32) {
         self.inner.lock().core.set_limit(frames);
+    }
+
+    /// For one thread again: to close it.
+    pub fn into_owned(self) -> BlockCache<Q> {
+        BlockCache { core: self.inner.into_inner().core }
     }
 
     /// Takes step after step, and waits for the device in between.

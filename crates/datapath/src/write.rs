@@ -29,13 +29,15 @@ pub(crate) struct Writing {
     ticket: Option<Ticket>,
     /// Written through: pages before this one are on their way, or down.
     sent: u64,
+    /// Written through: one of them cannot be sent.
+    refused: Option<Error>,
 }
 
 impl Writing {
     /// A write at `offset`.
     #[inline]
     pub(crate) fn begin(offset: u64) -> Writing {
-        Writing { offset, done: 0, prepared: false, ticket: None, sent: PageIndex::of(offset).0 }
+        Writing { offset, done: 0, prepared: false, ticket: None, sent: PageIndex::of(offset).0, refused: None }
     }
 }
 
@@ -202,12 +204,16 @@ impl<Q: Queue> Core<Q> {
                 State::Writing if writing.ticket.is_some() => writing.sent += 1,
                 State::Writing | State::Rewritten if self.reap() == 0 => return self.pending(usize::from(writing.ticket.is_some())),
                 State::Writing | State::Rewritten => {}
-                State::Stuck => return Poll::Ready(Err(Error::Timeout)),
+                // The others arrive before the writer is told.
+                State::Stuck => (writing.refused, writing.sent) = (Some(Error::Timeout), all.end),
                 _ => writing.sent += 1,
             }
         }
         self.ring();
         ready!(self.arrived(&mut writing.ticket))?;
+        if let Some(error) = writing.refused {
+            return Poll::Ready(Err(error));
+        }
         self.is_down(all, writing.ticket.is_some())
     }
 

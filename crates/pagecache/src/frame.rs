@@ -30,7 +30,8 @@ pub enum State {
     Orphan,
 }
 
-const STATES: [State; 11] = [
+/// By number; those beyond the last are never written.
+const STATES: [State; 16] = [
     State::Free,
     State::Filling,
     State::Clean,
@@ -41,6 +42,11 @@ const STATES: [State; 11] = [
     State::Flushing,
     State::Stuck,
     State::Lent,
+    State::Orphan,
+    State::Orphan,
+    State::Orphan,
+    State::Orphan,
+    State::Orphan,
     State::Orphan,
 ];
 
@@ -92,7 +98,7 @@ impl Word {
 
     #[inline]
     pub(crate) fn state(self) -> State {
-        STATES[self.get(0, 4) as usize % STATES.len()]
+        STATES[self.get(0, 4) as usize]
     }
 
     #[inline]
@@ -279,7 +285,7 @@ mod test {
         word.set_failed(false);
         assert_eq!((word.state(), word.queue(), word.hits(), word.pins(), word.epoch()), (State::Orphan, 1, 0, 0, 63));
         assert!(!word.has_failed() && word.is_ahead());
-        for (number, state) in STATES.into_iter().enumerate() {
+        for (number, state) in STATES.into_iter().take(11).enumerate() {
             assert_eq!(state as usize, number);
         }
     }

@@ -357,7 +357,7 @@ impl Pair {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if std::env::var_os("FULL").is_some() { 20_000 } else { 300 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("FULL").is_some() { 20_000 } else { 300 }))]
     #[test]
     fn keeps_books_as_a_map_and_lists_would(
         lru in any::<bool>(),

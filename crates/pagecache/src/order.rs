@@ -1,8 +1,8 @@
 //! Which page leaves next: LRU as in paper 000 (section III.C), or S3-FIFO (Yang et al., SOSP 2023, algorithm 1).
 //!
-//! S3-FIFO: newcomers wait in a small queue, a tenth of the frames (but until the first page has
-//! left, those beyond the tenth go to the main queue, as in the authors' simulator). At its head those with more than one hit go to the main
-//! queue, the others leave and are remembered as ghosts; who comes back from the ghosts goes to the main queue at once. When
+//! S3-FIFO: newcomers wait in a small queue, a tenth of the frames (but until the first page has left, those beyond the tenth go
+//! to the main queue, as in the authors' simulator). At its head those with more than one hit go to the main queue, the others
+//! leave and are remembered as ghosts; who comes back from the ghosts goes to the main queue at once. When
 //! the small queue is below its tenth the main queue's head leaves, or gets another round for each hit, at most three. A
 //! pass over many pages only ever displaces newcomers.
 //!

@@ -5,5 +5,6 @@
 //! moment, the worst is bytes of no meaning, which whoever reads them has to check for.
 
 mod region;
+pub mod ring;
 
 pub use region::{AttachError, Pages, Region};

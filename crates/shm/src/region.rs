@@ -27,6 +27,8 @@ pub enum Pages {
 pub enum AttachError {
     /// It could shrink below us: not sealed against that (F_SEAL_SHRINK).
     MayShrink,
+    /// It is of huge pages, of which the kernel may have none when they are touched: that would end us (SIGBUS).
+    HugePages,
     /// It is smaller than what its owner said.
     TooSmall {
         /// Bytes that are there.
@@ -42,6 +44,7 @@ impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AttachError::MayShrink => f.write_str("the shared memory is not sealed: its owner could cut it off below us"),
+            AttachError::HugePages => f.write_str("the shared memory is of huge pages, which may run out below us"),
             AttachError::TooSmall { bytes, wanted } => write!(f, "the shared memory has {bytes} bytes, {wanted} were announced"),
             AttachError::System(error) => write!(f, "mapping the shared memory: {error}"),
         }
@@ -116,6 +119,7 @@ impl Region {
     }
 
     /// The address of a byte, for those who tell a kernel or a device about it. Stays the same while the region lives.
+    #[inline]
     pub fn address(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len, "byte {at} of a region of {} bytes", self.len);
         // SAFETY: within the mapping, or one past it.
@@ -158,6 +162,7 @@ impl Region {
     }
 
     /// The four bytes at a position that is a multiple of four.
+    #[inline]
     pub fn u32(&self, at: usize) -> &AtomicU32 {
         self.check(at, 4);
         assert!(at.is_multiple_of(4), "byte {at} is no place for a u32");
@@ -167,6 +172,7 @@ impl Region {
     }
 
     /// The eight bytes at a position that is a multiple of eight.
+    #[inline]
     pub fn u64(&self, at: usize) -> &AtomicU64 {
         self.check(at, 8);
         assert!(at.is_multiple_of(8), "byte {at} is no place for a u64");
@@ -174,6 +180,7 @@ impl Region {
         unsafe { AtomicU64::from_ptr(self.address(at).cast()) }
     }
 
+    #[inline]
     fn check(&self, at: usize, bytes: usize) {
         assert!(at <= self.len && bytes <= self.len - at, "{bytes} bytes at {at} of a region of {} bytes", self.len);
     }
@@ -186,8 +193,11 @@ fn round_up(bytes: usize, unit: usize) -> usize {
 #[cfg(not(miri))]
 mod map {
     use super::*;
-    use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+    use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, memfd_create};
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+    /// statfs(2).
+    const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58f6;
 
     const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
@@ -225,6 +235,9 @@ mod map {
         let system = |error: rustix::io::Errno| AttachError::System(error.into());
         if !fcntl_get_seals(&fd).map_err(system)?.contains(SealFlags::SHRINK) {
             return Err(AttachError::MayShrink);
+        }
+        if fstatfs(&fd).map_err(system)?.f_type == HUGETLBFS_MAGIC {
+            return Err(AttachError::HugePages);
         }
         let bytes = u64::try_from(fstat(&fd).map_err(system)?.st_size).unwrap_or(0);
         if bytes < len as u64 || len == 0 {
@@ -322,5 +335,11 @@ mod test {
         assert!(matches!(Region::attach(fd(), 8193), Err(AttachError::TooSmall { bytes: 8192, wanted: 8193 })));
         let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memfd");
         assert!(matches!(Region::attach(open, 1), Err(AttachError::MayShrink)));
+        let flags = rustix::fs::MemfdFlags::ALLOW_SEALING | rustix::fs::MemfdFlags::HUGETLB;
+        // Not every kernel has such pages.
+        if let Ok(huge) = rustix::fs::memfd_create("huge", flags) {
+            rustix::fs::fcntl_add_seals(&huge, rustix::fs::SealFlags::SHRINK).expect("sealed");
+            assert!(matches!(Region::attach(huge, 1), Err(AttachError::HugePages)));
+        }
     }
 }

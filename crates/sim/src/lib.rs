@@ -4,8 +4,11 @@
 //! disks of real file systems and writes every write and flush into a [`disk_log`]; [`power_cut`] makes from
 //! it disks as they may be after the power went: what was flushed is there, of the rest any part is.
 //! [`stamped`] contents tell which write a sector comes from, and [`promise`] knows which may be found.
+//!
+//! [`device`] has block devices that misbehave on purpose, each a [`block::Queue`] around another one.
 #![forbid(unsafe_code)]
 
+pub mod device;
 pub mod disk_log;
 pub mod power_cut;
 pub mod promise;

@@ -1,6 +1,6 @@
 //! Disks as they may be after the power went.
 
-use std::collections::HashSet;
+use std::cmp::Ordering;
 
 use crate::disk_log::{Disk, Event};
 
@@ -18,6 +18,32 @@ pub enum Cache {
     Prefix,
     /// Any of the writes, in any order, some of them torn.
     Any,
+}
+
+impl Cache {
+    /// The share of the sectors of each of so many writes that arrives, in their order.
+    pub fn shares(self, writes: usize, rng: &mut fastrand::Rng) -> Vec<f64> {
+        let torn = 0.5;
+        match self {
+            Cache::Lost => vec![0.0; writes],
+            Cache::Kept => vec![1.0; writes],
+            Cache::Prefix => {
+                let whole = rng.usize(0..=writes);
+                (0..writes)
+                    .map(|n| match n.cmp(&whole) {
+                        Ordering::Less => 1.0,
+                        Ordering::Equal => torn,
+                        Ordering::Greater => 0.0,
+                    })
+                    .collect()
+            }
+            Cache::Any => {
+                let share = rng.f64();
+                let arrives = |rng: &mut fastrand::Rng| if rng.u8(0..8) == 0 { torn } else { 1.0 };
+                (0..writes).map(|_| if rng.f64() < share { arrives(rng) } else { 0.0 }).collect()
+            }
+        }
+    }
 }
 
 /// Goes through a log once and shows the disks as they may be after a cut at a place in it.
@@ -59,34 +85,18 @@ impl<'a> PowerCut<'a> {
     pub fn disks(&self, cache: Cache, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
         let mut disks = self.media.clone();
         for (disk, pending) in self.pending.iter().enumerate() {
-            match cache {
-                Cache::Lost => {}
-                Cache::Kept => pending.iter().for_each(|write| self.apply(&mut disks[disk], *write, None, rng)),
-                Cache::Prefix => {
-                    let whole = rng.usize(0..=pending.len());
-                    for (n, write) in pending.iter().enumerate().take(whole + 1) {
-                        let torn = (n == whole).then_some(0.5);
-                        self.apply(&mut disks[disk], *write, torn, rng);
-                    }
-                }
-                Cache::Any => {
-                    let share = rng.f64();
-                    let chosen: HashSet<usize> = pending.iter().copied().filter(|_| rng.f64() < share).collect();
-                    for write in pending.iter().filter(|write| chosen.contains(write)) {
-                        let torn = (rng.u8(0..8) == 0).then_some(0.5);
-                        self.apply(&mut disks[disk], *write, torn, rng);
-                    }
-                }
+            for (write, share) in pending.iter().zip(cache.shares(pending.len(), rng)) {
+                self.apply(&mut disks[disk], *write, share, rng);
             }
         }
         disks
     }
 
-    /// `torn`: the share of its sectors that arrive.
-    fn apply(&self, disk: &mut [u8], write: usize, torn: Option<f64>, rng: &mut fastrand::Rng) {
+    /// `share`: how many of its sectors arrive.
+    fn apply(&self, disk: &mut [u8], write: usize, share: f64, rng: &mut fastrand::Rng) {
         let (_, offset, data) = write_at(self.events, write);
         for (n, sector) in data.chunks(SECTOR).enumerate() {
-            if torn.is_none_or(|share| rng.f64() < share) {
+            if rng.f64() < share {
                 let at = offset + n * SECTOR;
                 disk[at..at + sector.len()].copy_from_slice(sector);
             }
@@ -103,6 +113,8 @@ fn write_at(events: &[Event], at: usize) -> (Disk, usize, &[u8]) {
 
 #[cfg(test)]
 mod test {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn write(disk: Disk, sector: u64, value: u8, sectors: usize) -> Event {

@@ -80,6 +80,7 @@ pub(super) struct Target {
     zero_by_holes: AtomicBool,
     /// Why the device cannot be polled; none: it can.
     not_polled: Option<String>,
+    polled_bytes_max: u32,
     warned: AtomicBool,
 }
 
@@ -101,6 +102,7 @@ impl FileDevice {
             direct: shape.direct,
             zero_by_holes: AtomicBool::new(false),
             not_polled: shape.not_polled,
+            polled_bytes_max: shape.polled_bytes_max,
             warned: AtomicBool::new(false),
         };
         Ok(FileDevice { target: Arc::new(target), engine: options.engine })
@@ -140,7 +142,7 @@ impl Device for FileDevice {
         match UringQueue::new(FileCommands { target: self.target.clone() }, self.target.file.as_fd(), &options) {
             Ok(queue) => Ok(Box::new(queue)),
             Err(Refused::Forbidden(why)) if self.engine == Engine::Auto => {
-                self.target.warn(&format!("{} is used without io_uring, at more CPU for each request: {why}", self.target.path.display()));
+                self.target.warn(&format!("{} is used without io_uring, at more CPU: {why}", self.target.path.display()));
                 self.plain(&options)
             }
             Err(refused) => Err(refused.explain(&self.target.path)),
@@ -173,6 +175,11 @@ impl Target {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Largest transfer that reaches the drive in one piece.
+    pub(super) fn polled_bytes_max(&self) -> u32 {
+        self.polled_bytes_max
     }
 
     /// How space is given back or zeroed (fallocate(2)).
@@ -236,8 +243,8 @@ fn check_kind(path: &Path) -> Result<bool, OpenError> {
 const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: a ring that was closed a moment ago, also by another process, lets go of its
-/// file some milliseconds later, from a thread of the kernel, and there is nothing to wait for.
+/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: a ring that was closed a moment ago, also by
+/// another process, lets go of its file some milliseconds later, from a thread of the kernel, and there is nothing to wait for.
 fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool), OpenError> {
     for _ in 0..BUSY_TRIES {
         match try_open(path, options, block) {

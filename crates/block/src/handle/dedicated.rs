@@ -207,7 +207,9 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
 
     /// Until a queue may have something to report.
     fn pause(&mut self, at_most: Duration, fruitless: &mut u32) {
-        self.ring();
+        if self.engines.iter_mut().fold(false, |ended, engine| engine.ring() | ended) {
+            return;
+        }
         if self.params.completion == Completion::Polling {
             return std::hint::spin_loop();
         }

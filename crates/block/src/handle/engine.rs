@@ -252,14 +252,17 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         true
     }
 
-    /// The queue has no place: what waits has deadlines all the same.
+    /// The queue has no place: what waits has deadlines all the same, from now on.
     #[cold]
     fn expire_waiting(&mut self) {
         let now = self.queue.clock().now();
         let mut index = self.waiting.first;
         while index != NONE {
-            let job = &self.jobs[index as usize];
+            let job = &mut self.jobs[index as usize];
             let next = job.next;
+            if job.due == Time::NEVER {
+                job.due = job.timeout.map_or(Time::NEVER, |timeout| now.after(timeout));
+            }
             if job.due <= now {
                 self.end_early(index, Error::Timeout);
             }
@@ -267,24 +270,27 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Tells the device of all that was submitted.
+    /// Tells the device of all that was submitted. Returns whether a request ended by that: one that found no place in time,
+    /// or cannot be cut.
     #[inline]
-    pub(super) fn ring(&mut self) {
+    pub(super) fn ring(&mut self) -> bool {
+        let busy = self.busy;
         self.pump();
         if self.unrung {
             self.unrung = false;
             self.queue.ring();
         }
+        self.busy < busy
     }
 
-    /// Takes what has ended from the queue; returns whether there was anything.
+    /// Takes what has ended from the queue; returns whether something may have ended.
     #[inline(never)]
     pub(super) fn reap(&mut self) -> bool {
         if self.busy == 0 && self.held == 0 {
             return false;
         }
-        self.ring();
-        let found = self.collect();
+        let mut found = self.ring();
+        found |= self.collect();
         if found && self.waiting.first != NONE {
             self.ring();
         }
@@ -507,7 +513,9 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
 
     /// Waits until the queue has something to report, at most so long.
     pub(super) fn pause(&mut self, at_most: Duration) {
-        self.ring();
+        if self.ring() {
+            return;
+        }
         let limit = self.until_due(at_most);
         self.queue.wait(limit);
     }

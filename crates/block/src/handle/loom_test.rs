@@ -45,6 +45,14 @@ impl Device {
         self.end(&mut state, |_| true, Ok(()));
     }
 
+    /// Ends the first that is there.
+    fn go_one(&self) {
+        let mut state = self.state.lock();
+        if let Some(&first) = state.rung.first() {
+            self.end(&mut state, |tag| tag == first, Ok(()));
+        }
+    }
+
     fn end(&self, state: &mut State, which: impl Fn(Tag) -> bool, status: Result<(), Error>) {
         let State { rung, ended, armed, .. } = state;
         rung.retain(|tag| {
@@ -178,13 +186,34 @@ fn loom_two_threads_with_handles_of_their_own() {
 }
 
 #[test]
-fn loom_who_sleeps_is_woken_though_another_reaped_and_the_lead_is_passed_on() {
+fn loom_who_sleeps_is_woken_though_another_reaped() {
     explore(2, || {
         let (device, queue) = open();
         let threads = [(); 2].map(|()| {
             let handle = handle(&queue, 1);
             thread::spawn(move || assert_eq!(handle.run(Io::flush()).status, Ok(())))
         });
+        device.go();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    });
+}
+
+#[test]
+fn loom_the_lead_is_passed_on_by_who_leaves() {
+    explore(2, || {
+        let (device, queue) = open();
+        let other = handle(&queue, 1);
+        submit(&other);
+        let first = handle(&queue, 1);
+        let ticket = submit(&first);
+        first.ring();
+        let threads = [
+            thread::spawn(move || assert_eq!(first.wait_for(ticket, EVER).map(|done| done.status), Some(Ok(())))),
+            thread::spawn(move || assert_eq!(other.wait(EVER).map(|done| done.status), Some(Ok(())))),
+        ];
+        device.go_one();
         device.go();
         for thread in threads {
             thread.join().expect("no panic");

@@ -188,6 +188,10 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
             return inner;
         }
         let evented = self.has_event();
+        if !evented && !inner.engine.queue().clock().passes() {
+            inner.engine.pause(limit);
+            return inner;
+        }
         if evented && !polling && inner.engine.queue().arm() == Armed::Ready {
             return inner;
         }

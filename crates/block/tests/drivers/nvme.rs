@@ -32,7 +32,7 @@ fn nvme_passthrough_and_block_device_are_the_same_blocks() {
     for lba in [0, 1, 77, through.geometry().blocks - 1] {
         let (from, to) =
             (ours.arena.allocate(block_bytes as usize).expect("room"), theirs.arena.allocate(block_bytes as usize).expect("room"));
-        from.write(0, &vec![lba.to_ne_bytes()[0] + 1; block_bytes as usize]);
+        from.write(0, &vec![lba.to_ne_bytes()[0].wrapping_add(1); block_bytes as usize]);
         assert_eq!(ours.run(Request::write_fua(Tag(1), Lba(lba), 1), &[from.span()]), Ok(()));
         assert_eq!(theirs.run(Request::read(Tag(2), Lba(lba), 1), &[to.span()]), Ok(()));
         assert_eq!(from.to_vec(), to.to_vec(), "block {lba}");

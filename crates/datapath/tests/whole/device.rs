@@ -39,6 +39,8 @@ pub struct State {
     pub faults: u64,
     /// What survives a loss of power.
     pub durable: Vec<u8>,
+    /// What was written since it was last flushed: first byte, bytes.
+    pub unflushed: Vec<(usize, Vec<u8>)>,
     /// Every request as it came: operation, first block, blocks, when.
     pub log: Vec<(Op, u64, u32, u64)>,
     pub rings: u64,
@@ -72,6 +74,7 @@ impl Device {
             bad_blocks: 0..0,
             faults: 0,
             durable: vec![0; bytes as usize],
+            unflushed: Vec::new(),
             log: Vec::new(),
             rings: 0,
             random: fastrand::Rng::with_seed(seed),
@@ -90,6 +93,21 @@ impl Device {
         }
     }
 
+    /// What may be on it after a loss of power: of what was written since the last flush any sectors, in any order.
+    pub fn after_power_cut(&self, random: &mut fastrand::Rng) -> Vec<u8> {
+        let state = self.state.lock();
+        let mut bytes = state.durable.clone();
+        let mut sectors: Vec<(usize, &[u8])> = Vec::new();
+        for (at, written) in &state.unflushed {
+            sectors.extend(written.chunks(512).enumerate().map(|(number, sector)| (at + number * 512, sector)));
+        }
+        random.shuffle(&mut sectors);
+        for (at, sector) in &sectors[..random.usize(0..=sectors.len())] {
+            bytes[*at..*at + sector.len()].copy_from_slice(sector);
+        }
+        bytes
+    }
+
     /// What is on it now.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.state.lock().durable.len()];
@@ -101,6 +119,8 @@ impl Device {
 struct Job {
     request: Request,
     data: Vec<Span>,
+    /// The device took the bytes at once; otherwise it takes them when it completes.
+    taken: bool,
 }
 
 pub struct TestQueue {
@@ -123,8 +143,18 @@ impl TestQueue {
         let block = u64::from(self.inner.geometry().block_bytes);
         let (at, bytes) = ((job.request.lba.0 * block) as usize, (u64::from(job.request.blocks) * block) as usize);
         match job.request.op {
-            Op::Flush => self.device.memory.region().read(0, &mut state.durable),
-            Op::Write if job.request.fua => self.device.memory.region().read(at, &mut state.durable[at..at + bytes]),
+            Op::Flush => {
+                self.device.memory.region().read(0, &mut state.durable);
+                state.unflushed.clear();
+            }
+            Op::Write => {
+                let mut written = vec![0; bytes];
+                self.device.memory.region().read(at, &mut written);
+                if job.request.fua {
+                    state.durable[at..at + bytes].copy_from_slice(&written);
+                }
+                state.unflushed.push((at, written));
+            }
             _ => {}
         }
         ended[0].status
@@ -144,6 +174,7 @@ impl TestQueue {
             fault
         };
         let status = match fault {
+            None if job.taken => Ok(()),
             None => self.run(&job),
             Some(Fault::Failed(error)) => Err(error),
             Some(Fault::Torn) => self.tear(&job),
@@ -167,7 +198,7 @@ impl TestQueue {
         let block = self.inner.geometry().block_bytes;
         if job.request.op.has_data() && job.request.blocks > 1 && job.data[0].bytes > block {
             let half = Request { blocks: 1, ..job.request };
-            let _ = self.run(&Job { request: half, data: vec![job.data[0].part(0, block)] });
+            let _ = self.run(&Job { request: half, data: vec![job.data[0].part(0, block)], taken: false });
         }
         Err(Error::Media)
     }
@@ -212,9 +243,15 @@ impl Queue for TestQueue {
         let latency_ns = state.latency_ns;
         let due = state.now_ns + latency_ns / 2 + state.random.u64(0..=latency_ns);
         let now_ns = state.now_ns;
+        let taken = request.op == Op::Write && state.random.bool();
         state.log.push((request.op, request.lba.0, request.blocks, now_ns));
         self.next += 1;
-        self.in_flight.insert((due, self.next), Job { request: *request, data: data.to_vec() });
+        drop(state);
+        let job = Job { request: *request, data: data.to_vec(), taken };
+        if taken {
+            let _ = self.run(&job);
+        }
+        self.in_flight.insert((due, self.next), job);
         Submit::Queued
     }
 

@@ -6,4 +6,6 @@ mod bytes;
 mod device;
 mod faults;
 mod model;
+mod power;
 mod threads;
+mod writeback;

@@ -148,7 +148,7 @@ impl Pair {
         Ok(())
     }
 
-    fn pin(&mut self, at: usize) -> Result<(), Error> {
+    pub fn pin(&mut self, at: usize) -> Result<(), Error> {
         let page = PageIndex::of(at as u64);
         let pinned = self.cache.pin(&mut self.handle, page)?;
         let begin = page.offset() as usize;

@@ -129,6 +129,12 @@ fn lives(queue: impl Fn(&Device) -> Box<dyn Queue>, fault: Option<Fault>) {
             }
         });
         assert_eq!(done.into_inner(), THREADS as u32);
+        let closed = cache.into_owned().close().map(|queues| queues.len()).map_err(|failed| failed.1);
+        assert!(closed.is_ok() || fault.is_some(), "{closed:?}");
+        if closed.is_ok() {
+            let durable = device.state.lock().durable.clone();
+            assert_eq!(durable, device.bytes(), "nothing is left that a loss of power could take");
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) struct Shape {
     pub geometry: Geometry,
     pub direct: bool,
     pub not_polled: Option<String>,
+    pub polled_bytes_max: u32,
 }
 
 /// Looks at a file that was opened, with O_DIRECT if `direct`; takes that back if it is worth nothing here.
@@ -58,7 +59,8 @@ pub(super) fn look(file: &File, path: &Path, options: &FileOptions, block: bool,
         write_zeroes: writable && (block || discard),
     };
     let not_polled = not_polled(align.is_some(), queue.as_ref());
-    Ok(Shape { geometry, direct: align.is_some(), not_polled })
+    let polled_bytes_max = queue.as_ref().map_or(0, polled_bytes_max);
+    Ok(Shape { geometry, direct: align.is_some(), not_polled, polled_bytes_max })
 }
 
 fn queue_of(stat: &Statx, block: bool) -> Option<QueueAttributes> {
@@ -127,6 +129,13 @@ fn device_discards(queue: Option<&QueueAttributes>) -> bool {
 fn file_has_holes(file: &File, bytes: u64) -> bool {
     let at = bytes.next_multiple_of(1 << 20);
     fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, 1 << 20).is_ok()
+}
+
+/// What the kernel hands on unsplit: every page may be a segment, and memory need not begin on one.
+fn polled_bytes_max(queue: &QueueAttributes) -> u32 {
+    let bytes = queue.number("max_sectors_kb").unwrap_or(4) << 10;
+    let pages = queue.number("max_segments").unwrap_or(2).saturating_sub(1);
+    u32::try_from(bytes.min(pages * 4096)).unwrap_or(u32::MAX)
 }
 
 fn not_polled(direct: bool, queue: Option<&QueueAttributes>) -> Option<String> {

@@ -7,11 +7,11 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffers::Piece;
-use super::queue::{Commands, Memory, Outcome, Rest};
+use super::commands::{Commands, Memory, Outcome, Rest};
 use crate::driver::file::Target;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::request::{Op, Request};
+use crate::request::Op;
 
 /// The ring's only file.
 const FILE: types::Fixed = types::Fixed(0);
@@ -30,9 +30,14 @@ impl Commands for FileCommands {
         self.target.geometry()
     }
 
-    /// A write with `fua` may end in a flush, which has no polled form.
-    fn may_poll(&self, request: &Request) -> bool {
-        request.op.has_data() && !request.fua
+    /// Only what the drive takes as it is: a polled transfer that the kernel has to split, by its length or by gaps between
+    /// pages, is sent back with EAGAIN, and tried again for ever by a kernel thread (seen in Linux 6.1). A write with `fua` may
+    /// end in a flush, which has no polled form.
+    fn may_poll(&self, rest: &Rest) -> bool {
+        match rest.memory {
+            Memory::One(piece) => !rest.request.fua && piece.bytes <= self.target.polled_bytes_max(),
+            Memory::None | Memory::Many(..) => false,
+        }
     }
 
     #[inline]

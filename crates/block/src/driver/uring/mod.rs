@@ -3,8 +3,8 @@
 //! - [`ring`]: set-up of one instance, submission, completion, its event.
 //! - [`buffers`]: arenas, registered with the kernel; spans become addresses here and nowhere else.
 //! - [`slots`]: what is known of each request in flight.
-//! - [`queue`]: [`crate::Queue`] over these, for any kind of command.
-//! - [`files`], [`nvme`]: the two kinds: calls on files and block devices, and commands of an NVMe drive.
+//! - [`books`]: the requests the kernel has, with their memory; [`queue`]: [`crate::Queue`] over all these.
+//! - [`commands`]: what a request becomes; [`files`], [`nvme`]: calls on files and block devices, commands of an NVMe drive.
 //! - [`blocking`]: the same transfers as system calls that block, for where io_uring is forbidden.
 //! - [`ioctl`]: the two questions that an NVMe node answers.
 //! - [`probe`]: what this machine has of all this, in words.
@@ -15,7 +15,9 @@
 //! they become addresses.
 
 mod blocking;
+mod books;
 mod buffers;
+mod commands;
 mod files;
 mod ioctl;
 mod nvme;
@@ -25,9 +27,10 @@ mod ring;
 mod slots;
 
 pub(super) use blocking::{Transfer, transfer};
+pub(super) use books::SEGMENTS_MAX;
 pub(super) use buffers::Buffers;
 pub(super) use files::FileCommands;
 pub(super) use ioctl::{identify, namespace_id};
 pub(super) use nvme::{NvmeCommands, NvmeTarget};
-pub(super) use queue::{SEGMENTS_MAX, UringQueue};
+pub(super) use queue::UringQueue;
 pub(super) use ring::Refused;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use io_uring::{cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::queue::{Commands, Memory, Outcome, Rest};
+use super::commands::{Commands, Memory, Outcome, Rest};
 use crate::buffer::Arena;
 use crate::driver::passthrough::status;
 use crate::error::Error;
@@ -115,8 +115,10 @@ impl Commands for NvmeCommands {
         &self.target.geometry
     }
 
-    fn may_poll(&self, _: &Request) -> bool {
-        true
+    /// A command without data on a polled ring follows a wild pointer in Linux 6.1 (the kernel panics in `bio_poll`: there is no
+    /// bio, and the place for it was never written). It has nothing to gain from polling either.
+    fn may_poll(&self, rest: &Rest) -> bool {
+        rest.request.op.has_data()
     }
 
     /// Kernels before 6.16 count all pages of a registered piece as segments of the command, whatever it transfers, and refuse

@@ -5,16 +5,16 @@
 //! device never reaches the kernel: it waits in `own` to be reported.
 #![expect(unsafe_code, reason = "hands memory to the kernel")]
 
-use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use io_uring::{opcode, squeue, types};
+use io_uring::{opcode, types};
 use rustix::io::Errno;
 
-use super::buffers::{Buffers, PIECE_SHIFT_MAX, Piece};
-use super::ring::{End, Refused, Ring};
-use super::slots::{OWN, Place, Slots};
+use super::books::Books;
+use super::commands::{Commands, Memory};
+use super::ring::{Refused, Ring};
+use super::slots::OWN;
 use crate::buffer::{Arena, Span};
 use crate::device::QueueOptions;
 use crate::driver::CompletionRing;
@@ -24,66 +24,9 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
-/// Most pieces of memory of one request.
-pub(crate) const SEGMENTS_MAX: u16 = 64;
 /// How long `reset` and `drop` wait for what the kernel cannot cancel: a drive's answer, or the kernel's own time-out of it
 /// (30 seconds for NVMe and SCSI), is not waited for; the queue is given up before.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-
-/// What to tell the kernel for a request, and what its answers mean.
-pub(crate) trait Commands: Send {
-    type Entry: squeue::EntryMarker + From<squeue::Entry>;
-    type End: End;
-
-    fn geometry(&self) -> &Geometry;
-
-    /// Whether a polled ring takes this; what it does not goes to a second ring.
-    fn may_poll(&self, request: &Request) -> bool;
-
-    /// Bytes of the pieces that arenas are registered in, as a power of two.
-    fn piece_shift(&self) -> u32 {
-        PIECE_SHIFT_MAX
-    }
-
-    /// Other memory than the arenas of the queue's users that entries name; registered first.
-    fn memory(&self) -> Option<&Arena> {
-        None
-    }
-
-    /// The entry for what is left of a request, called `name`.
-    fn entry(&mut self, index: u32, name: u64, rest: &Rest) -> Self::Entry;
-
-    /// What an answer means.
-    fn outcome(&mut self, rest: &Rest, answer: i32) -> Outcome;
-}
-
-/// A request as far as it is not done.
-pub(crate) struct Rest {
-    pub request: Request,
-    pub memory: Memory,
-    /// As [`Outcome::Did`] counted.
-    pub done: u64,
-}
-
-/// Where the data is.
-#[derive(Clone, Copy)]
-pub(crate) enum Memory {
-    None,
-    One(Piece),
-    /// Vectors that stay in place until the completion.
-    Many(*const libc::iovec, u32),
-}
-
-/// What an answer means.
-pub(crate) enum Outcome {
-    /// All of it is done.
-    Done,
-    /// So many bytes of memory, more than 0, less than all; the next entry is for the rest.
-    Did(u64),
-    /// So much of a request without memory is done; the next entry is for the rest.
-    Stepped(u64),
-    Failed(Error),
-}
 
 /// See the module.
 pub(crate) struct UringQueue<C: Commands> {
@@ -99,38 +42,6 @@ pub(crate) struct UringQueue<C: Commands> {
     broken: bool,
 }
 
-/// All but the rings.
-struct Books<C: Commands> {
-    commands: C,
-    /// These two are leaked if the kernel does not let go of them.
-    buffers: ManuallyDrop<Buffers>,
-    vectors: ManuallyDrop<Vectors>,
-    slots: Slots,
-    /// Slots whose request needs another entry.
-    again: Vec<u32>,
-    in_kernel: u32,
-    cancels: u32,
-    giving_up: bool,
-}
-
-/// `SEGMENTS_MAX` vectors for each slot.
-struct Vectors(Box<[libc::iovec]>);
-
-// SAFETY: addresses, which are looked at by the kernel alone; the arenas behind them can be reached from any thread.
-unsafe impl Send for Vectors {}
-
-impl Vectors {
-    fn new(depth: u32) -> Vectors {
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Vectors(vec![none; depth as usize * usize::from(SEGMENTS_MAX)].into())
-    }
-
-    fn of(&mut self, index: u32) -> &mut [libc::iovec] {
-        let first = index as usize * usize::from(SEGMENTS_MAX);
-        &mut self.0[first..first + usize::from(SEGMENTS_MAX)]
-    }
-}
-
 impl<C: Commands> UringQueue<C> {
     /// A queue of the file or node `fd`, which the kernel keeps open.
     pub(crate) fn new(commands: C, fd: BorrowedFd<'_>, options: &QueueOptions) -> Result<UringQueue<C>, Refused> {
@@ -141,20 +52,7 @@ impl<C: Commands> UringQueue<C> {
         } else {
             None
         };
-        let mut buffers = Buffers::new(commands.piece_shift());
-        if let Some(arena) = commands.memory() {
-            buffers.register(arena, &ring).map_err(|_| Refused::Failed(std::io::ErrorKind::OutOfMemory.into()))?;
-        }
-        let books = Books {
-            commands,
-            buffers: ManuallyDrop::new(buffers),
-            vectors: ManuallyDrop::new(Vectors::new(depth)),
-            slots: Slots::new(depth),
-            again: Vec::with_capacity(depth as usize),
-            in_kernel: 0,
-            cancels: 0,
-            giving_up: false,
-        };
+        let books = Books::new(commands, depth, &ring)?;
         Ok(UringQueue { ring, aside, books, own: CompletionRing::new(depth), depth, in_flight: 0, broken: false })
     }
 
@@ -183,7 +81,7 @@ impl<C: Commands> UringQueue<C> {
         let name = self.books.slots.name(index);
         let mut rest = self.books.rest(index);
         let ring = match &mut self.aside {
-            Some(aside) if !self.books.commands.may_poll(&rest.request) => {
+            Some(aside) if !self.books.commands.may_poll(&rest) => {
                 // Arenas are registered with the first ring only.
                 if let Memory::One(piece) = &mut rest.memory {
                     piece.fixed = None;
@@ -292,117 +190,6 @@ impl<C: Commands> UringQueue<C> {
     }
 }
 
-impl<C: Commands> Books<C> {
-    /// The memory of a request. Pieces that follow each other in one arena become one.
-    #[inline]
-    fn place(&mut self, index: u32, data: &[Span]) -> Result<Place, Error> {
-        let [first, others @ ..] = data else { return Ok(Place::None) };
-        let mut last = self.buffers.find(*first).ok_or(Error::NotPermitted)?;
-        if others.is_empty() {
-            return Ok(Place::One(last));
-        }
-        let mut count = 0;
-        for span in others {
-            let piece = self.buffers.find(*span).ok_or(Error::NotPermitted)?;
-            if piece.address == last.address + u64::from(last.bytes) && piece.fixed == last.fixed {
-                last.bytes += piece.bytes;
-            } else {
-                self.vectors.of(index)[count] = vector(last);
-                count += 1;
-                last = piece;
-            }
-        }
-        if count == 0 {
-            return Ok(Place::One(last));
-        }
-        self.vectors.of(index)[count] = vector(last);
-        Ok(Place::Many { first: 0, count: u16::try_from(count + 1).expect("no more than segments_max") })
-    }
-
-    #[inline]
-    fn rest(&mut self, index: u32) -> Rest {
-        let slot = self.slots.get(index);
-        let memory = match slot.place {
-            Place::None => Memory::None,
-            Place::One(piece) => Memory::One(piece),
-            Place::Many { first, count } => Memory::Many(&raw const self.vectors.of(index)[usize::from(first)], u32::from(count)),
-        };
-        Rest { request: slot.request, memory, done: slot.done }
-    }
-
-    /// Takes bytes that were transferred off the front of a slot's memory.
-    fn advance(&mut self, index: u32, bytes: u64) {
-        let slot = self.slots.get(index);
-        slot.done += bytes;
-        match &mut slot.place {
-            Place::None => {}
-            Place::One(piece) => {
-                let bytes = u32::try_from(bytes).expect("less than the piece");
-                piece.address += u64::from(bytes);
-                piece.bytes -= bytes;
-            }
-            Place::Many { first, count } => {
-                let mut bytes = usize::try_from(bytes).expect("less than the pieces");
-                let vectors = self.vectors.of(index);
-                while bytes >= vectors[usize::from(*first)].iov_len {
-                    bytes -= vectors[usize::from(*first)].iov_len;
-                    *first += 1;
-                    *count -= 1;
-                }
-                let vector = &mut vectors[usize::from(*first)];
-                vector.iov_base = vector.iov_base.wrapping_byte_add(bytes);
-                vector.iov_len -= bytes;
-            }
-        }
-    }
-
-    #[inline]
-    fn reap(&mut self, ring: &mut Ring<C::Entry, C::End>, completions: &mut [Completion]) -> usize {
-        let mut count = 0;
-        let mut ended = ring.completion();
-        while count < completions.len() {
-            let Some(end) = ended.next() else { break };
-            if let Some(completion) = self.end(end.user_data(), end.result()) {
-                completions[count] = completion;
-                count += 1;
-            }
-        }
-        count
-    }
-
-    /// One answer of the kernel. None: nothing to report.
-    #[inline]
-    fn end(&mut self, name: u64, answer: i32) -> Option<Completion> {
-        let Some(index) = self.slots.named(name) else {
-            self.cancels -= 1;
-            return None;
-        };
-        let rest = self.rest(index);
-        let status = match self.commands.outcome(&rest, answer) {
-            Outcome::Done => Ok(()),
-            Outcome::Failed(error) => Err(error),
-            _ if self.giving_up => Err(Error::Reset),
-            Outcome::Did(bytes) => {
-                self.advance(index, bytes);
-                self.again.push(index);
-                return None;
-            }
-            Outcome::Stepped(step) => {
-                self.slots.get(index).done += step;
-                self.again.push(index);
-                return None;
-            }
-        };
-        self.slots.give(index);
-        self.in_kernel -= 1;
-        Some(Completion { tag: rest.request.tag, status })
-    }
-}
-
-fn vector(piece: Piece) -> libc::iovec {
-    libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len: piece.bytes as usize }
-}
-
 impl<C: Commands> Queue for UringQueue<C> {
     fn geometry(&self) -> &Geometry {
         self.books.commands.geometry()
@@ -496,10 +283,7 @@ impl<C: Commands> Drop for UringQueue<C> {
             tracing::error!("a queue is closed with {} requests in the kernel: their memory is kept for ever", self.books.in_kernel);
             return;
         }
-        // SAFETY: nothing is in the kernel, and neither is used again.
-        unsafe {
-            ManuallyDrop::drop(&mut self.books.buffers);
-            ManuallyDrop::drop(&mut self.books.vectors);
-        }
+        // SAFETY: this is the end of the queue, and of its books.
+        unsafe { self.books.free() };
     }
 }

@@ -1,0 +1,190 @@
+//! What sharing a queue costs: one thread that owns it, against four that share it through handles, with the same depth in all;
+//! and four dedicated handles with a queue each.
+//!
+//! `handle_sharing [SECONDS] [ROUNDS]` prints IOPS, and processor time for each request, medians of rounds in turn, for 4 KiB
+//! random reads: of the null device, and of the memory device.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use block::driver::{MemoryDevice, NullDevice};
+use block::handle::{Data, Done, Io};
+use block::{Arena, Buf, Device, Geometry, Handle, Lba, Params, Queue, QueueOptions, SharedHandle, SharedQueue};
+
+const THREADS: usize = 4;
+/// In flight, of all threads.
+const DEPTH: u32 = 32;
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 64 << 10;
+
+/// How the threads get at the device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Way {
+    /// One thread, one queue.
+    Owned,
+    /// One thread on a shared queue.
+    SharedByOne,
+    /// All threads on one queue, a call for each request.
+    Shared,
+    /// All threads on one queue, a call for each batch.
+    SharedBatch,
+    /// A queue for each thread.
+    Dedicated,
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<f64>().expect("a number"));
+    let (seconds, rounds) = (args.next().unwrap_or(0.3), args.next().unwrap_or(5.0) as usize);
+    let null = NullDevice::new(Geometry::plain(BLOCK as u32, BLOCKS));
+    let memory = MemoryDevice::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("memory");
+    memory.region().fill(0..memory.region().len(), 1);
+    let devices: [(&str, &dyn Device); 2] = [("null", &null), ("memory", &memory)];
+    println!("{:<8} {:<12} {:>12} {:>9} {:>9}   4 KiB reads, {DEPTH} in flight in all", "device", "way", "IOPS", "to owned", "cpu ns");
+    for (name, device) in devices {
+        let ways = [Way::Owned, Way::SharedByOne, Way::Shared, Way::SharedBatch, Way::Dedicated];
+        let mut seen = ways.map(|_| Vec::new());
+        for _ in 0..rounds {
+            for (way, seen) in ways.iter().zip(&mut seen) {
+                seen.push(measure(device, *way, Duration::from_secs_f64(seconds)));
+            }
+        }
+        let medians = seen.map(|values: Vec<(f64, f64)>| {
+            let (iops, cpu): (Vec<_>, Vec<_>) = values.into_iter().unzip();
+            (median(iops), median(cpu))
+        });
+        for (way, (iops, cpu)) in ways.iter().zip(medians) {
+            println!("{name:<8} {:<12} {iops:>12.0} {:>9.2} {cpu:>9.0}", format!("{way:?}"), iops / medians[0].0);
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Processor time of all threads.
+fn cpu_ns() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+/// IOPS of one way, and processor nanoseconds of a request.
+fn measure(device: &dyn Device, way: Way, time: Duration) -> (f64, f64) {
+    let threads = if matches!(way, Way::Owned | Way::SharedByOne) { 1 } else { THREADS };
+    let depth = DEPTH / threads as u32;
+    let open = |depth| device.queue(&QueueOptions { depth, ..QueueOptions::default() }).expect("a queue");
+    let arena = Arena::private(2 * DEPTH as usize * BLOCK).expect("memory");
+    let params = Params { requests_max: depth, ..Params::default() };
+    let shared = SharedQueue::new(open(DEPTH), &params).expect("a queue");
+    shared.register(&arena).expect("registered");
+    let barrier = Barrier::new(threads);
+    let (barrier, arena, shared, params) = (&barrier, &arena, &shared, &params);
+    let work = |n: usize| {
+        let load = Load::new(arena, depth, n as u64);
+        match way {
+            Way::Owned | Way::Dedicated => {
+                let mut handle = Handle::new(open(depth), params.clone()).expect("a handle");
+                handle.register(arena).expect("registered");
+                barrier.wait();
+                load.owned(&mut handle, time)
+            }
+            Way::SharedByOne | Way::Shared | Way::SharedBatch => {
+                let handle = SharedHandle::new(shared, params.clone()).expect("a handle");
+                barrier.wait();
+                if way == Way::SharedBatch { load.shared_batch(&handle, time) } else { load.shared(&handle, time) }
+            }
+        }
+    };
+    let (work, before) = (&work, cpu_ns());
+    let iops: f64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    (iops, (cpu_ns() - before) / (iops * time.as_secs_f64()))
+}
+
+/// The work of one thread: always as many in flight as it may have.
+struct Load {
+    bufs: Vec<Buf>,
+    random: u64,
+}
+
+impl Load {
+    fn new(arena: &Arena, depth: u32, seed: u64) -> Load {
+        let bufs = (0..depth).map(|_| arena.allocate(BLOCK).expect("room")).collect();
+        Load { bufs, random: seed * 0x9E37_79B9 + 1 }
+    }
+
+    fn next(&mut self) -> Option<Io> {
+        let buf = self.bufs.pop()?;
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Some(Io::read(Lba((self.random >> 33) % BLOCKS), buf))
+    }
+
+    fn back(&mut self, done: Done) {
+        assert_eq!(done.status, Ok(()));
+        if let Data::Buf(buf) = done.data {
+            self.bufs.push(buf);
+        }
+    }
+
+    fn owned<Q: Queue>(mut self, handle: &mut Handle<Q>, time: Duration) -> f64 {
+        let (begin, mut count) = (Instant::now(), 0_u64);
+        while begin.elapsed() < time {
+            for _ in 0..64 {
+                while let Some(io) = self.next() {
+                    handle.submit(io).expect("room");
+                }
+                let mut done = handle.wait(Duration::MAX);
+                while let Some(ended) = done {
+                    self.back(ended);
+                    count += 1;
+                    done = handle.poll();
+                }
+            }
+        }
+        count as f64 / begin.elapsed().as_secs_f64()
+    }
+
+    fn shared<Q: Queue>(mut self, handle: &SharedHandle<Q>, time: Duration) -> f64 {
+        let (begin, mut count) = (Instant::now(), 0_u64);
+        while begin.elapsed() < time {
+            for _ in 0..64 {
+                while let Some(io) = self.next() {
+                    handle.submit(io).expect("room");
+                }
+                let mut done = handle.wait(Duration::MAX);
+                while let Some(ended) = done {
+                    self.back(ended);
+                    count += 1;
+                    done = handle.poll();
+                }
+            }
+        }
+        count as f64 / begin.elapsed().as_secs_f64()
+    }
+
+    fn shared_batch<Q: Queue>(mut self, handle: &SharedHandle<Q>, time: Duration) -> f64 {
+        let (begin, mut count) = (Instant::now(), 0_u64);
+        let room = self.bufs.len();
+        let (mut ios, mut tickets) = (std::collections::VecDeque::with_capacity(room), Vec::with_capacity(room));
+        let mut done = Vec::with_capacity(room);
+        while begin.elapsed() < time {
+            for _ in 0..64 {
+                while let Some(io) = self.next() {
+                    ios.push_back(io);
+                }
+                handle.submit_batch(&mut ios, &mut tickets);
+                tickets.clear();
+                handle.poll_batch(&mut done);
+                if done.is_empty() {
+                    done.extend(handle.wait(Duration::MAX));
+                }
+                count += done.len() as u64;
+                done.drain(..).for_each(|ended| self.back(ended));
+            }
+        }
+        count as f64 / begin.elapsed().as_secs_f64()
+    }
+}

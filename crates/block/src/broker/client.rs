@@ -1,0 +1,248 @@
+//! The client's side of the broker: its device.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use shm::Region;
+
+use super::client_queue::BrokerQueue;
+use super::entry::Layout;
+use super::grant::{GrantId, Terms, Wish};
+use super::protocol::{ANSWER_BYTES_MAX, Answer, Ask, QueueStat, Talk, VERSION};
+use super::refusal::Refusal;
+use crate::buffer::{Arena, ArenaId};
+use crate::device::{Device, OpenError, QueueOptions};
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::Queue;
+
+/// Where a broker of this user listens: hotshelf/queues.sock in /run for root, else in $XDG_RUNTIME_DIR.
+pub fn own_socket() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty() && !rustix::process::geteuid().is_root());
+    PathBuf::from(runtime.unwrap_or_else(|| "/run".into())).join("hotshelf/queues.sock")
+}
+
+/// Where a client looks: at the broker of its own user if there is one, else at the machine's.
+pub fn default_socket() -> PathBuf {
+    let own = own_socket();
+    if own.exists() { own } else { "/run/hotshelf/queues.sock".into() }
+}
+
+/// Why the broker gave nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// It said no.
+    #[error("the broker refuses: {0}")]
+    Refused(#[from] Refusal),
+    /// It is not there, or not any more.
+    #[error("{}: the broker cannot be reached: {source}", path.display())]
+    NotThere {
+        /// Its socket.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The talk broke off.
+    #[error("the broker is gone: {0}")]
+    Gone(io::Error),
+    /// It gave what makes no sense.
+    #[error("the broker's answer makes no sense: {0}")]
+    Nonsense(&'static str),
+    /// Memory of our own.
+    #[error("shared memory: {0}")]
+    Memory(io::Error),
+}
+
+impl From<BrokerError> for OpenError {
+    fn from(error: BrokerError) -> OpenError {
+        OpenError::Unusable(error.to_string())
+    }
+}
+
+/// What to ask for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectOptions {
+    /// The broker's socket.
+    pub socket: PathBuf,
+    /// The device, as the broker names it.
+    pub device: String,
+    /// First block and number of blocks; none: all that one grant has.
+    pub range: Option<(u64, u64)>,
+    /// Only reading.
+    pub read_only: bool,
+    /// Bytes of [`BrokerDevice::arena`].
+    pub arena_bytes: usize,
+}
+
+/// A window of a device that the broker owns, as a device of its own: its block 0 is the window's first.
+///
+/// A connection, and with it everything of this device, belongs to one process: a child made by fork must open its own.
+#[derive(Debug)]
+pub struct BrokerDevice {
+    session: Arc<Session>,
+    geometry: Geometry,
+    arena: Arena,
+}
+
+impl BrokerDevice {
+    /// Connects and opens the window. No queue is taken yet.
+    ///
+    /// # Errors
+    /// The broker is not there, or refuses.
+    pub fn connect(options: &ConnectOptions) -> Result<BrokerDevice, BrokerError> {
+        let mut admin = Admin::connect(&options.socket)?;
+        let wish = Wish { device: options.device.clone(), range: options.range, read_only: options.read_only };
+        let Answer::Opened { geometry, .. } = admin.ask(&Ask::Open { version: VERSION, wish })? else {
+            return Err(BrokerError::Nonsense("no window"));
+        };
+        let region = Region::shared("hotshelf-arena", options.arena_bytes).map_err(BrokerError::Memory)?;
+        let arena = Arena::over(Arc::new(region));
+        let session = Arc::new(Session { talk: Mutex::new(admin.talk), arenas: Mutex::default() });
+        session.register(&arena)?;
+        Ok(BrokerDevice { session, geometry: geometry.into(), arena })
+    }
+
+    /// Memory that every queue of this device knows.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// A queue, by its own type.
+    ///
+    /// # Errors
+    /// The broker refuses, or is gone.
+    pub fn open_queue(&self, depth: u32) -> Result<BrokerQueue, BrokerError> {
+        if !depth.is_power_of_two() || depth > 4096 {
+            return Err(Refusal::BadDepth { depth }.into());
+        }
+        let layout = Layout::new(depth);
+        let mut talk = self.session.talk.lock();
+        let Answer::Queue { queue } = ask(&mut talk, &Ask::Queue { depth }, None)? else {
+            return Err(BrokerError::Nonsense("no queue"));
+        };
+        let (Some(rings), Some(bell)) = (talk.take_fd(), talk.take_fd()) else {
+            return Err(BrokerError::Nonsense("a queue without its descriptors"));
+        };
+        drop(talk);
+        let region = Region::attach(rings, layout.bytes).map_err(|_| BrokerError::Nonsense("memory that cannot be attached"))?;
+        if !layout.is_header_of(&region) {
+            return Err(BrokerError::Nonsense("rings of another version or depth"));
+        }
+        Ok(BrokerQueue::new(self.session.clone(), self.geometry.clone(), queue, Arc::new(region), layout, bell))
+    }
+}
+
+impl Device for BrokerDevice {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        Ok(Box::new(self.open_queue(options.depth)?))
+    }
+}
+
+/// The connection, for all queues of a device. Used when something is set up or ends, never by a request.
+#[derive(Debug)]
+pub(super) struct Session {
+    talk: Mutex<Talk>,
+    /// Memory the broker knows, with its number.
+    arenas: Mutex<Vec<(Arena, u32)>>,
+}
+
+impl Session {
+    /// The number of an arena, after making it known if it is not yet.
+    pub(super) fn register(&self, arena: &Arena) -> Result<u32, BrokerError> {
+        let mut arenas = self.arenas.lock();
+        if let Some((_, number)) = arenas.iter().find(|(known, _)| known.id() == arena.id()) {
+            return Ok(*number);
+        }
+        let Some(fd) = arena.region().fd() else {
+            return Err(BrokerError::Refused(Refusal::BadMemory { what: "memory of this process alone".into() }));
+        };
+        let bytes = arena.region().len() as u64;
+        let Answer::Arena { number } = ask(&mut self.talk.lock(), &Ask::Arena { bytes }, Some(fd.as_fd()))? else {
+            return Err(BrokerError::Nonsense("no number for the memory"));
+        };
+        arenas.push((arena.clone(), number));
+        Ok(number)
+    }
+
+    /// The arenas that are known, by number.
+    pub(super) fn arenas(&self) -> Vec<(ArenaId, u32)> {
+        self.arenas.lock().iter().map(|(arena, number)| (arena.id(), *number)).collect()
+    }
+
+    /// Waits until the device works on nothing of a queue.
+    pub(super) fn drain(&self, queue: u64, for_good: bool) -> Result<(), Error> {
+        let question = if for_good { Ask::Close { queue } } else { Ask::Reset { queue } };
+        match ask(&mut self.talk.lock(), &question, None) {
+            Ok(Answer::Done) => Ok(()),
+            _ => Err(Error::Gone),
+        }
+    }
+}
+
+/// A connection for questions about the policy and its changes.
+#[derive(Debug)]
+pub struct Admin {
+    talk: Talk,
+}
+
+impl Admin {
+    /// Connects.
+    ///
+    /// # Errors
+    /// There is no broker.
+    pub fn connect(socket: &Path) -> Result<Admin, BrokerError> {
+        let stream = UnixStream::connect(socket).map_err(|source| BrokerError::NotThere { path: socket.to_owned(), source })?;
+        Ok(Admin { talk: Talk::new(stream, ANSWER_BYTES_MAX) })
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// It refuses, or is gone.
+    pub fn ask(&mut self, question: &Ask) -> Result<Answer, BrokerError> {
+        ask(&mut self.talk, question, None)
+    }
+
+    /// Gives a grant; an older one of the same user, device and range is named, and how many of its queues were closed.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn grant(&mut self, terms: Terms) -> Result<(GrantId, Option<GrantId>, u32), BrokerError> {
+        match self.ask(&Ask::Grant { terms })? {
+            Answer::Granted { id, replaced, closed } => Ok((id, replaced, closed)),
+            _ => Err(BrokerError::Nonsense("no grant")),
+        }
+    }
+
+    /// The queues that are open, as far as we may see them.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn stat(&mut self) -> Result<Vec<QueueStat>, BrokerError> {
+        match self.ask(&Ask::Stat)? {
+            Answer::Stat { queues } => Ok(queues),
+            _ => Err(BrokerError::Nonsense("no list of queues")),
+        }
+    }
+}
+
+fn ask(talk: &mut Talk, question: &Ask, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<Answer, BrokerError> {
+    talk.drop_fds();
+    match talk.send(question, fd.as_slice()) {
+        // Hung up on; what was said before that is still there to be read.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        other => other.map_err(BrokerError::Gone)?,
+    }
+    match talk.receive().map_err(BrokerError::Gone)? {
+        Answer::Refused { refusal } => Err(refusal.into()),
+        answer => Ok(answer),
+    }
+}

@@ -1,0 +1,143 @@
+//! Which queues are open, and what they did: the quota's books, and what `stat` shows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::grant::{GrantId, Peer, Window};
+use super::protocol::QueueStat;
+use crate::request::Status;
+
+/// What is known of an open queue.
+#[derive(Debug)]
+pub(super) struct Info {
+    pub(super) id: u64,
+    pub(super) grant: GrantId,
+    pub(super) peer: Peer,
+    pub(super) device: String,
+    pub(super) window: Window,
+    pub(super) depth: u32,
+    pub(super) read_only: bool,
+    pub(super) counters: Counters,
+}
+
+/// Counted by one lane, read by anybody.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    errors: AtomicU64,
+    refused: AtomicU64,
+    lost: AtomicBool,
+}
+
+impl Counters {
+    /// A request came back from the device.
+    #[inline]
+    pub(super) fn ended(&self, bytes: u64, status: Status) {
+        add(&self.requests, 1);
+        match status {
+            Ok(()) => add(&self.bytes, bytes),
+            Err(_) => add(&self.errors, 1),
+        }
+    }
+
+    /// A request did not go to the device.
+    pub(super) fn refused(&self) {
+        add(&self.refused, 1);
+    }
+
+    pub(super) fn set_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Only one thread writes: no locked instruction is needed.
+#[inline]
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+}
+
+/// All open queues.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    last: u64,
+    queues: BTreeMap<u64, Arc<Info>>,
+}
+
+impl Places {
+    /// Takes a place if `decide`, told how many a grant has open, allows it. No two decide at the same time.
+    pub(super) fn take<E>(self: &Arc<Self>, decide: impl FnOnce(&dyn Fn(GrantId) -> u32) -> Result<Info, E>) -> Result<Place, E> {
+        let mut open = self.open.lock();
+        let mut info = decide(&|grant| open.of(grant))?;
+        open.last += 1;
+        info.id = open.last;
+        let info = Arc::new(info);
+        open.queues.insert(info.id, info.clone());
+        Ok(Place { places: self.clone(), info })
+    }
+
+    /// The queues of a grant, with their device.
+    pub(super) fn of_grant(&self, grant: GrantId) -> Vec<Arc<Info>> {
+        self.open.lock().queues.values().filter(|info| info.grant == grant).cloned().collect()
+    }
+
+    pub(super) fn stat(&self, may_see: impl Fn(&Info) -> bool) -> Vec<QueueStat> {
+        self.open.lock().queues.values().filter(|info| may_see(info)).map(|info| info.stat()).collect()
+    }
+}
+
+impl Open {
+    fn of(&self, grant: GrantId) -> u32 {
+        u32::try_from(self.queues.values().filter(|info| info.grant == grant).count()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Info {
+    fn stat(&self) -> QueueStat {
+        let counters = &self.counters;
+        QueueStat {
+            queue: self.id,
+            grant: self.grant,
+            user: self.peer.user,
+            pid: self.peer.pid,
+            device: self.device.clone(),
+            first: self.window.first,
+            blocks: self.window.blocks,
+            depth: self.depth,
+            read_only: self.read_only,
+            requests: counters.requests.load(Ordering::Relaxed),
+            bytes: counters.bytes.load(Ordering::Relaxed),
+            errors: counters.errors.load(Ordering::Relaxed),
+            refused: counters.refused.load(Ordering::Relaxed),
+            lost: counters.lost.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A queue's place in the quota, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    pub(super) info: Arc<Info>,
+}
+
+impl Place {
+    /// Before it is dropped.
+    pub(super) fn give_back(&self) {
+        self.places.open.lock().queues.remove(&self.info.id);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}

@@ -1,0 +1,403 @@
+//! One client's queue, as the broker's lane serves it.
+//!
+//! ```text
+//!               turn: take, check, submit, forward
+//!              .---.
+//!              v   |    close, revoke, broken ring, client gone
+//!            Open -+----------------------------------> Draining --- nothing in flight ---> over: memory and
+//!              ^          reset                            | |                             quota given back
+//!              '------------------ nothing in flight ------' | patience over: the device's queue is reset,
+//!                                                            v and if that fails too
+//!                                                          lost: kept for ever, memory and all
+//! ```
+//!
+//! Everything in the shared memory is hostile. Indexes are checked by the ring; an entry is copied, then looked at; a slot must
+//! be below the depth and free, so that there are never more requests than `depth`; completions have twice as many places and
+//! a request is only taken while there is one for it. So a client that takes no completions stalls itself alone.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use rustix::net::SendFlags;
+use shm::Region;
+use shm::ring::{Broken, Consumer, Producer};
+
+use super::entry::{self, Command, Ended, Layout, SEGMENTS_MAX, Segment};
+use super::pace::Pace;
+use super::places::Place;
+use crate::buffer::{Arena, Span};
+use crate::clock::Time;
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::{Armed, Queue, Submit};
+use crate::request::{Class, Completion, Op, Request, Status};
+use crate::units::{Lba, Tag};
+
+/// Requests taken from one client before the next one's turn.
+const TURN: u32 = 64;
+
+/// Who waits for a queue to be drained.
+pub(super) type Drained = SyncSender<Result<(), Error>>;
+
+/// What a queue is made of, sent to the lane that will serve it.
+pub(super) struct Seed {
+    pub(super) place: Place,
+    pub(super) region: Arc<Region>,
+    pub(super) layout: Layout,
+    pub(super) bell: OwnedFd,
+    /// As the client sees it.
+    pub(super) geometry: Geometry,
+    pub(super) first: u64,
+    pub(super) arenas: Vec<Arena>,
+    pub(super) hang_up: Arc<UnixStream>,
+}
+
+/// Why a queue is being drained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Drain {
+    /// To be used again.
+    Reset,
+    /// For good.
+    End(Ended),
+}
+
+enum Phase {
+    Open,
+    Draining { why: Drain, due: Time, waiting: Vec<Drained> },
+}
+
+/// What a queue became of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// Nothing to do.
+    Idle,
+    /// Something was done: there may be more.
+    Moved,
+    /// It is over: drop it.
+    Over,
+    /// The device does not give its memory back: keep it, and never touch it again.
+    Lost,
+}
+
+/// A request that was checked and could not go yet.
+struct Held {
+    request: Request,
+    slot: u32,
+}
+
+pub(super) struct Served {
+    queue: Box<dyn Queue>,
+    seed: Seed,
+    commands: Consumer<Arc<Region>>,
+    completions: Producer<Arc<Region>>,
+    /// By slot: in flight, and how many bytes it moves.
+    slots: Box<[Option<u64>]>,
+    in_flight: u32,
+    held: Option<Held>,
+    /// When the held one may go.
+    held_until: Time,
+    /// Of the request being looked at, or held.
+    spans: Vec<Span>,
+    phase: Phase,
+    /// For the device, to end what it is asked to cancel.
+    patience: Duration,
+}
+
+impl Served {
+    /// With every arena of the seed registered.
+    pub(super) fn new(mut queue: Box<dyn Queue>, seed: Seed, patience: Duration) -> Result<Served, Error> {
+        for arena in &seed.arenas {
+            queue.register(arena)?;
+        }
+        Ok(Served {
+            commands: Consumer::new(seed.region.clone(), seed.layout.commands),
+            completions: Producer::new(seed.region.clone(), seed.layout.completions),
+            slots: vec![None; seed.layout.depth as usize].into(),
+            in_flight: 0,
+            held: None,
+            held_until: Time(0),
+            spans: Vec::with_capacity(SEGMENTS_MAX),
+            phase: Phase::Open,
+            patience,
+            queue,
+            seed,
+        })
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.seed.place
+    }
+
+    pub(super) fn bell(&self) -> &OwnedFd {
+        &self.seed.bell
+    }
+
+    pub(super) fn queue(&mut self) -> &mut dyn Queue {
+        &mut *self.queue
+    }
+
+    /// Makes memory known to the device.
+    pub(super) fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)?;
+        self.seed.arenas.push(arena.clone());
+        Ok(())
+    }
+
+    /// Whether the device has requests of it.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    /// Takes what the client asks, forwards what the device has ended.
+    pub(super) fn turn(&mut self, now: Time, pace: &mut Pace) -> Turn {
+        let done = match self.phase {
+            Phase::Open => self.take(now, pace).and_then(|taken| Ok(taken | self.forward()?)),
+            Phase::Draining { .. } => Ok(self.forward_while_draining()),
+        };
+        let moved = done.unwrap_or_else(|why| {
+            tracing::warn!(queue = self.seed.place.info.id, user = self.seed.place.info.peer.user, %why, "a client's session ends");
+            // Its other queues end with the connection.
+            let _ = self.seed.hang_up.shutdown(std::net::Shutdown::Both);
+            self.drain(now, Drain::End(why), None);
+            true
+        });
+        match self.end_of_draining(now) {
+            None if moved => Turn::Moved,
+            None => Turn::Idle,
+            Some(turn) => turn,
+        }
+    }
+
+    /// Begins to drain; the one who asks is answered when the device touches nothing any more.
+    pub(super) fn drain(&mut self, now: Time, why: Drain, waiting: Option<Drained>) {
+        if let Phase::Draining { why: known, waiting: all, .. } = &mut self.phase {
+            // An end counts more than a reset, and the first end more than later ones.
+            *known = if *known == Drain::Reset { why } else { *known };
+            all.extend(waiting);
+            return;
+        }
+        self.held = None;
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].is_some() {
+                self.queue.cancel(Tag(slot as u64));
+            }
+        }
+        self.queue.ring();
+        self.phase = Phase::Draining { why, due: now.after(self.patience), waiting: waiting.into_iter().collect() };
+    }
+
+    /// Asks for bells. False: there is something to do already.
+    pub(super) fn sleep(&mut self) -> bool {
+        let device = self.queue.event().is_none() || self.queue.arm() == Armed::Waiting;
+        // A broken ring is found by the next turn. While one is held, or all is drained, commands have to wait.
+        let client = !matches!(self.phase, Phase::Open) || self.held.is_some() || matches!(self.commands.sleep(), Ok(true));
+        device && (client || self.is_stalled())
+    }
+
+    /// The client does not take its completions: its bell, or nothing, wakes it.
+    fn is_stalled(&mut self) -> bool {
+        matches!(self.has_place(), Ok(false))
+    }
+
+    /// Bells are not needed.
+    pub(super) fn wake(&mut self) {
+        self.commands.wake();
+    }
+
+    /// When something is to be done without any bell.
+    pub(super) fn due(&self) -> Time {
+        match &self.phase {
+            Phase::Draining { due, .. } => *due,
+            Phase::Open if self.held.is_some() => self.held_until,
+            Phase::Open => Time::NEVER,
+        }
+    }
+
+    fn take(&mut self, now: Time, pace: &mut Pace) -> Result<bool, Ended> {
+        if self.held.is_some() && !self.submit_held(now, pace) {
+            return Ok(false);
+        }
+        let broken = |_: Broken| Ended::BrokenRing;
+        let mut taken = 0;
+        let mut bytes = [0; 64];
+        while taken < TURN && self.held.is_none() && self.has_place().map_err(broken)? && self.commands.take(&mut bytes).map_err(broken)? {
+            taken += 1;
+            match entry::decode(&bytes).ok_or(Ended::BadCommand)? {
+                Command::Cancel { slot } => self.cancel(slot),
+                Command::Request { request, segments } => {
+                    let slot = request.tag.0 as usize;
+                    if self.slots.get(slot).ok_or(Ended::BadCommand)?.is_some() {
+                        return Err(Ended::BadCommand);
+                    }
+                    let found = self.find_memory(&bytes, segments);
+                    self.run(request, found, now, pace)?;
+                }
+            }
+        }
+        self.commands.show();
+        if taken > 0 {
+            self.queue.ring();
+        }
+        Ok(taken > 0)
+    }
+
+    /// Whether there is a place for the completion of one more request.
+    fn has_place(&mut self) -> Result<bool, Broken> {
+        self.completions.has_room_for(self.in_flight + 1)
+    }
+
+    /// Turns numbers of arenas into spans, if every byte is inside.
+    fn find_memory(&mut self, bytes: &entry::CommandBytes, segments: usize) -> Status {
+        self.spans.clear();
+        for index in 0..segments {
+            let segment = entry::decode_segment(&self.seed.region, &self.seed.layout, self.commands.last_slot(), bytes, index);
+            let Segment { at, bytes, arena } = segment;
+            let arena = self.seed.arenas.get(arena as usize).ok_or(Error::NotPermitted)?;
+            let end = at.checked_add(u64::from(bytes)).ok_or(Error::NotPermitted)?;
+            if end > arena.region().len() as u64 {
+                return Err(Error::NotPermitted);
+            }
+            self.spans.push(Span { arena: arena.id(), bytes, at });
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, request: Request, memory: Status, now: Time, pace: &mut Pace) -> Result<(), Ended> {
+        let slot = u32::try_from(request.tag.0).expect("a slot");
+        if let Err(error) = memory.and_then(|()| self.seed.geometry.check(&request, &self.spans)) {
+            self.seed.place.info.counters.refused();
+            return self.complete(slot, Err(error));
+        }
+        // The check was in blocks of the window, which lies within the device. Classes are shares of the broker's own.
+        let lba = if request.op == Op::Flush { Lba(0) } else { Lba(request.lba.0 + self.seed.first) };
+        self.held = Some(Held { request: Request { lba, class: Class(0), ..request }, slot });
+        self.held_until = Time(0);
+        self.submit_held(now, pace);
+        Ok(())
+    }
+
+    /// False: it has to wait, for its share or for the device.
+    fn submit_held(&mut self, now: Time, pace: &mut Pace) -> bool {
+        let Some(held) = &self.held else { return true };
+        let bytes = self.spans.iter().map(|span| u64::from(span.bytes)).sum();
+        // Asked only once for each request: one that the device has no place for was counted already. Blocks that are written
+        // or given back without data count like others.
+        if self.held_until != Time::NEVER {
+            let cost = u64::from(held.request.blocks) * u64::from(self.seed.geometry.block_bytes);
+            if let Err(due) = pace.take(now, cost) {
+                self.held_until = due;
+                return false;
+            }
+            self.held_until = Time::NEVER;
+        }
+        if self.queue.submit(&held.request, &self.spans) == Submit::Full {
+            return false;
+        }
+        self.slots[held.slot as usize] = Some(bytes);
+        self.in_flight += 1;
+        self.held = None;
+        true
+    }
+
+    fn cancel(&mut self, slot: u32) {
+        if self.slots.get(slot as usize).is_some_and(Option::is_some) {
+            self.queue.cancel(Tag(u64::from(slot)));
+        }
+    }
+
+    fn complete(&mut self, slot: u32, status: Status) -> Result<(), Ended> {
+        match self.completions.push(&entry::encode_completion(slot, status)) {
+            Ok(true) => Ok(()),
+            // There was room when the request was taken, and room does not become less.
+            Ok(false) | Err(Broken) => Err(Ended::BrokenRing),
+        }
+    }
+
+    /// Brings what the device has ended to the client.
+    fn forward(&mut self) -> Result<bool, Ended> {
+        let mut ended = [Completion::EMPTY; TURN as usize];
+        let count = if self.in_flight == 0 { 0 } else { self.queue.poll(&mut ended) };
+        let mut pushed = Ok(());
+        for completion in &ended[..count] {
+            // Even when the client has broken its ring, every slot is counted.
+            if let Some(slot) = self.free(completion) {
+                pushed = pushed.and_then(|()| self.complete(slot, completion.status));
+            }
+        }
+        pushed?;
+        if self.completions.show() {
+            self.ring_client();
+        }
+        Ok(count > 0)
+    }
+
+    fn free(&mut self, completion: &Completion) -> Option<u32> {
+        let index = usize::try_from(completion.tag.0).ok()?;
+        let bytes = self.slots.get_mut(index)?.take()?;
+        self.in_flight -= 1;
+        self.seed.place.info.counters.ended(bytes, completion.status);
+        u32::try_from(index).ok()
+    }
+
+    fn forward_while_draining(&mut self) -> bool {
+        // A ring that breaks now changes nothing.
+        self.forward().unwrap_or(true)
+    }
+
+    /// What the draining came to, if it did.
+    fn end_of_draining(&mut self, now: Time) -> Option<Turn> {
+        let Phase::Draining { due, .. } = &self.phase else { return None };
+        let mut outcome = Ok(());
+        if self.in_flight > 0 {
+            if now < *due {
+                return None;
+            }
+            outcome = self.queue.reset();
+        }
+        let Phase::Draining { why, waiting, .. } = std::mem::replace(&mut self.phase, Phase::Open) else { return None };
+        let turn = self.drained(why, outcome);
+        // The place in the quota is free before anybody hears of it, unless the memory is lost.
+        if turn == Turn::Over {
+            self.seed.place.give_back();
+        }
+        for waiting in waiting {
+            let _ = waiting.try_send(outcome);
+        }
+        Some(turn)
+    }
+
+    fn drained(&mut self, why: Drain, outcome: Result<(), Error>) -> Turn {
+        if outcome.is_err() {
+            self.seed.place.info.counters.set_lost();
+            self.close(Ended::Lost);
+            return Turn::Lost;
+        }
+        self.slots.fill(None);
+        self.in_flight = 0;
+        match why {
+            // What it had asked for and was not taken is given up too. A broken ring is found by the next turn.
+            Drain::Reset => {
+                let _ = self.commands.discard();
+                Turn::Moved
+            }
+            Drain::End(ended) => {
+                self.close(ended);
+                Turn::Over
+            }
+        }
+    }
+
+    /// Tells the client. It may not listen.
+    fn close(&self, ended: Ended) {
+        entry::write_state(&self.seed.region, ended);
+        self.ring_client();
+    }
+
+    /// Never waits: one that has not heard the last bells will hear those.
+    fn ring_client(&self) {
+        let _ = rustix::net::send(&self.seed.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}

@@ -1,0 +1,190 @@
+//! The broker's socket: who connects, and the threads that answer.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+
+use super::grant::Peer;
+use super::journal::Journal;
+use super::lane::Lane;
+use super::places::Places;
+use super::protocol::{ASK_BYTES_MAX, Answer, Talk};
+use super::refusal::Refusal;
+use super::session::Session;
+use crate::device::Device;
+
+/// Most connections of one user other than root and the broker's own.
+const USER_CLIENTS_MAX: usize = 64;
+/// Most connections of all of those together.
+const CLIENTS_MAX: usize = 512;
+/// A client that does not take its answers for so long is hung up on.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How a broker shall be.
+pub struct ServerOptions {
+    /// Where clients reach it.
+    pub socket: PathBuf,
+    /// The policy.
+    pub journal: Journal,
+    /// What it owns, by the names that grants use.
+    pub devices: Vec<(String, Arc<dyn Device>)>,
+    /// How long a device's thread polls after it had something to do, before it sleeps.
+    pub spin: Duration,
+    /// How long a device has to end what it is asked to cancel, before its queue is reset.
+    pub patience: Duration,
+}
+
+/// What all threads know.
+pub(super) struct Shared {
+    pub(super) journal: Mutex<Journal>,
+    pub(super) places: Arc<Places>,
+    pub(super) lanes: BTreeMap<String, Arc<Lane>>,
+    /// The broker's user.
+    pub(super) owner: u32,
+    ending: AtomicBool,
+    clients: Mutex<BTreeMap<u64, Client>>,
+}
+
+struct Client {
+    user: u32,
+    stream: Arc<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A broker at work; ends in good order when dropped.
+pub struct Server {
+    shared: Arc<Shared>,
+    socket: PathBuf,
+    listener: UnixListener,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens, and serves.
+    ///
+    /// # Errors
+    /// The socket cannot be made, or another broker has it; threads cannot be started.
+    pub fn start(options: ServerOptions) -> std::io::Result<Server> {
+        let listener = listen(&options.socket)?;
+        let mut lanes = BTreeMap::new();
+        for (name, device) in options.devices {
+            let lane = Lane::start(&name, device, options.spin, options.patience)?;
+            lanes.insert(name, Arc::new(lane));
+        }
+        let shared = Arc::new(Shared {
+            journal: Mutex::new(options.journal),
+            places: Arc::default(),
+            lanes,
+            owner: rustix::process::geteuid().as_raw(),
+            ending: AtomicBool::new(false),
+            clients: Mutex::default(),
+        });
+        let (accepted, heard) = (shared.clone(), listener.try_clone()?);
+        let accepting = std::thread::Builder::new().name("accept".into()).spawn(move || accept(&heard, &accepted))?;
+        Ok(Server { shared, socket: options.socket, listener, accepting: Some(accepting) })
+    }
+}
+
+impl Drop for Server {
+    /// No new clients; devices end what they have, or are made to; clients are told.
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::Release);
+        let _ = std::fs::remove_file(&self.socket);
+        // Wakes the accepting thread.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        self.accepting.take().map(JoinHandle::join);
+        self.shared.lanes.values().for_each(|lane| lane.end());
+        let mut clients = std::mem::take(&mut *self.shared.clients.lock());
+        for client in clients.values() {
+            let _ = client.stream.shutdown(std::net::Shutdown::Both);
+        }
+        for client in clients.values_mut() {
+            client.thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// A socket that everybody may connect to: what each may do is decided by who it is.
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    if path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket()) {
+        if UnixStream::connect(path).is_ok() {
+            return Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, "another broker listens there"));
+        }
+        // Left by one that was killed.
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    let mut next = 0;
+    for stream in listener.incoming() {
+        if shared.ending.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            // Out of descriptors: that does not pass by asking again at once.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        next += 1;
+        if let Err(error) = welcome(shared, stream, next) {
+            tracing::warn!(%error, "a client cannot be served");
+        }
+    }
+}
+
+fn welcome(shared: &Arc<Shared>, stream: UnixStream, id: u64) -> std::io::Result<()> {
+    let credentials = socket_peercred(&stream)?;
+    let peer = Peer { user: credentials.uid.as_raw(), group: credentials.gid.as_raw(), pid: credentials.pid.as_raw_pid() };
+    set_socket_timeout(&stream, Timeout::Send, Some(SEND_TIMEOUT))?;
+    let hang_up = Arc::new(stream.try_clone()?);
+    let talk = Talk::new(stream, ASK_BYTES_MAX);
+    let mut clients = shared.clients.lock();
+    if let Some(most) = too_many(&clients, peer.user, shared.owner) {
+        drop(clients);
+        return talk.send(&Answer::Refused { refusal: Refusal::TooManyClients { most } }, &[]);
+    }
+    let session = Session::new(shared.clone(), peer, talk, hang_up.clone());
+    let gone = Gone { shared: shared.clone(), id };
+    let thread = std::thread::Builder::new().name(format!("client {}", peer.pid)).spawn(move || {
+        let _gone = gone;
+        session.run();
+    })?;
+    // The thread cannot have left the books before it is in them: it waits for the lock.
+    clients.insert(id, Client { user: peer.user, stream: hang_up, thread: Some(thread) });
+    Ok(())
+}
+
+fn too_many(clients: &BTreeMap<u64, Client>, user: u32, owner: u32) -> Option<u32> {
+    let privileged = |user: u32| user == 0 || user == owner;
+    if privileged(user) {
+        return None;
+    }
+    let of_user = clients.values().filter(|client| client.user == user).count();
+    let of_all = clients.values().filter(|client| !privileged(client.user)).count();
+    let most = if of_user >= USER_CLIENTS_MAX { USER_CLIENTS_MAX } else { CLIENTS_MAX };
+    (of_user >= USER_CLIENTS_MAX || of_all >= CLIENTS_MAX).then(|| u32::try_from(most).expect("a few"))
+}
+
+/// Takes a client out of the books, after a panic too.
+struct Gone {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.shared.clients.lock().remove(&self.id);
+    }
+}

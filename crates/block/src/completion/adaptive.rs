@@ -1,0 +1,676 @@
+//! A queue whose `wait` waits in the mode chosen.
+//!
+//! Stands between a driver and [`crate::Tracked`]: it gives the device tags of its own, so whoever wants to know which request
+//! of long ago has let go of its memory has to ask above it. In the modes `Polling` and `Interrupt` it reads no clock on the
+//! path of a request; in `Adaptive` once for each batch submitted. Only waiting learns: who never waits needs no prediction.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calibrate::Floor;
+use super::counters::{Counters, Published};
+use super::flight::{Due, Flight, Flown};
+use super::mode::{Mode, State, cores};
+use super::plan::{Lead, Limits, Outlook, Plan};
+use super::predictor::Kind;
+use super::sleeper::{Sleeper, System};
+use crate::buffer::{Arena, Span};
+use crate::clock::{Clock, Monotonic, Time};
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::queue::{Armed, Queue, Submit};
+use crate::request::{Completion, Op, Request};
+use crate::units::Tag;
+
+/// Waits between two looks at the thread's processor clock, a system call; polls between two publishings.
+const SELDOM: u64 = 64;
+
+/// See the module.
+pub struct Adaptive<Q, C = Monotonic, S = System> {
+    queue: Q,
+    clock: C,
+    sleeper: S,
+    mode: Mode,
+    state: State,
+    limits: Limits,
+    waking: Duration,
+    leads: [Lead; Kind::COUNT],
+    flight: Flight,
+    held: Held,
+    /// When the requests being submitted began to be; none after the bell.
+    batch_since: Option<Time>,
+    /// The last look that left nothing behind.
+    last_look: Time,
+    /// The next completions found were announced by the driver: they came just now.
+    woken: bool,
+    counters: Counters,
+    published: Arc<Published>,
+    /// Processor clock of the thread that waited last.
+    cpu: Option<(std::thread::ThreadId, Duration)>,
+}
+
+impl<Q: Queue> Adaptive<Q> {
+    /// In the mode that is right for this machine, with its costs.
+    pub fn new(queue: Q) -> Adaptive<Q> {
+        Adaptive::with(queue, Mode::default_for(cores()), Floor::of_machine(), Monotonic::default(), System::default())
+    }
+}
+
+impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
+    /// With everything named.
+    pub fn with(queue: Q, mode: Mode, floor: Floor, clock: C, sleeper: S) -> Adaptive<Q, C, S> {
+        let depth = queue.depth();
+        Adaptive {
+            queue,
+            clock,
+            sleeper,
+            mode,
+            state: State::Idle,
+            limits: Limits::of(floor),
+            waking: floor.timer.max(floor.event),
+            leads: [Lead::of(floor); Kind::COUNT],
+            flight: Flight::new(depth),
+            held: Held { entries: vec![Completion::EMPTY; depth as usize].into(), first: 0, end: 0 },
+            batch_since: None,
+            last_look: Time(0),
+            woken: false,
+            counters: Counters::default(),
+            published: Arc::default(),
+            cpu: None,
+        }
+    }
+
+    /// Forces a mode from now on. What is in flight is not learned from.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+    }
+
+    /// The mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What the last wait was at.
+    pub fn state(&self) -> State {
+        if self.in_flight() == 0 { State::Idle } else { self.state }
+    }
+
+    /// Until here.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// To read from other threads while this runs.
+    pub fn published(&self) -> Arc<Published> {
+        Arc::clone(&self.published)
+    }
+
+    /// How long a request like this takes; none when there was none in this mode.
+    pub fn predicted(&self, op: Op, bytes: u64) -> Option<Duration> {
+        self.flight.predictors[usize::from(Kind::of(op, bytes).0)].estimate()
+    }
+
+    /// When the next completion is worth a look: a moment in the past if it is there, or nothing is known; none when nothing is
+    /// in flight.
+    pub fn expected(&self) -> Option<Time> {
+        if !self.held.is_empty() {
+            return Some(Time(0));
+        }
+        (self.flight.len() > 0).then(|| self.flight.due().map_or(Time(0), |due| due.at))
+    }
+
+    /// The queue below.
+    pub fn below(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
+    /// Waits as predictions say, until there are completions, `until`, or the driver returns without one.
+    fn wait_adaptively(&mut self, until: Time) {
+        let mut slept = false;
+        let mut now = self.clock.now();
+        while !self.look(now) && now < until {
+            let Some(due) = self.flight.due() else {
+                // All of it was submitted in another mode.
+                self.block(until.since(now));
+                break;
+            };
+            let plan = self.plan(now, due, slept);
+            self.enter(plan, slept);
+            match plan {
+                Plan::Poll(most) => {
+                    let ended = self.spin(now.after(most).min(until));
+                    self.counters.undersleep_ns += if slept { nanos(ended.since(now)) } else { 0 };
+                    now = ended;
+                }
+                Plan::Sleep(most) => {
+                    slept = true;
+                    now = self.sleep(now, most.min(until.since(now)), due);
+                }
+                Plan::Block => {
+                    self.block(until.since(now));
+                    break;
+                }
+            }
+        }
+        self.counters.sleeps += u64::from(slept);
+    }
+
+    fn plan(&mut self, now: Time, due: Due, slept: bool) -> Plan {
+        let outlook = Outlook {
+            remaining: due.at.since(now),
+            overdue: now.since(due.at),
+            latency: due.latency,
+            urgent: self.flight.has_urgent(),
+            slack: due.slack,
+        };
+        let lead = &mut self.leads[usize::from(due.kind.0)];
+        let plan = self.limits.plan(outlook, lead.get());
+        if !slept && outlook.is_led_to_poll(plan, &self.limits) {
+            lead.shrink();
+        }
+        plan
+    }
+
+    fn enter(&mut self, plan: Plan, slept: bool) {
+        let state = match plan {
+            Plan::Poll(_) if !slept => State::Poll,
+            Plan::Poll(_) | Plan::Sleep(_) => State::Sleep,
+            Plan::Block => State::Block,
+        };
+        self.counters.mode_switches += u64::from(state != self.state && self.state != State::Idle);
+        self.state = state;
+    }
+
+    fn spin(&mut self, until: Time) -> Time {
+        loop {
+            let now = self.clock.now();
+            if self.look(now) || now >= until {
+                return now;
+            }
+            self.sleeper.relax();
+        }
+    }
+
+    fn sleep(&mut self, now: Time, most: Duration, due: Due) -> Time {
+        self.sleeper.sleep(most);
+        let woke = self.clock.now();
+        let found = self.look(woke);
+        let late = woke.since(now.after(most));
+        self.leads[usize::from(due.kind.0)].observe(found, late, due.latency.unwrap_or_default());
+        if found {
+            self.counters.oversleep_ns += nanos(woke.since(due.at));
+        }
+        woke
+    }
+
+    /// The driver arms, looks again and waits, in whichever order loses nothing.
+    fn block(&mut self, at_most: Duration) {
+        self.queue.wait(at_most);
+        self.woken = true;
+        let now = self.clock.now();
+        self.counters.interrupt_wakes += u64::from(self.look(now));
+        self.woken = false;
+    }
+
+    /// Whether there are completions; takes them from below if none are held.
+    #[inline]
+    fn look(&mut self, now: Time) -> bool {
+        if self.held.is_empty() {
+            let mut held = std::mem::take(&mut self.held);
+            held.first = 0;
+            held.end = self.take_below(&mut held.entries, Some(now));
+            self.held = held;
+        }
+        !self.held.is_empty()
+    }
+
+    /// Polls the queue below. Learns if it is told the time.
+    #[inline]
+    fn take_below(&mut self, to: &mut [Completion], now: Option<Time>) -> usize {
+        let found = self.queue.poll(to);
+        self.counters.polls += 1;
+        self.counters.empty_polls += u64::from(found == 0);
+        self.counters.completions += found as u64;
+        let mut kinds = Kinds::default();
+        for completion in &mut to[..found] {
+            let flown = self.flight.end(completion.tag).expect("the queue below reports what it was given, once");
+            if let Some(now) = now
+                && completion.status.is_ok()
+                && flown.since != Time::NEVER
+            {
+                self.learn(flown, now, &mut kinds);
+            }
+            completion.tag = flown.tag;
+        }
+        if let Some(now) = now.filter(|_| found < to.len()) {
+            self.last_look = now;
+        }
+        if kinds.blind & !kinds.learned != 0 {
+            self.be_blind(kinds);
+        }
+        found
+    }
+
+    fn learn(&mut self, flown: Flown, now: Time, kinds: &mut Kinds) {
+        let taken = now.since(flown.since);
+        let prompt = taken.saturating_sub(self.waking);
+        let (more_than, at_most) = if self.woken { (prompt, prompt) } else { (self.last_look.since(flown.since), taken) };
+        let learned = self.flight.predictors[usize::from(flown.kind.0)].observe(more_than, at_most);
+        let kinds = if learned { &mut kinds.learned } else { &mut kinds.blind };
+        *kinds |= 1 << flown.kind.0;
+    }
+
+    fn be_blind(&mut self, kinds: Kinds) {
+        for (kind, predictor) in self.flight.predictors.iter_mut().enumerate() {
+            if kinds.blind & !kinds.learned & 1 << kind != 0 {
+                predictor.blind();
+            }
+        }
+    }
+
+    fn account(&mut self) {
+        self.counters.waits += 1;
+        if self.counters.waits % SELDOM == 1 {
+            let (thread, cpu) = (std::thread::current().id(), self.sleeper.cpu());
+            if let Some((_, before)) = self.cpu.filter(|(before, _)| *before == thread) {
+                self.counters.cpu_ns += nanos(cpu.saturating_sub(before));
+            }
+            self.cpu = Some((thread, cpu));
+        }
+        self.published.publish(&self.counters);
+    }
+}
+
+impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
+    fn geometry(&self) -> &Geometry {
+        self.queue.geometry()
+    }
+
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+
+    #[inline]
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        let Some(tag) = self.flight.next() else { return Submit::Full };
+        if self.in_flight() >= self.queue.depth() || self.queue.submit(&Request { tag, ..*request }, data) == Submit::Full {
+            return Submit::Full;
+        }
+        let mut flown = Flown { tag: request.tag, since: Time::NEVER, kind: Kind(0), urgency: request.urgency };
+        if self.mode == Mode::Adaptive {
+            let bytes = u64::from(request.blocks) * u64::from(self.queue.geometry().block_bytes);
+            flown.kind = Kind::of(request.op, bytes);
+            flown.since = *self.batch_since.get_or_insert_with(|| self.clock.now());
+        }
+        self.flight.take(flown);
+        Submit::Queued
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        self.batch_since = None;
+        self.queue.ring();
+    }
+
+    #[inline]
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.batch_since = None;
+        let held = self.held.take(completions);
+        let found = if held < completions.len() { self.take_below(&mut completions[held..], None) } else { 0 };
+        if self.counters.polls.is_multiple_of(SELDOM) || (found > 0 && self.flight.len() == 0) {
+            self.published.publish(&self.counters);
+        }
+        held + found
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.flight.len() + self.held.len() as u32
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        self.ring();
+        if !self.held.is_empty() {
+            return;
+        }
+        match self.mode {
+            Mode::Adaptive if self.flight.len() > 0 => self.wait_adaptively(self.clock.now().after(at_most)),
+            Mode::Polling if self.flight.len() > 0 => {
+                let until = self.clock.now().after(at_most);
+                self.spin(until);
+            }
+            _ => {
+                self.queue.wait(at_most);
+                self.counters.interrupt_wakes += 1;
+            }
+        }
+        self.account();
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.event()
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.held.is_empty() { self.queue.arm() } else { Armed::Ready }
+    }
+
+    fn cancel(&mut self, tag: Tag) {
+        if let Some(below) = self.flight.below(tag) {
+            self.queue.cancel(below);
+        }
+    }
+
+    fn reset(&mut self) -> Result<(), Error> {
+        self.queue.reset()?;
+        self.flight.clear();
+        self.held.clear();
+        Ok(())
+    }
+}
+
+/// Of which kinds of request a look has found completions: a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Kinds {
+    learned: u32,
+    blind: u32,
+}
+
+/// Completions found while waiting, not yet polled from above.
+#[derive(Default)]
+struct Held {
+    entries: Box<[Completion]>,
+    first: usize,
+    end: usize,
+}
+
+impl Held {
+    fn is_empty(&self) -> bool {
+        self.first == self.end
+    }
+
+    fn len(&self) -> usize {
+        self.end - self.first
+    }
+
+    fn take(&mut self, to: &mut [Completion]) -> usize {
+        let count = self.len().min(to.len());
+        to[..count].copy_from_slice(&self.entries[self.first..self.first + count]);
+        self.first += count;
+        count
+    }
+
+    fn clear(&mut self) {
+        self.first = self.end;
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod test {
+    use proptest::prelude::*;
+
+    use super::super::simulated::{Device, FLOOR, Machine, Naps};
+    use super::*;
+    use crate::request::Urgency;
+    use crate::units::Lba;
+
+    type Simulated = Adaptive<Device, Machine, Naps>;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    fn queue(mode: Mode, depth: u32, device_us: u64) -> (Simulated, Machine) {
+        let machine = Machine::default();
+        let device = Device::new(&machine, depth, device_us);
+        (Adaptive::with(device, mode, FLOOR, machine.clone(), Naps::new(&machine)), machine)
+    }
+
+    /// One request, to its end; how long it took.
+    fn one(queue: &mut Simulated, machine: &Machine, request: Request) -> Duration {
+        let begin = machine.now();
+        assert_eq!(queue.submit(&request, &[]), Submit::Queued);
+        let mut ended = [Completion::EMPTY; 4];
+        loop {
+            queue.wait(HOUR);
+            match queue.poll(&mut ended) {
+                0 => continue,
+                count => {
+                    assert_eq!(ended[..count], [Completion { tag: request.tag, status: Ok(()) }]);
+                    return machine.now().since(begin);
+                }
+            }
+        }
+    }
+
+    fn small(tag: u64) -> Request {
+        Request::read(Tag(tag), Lba(0), 1)
+    }
+
+    fn many(queue: &mut Simulated, machine: &Machine, requests: u64) {
+        for tag in 0..requests {
+            one(queue, machine, small(tag));
+        }
+    }
+
+    /// What a mode costs on a device: mean latency, and waits that were slept or blocked through, of 100.
+    fn costs(mode: Mode, device_us: u64, jitter: f64) -> (Duration, u64, u64) {
+        let (mut queue, machine) = queue(mode, 1, device_us);
+        queue.below().jitter = jitter;
+        many(&mut queue, &machine, 200);
+        let before = queue.counters();
+        let took: Duration = (0..1_000).map(|tag| one(&mut queue, &machine, small(tag))).sum();
+        let after = queue.counters();
+        let of_100 = |count: u64| (count + 5) / 10;
+        (took / 1_000, of_100(after.sleeps - before.sleeps), of_100(after.interrupt_wakes - before.interrupt_wakes))
+    }
+
+    #[test]
+    fn each_latency_is_waited_for_in_its_way() {
+        for (device_us, slept, blocked) in [(8, 0, 0), (20, 0, 0), (80, 100, 0), (300, 100, 0), (400, 0, 100), (8_000, 0, 100)] {
+            let (mean, sleeps, blocks) = costs(Mode::Adaptive, device_us, 0.0);
+            assert_eq!((sleeps, blocks), (slept, blocked), "at {device_us} us");
+            assert!(mean < us(device_us) * 11 / 10, "{mean:?} at {device_us} us");
+        }
+        assert!(costs(Mode::Adaptive, 80, 0.2).0 < us(88), "with jitter");
+        assert_eq!(costs(Mode::Polling, 400, 0.0).1, 0);
+        assert_eq!(costs(Mode::Interrupt, 8, 0.0).2, 100);
+    }
+
+    #[test]
+    fn a_device_that_changes_is_followed() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 1, 400);
+        for device_us in [400, 20, 200, 20, 400, 8, 20_000, 80] {
+            queue.below().small = us(device_us);
+            many(&mut queue, &machine, 64);
+            let found = queue.predicted(Op::Read, 4096).expect("known");
+            assert!(found.abs_diff(us(device_us)) < us(device_us) / 10 + us(8), "{found:?} for {device_us} us");
+        }
+    }
+
+    #[test]
+    fn sizes_and_operations_have_their_own_predictions() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 2, 80);
+        queue.below().large = us(240);
+        for tag in 0..400 {
+            let (before, blocks) = (queue.counters().sleeps, if tag % 2 == 0 { 1 } else { 8 });
+            one(&mut queue, &machine, Request { blocks, ..small(tag) });
+            assert!(tag < 100 || queue.counters().sleeps == before + 1, "request {tag} was not slept for");
+        }
+        let predicted = [4096, 32_768].map(|bytes| queue.predicted(Op::Read, bytes).expect("known"));
+        assert!(predicted[0].abs_diff(us(80)) < us(4) && predicted[1].abs_diff(us(240)) < us(12), "{predicted:?}");
+        assert_eq!([queue.predicted(Op::Write, 4096), queue.predicted(Op::Read, 64 << 10)], [None, None]);
+    }
+
+    #[test]
+    fn it_does_not_sleep_for_what_is_shorter_than_the_floor() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 1, 400);
+        let slept = Arc::clone(&queue.sleeper.slept);
+        for (device_us, sleeps) in [(25, false), (80, true), (20, false), (5, false)] {
+            queue.below().small = us(device_us);
+            many(&mut queue, &machine, 100);
+            let before = slept.load(std::sync::atomic::Ordering::Relaxed);
+            many(&mut queue, &machine, 100);
+            assert_eq!(slept.load(std::sync::atomic::Ordering::Relaxed) > before, sleeps, "at {device_us} us");
+        }
+    }
+
+    #[test]
+    fn urgent_requests_are_polled_for_and_batches_waited_out() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 32, 100);
+        many(&mut queue, &machine, 100);
+        let before = queue.counters();
+        for tag in 0..100 {
+            one(&mut queue, &machine, Request { urgency: Urgency::Urgent, ..small(tag) });
+        }
+        assert_eq!(queue.counters().sleeps, before.sleeps);
+        for tag in 0..8 {
+            assert_eq!(queue.submit(&Request { urgency: Urgency::Batch, ..small(tag) }, &[]), Submit::Queued);
+            queue.ring();
+            machine.pass(us(5));
+        }
+        queue.wait(HOUR);
+        let mut ended = [Completion::EMPTY; 8];
+        assert!(queue.poll(&mut ended) >= 6, "the sleep went on until the last was due");
+    }
+
+    #[test]
+    fn a_request_that_takes_much_longer_than_others_is_blocked_for() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 1, 20);
+        many(&mut queue, &machine, 100);
+        queue.below().small = us(50_000);
+        let before = queue.counters();
+        one(&mut queue, &machine, small(1));
+        let after = queue.counters();
+        assert_eq!(after.interrupt_wakes, before.interrupt_wakes + 1);
+        assert!(after.polls - before.polls < 2_000, "{} looks", after.polls - before.polls);
+    }
+
+    #[test]
+    fn what_is_cancelled_or_reset_teaches_nothing() {
+        let (mut queue, _) = queue(Mode::Adaptive, 4, 100);
+        for tag in 0..3 {
+            assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued);
+        }
+        queue.ring();
+        queue.cancel(Tag(1));
+        let mut ended = [Completion::EMPTY; 4];
+        assert_eq!((queue.poll(&mut ended), ended[0].tag), (1, Tag(1)));
+        assert_eq!(queue.reset(), Ok(()));
+        assert_eq!((queue.in_flight(), queue.expected(), queue.state()), (0, None, State::Idle));
+        (0..4).for_each(|tag| assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued));
+        assert_eq!(queue.submit(&small(4), &[]), Submit::Full);
+    }
+
+    #[test]
+    fn after_many_jittery_requests_in_flight_one_alone_is_slept_for_again() {
+        let (mut queue, machine) = queue(Mode::Adaptive, 16, 80);
+        queue.below().jitter = 0.3;
+        let mut ended = [Completion::EMPTY; 16];
+        (0..16).for_each(|tag| assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued));
+        for _ in 0..2_000 {
+            queue.wait(HOUR);
+            let count = queue.poll(&mut ended);
+            ended[..count].iter().for_each(|ended| assert_eq!(queue.submit(&small(ended.tag.0), &[]), Submit::Queued));
+        }
+        while queue.in_flight() > 0 {
+            queue.wait(HOUR);
+            queue.poll(&mut ended);
+        }
+        many(&mut queue, &machine, 200);
+        let before = queue.counters();
+        many(&mut queue, &machine, 100);
+        assert!(queue.counters().sleeps - before.sleeps > 70, "{} of 100", queue.counters().sleeps - before.sleeps);
+        assert_eq!(queue.published().read().completions, queue.counters().completions, "published when nothing is in flight");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Submit { blocks: u32, write: bool, urgency: u8 },
+        Ring,
+        Poll(usize),
+        Wait(u64),
+        Cancel(u8),
+        Latency(u64, u64),
+        Mode(u8),
+        Reset,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (1_u32..64, any::<bool>(), 0_u8..3).prop_map(|(blocks, write, urgency)| Step::Submit { blocks, write, urgency }),
+            2 => Just(Step::Ring),
+            4 => (0_usize..6).prop_map(Step::Poll),
+            4 => (0_u64..2_000).prop_map(Step::Wait),
+            1 => any::<u8>().prop_map(Step::Cancel),
+            1 => (1_u64..1_000, 1_u64..1_000).prop_map(|(small, large)| Step::Latency(small, large)),
+            1 => (0_u8..3).prop_map(Step::Mode),
+            1 => prop_oneof![9 => Just(Step::Ring), 1 => Just(Step::Reset)],
+        ]
+    }
+
+    /// Beside it an oracle: the set of tags in flight.
+    fn run(mode: u8, depth: u32, steps: Vec<Step>) {
+        const MODES: [Mode; 3] = [Mode::Polling, Mode::Interrupt, Mode::Adaptive];
+        let (mut queue, _) = queue(MODES[usize::from(mode)], depth, 80);
+        queue.below().jitter = 0.3;
+        let mut flying = std::collections::BTreeSet::new();
+        let mut next = 0;
+        let mut ended = [Completion::EMPTY; 6];
+        let mut take = |queue: &mut Simulated, flying: &mut std::collections::BTreeSet<u64>, most: usize| {
+            let count = queue.poll(&mut ended[..most]);
+            ended[..count].iter().for_each(|ended| assert!(flying.remove(&ended.tag.0), "{ended:?} was not in flight"));
+            count
+        };
+        for step in steps {
+            match step {
+                Step::Submit { blocks, write, urgency } => {
+                    let urgency = [Urgency::Urgent, Urgency::Normal, Urgency::Batch][usize::from(urgency)];
+                    let op = if write { Op::Write } else { Op::Read };
+                    let queued = queue.submit(&Request { op, blocks, urgency, ..small(next) }, &[]) == Submit::Queued;
+                    assert_eq!(queued, flying.len() < depth as usize);
+                    assert!(!queued || flying.insert(next));
+                    next += 1;
+                }
+                Step::Ring => queue.ring(),
+                Step::Poll(most) => drop(take(&mut queue, &mut flying, most)),
+                Step::Wait(at_most) => queue.wait(us(at_most)),
+                Step::Cancel(which) => queue.cancel(Tag(flying.iter().nth(usize::from(which)).copied().unwrap_or(1_000_000))),
+                Step::Latency(small, large) => (queue.below().small, queue.below().large) = (us(small), us(large)),
+                Step::Mode(mode) => queue.set_mode(MODES[usize::from(mode)]),
+                Step::Reset => {
+                    assert_eq!(queue.reset(), Ok(()));
+                    flying.clear();
+                }
+            }
+            assert_eq!(queue.in_flight() as usize, flying.len());
+            assert_eq!(queue.expected().is_some(), !flying.is_empty());
+        }
+        for _ in 0..10_000 {
+            queue.wait(HOUR);
+            take(&mut queue, &mut flying, 6);
+            if flying.is_empty() {
+                return;
+            }
+        }
+        panic!("{flying:?} never ended");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn every_request_ends_once_in_every_mode(mode in 0_u8..3, depth in 1_u32..9, steps in proptest::collection::vec(step(), 0..200)) {
+            run(mode, depth, steps);
+        }
+    }
+}

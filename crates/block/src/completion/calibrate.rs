@@ -1,0 +1,98 @@
+//! What it costs on this machine to sleep and to be woken.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::sleeper::{Sleeper, System};
+use crate::clock::{Clock, Monotonic, Time};
+
+/// Samples of each figure: enough for a ninth decile, and over in a few milliseconds.
+const SAMPLES: usize = 32;
+
+/// What is asked of the timer: about the wait for an SSD, so that the processor goes as idle as it will then.
+const ASKED: Duration = Duration::from_micros(50);
+
+/// How much later than asked a thread runs again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Floor {
+    /// After a sleep with a timer: the first quartile, so that others who are busy at the moment do not count.
+    pub timer: Duration,
+    /// The same: the ninth decile.
+    pub timer_late: Duration,
+    /// After another thread wrote to an event descriptor that it reads: the first quartile.
+    pub event: Duration,
+}
+
+impl Floor {
+    /// Measured now, in about five milliseconds; longer on a busy machine.
+    pub fn measure() -> Floor {
+        let mut timer = timer_lateness();
+        timer.sort_unstable();
+        let timer_late = timer[SAMPLES * 9 / 10];
+        let event = event_lateness().map_or(timer_late, |mut event| {
+            event.sort_unstable();
+            event[SAMPLES / 4]
+        });
+        Floor { timer: timer[SAMPLES / 4], timer_late, event }
+    }
+
+    /// Measured once for the process, when first asked for.
+    pub fn of_machine() -> Floor {
+        static MEASURED: OnceLock<Floor> = OnceLock::new();
+        *MEASURED.get_or_init(Floor::measure)
+    }
+}
+
+fn timer_lateness() -> [Duration; SAMPLES] {
+    let clock = Monotonic::default();
+    let mut sleeper = System::default();
+    sleeper.sleep(ASKED);
+    [(); SAMPLES].map(|()| {
+        let begin = clock.now();
+        sleeper.sleep(ASKED);
+        clock.now().since(begin.after(ASKED))
+    })
+}
+
+/// One thread writes, the other has been waiting for a while.
+fn event_lateness() -> io::Result<[Duration; SAMPLES]> {
+    let clock = Monotonic::default();
+    let (call, answer) = (eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);
+    let called = AtomicU64::new(0);
+    let count = |fd| rustix::io::read(fd, &mut [0_u8; 8]);
+    let mut sleeper = System::default();
+    std::thread::scope(|scope| {
+        let woken = std::thread::Builder::new().spawn_scoped(scope, || -> io::Result<[Duration; SAMPLES]> {
+            let mut late = [Duration::ZERO; SAMPLES];
+            for late in &mut late {
+                count(&call)?;
+                *late = clock.now().since(Time(called.load(Ordering::Acquire)));
+                rustix::io::write(&answer, &1_u64.to_ne_bytes())?;
+            }
+            Ok(late)
+        })?;
+        for _ in 0..SAMPLES {
+            sleeper.sleep(ASKED);
+            called.store(clock.now().0, Ordering::Release);
+            rustix::io::write(&call, &1_u64.to_ne_bytes())?;
+            count(&answer)?;
+        }
+        woken.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn it_takes_time_to_be_woken() {
+        let floor = Floor::of_machine();
+        assert!(floor.timer > Duration::ZERO && floor.timer <= floor.timer_late && floor.event > Duration::ZERO, "{floor:?}");
+        assert_eq!(floor, Floor::of_machine(), "measured once");
+    }
+}

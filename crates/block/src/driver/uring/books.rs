@@ -1,0 +1,189 @@
+//! The requests that the kernel has, and their memory.
+#![expect(unsafe_code, reason = "frees memory that the kernel was told of")]
+
+use std::io;
+use std::mem::ManuallyDrop;
+
+use super::buffers::{Buffers, Piece};
+use super::commands::{Commands, Memory, Outcome, Rest};
+use super::ring::{End, Refused, Ring};
+use super::slots::{Place, Slots};
+use crate::buffer::Span;
+use crate::error::Error;
+use crate::request::Completion;
+
+/// Most pieces of memory of one request.
+pub(crate) const SEGMENTS_MAX: u16 = 64;
+
+/// All but the rings.
+pub(super) struct Books<C: Commands> {
+    pub commands: C,
+    /// These two are leaked if the kernel does not let go of them.
+    pub buffers: ManuallyDrop<Buffers>,
+    vectors: ManuallyDrop<Vectors>,
+    pub slots: Slots,
+    /// Slots whose request needs another entry.
+    pub again: Vec<u32>,
+    pub in_kernel: u32,
+    pub cancels: u32,
+    pub giving_up: bool,
+}
+
+/// `SEGMENTS_MAX` vectors for each slot.
+struct Vectors(Box<[libc::iovec]>);
+
+// SAFETY: addresses, which are looked at by the kernel alone; the arenas behind them can be reached from any thread.
+unsafe impl Send for Vectors {}
+
+impl Vectors {
+    fn new(depth: u32) -> Vectors {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Vectors(vec![none; depth as usize * usize::from(SEGMENTS_MAX)].into())
+    }
+
+    fn of(&mut self, index: u32) -> &mut [libc::iovec] {
+        let first = index as usize * usize::from(SEGMENTS_MAX);
+        &mut self.0[first..first + usize::from(SEGMENTS_MAX)]
+    }
+}
+
+impl<C: Commands> Books<C> {
+    pub(super) fn new(commands: C, depth: u32, ring: &Ring<C::Entry, C::End>) -> Result<Books<C>, Refused> {
+        let mut buffers = Buffers::new(commands.piece_shift());
+        if let Some(arena) = commands.memory() {
+            buffers.register(arena, ring).map_err(|_| Refused::Failed(io::ErrorKind::OutOfMemory.into()))?;
+        }
+        Ok(Books {
+            commands,
+            buffers: ManuallyDrop::new(buffers),
+            vectors: ManuallyDrop::new(Vectors::new(depth)),
+            slots: Slots::new(depth),
+            again: Vec::with_capacity(depth as usize),
+            in_kernel: 0,
+            cancels: 0,
+            giving_up: false,
+        })
+    }
+
+    /// Lets go of the memory. Without this call it is leaked.
+    ///
+    /// # Safety
+    /// Called once; the books are not used afterwards.
+    pub(super) unsafe fn free(&mut self) {
+        assert!(self.in_kernel == 0, "the kernel may still write into this memory");
+        // SAFETY: nothing is in the kernel, and nobody else has these two.
+        unsafe {
+            ManuallyDrop::drop(&mut self.buffers);
+            ManuallyDrop::drop(&mut self.vectors);
+        }
+    }
+
+    /// The memory of a request. Pieces that follow each other in one arena become one.
+    #[inline]
+    pub(super) fn place(&mut self, index: u32, data: &[Span]) -> Result<Place, Error> {
+        let [first, others @ ..] = data else { return Ok(Place::None) };
+        let mut last = self.buffers.find(*first).ok_or(Error::NotPermitted)?;
+        if others.is_empty() {
+            return Ok(Place::One(last));
+        }
+        let mut count = 0;
+        for span in others {
+            let piece = self.buffers.find(*span).ok_or(Error::NotPermitted)?;
+            if piece.address == last.address + u64::from(last.bytes) && piece.fixed == last.fixed {
+                last.bytes += piece.bytes;
+            } else {
+                self.vectors.of(index)[count] = vector(last);
+                count += 1;
+                last = piece;
+            }
+        }
+        if count == 0 {
+            return Ok(Place::One(last));
+        }
+        self.vectors.of(index)[count] = vector(last);
+        Ok(Place::Many { first: 0, count: u16::try_from(count + 1).expect("no more than segments_max") })
+    }
+
+    #[inline]
+    pub(super) fn rest(&mut self, index: u32) -> Rest {
+        let slot = self.slots.get(index);
+        let memory = match slot.place {
+            Place::None => Memory::None,
+            Place::One(piece) => Memory::One(piece),
+            Place::Many { first, count } => Memory::Many(&raw const self.vectors.of(index)[usize::from(first)], u32::from(count)),
+        };
+        Rest { request: slot.request, memory, done: slot.done }
+    }
+
+    /// Takes bytes that were transferred off the front of a slot's memory.
+    fn advance(&mut self, index: u32, bytes: u64) {
+        let slot = self.slots.get(index);
+        slot.done += bytes;
+        match &mut slot.place {
+            Place::None => {}
+            Place::One(piece) => {
+                let bytes = u32::try_from(bytes).expect("less than the piece");
+                piece.address += u64::from(bytes);
+                piece.bytes -= bytes;
+            }
+            Place::Many { first, count } => {
+                let mut bytes = usize::try_from(bytes).expect("less than the pieces");
+                let vectors = self.vectors.of(index);
+                while bytes >= vectors[usize::from(*first)].iov_len {
+                    bytes -= vectors[usize::from(*first)].iov_len;
+                    *first += 1;
+                    *count -= 1;
+                }
+                let vector = &mut vectors[usize::from(*first)];
+                vector.iov_base = vector.iov_base.wrapping_byte_add(bytes);
+                vector.iov_len -= bytes;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn reap(&mut self, ring: &mut Ring<C::Entry, C::End>, completions: &mut [Completion]) -> usize {
+        let mut count = 0;
+        let mut ended = ring.completion();
+        while count < completions.len() {
+            let Some(end) = ended.next() else { break };
+            if let Some(completion) = self.end(end.user_data(), end.result()) {
+                completions[count] = completion;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// One answer of the kernel. None: nothing to report.
+    #[inline]
+    fn end(&mut self, name: u64, answer: i32) -> Option<Completion> {
+        let Some(index) = self.slots.named(name) else {
+            self.cancels -= 1;
+            return None;
+        };
+        let rest = self.rest(index);
+        let status = match self.commands.outcome(&rest, answer) {
+            Outcome::Done => Ok(()),
+            Outcome::Failed(error) => Err(error),
+            _ if self.giving_up => Err(Error::Reset),
+            Outcome::Did(bytes) => {
+                self.advance(index, bytes);
+                self.again.push(index);
+                return None;
+            }
+            Outcome::Stepped(step) => {
+                self.slots.get(index).done += step;
+                self.again.push(index);
+                return None;
+            }
+        };
+        self.slots.give(index);
+        self.in_kernel -= 1;
+        Some(Completion { tag: rest.request.tag, status })
+    }
+}
+
+fn vector(piece: Piece) -> libc::iovec {
+    libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len: piece.bytes as usize }
+}

@@ -1,0 +1,7 @@
+//! The broker with real processes: this program starts itself again as a client, or as a broker, and talks to it by pipes.
+
+mod hostile;
+mod life;
+mod process;
+mod refusals;
+mod setting;

@@ -1,0 +1,218 @@
+//! A broker over devices in memory, and what the tests say to it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use block::broker::client::Admin;
+use block::broker::{BrokerDevice, BrokerError, ConnectOptions, GrantId, Journal, Refusal, Server, ServerOptions, Terms, Who};
+use block::driver::MemoryDevice;
+use block::{Arena, Completion, Device, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
+
+pub const BLOCKS: u64 = 4096;
+pub const DEVICE: &str = "memory";
+
+pub fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// A device whose queues keep requests for themselves while `hold` is set; they can be cancelled. With `stuck` they cannot, and
+/// a reset fails.
+#[derive(Clone)]
+pub struct Holding {
+    pub memory: MemoryDevice,
+    pub hold: Arc<AtomicBool>,
+    pub stuck: Arc<AtomicBool>,
+    /// Requests it was ever given.
+    pub taken: Arc<AtomicU64>,
+}
+
+struct HoldingQueue {
+    device: Holding,
+    below: block::driver::memory::MemoryQueue,
+    held: Vec<(Request, Vec<Span>)>,
+    ended: Vec<Completion>,
+}
+
+impl Holding {
+    pub fn new() -> Holding {
+        let memory = MemoryDevice::new(512, BLOCKS * 512).expect("memory");
+        Holding { memory, hold: Arc::default(), stuck: Arc::default(), taken: Arc::default() }
+    }
+}
+
+impl Device for Holding {
+    fn geometry(&self) -> &Geometry {
+        self.memory.geometry()
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        let below = self.memory.open_queue(options.depth);
+        Ok(Box::new(HoldingQueue { device: self.clone(), below, held: Vec::new(), ended: Vec::new() }))
+    }
+}
+
+impl Queue for HoldingQueue {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+    fn depth(&self) -> u32 {
+        self.below.depth()
+    }
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.below.register(arena)
+    }
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        if self.in_flight() >= self.depth() {
+            return Submit::Full;
+        }
+        self.held.push((*request, data.to_vec()));
+        self.device.taken.fetch_add(1, Ordering::AcqRel);
+        Submit::Queued
+    }
+    fn ring(&mut self) {}
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        if !self.device.hold.load(Ordering::Acquire) {
+            for (request, data) in self.held.drain(..) {
+                assert_eq!(self.below.submit(&request, &data), Submit::Queued);
+            }
+        }
+        let own = self.ended.len().min(completions.len());
+        self.ended.drain(..own).zip(&mut *completions).for_each(|(ended, to)| *to = ended);
+        own + self.below.poll(&mut completions[own..])
+    }
+    fn in_flight(&self) -> u32 {
+        u32::try_from(self.held.len() + self.ended.len()).expect("small") + self.below.in_flight()
+    }
+    fn wait(&mut self, _: Duration) {}
+    fn cancel(&mut self, tag: Tag) {
+        if self.device.stuck.load(Ordering::Acquire) {
+            return;
+        }
+        if let Some(at) = self.held.iter().position(|(request, _)| request.tag == tag) {
+            self.held.remove(at);
+            self.ended.push(Completion { tag, status: Err(Error::Cancelled) });
+        }
+    }
+    fn reset(&mut self) -> Result<(), Error> {
+        if self.device.stuck.load(Ordering::Acquire) {
+            return Err(Error::Gone);
+        }
+        self.held.clear();
+        self.ended.clear();
+        self.below.reset()
+    }
+}
+
+impl Drop for HoldingQueue {
+    fn drop(&mut self) {
+        assert!(self.held.is_empty() || std::thread::panicking(), "the memory of a request in flight was given back");
+    }
+}
+
+/// A broker in this process.
+pub struct Broker {
+    pub dir: tempfile::TempDir,
+    pub device: Holding,
+    pub server: Option<Server>,
+}
+
+impl Broker {
+    pub fn new() -> Broker {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Other users have to reach the socket.
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+        let device = Holding::new();
+        let server = Some(serve(dir.path(), Arc::new(device.clone())));
+        Broker { dir, device, server }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    pub fn admin(&self) -> Admin {
+        Admin::connect(&self.socket()).expect("connected")
+    }
+
+    pub fn grant(&self, terms: Terms) -> GrantId {
+        self.admin().grant(terms).expect("granted").0
+    }
+
+    pub fn open(&self) -> usize {
+        self.admin().stat().expect("stat").len()
+    }
+
+    /// Until so many queues are open.
+    pub fn wait_for(&self, count: usize) {
+        wait_until(&format!("{count} queues are open"), || self.open() == count);
+    }
+
+    pub fn connect(&self, range: Option<(u64, u64)>) -> Result<BrokerDevice, BrokerError> {
+        connect(&self.socket(), range)
+    }
+}
+
+pub fn serve(dir: &Path, device: Arc<dyn Device>) -> Server {
+    let journal = Journal::open(&dir.join("grants")).expect("a journal");
+    let devices = vec![(DEVICE.to_owned(), device)];
+    let (spin, patience) = (Duration::from_micros(20), Duration::from_millis(50));
+    Server::start(ServerOptions { socket: dir.join("socket"), journal, devices, spin, patience }).expect("started")
+}
+
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "not within a minute: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Blocks 1000 to 1999, two queues of depth 8.
+pub fn terms(user: u32) -> Terms {
+    Terms {
+        who: Who::User(user),
+        device: DEVICE.into(),
+        queues: 2,
+        depth: 8,
+        first: 1000,
+        blocks: Some(1000),
+        read_only: false,
+        memory_bytes: 4 << 20,
+        bytes_per_s: None,
+        requests_per_s: None,
+    }
+}
+
+pub fn options(socket: &Path, range: Option<(u64, u64)>) -> ConnectOptions {
+    ConnectOptions { socket: socket.to_owned(), device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20 }
+}
+
+pub fn connect(socket: &Path, range: Option<(u64, u64)>) -> Result<BrokerDevice, BrokerError> {
+    BrokerDevice::connect(&options(socket, range))
+}
+
+pub fn refusal<T>(result: Result<T, BrokerError>) -> Refusal {
+    match result {
+        Err(BrokerError::Refused(refusal)) => refusal,
+        Err(other) => panic!("no refusal: {other}"),
+        Ok(_) => panic!("it was allowed"),
+    }
+}
+
+/// Waits for `count` completions.
+pub fn reap(queue: &mut dyn Queue, count: usize) -> Vec<Completion> {
+    let mut all = Vec::new();
+    wait_until(&format!("{count} completions"), || {
+        let mut ended = [Completion::EMPTY; 16];
+        let got = queue.poll(&mut ended);
+        all.extend_from_slice(&ended[..got]);
+        if all.len() < count {
+            queue.wait(Duration::from_secs(1));
+        }
+        all.len() >= count
+    });
+    assert_eq!(all.len(), count, "{all:?}");
+    all
+}

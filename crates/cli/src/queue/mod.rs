@@ -1,0 +1,60 @@
+//! `hotshelf queue`: the broker, its policy, and what is known of its queues.
+
+pub mod args;
+mod policy;
+mod serve;
+mod show;
+mod trial;
+mod who;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use block::broker::client::Admin;
+
+use self::args::{QueueArgs, QueueCommand, SocketArgs, StatArgs};
+
+/// Does what was asked for.
+pub fn queue(args: &QueueArgs) -> anyhow::Result<bool> {
+    match &args.command {
+        QueueCommand::List(args) => policy::list(args),
+        QueueCommand::Grant(args) => policy::grant(args),
+        QueueCommand::Revoke(args) => policy::revoke(args),
+        QueueCommand::Stat(args) => stat(args),
+        QueueCommand::Serve(args) => serve::serve(args),
+        QueueCommand::Try(args) => trial::trial(args),
+    }
+}
+
+fn stat(args: &StatArgs) -> anyhow::Result<bool> {
+    let socket = socket(&args.socket);
+    let mut admin = Admin::connect(&socket).context("no queue is open without a broker: `hotshelf queue serve` starts one")?;
+    let queues = admin.stat().map_err(anyhow::Error::from)?;
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&queues)?);
+    } else {
+        show::queues(&queues);
+    }
+    Ok(true)
+}
+
+/// Where the broker is: as said, or our own, or the machine's.
+fn socket(args: &SocketArgs) -> PathBuf {
+    args.socket.clone().unwrap_or_else(block::broker::client::default_socket)
+}
+
+/// Where a broker of this user keeps its grants.
+fn default_journal() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return "/var/lib/hotshelf/grants".into();
+    }
+    let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state");
+    state.unwrap_or_else(home).join("hotshelf/grants")
+}
+
+/// A device's name: for a file its path without links, so that each has one name.
+fn device_name(given: &str) -> String {
+    let real = std::fs::canonicalize(given).ok().and_then(|path| path.into_os_string().into_string().ok());
+    real.unwrap_or_else(|| given.to_owned())
+}

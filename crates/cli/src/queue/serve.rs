@@ -1,0 +1,85 @@
+//! `hotshelf queue serve`: the broker in the foreground.
+
+use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use block::Device;
+use block::broker::{Journal, Server, ServerOptions};
+use block::driver::{FileDevice, FileOptions, Passthrough};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use stack::DeviceName;
+use tracing_subscriber::EnvFilter;
+
+use super::args::ServeArgs;
+use super::policy::make_parent;
+use super::{default_journal, device_name};
+use crate::Usage;
+
+/// As long as the kernel gives an NVMe drive to abort a command, about.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves until a signal ends it.
+pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
+    start_log(args)?;
+    // From here on a signal means an end in good order.
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
+    let mut devices: Vec<(String, Arc<dyn Device>)> = Vec::new();
+    for given in &args.devices {
+        let (name, device) = open(given, args.read_only)?;
+        if devices.iter().any(|(known, _)| *known == name) {
+            return Err(Usage(format!("{given} is named twice; see `hotshelf queue serve --help`")).into());
+        }
+        tracing::info!(device = name, blocks = device.geometry().blocks, block_bytes = device.geometry().block_bytes, "owned");
+        devices.push((name, device));
+    }
+    let journal = args.journal.clone().unwrap_or_else(default_journal);
+    make_parent(&journal, 0o700)?;
+    let socket = args.socket.clone().unwrap_or_else(block::broker::client::own_socket);
+    make_parent(&socket, 0o755)?;
+    let count = devices.len();
+    let journal = Journal::open(&journal)?;
+    let grants = journal.policy().grants().count();
+    let options = ServerOptions { socket: socket.clone(), journal, devices, spin: spin(args), patience: PATIENCE };
+    let server = Server::start(options).with_context(|| format!("{}: the socket cannot be made", socket.display()))?;
+    say!("serving {count} devices at {}, {grants} grants are in force", socket.display());
+    let signal = signals.forever().next();
+    tracing::info!(?signal, "ending");
+    drop(server);
+    Ok(true)
+}
+
+/// Polling takes the processor that the client needs if there is only one.
+fn spin(args: &ServeArgs) -> Duration {
+    let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+    Duration::from_micros(args.spin.unwrap_or(if several { 50 } else { 0 }))
+}
+
+/// A device and the name it has in grants.
+fn open(given: &str, read_only: bool) -> anyhow::Result<(String, Arc<dyn Device>)> {
+    let name = given.parse::<DeviceName>().map_err(|error| Usage(format!("{error}; see `hotshelf queue serve --help`")))?;
+    if !matches!(name, DeviceName::Path(_)) {
+        if read_only {
+            return Err(Usage(format!("{given} cannot be opened for reading only; see `hotshelf queue serve --help`")).into());
+        }
+        return Ok((given.to_owned(), name.open()?));
+    }
+    let node = std::fs::metadata(given).is_ok_and(|meta| meta.file_type().is_char_device());
+    let device: Arc<dyn Device> = if node {
+        Arc::new(Passthrough::open(given, read_only)?)
+    } else {
+        Arc::new(FileDevice::open(given, &FileOptions { read_only, ..FileOptions::default() })?)
+    };
+    Ok((device_name(given), device))
+}
+
+fn start_log(args: &ServeArgs) -> anyhow::Result<()> {
+    let level = args.log_level.clone().or_else(|| std::env::var("HOTSHELF_LOG").ok()).unwrap_or_else(|| "info".into());
+    let filter = EnvFilter::try_new(&level).map_err(|_| {
+        Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace; see `hotshelf queue serve --help`"))
+    })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false).with_writer(std::io::stderr);
+    let started = if args.log_json { builder.json().try_init() } else { builder.try_init() };
+    started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
+}

@@ -1,0 +1,253 @@
+//! Time as a parameter: virtual, which moves only when somebody waits, and real.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use block::clock::Monotonic;
+use block::{Clock, Time};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+
+/// Most alarms of one virtual clock: one per queue.
+const ALARMS: usize = 64;
+
+/// A clock that stands still until it is moved. Clones are the same clock.
+///
+/// Queues tell it when they next have something to report ([`Alarm`]), so that a wait on one of them does not jump over what
+/// happens on another.
+#[derive(Clone, Debug, Default)]
+pub struct VirtualClock {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    now: AtomicU64,
+    alarms: [AtomicU64; ALARMS],
+    taken: [AtomicBool; ALARMS],
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Inner {
+            now: AtomicU64::new(0),
+            alarms: std::array::from_fn(|_| AtomicU64::new(Time::NEVER.0)),
+            taken: std::array::from_fn(|_| AtomicBool::new(false)),
+        }
+    }
+}
+
+impl VirtualClock {
+    /// Moves on by this much.
+    pub fn advance(&self, by: Duration) {
+        self.advance_to(self.now().after(by));
+    }
+
+    /// Moves on to `time`, if that is later than now. Nobody moves to "never".
+    pub fn advance_to(&self, time: Time) {
+        if time != Time::NEVER {
+            self.inner.now.fetch_max(time.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The next moment after now at which a queue has something to report.
+    pub fn next_alarm(&self) -> Time {
+        let now = self.now().0;
+        let later = self.inner.alarms.iter().map(|alarm| alarm.load(Ordering::Relaxed)).filter(|alarm| *alarm > now);
+        Time(later.min().unwrap_or(Time::NEVER.0))
+    }
+
+    /// A place for a moment that waits shall not jump over.
+    ///
+    /// # Panics
+    /// If there are 64 already.
+    pub fn alarm(&self) -> Alarm {
+        let free = |taken: &AtomicBool| taken.compare_exchange(false, true, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let index = self.inner.taken.iter().position(free).expect("at most 64 queues on one virtual clock");
+        Alarm { clock: self.clone(), index }
+    }
+}
+
+impl Clock for VirtualClock {
+    #[inline]
+    fn now(&self) -> Time {
+        Time(self.inner.now.load(Ordering::Relaxed))
+    }
+}
+
+/// See [`VirtualClock::alarm`].
+#[derive(Debug)]
+pub struct Alarm {
+    clock: VirtualClock,
+    index: usize,
+}
+
+impl Alarm {
+    fn set(&self, time: Time) {
+        self.clock.inner.alarms[self.index].store(time.0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.set(Time::NEVER);
+        self.clock.inner.taken[self.index].store(false, Ordering::Relaxed);
+    }
+}
+
+/// A clock that can be waited on: how a queue of a model sleeps.
+pub trait Timing: Clock {
+    /// The next moment at which there is something to report.
+    fn set_due(&mut self, due: Time);
+
+    /// Sleeps until `time`, or a little less.
+    fn sleep_until(&mut self, time: Time);
+
+    /// Readable once the moment given to [`Timing::arm`] has come; none: time does not pass by itself.
+    fn event(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Clears the event, and lets it come at `due`.
+    fn arm(&mut self, due: Time);
+}
+
+/// Virtual time: to sleep is to move the clock.
+#[derive(Debug)]
+pub struct Virtual {
+    clock: VirtualClock,
+    alarm: Alarm,
+}
+
+impl Virtual {
+    /// On this clock.
+    pub fn new(clock: &VirtualClock) -> Virtual {
+        Virtual { clock: clock.clone(), alarm: clock.alarm() }
+    }
+}
+
+impl Clock for Virtual {
+    #[inline]
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+}
+
+impl Timing for Virtual {
+    #[inline]
+    fn set_due(&mut self, due: Time) {
+        self.alarm.set(due);
+    }
+
+    fn sleep_until(&mut self, time: Time) {
+        self.clock.advance_to(time.min(self.clock.next_alarm()));
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self, _: Time) {}
+}
+
+/// Real time, with a timerfd for the event and for sleeping: unlike nanosleep(2) and the timeout of poll(2) it has no timer
+/// slack (prctl(2), PR_SET_TIMERSLACK: 50 us by default).
+#[derive(Debug)]
+pub struct Real {
+    clock: Monotonic,
+    timer: OwnedFd,
+}
+
+impl Real {
+    /// From now on.
+    ///
+    /// # Errors
+    /// No descriptor for the timer.
+    pub fn new() -> io::Result<Real> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        Ok(Real { clock: Monotonic::default(), timer })
+    }
+}
+
+impl Clock for Real {
+    #[inline]
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+}
+
+impl Timing for Real {
+    #[inline]
+    fn set_due(&mut self, _: Time) {}
+
+    fn sleep_until(&mut self, time: Time) {
+        if time <= self.now() {
+            return;
+        }
+        self.arm(time);
+        let mut descriptors = [PollFd::new(&self.timer, PollFlags::IN)];
+        // A signal ends the wait early, which `Queue::wait` allows.
+        let _ = poll(&mut descriptors, None);
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.timer.as_fd())
+    }
+
+    fn arm(&mut self, due: Time) {
+        let after = match due {
+            // Zero disarms it.
+            Time::NEVER => Duration::ZERO,
+            due => due.since(self.now()).max(Duration::from_nanos(1)),
+        };
+        let spec = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(after) };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).expect("a timer takes every time");
+    }
+}
+
+/// At most about 68 years.
+fn timespec(duration: Duration) -> Timespec {
+    let seconds = duration.as_secs().min(i32::MAX as u64);
+    Timespec { tv_sec: seconds.cast_signed(), tv_nsec: duration.subsec_nanos().into() }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn virtual_time_stops_at_what_happens_on_other_queues() {
+        let clock = VirtualClock::default();
+        let (mut a, mut b) = (Virtual::new(&clock), Virtual::new(&clock));
+        a.set_due(Time(900));
+        b.set_due(Time(500));
+        a.sleep_until(Time(900));
+        assert_eq!(clock.now(), Time(500));
+        a.sleep_until(Time(900));
+        assert_eq!(clock.now(), Time(900), "what b does not look at holds nobody up");
+        drop(a);
+        b.set_due(Time::NEVER);
+        b.sleep_until(Time::NEVER);
+        assert_eq!(clock.now(), Time(900), "there is nothing to wait for");
+        b.sleep_until(Time(1000));
+        assert_eq!(clock.now(), Time(1000));
+    }
+
+    #[test]
+    fn the_event_of_real_time_comes_once_and_is_cleared_by_arming() {
+        let mut real = Real::new().expect("a timer");
+        let readable = |real: &Real, wait: Option<&Timespec>| {
+            let event = real.event().expect("real time has one");
+            poll(&mut [PollFd::new(&event, PollFlags::IN)], wait).expect("polled") == 1
+        };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        real.arm(real.now().after(Duration::from_micros(100)));
+        assert!(readable(&real, None));
+        real.arm(Time::NEVER);
+        assert!(!readable(&real, Some(&at_once)));
+        let until = real.now().after(Duration::from_micros(100));
+        real.sleep_until(until);
+        assert!(real.now() >= until);
+    }
+}

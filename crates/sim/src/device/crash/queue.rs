@@ -1,0 +1,194 @@
+//! The queue that keeps the books.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{Arena, Armed, Completion, Error, Geometry, Op, Queue, Request, Span, Status, Submit, Tag};
+
+use super::books::{FlushFrom, Medium};
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// Nobody.
+    Free,
+    /// Nothing that changes the medium.
+    Read,
+    /// The name in the books, and whether it is durable when it ends.
+    Write(u64, bool),
+    Flush(FlushFrom),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    tag: Tag,
+    generation: u32,
+    what: What,
+}
+
+/// See [`super`]. Unlike the other queues here it copies what is written, and so allocates for each write.
+///
+/// The queue below reports in the order in which it does things, and of what it reports as failed it has done nothing: a model
+/// or memory. Faults stand above.
+pub struct Volatile<Q> {
+    queue: Q,
+    medium: Medium,
+    geometry: Geometry,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    arenas: Vec<Arena>,
+}
+
+impl<Q: Queue> Volatile<Q> {
+    /// With a volatile cache, or without: then a loss of power takes only what is in flight. `medium` has what the queue below
+    /// has; queues of one device share it.
+    pub fn new(queue: Q, medium: &Medium, volatile_cache: bool) -> Volatile<Q> {
+        let depth = queue.depth();
+        let geometry = Geometry { volatile_cache, ..queue.geometry().clone() };
+        let slot = Slot { tag: Tag(0), generation: 0, what: What::Free };
+        let slots = vec![slot; depth as usize].into();
+        Volatile { queue, medium: medium.clone(), geometry, slots, free: (0..depth).rev().collect(), arenas: Vec::new() }
+    }
+
+    /// The books.
+    pub fn medium(&self) -> &Medium {
+        &self.medium
+    }
+
+    /// The queue below.
+    pub fn below(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
+    fn data(&self, request: &Request, spans: &[Span]) -> Arc<[u8]> {
+        let mut data = vec![0; request.blocks as usize * self.geometry.block_bytes as usize];
+        let mut at = 0;
+        for span in spans {
+            let to = &mut data[at..at + span.bytes as usize];
+            if let Some(arena) = self.arenas.iter().find(|arena| arena.id() == span.arena) {
+                arena.region().read(span.at as usize, to);
+            }
+            at += span.bytes as usize;
+        }
+        data.into()
+    }
+
+    /// Writes the request into the books; before it goes down, because it may be done while it does.
+    fn enter(&self, request: &Request, spans: &[Span]) -> What {
+        if self.geometry.check(request, spans).is_err() {
+            return What::Read;
+        }
+        let at = (request.lba.0 * u64::from(self.geometry.block_bytes)) as usize;
+        match request.op {
+            Op::Read => What::Read,
+            Op::Flush => What::Flush(self.medium.flush_begins()),
+            op => {
+                let id = self.medium.begins(at, self.data(request, spans), op == Op::Discard);
+                What::Write(id, op != Op::Discard && (request.fua || !self.geometry.volatile_cache))
+            }
+        }
+    }
+
+    fn leave(&mut self, what: What, status: Status) {
+        match (what, status) {
+            (What::Write(id, through), Ok(())) => self.medium.ends(id, through),
+            (What::Write(id, _), Err(_)) => self.medium.fails(id),
+            (What::Flush(from), Ok(())) => self.medium.flush_ends(from),
+            _ => {}
+        }
+    }
+}
+
+impl<Q: Queue> Queue for Volatile<Q> {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)?;
+        if self.arenas.iter().all(|known| known.id() != arena.id()) {
+            self.arenas.push(arena.clone());
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        let Some(&index) = self.free.last() else { return Submit::Full };
+        let what = self.enter(request, data);
+        let slot = &mut self.slots[index as usize];
+        let below = Request { tag: Tag(u64::from(slot.generation) << 32 | u64::from(index)), ..*request };
+        if self.queue.submit(&below, data) == Submit::Full {
+            self.leave(what, Err(Error::NoResources));
+            return Submit::Full;
+        }
+        *slot = Slot { tag: request.tag, what, ..*slot };
+        self.free.pop();
+        Submit::Queued
+    }
+
+    fn ring(&mut self) {
+        self.queue.ring();
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let below = self.queue.poll(completions);
+        let mut count = 0;
+        for at in 0..below {
+            let Completion { tag, status } = completions[at];
+            let index = (tag.0 & 0xffff_ffff) as usize;
+            let Some(slot) = self.slots.get(index).copied() else { continue };
+            if matches!(slot.what, What::Free) || u64::from(slot.generation) != tag.0 >> 32 {
+                continue;
+            }
+            self.leave(slot.what, status);
+            self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), what: What::Free, ..slot };
+            self.free.push(index as u32);
+            completions[count] = Completion { tag: slot.tag, status };
+            count += 1;
+        }
+        count
+    }
+
+    fn in_flight(&self) -> u32 {
+        (self.slots.len() - self.free.len()) as u32
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        self.queue.wait(at_most);
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.event()
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.queue.arm()
+    }
+
+    fn cancel(&mut self, tag: Tag) {
+        let found = self.slots.iter().position(|slot| slot.tag == tag && !matches!(slot.what, What::Free));
+        if let Some(index) = found {
+            self.queue.cancel(Tag(u64::from(self.slots[index].generation) << 32 | index as u64));
+        }
+    }
+
+    /// What was in flight may have been done or not.
+    fn reset(&mut self) -> Result<(), Error> {
+        self.queue.reset()?;
+        for index in 0..self.slots.len() {
+            let slot = self.slots[index];
+            if !matches!(slot.what, What::Free) {
+                if let What::Write(id, _) = slot.what {
+                    self.medium.given_up(id);
+                }
+                self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), what: What::Free, ..slot };
+                self.free.push(index as u32);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Models that know the end of a request at its begin; and the simplest of them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use block::{Request, Time};
+
+use super::{Model, Reserve, Token};
+
+/// Every request takes the same time, any number at once: for experiments with completion modes.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed(pub Duration);
+
+impl Reserve for Fixed {
+    #[inline]
+    fn end(&mut self, now: Time, _: &Request) -> Time {
+        now.after(self.0)
+    }
+}
+
+/// A [`Reserve`] with the requests that are in it.
+#[derive(Debug)]
+pub struct Reserved<R> {
+    device: R,
+    /// Of two that end at the same time the one that began first is first.
+    due: BinaryHeap<Reverse<(Time, u64, Token)>>,
+    begun: u64,
+}
+
+impl<R: Reserve> Reserved<R> {
+    /// For at most `depth` requests.
+    pub fn new(device: R, depth: u32) -> Reserved<R> {
+        Reserved { device, due: BinaryHeap::with_capacity(depth as usize), begun: 0 }
+    }
+}
+
+impl<R: Reserve> Model for Reserved<R> {
+    #[inline]
+    fn begin(&mut self, now: Time, token: Token, request: &Request) {
+        let end = self.device.end(now, request).max(now);
+        self.begun += 1;
+        self.due.push(Reverse((end, self.begun, token)));
+    }
+
+    #[inline]
+    fn next(&self) -> Time {
+        self.due.peek().map_or(Time::NEVER, |Reverse((end, ..))| *end)
+    }
+
+    #[inline]
+    fn ended(&mut self, now: Time) -> Option<Token> {
+        if self.next() > now {
+            return None;
+        }
+        self.due.pop().map(|Reverse((.., token))| token)
+    }
+
+    fn cancel(&mut self, _: Time, token: Token) -> bool {
+        let before = self.due.len();
+        self.due.retain(|Reverse((.., other))| *other != token);
+        self.due.len() < before
+    }
+
+    fn reset(&mut self, _: Time) {
+        self.due.clear();
+    }
+}

@@ -1,0 +1,301 @@
+//! A queue whose requests take the time that a model says.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use block::{Arena, Armed, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag, Time};
+
+use super::fixed::Reserved;
+use super::{Model, Reserve};
+use crate::device::clock::{Real, Timing, Virtual, VirtualClock};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Free,
+    /// In the model: nothing has happened to blocks and memory.
+    Waiting,
+    /// Its time has come, and the queue below was full.
+    Due,
+    /// In the queue below.
+    Below,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    request: Request,
+    spans: u16,
+    generation: u32,
+    state: State,
+}
+
+/// See the module. The queue below does the work, at once or in time of its own, which is added.
+/// While it works on something `arm` says that there is something to poll: its event is not waited for.
+///
+/// The life of a slot: Free, `submit`, Waiting, the model's end, (Due,) Below, completion, Free. `cancel` takes it from
+/// Waiting to Free: reported as cancelled, and nothing was done.
+#[derive(Debug)]
+pub struct Timed<Q, M, T> {
+    queue: Q,
+    model: M,
+    timing: T,
+    slots: Box<[Slot]>,
+    /// The memory of each slot's request, `segments` for each.
+    spans: Box<[Span]>,
+    segments: usize,
+    free: Vec<u32>,
+    due: VecDeque<u32>,
+    /// Ended here: cancelled.
+    own: VecDeque<Completion>,
+    below: u32,
+    /// Somebody waits for the event.
+    armed: bool,
+}
+
+impl<Q: Queue, R: Reserve> Timed<Q, Reserved<R>, Virtual> {
+    /// In virtual time.
+    pub fn simulated(queue: Q, device: R, clock: &VirtualClock) -> Self {
+        let depth = queue.depth();
+        Timed::new(queue, Reserved::new(device, depth), Virtual::new(clock))
+    }
+}
+
+impl<Q: Queue, R: Reserve> Timed<Q, Reserved<R>, Real> {
+    /// In real time.
+    ///
+    /// # Errors
+    /// No descriptor for the timer.
+    pub fn real(queue: Q, device: R) -> io::Result<Self> {
+        let depth = queue.depth();
+        Ok(Timed::new(queue, Reserved::new(device, depth), Real::new()?))
+    }
+}
+
+impl<Q: Queue, M: Model, T: Timing> Timed<Q, M, T> {
+    /// As deep as the queue below.
+    pub fn new(queue: Q, model: M, timing: T) -> Timed<Q, M, T> {
+        let depth = queue.depth();
+        let segments = usize::from(queue.geometry().segments_max);
+        let slot = Slot { request: Request::flush(Tag(0)), spans: 0, generation: 0, state: State::Free };
+        let nothing = Span { arena: block::buffer::ArenaId(0), bytes: 0, at: 0 };
+        Timed {
+            queue,
+            model,
+            timing,
+            slots: vec![slot; depth as usize].into(),
+            spans: vec![nothing; depth as usize * segments].into(),
+            segments,
+            free: (0..depth).rev().collect(),
+            due: VecDeque::with_capacity(depth as usize),
+            own: VecDeque::with_capacity(depth as usize),
+            below: 0,
+            armed: false,
+        }
+    }
+
+    /// Its clock.
+    pub fn timing(&self) -> &T {
+        &self.timing
+    }
+
+    /// What says when requests end.
+    pub fn model(&mut self) -> &mut M {
+        &mut self.model
+    }
+
+    /// The queue below.
+    pub fn below(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
+    fn token(&self, index: u32) -> u64 {
+        u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
+    }
+
+    /// The slot, if that is still the request it has.
+    fn index(&self, token: u64) -> Option<u32> {
+        let index = (token & 0xffff_ffff) as u32;
+        let slot = self.slots.get(index as usize)?;
+        (slot.state != State::Free && u64::from(slot.generation) == token >> 32).then_some(index)
+    }
+
+    fn release(&mut self, index: u32) -> Tag {
+        let slot = &mut self.slots[index as usize];
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+        slot.request.tag
+    }
+
+    /// When there is something to do.
+    #[inline]
+    fn next(&self) -> Time {
+        if self.below > 0 || !self.own.is_empty() || !self.due.is_empty() { Time(0) } else { self.model.next() }
+    }
+
+    /// Hands what is due, at most `room` requests, to the queue below.
+    #[inline]
+    fn hand_down(&mut self, now: Time, room: usize) {
+        while self.due.len() + (self.below as usize) < room
+            && let Some(token) = self.model.ended(now)
+        {
+            if let Some(index) = self.index(token) {
+                self.slots[index as usize].state = State::Due;
+                self.due.push_back(index);
+            }
+        }
+        let mut rings = false;
+        while let Some(&index) = self.due.front() {
+            let slot = self.slots[index as usize];
+            let first = index as usize * self.segments;
+            let below = Request { tag: Tag(self.token(index)), ..slot.request };
+            if self.queue.submit(&below, &self.spans[first..first + usize::from(slot.spans)]) == Submit::Full {
+                break;
+            }
+            self.slots[index as usize].state = State::Below;
+            self.due.pop_front();
+            self.below += 1;
+            rings = true;
+        }
+        if rings {
+            self.queue.ring();
+        }
+    }
+}
+
+impl<Q: Queue, M: Model, T: Timing> Queue for Timed<Q, M, T> {
+    fn geometry(&self) -> &Geometry {
+        self.queue.geometry()
+    }
+
+    fn depth(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+
+    #[inline]
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        if self.in_flight() >= self.depth() {
+            return Submit::Full;
+        }
+        if let Err(error) = self.queue.geometry().check(request, data) {
+            self.own.push_back(Completion { tag: request.tag, status: Err(error) });
+            return Submit::Queued;
+        }
+        let index = self.free.pop().expect("fewer in flight than slots");
+        let slot = &mut self.slots[index as usize];
+        slot.request = *request;
+        slot.state = State::Waiting;
+        slot.spans = data.len() as u16;
+        let first = index as usize * self.segments;
+        self.spans[first..first + data.len()].copy_from_slice(data);
+        let token = self.token(index);
+        self.model.begin(self.timing.now(), token, request);
+        self.timing.set_due(self.model.next());
+        Submit::Queued
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        if self.armed {
+            self.timing.arm(self.next());
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let mut count = 0;
+        while count < completions.len()
+            && let Some(completion) = self.own.pop_front()
+        {
+            completions[count] = completion;
+            count += 1;
+        }
+        if self.model.next() != Time::NEVER || !self.due.is_empty() {
+            self.hand_down(self.timing.now(), completions.len() - count);
+        }
+        if self.below == 0 {
+            return count;
+        }
+        let ended = self.queue.poll(&mut completions[count..]);
+        let mut reported = count;
+        for at in count..count + ended {
+            if let Some(index) = self.index(completions[at].tag.0) {
+                self.below -= 1;
+                completions[reported] = Completion { tag: self.release(index), status: completions[at].status };
+                reported += 1;
+            }
+        }
+        self.timing.set_due(self.model.next());
+        reported
+    }
+
+    fn in_flight(&self) -> u32 {
+        (self.slots.len() - self.free.len() + self.own.len()) as u32
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        self.ring();
+        let now = self.timing.now();
+        let next = self.next();
+        if next <= now {
+            if self.below > 0 {
+                self.queue.wait(at_most);
+            }
+            return;
+        }
+        self.timing.sleep_until(next.min(now.after(at_most)));
+        if self.armed {
+            self.timing.arm(self.next());
+        }
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.timing.event()
+    }
+
+    fn arm(&mut self) -> Armed {
+        let next = self.next();
+        if next <= self.timing.now() {
+            self.armed = false;
+            return Armed::Ready;
+        }
+        self.armed = true;
+        self.timing.arm(next);
+        Armed::Waiting
+    }
+
+    fn cancel(&mut self, tag: Tag) {
+        let Some(index) = self.slots.iter().position(|slot| slot.request.tag == tag && slot.state != State::Free) else { return };
+        let index = index as u32;
+        let token = self.token(index);
+        match self.slots[index as usize].state {
+            State::Below => self.queue.cancel(Tag(token)),
+            State::Waiting if self.model.cancel(self.timing.now(), token) => {
+                let tag = self.release(index);
+                self.own.push_back(Completion { tag, status: Err(Error::Cancelled) });
+            }
+            _ => {}
+        }
+        self.ring();
+    }
+
+    fn reset(&mut self) -> Result<(), Error> {
+        self.queue.reset()?;
+        self.model.reset(self.timing.now());
+        self.timing.set_due(Time::NEVER);
+        self.own.clear();
+        self.due.clear();
+        self.below = 0;
+        for index in 0..self.depth() {
+            if self.slots[index as usize].state != State::Free {
+                self.release(index);
+            }
+        }
+        Ok(())
+    }
+}

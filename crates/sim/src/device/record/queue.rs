@@ -1,0 +1,148 @@
+//! The queue that records.
+
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use block::{Arena, Armed, Clock, Completion, Error, Geometry, Queue, Request, Span, Status, Submit, Tag, Time};
+
+use super::format::{EVENT_BYTES_MAX, Encoder, Event, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, HEADER_BYTES, Header, frame_crc};
+
+/// Records all that goes through a queue. Events are gathered in memory; each 32 KiB of them are written in one go, during
+/// which the path stands still. If that fails the recording ends there, the queue goes on, and [`Recorder::finish`] says so.
+pub struct Recorder<Q, C, W: Write> {
+    queue: Q,
+    clock: C,
+    begin: Time,
+    /// None after a failure.
+    to: Result<W, io::ErrorKind>,
+    at: u64,
+    encoder: Encoder,
+    /// Head of the frame, events.
+    frame: Vec<u8>,
+}
+
+impl<Q: Queue, C: Clock, W: Write> Recorder<Q, C, W> {
+    /// Writes the header at once.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn new(queue: Q, clock: C, mut to: W) -> io::Result<Recorder<Q, C, W>> {
+        let header = Header { geometry: queue.geometry().clone(), depth: queue.depth() };
+        to.write_all(&header.to_bytes())?;
+        let mut frame = Vec::with_capacity(FRAME_HEAD_BYTES + FRAME_BYTES_MAX);
+        frame.resize(FRAME_HEAD_BYTES, 0);
+        let begin = clock.now();
+        Ok(Recorder { queue, clock, begin, to: Ok(to), at: HEADER_BYTES as u64, encoder: Encoder::default(), frame })
+    }
+
+    /// Writes what is left; gives back the queue and where it was written.
+    ///
+    /// # Errors
+    /// The recording was not, or not all, written.
+    pub fn finish(mut self) -> io::Result<(Q, W)> {
+        self.write_frame();
+        let mut to = self.to.map_err(io::Error::from)?;
+        to.flush()?;
+        Ok((self.queue, to))
+    }
+
+    /// The queue below.
+    pub fn below(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
+    fn now(&self) -> Time {
+        Time(self.clock.now().0 - self.begin.0)
+    }
+
+    fn push(&mut self, event: &Event) {
+        if self.frame.len() + EVENT_BYTES_MAX > FRAME_HEAD_BYTES + FRAME_BYTES_MAX {
+            self.write_frame();
+        }
+        self.encoder.push(event, &mut self.frame);
+    }
+
+    #[cold]
+    fn write_frame(&mut self) {
+        let length = self.frame.len() - FRAME_HEAD_BYTES;
+        if length == 0 {
+            return;
+        }
+        let crc = frame_crc(self.at, &self.frame[FRAME_HEAD_BYTES..]);
+        self.frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        self.frame[4..8].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(to) = &mut self.to
+            && let Err(error) = to.write_all(&self.frame)
+        {
+            self.to = Err(error.kind());
+        }
+        self.at += self.frame.len() as u64;
+        self.frame.truncate(FRAME_HEAD_BYTES);
+    }
+}
+
+impl<Q: Queue, C: Clock, W: Write + Send> Queue for Recorder<Q, C, W> {
+    fn geometry(&self) -> &Geometry {
+        self.queue.geometry()
+    }
+
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        let taken = self.queue.submit(request, data);
+        if taken == Submit::Queued {
+            self.push(&Event::Submit(self.now(), *request));
+        }
+        taken
+    }
+
+    fn ring(&mut self) {
+        self.push(&Event::Ring(self.now()));
+        self.queue.ring();
+    }
+
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        let count = self.queue.poll(completions);
+        if count > 0 {
+            let now = self.now();
+            for completion in &completions[..count] {
+                self.push(&Event::Complete(now, completion.tag, completion.status));
+            }
+        }
+        count
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    fn wait(&mut self, at_most: Duration) {
+        self.queue.wait(at_most);
+    }
+
+    fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.event()
+    }
+
+    fn arm(&mut self) -> Armed {
+        self.queue.arm()
+    }
+
+    fn cancel(&mut self, tag: Tag) {
+        self.push(&Event::Cancel(self.now(), tag));
+        self.queue.cancel(tag);
+    }
+
+    fn reset(&mut self) -> Status {
+        let reset = self.queue.reset();
+        self.push(&Event::Reset(self.now(), reset));
+        reset
+    }
+}

@@ -1,0 +1,254 @@
+//! Doing again what was recorded.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use block::buffer::UNIT_BYTES;
+use block::{Arena, Buf, Clock, Completion, Queue, Request, Span, Status, Submit, Tag, Time};
+
+use super::format::{Bad, Event, Recording};
+
+/// How fast.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// Each request as soon as those have ended that had ended before it was submitted: what depended on each other
+    /// still does.
+    Fast,
+    /// Each request when it was submitted, or as soon after that as the queue has room.
+    Recorded,
+}
+
+/// A request that ended otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// What was asked for.
+    pub request: Request,
+    /// As recorded; none: it was never reported.
+    pub recorded: Option<Status>,
+    /// Now; none: it was not reported.
+    pub replayed: Option<Status>,
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Replayed {
+    /// Requests.
+    pub requests: u64,
+    /// Those that ended otherwise: how many, and the first thousand.
+    pub differ: u64,
+    /// See above.
+    pub differences: Vec<Difference>,
+    /// How long the recording is.
+    pub recorded: Duration,
+    /// How long it took now.
+    pub took: Duration,
+}
+
+const DIFFERENCES_MAX: usize = 1000;
+/// Memory for requests in flight; what needs more is replayed with one request at a time.
+const ARENA_BYTES_MAX: usize = 256 << 20;
+
+#[derive(Debug)]
+struct Flying {
+    request: Request,
+    recorded_tag: Tag,
+    memory: Option<Buf>,
+    recorded: Option<Status>,
+    replayed: Option<Status>,
+}
+
+struct Replay<'a> {
+    queue: &'a mut dyn Queue,
+    clock: &'a dyn Clock,
+    arena: Arena,
+    /// By our own tag.
+    flying: HashMap<u64, Flying>,
+    /// Ours, by the recorded one, while the recording has it in flight.
+    tags: HashMap<u64, u64>,
+    waiting: VecDeque<u64>,
+    next_tag: u64,
+    result: Replayed,
+}
+
+/// Does a recording again. What is written has no meaning: **the content of the device is lost**. Cancels are repeated; resets
+/// are not, but end what they ended: such requests are waited for, and their status is not compared.
+///
+/// # Errors
+/// The recording is damaged from somewhere on: all before that was replayed.
+///
+/// # Panics
+/// If there is no memory for a single request.
+pub fn replay(recording: Recording<'_>, queue: &mut dyn Queue, clock: &dyn Clock, pace: Pace) -> Result<Replayed, (Bad, Replayed)> {
+    let transfer = recording.header().geometry.transfer_bytes_max.min(queue.geometry().transfer_bytes_max) as usize;
+    let most = transfer.next_multiple_of(UNIT_BYTES).saturating_mul(queue.depth() as usize);
+    let arena = Arena::private(most.min(ARENA_BYTES_MAX).max(transfer)).expect("memory");
+    queue.register(&arena).expect("memory that a device reaches");
+    let begin = clock.now();
+    let mut replay = Replay {
+        queue,
+        clock,
+        arena,
+        flying: HashMap::new(),
+        tags: HashMap::new(),
+        waiting: VecDeque::new(),
+        next_tag: 0,
+        result: Replayed::default(),
+    };
+    let mut bad = None;
+    for event in recording {
+        match event {
+            Ok(event) => replay.event(&event, begin, pace),
+            Err(found) => bad = Some(found),
+        }
+    }
+    replay.finish();
+    replay.result.took = clock.now().since(begin);
+    match bad {
+        Some(bad) => Err((bad, replay.result)),
+        None => Ok(replay.result),
+    }
+}
+
+impl Replay<'_> {
+    fn event(&mut self, event: &Event, begin: Time, pace: Pace) {
+        self.result.recorded = Duration::from_nanos(event.time().0);
+        if pace == Pace::Recorded {
+            self.wait_until(begin.after(self.result.recorded));
+        }
+        match event {
+            Event::Submit(_, request) => self.submit(request),
+            Event::Ring(_) => self.queue.ring(),
+            Event::Complete(_, tag, status) => self.completed(*tag, *status, pace),
+            Event::Cancel(_, tag) => {
+                if let Some(ours) = self.tags.get(&tag.0) {
+                    self.queue.cancel(Tag(*ours));
+                }
+            }
+            Event::Reset(..) => self.was_reset(),
+        }
+    }
+
+    fn submit(&mut self, request: &Request) {
+        let memory = self.memory(request);
+        self.next_tag += 1;
+        let ours = self.next_tag;
+        self.tags.insert(request.tag.0, ours);
+        self.result.requests += 1;
+        let below = Request { tag: Tag(ours), ..*request };
+        let spans: &[Span] = &memory.iter().map(Buf::span).collect::<Vec<_>>();
+        while self.queue.submit(&below, spans) == Submit::Full {
+            self.step();
+        }
+        let flying = Flying { request: *request, recorded_tag: request.tag, memory, recorded: None, replayed: None };
+        self.flying.insert(ours, flying);
+    }
+
+    /// Memory for a request; of one that no device takes, too little of it, so that it is refused.
+    fn memory(&mut self, request: &Request) -> Option<Buf> {
+        let geometry = self.queue.geometry();
+        let bytes = u64::from(request.blocks) * u64::from(geometry.block_bytes);
+        let bytes = bytes.min(geometry.transfer_bytes_max.into()) as usize;
+        if !request.op.has_data() || bytes == 0 {
+            return None;
+        }
+        loop {
+            if let Some(memory) = self.arena.allocate(bytes) {
+                return Some(memory);
+            }
+            assert!(self.queue.in_flight() > 0, "memory for one request");
+            self.step();
+        }
+    }
+
+    fn completed(&mut self, tag: Tag, status: Status, pace: Pace) {
+        let Some(ours) = self.tags.remove(&tag.0) else { return };
+        if let Some(flying) = self.flying.get_mut(&ours) {
+            flying.recorded = Some(status);
+            self.settle(ours);
+        }
+        while pace == Pace::Fast && self.flying.contains_key(&ours) && self.queue.in_flight() > 0 {
+            self.step();
+        }
+    }
+
+    fn was_reset(&mut self) {
+        self.waiting.extend(self.tags.drain().map(|(_, ours)| ours));
+        while let Some(ours) = self.waiting.pop_front() {
+            while self.flying.get(&ours).is_some_and(|flying| flying.replayed.is_none()) && self.queue.in_flight() > 0 {
+                self.step();
+            }
+            self.flying.remove(&ours);
+        }
+    }
+
+    /// Takes what has ended; if nothing has, waits for something.
+    fn step(&mut self) {
+        self.queue.ring();
+        if self.poll() == 0 {
+            self.queue.wait(Duration::from_secs(1));
+        }
+    }
+
+    fn poll(&mut self) -> usize {
+        let mut ended = [Completion::EMPTY; 64];
+        let count = self.queue.poll(&mut ended);
+        for completion in &ended[..count] {
+            if let Some(flying) = self.flying.get_mut(&completion.tag.0) {
+                flying.replayed = Some(completion.status);
+                flying.memory = None;
+                self.settle(completion.tag.0);
+            }
+        }
+        count
+    }
+
+    /// Compares a request that has ended there and here.
+    fn settle(&mut self, ours: u64) {
+        let Some(flying) = self.flying.get(&ours) else { return };
+        if let (Some(recorded), Some(replayed)) = (flying.recorded, flying.replayed) {
+            let request = Request { tag: flying.recorded_tag, ..flying.request };
+            self.flying.remove(&ours);
+            if recorded != replayed {
+                self.differs(Difference { request, recorded: Some(recorded), replayed: Some(replayed) });
+            }
+        }
+    }
+
+    fn differs(&mut self, difference: Difference) {
+        self.result.differ += 1;
+        if self.result.differences.len() < DIFFERENCES_MAX {
+            self.result.differences.push(difference);
+        }
+    }
+
+    fn wait_until(&mut self, time: Time) {
+        loop {
+            let now = self.clock.now();
+            if now >= time {
+                return;
+            }
+            if self.poll() == 0 {
+                self.queue.wait(time.since(now));
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        while self.queue.in_flight() > 0 {
+            self.step();
+        }
+        let mut left: Vec<(u64, Flying)> = self.flying.drain().collect();
+        left.sort_by_key(|(ours, _)| *ours);
+        for (_, flying) in left {
+            // What the recording was cut off before: nothing to compare with.
+            if flying.recorded.is_some() {
+                self.differs(Difference { request: flying.request, recorded: flying.recorded, replayed: flying.replayed });
+            }
+        }
+    }
+}
+
+/// Whether a request may change the device: what a careful tool asks before it replays.
+pub fn changes(recording: Recording<'_>) -> bool {
+    recording.flatten().any(|event| matches!(event, Event::Submit(_, request) if request.op.writes()))
+}
