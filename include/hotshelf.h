@@ -132,6 +132,16 @@
 #define NVMED_SCHEDULER_CLASSES 3
 
 /**
+ * Who waits sleeps until the device signals, or as the driver can. (NVMED_POLLED makes a handle poll.)
+ */
+#define NVMED_COMPLETION_DEFAULT 0
+
+/**
+ * Of a dedicated queue: who waits sleeps as long as a request of its kind takes, then polls; decided for each request.
+ */
+#define NVMED_COMPLETION_ADAPTIVE 3
+
+/**
  * Parameter of a handle: 1 through the block cache, 0 past it.
  */
 #define NVMED_PARAM_CACHED 1
@@ -162,7 +172,7 @@
 #define NVMED_PARAM_FUA 6
 
 /**
- * Parameter: 0 waits as the queue does, 1 polls.
+ * Parameter: 0 or 3 waits as the queue does (NVMED_COMPLETION_...), 1 polls.
  */
 #define NVMED_PARAM_COMPLETION 7
 
@@ -384,9 +394,9 @@ typedef struct nvmed_queue_options {
      */
     uint32_t reset_after_ms;
     /**
-     * 0.
+     * NVMED_COMPLETION_...
      */
-    uint32_t reserved;
+    uint32_t completion;
 } nvmed_queue_options;
 
 /**

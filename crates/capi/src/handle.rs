@@ -161,6 +161,11 @@ impl Handle {
         }
     }
 
+    /// How its queue waits.
+    pub fn queue_completion(&self) -> u64 {
+        self.queues[0].params.get(Key::Completion)
+    }
+
     /// Whether a mode holds.
     pub fn is(&self, flag: u32) -> bool {
         self.modes.load(Ordering::Relaxed) & flag != 0
@@ -279,7 +284,7 @@ fn params(options: &nvmed_handle_options, queue: &Params) -> Outcome<Params> {
     for (key, value) in [
         (Key::Synchronous, u64::from(flags & NVMED_ASYNC == 0)),
         (Key::Fua, u64::from(flags & NVMED_DURABLE != 0)),
-        (Key::Completion, u64::from(flags & NVMED_POLLED != 0)),
+        (Key::Completion, if flags & NVMED_POLLED != 0 { 1 } else { queue.get(Key::Completion) }),
         (Key::RequestsMax, options.requests_max.into()),
         (Key::TimeoutMs, options.timeout_ms.into()),
         (Key::Class, options.priority_class.into()),

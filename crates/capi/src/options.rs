@@ -98,7 +98,7 @@ unsafe impl Versioned for nvmed_queue_options {
             scheduler: params.get(block::handle::Key::Scheduler) as u32,
             cancel_grace_ms: params.get(block::handle::Key::CancelGraceMs) as u32,
             reset_after_ms: params.get(block::handle::Key::ResetAfterMs) as u32,
-            reserved: 0,
+            completion: params.get(block::handle::Key::Completion) as u32,
         }
     }
 }
@@ -135,7 +135,11 @@ unsafe impl Versioned for nvmed_info {
 pub fn queue_params(options: &nvmed_queue_options) -> Outcome<Params> {
     use block::handle::Key;
     let known = NVMED_QUEUE_DEDICATED | NVMED_QUEUE_DEVICE_POLLED | NVMED_QUEUE_KERNEL_SUBMITS;
-    if options.flags & !known != 0 || options.reserved != 0 {
+    if options.completion == NVMED_COMPLETION_ADAPTIVE && options.flags & NVMED_QUEUE_DEDICATED == 0 {
+        let what = "adaptive completion is for queues of one thread (NVMED_QUEUE_DEDICATED): threads that share one sleep for its event";
+        return Err(Fail::new(libc::EINVAL, what));
+    }
+    if options.flags & !known != 0 {
         return Err(Fail::new(libc::EINVAL, format!("flags {:#x} of a queue: only NVMED_QUEUE_... are known", options.flags)));
     }
     let mut params = defaults().params;
@@ -144,6 +148,7 @@ pub fn queue_params(options: &nvmed_queue_options) -> Outcome<Params> {
     for (key, value) in [
         (Key::QueueDepth, depth.into()),
         (Key::Scheduler, options.scheduler.into()),
+        (Key::Completion, options.completion.into()),
         (Key::CancelGraceMs, options.cancel_grace_ms.into()),
         (Key::ResetAfterMs, options.reset_after_ms.into()),
         (Key::DevicePolled, flag(NVMED_QUEUE_DEVICE_POLLED)),

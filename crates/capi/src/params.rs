@@ -146,7 +146,7 @@ pub extern "C" fn nvmed_handle_feature_set(handle: *mut NVMED_HANDLE, feature: c
                 HANDLE_SYNC_IO => set(handle, Key::Synchronous, value)?,
                 HANDLE_HINT_DMEM if value == 1 => handle.set_modes(NVMED_ZERO_COPY, 0),
                 HANDLE_HINT_DMEM => handle.set_modes(0, NVMED_ZERO_COPY),
-                HANDLE_INTERRUPT => set(handle, Key::Completion, 1 - value)?,
+                HANDLE_INTERRUPT => set(handle, Key::Completion, if value == 1 { handle.queue_completion() } else { 1 })?,
                 _ => return Err(no_feature(feature)),
             }
             Ok(0)

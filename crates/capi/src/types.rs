@@ -68,6 +68,11 @@ pub const NVMED_SCHEDULER_DEADLINE: u32 = 2;
 /// By weights of priority classes.
 pub const NVMED_SCHEDULER_CLASSES: u32 = 3;
 
+/// Who waits sleeps until the device signals, or as the driver can. (NVMED_POLLED makes a handle poll.)
+pub const NVMED_COMPLETION_DEFAULT: u32 = 0;
+/// Of a dedicated queue: who waits sleeps as long as a request of its kind takes, then polls; decided for each request.
+pub const NVMED_COMPLETION_ADAPTIVE: u32 = 3;
+
 /// Parameter of a handle: 1 through the block cache, 0 past it.
 pub const NVMED_PARAM_CACHED: u32 = 1;
 /// Parameter: 1 calls return when it is done, 0 as NVMED_ASYNC says.
@@ -80,7 +85,7 @@ pub const NVMED_PARAM_CLASS: u32 = 4;
 pub const NVMED_PARAM_URGENCY: u32 = 5;
 /// Parameter: 1 as NVMED_DURABLE.
 pub const NVMED_PARAM_FUA: u32 = 6;
-/// Parameter: 0 waits as the queue does, 1 polls.
+/// Parameter: 0 or 3 waits as the queue does (NVMED_COMPLETION_...), 1 polls.
 pub const NVMED_PARAM_COMPLETION: u32 = 7;
 /// Parameter, fixed: asynchronous requests of the handle at a time; 0: as many as the queue is deep.
 pub const NVMED_PARAM_REQUESTS_MAX: u32 = 8;
@@ -186,8 +191,8 @@ pub struct nvmed_queue_options {
     pub cancel_grace_ms: u32,
     /// Milliseconds for the device to give memory of timed-out requests back, before the queue is reset; 0: never. 5000 at first.
     pub reset_after_ms: u32,
-    /// 0.
-    pub reserved: u32,
+    /// NVMED_COMPLETION_...
+    pub completion: u32,
 }
 
 /// How a handle is. Call nvmed_handle_options_init first.

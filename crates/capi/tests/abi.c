@@ -34,7 +34,7 @@ int main(void)
     FIELD(nvmed_queue_options, scheduler);
     FIELD(nvmed_queue_options, cancel_grace_ms);
     FIELD(nvmed_queue_options, reset_after_ms);
-    FIELD(nvmed_queue_options, reserved);
+    FIELD(nvmed_queue_options, completion);
     TYPE(nvmed_handle_options);
     FIELD(nvmed_handle_options, size);
     FIELD(nvmed_handle_options, flags);
@@ -89,6 +89,8 @@ int main(void)
     NUMBER(NVMED_SCHEDULER_ELEVATOR);
     NUMBER(NVMED_SCHEDULER_DEADLINE);
     NUMBER(NVMED_SCHEDULER_CLASSES);
+    NUMBER(NVMED_COMPLETION_DEFAULT);
+    NUMBER(NVMED_COMPLETION_ADAPTIVE);
     NUMBER(NVMED_PARAM_CACHED);
     NUMBER(NVMED_PARAM_SYNCHRONOUS);
     NUMBER(NVMED_PARAM_TIMEOUT_MS);

@@ -454,7 +454,27 @@ static void *intrude(void *argument)
     return argument;
 }
 
-/* A handle of one thread, used by two, and closed under them: errors, no crash. */
+static void adaptive(void)
+{
+    unsigned char own[512];
+    struct nvmed_queue_options options;
+    uint64_t value;
+    begin("memory:1MiB");
+    SURE(nvmed_queue_options_init(&options, sizeof options) == 0);
+    options.completion = NVMED_COMPLETION_ADAPTIVE;
+    options.scheduler = NVMED_SCHEDULER_ELEVATOR;
+    NONE(EINVAL, nvmed_create_queue(device, &options));
+    options.flags = NVMED_QUEUE_DEDICATED;
+    NVMED_QUEUE *mine = nvmed_create_queue(device, &options);
+    NVMED_HANDLE *handle = nvmed_create_handle(mine, NULL);
+    SURE(handle != NULL && nvmed_get_param(handle, NVMED_PARAM_COMPLETION, &value) == 0 && value == 3);
+    for (int i = 0; i < 10; i++)
+        SURE(nvmed_pwrite(handle, own, 512, 512 * i) == 512 && nvmed_flush(handle) == 0);
+    SURE(nvmed_handle_destroy(handle) == 0 && nvmed_queue_destroy(mine) == 0);
+    end();
+}
+
+/* A handle of one thread, used by two: errors, no crash. */
 static void intruders(void)
 {
     pthread_t thread[2];
@@ -560,6 +580,7 @@ int main(int argc, char **argv)
     timeouts();
     several_queues();
     threads();
+    adaptive();
     intruders();
     closed_under_others();
     forks();
