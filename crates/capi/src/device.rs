@@ -89,6 +89,11 @@ impl Device {
         let device: DeviceName = name.parse().map_err(|error| Fail::new(libc::EINVAL, error))?;
         let opened = device.open_with(&DeviceOptions { read_only: access == libc::O_RDONLY });
         let below = opened.map_err(|error| Fail { errno: errno_of(&device, &error), ..Fail::from(error) })?;
+        Device::over(name, below, options)
+    }
+
+    /// Over a driver.
+    pub fn over(name: &str, below: Arc<dyn block::Device>, options: &nvmed_device_options) -> Outcome<Device> {
         let pool = Pool::new(options.buffer_bytes)?;
         let mut params = defaults().params;
         params.cache_bytes = options.cache_bytes;

@@ -108,6 +108,12 @@ impl Kind for Handle {
     fn of(object: &Object) -> Option<&Arc<Handle>> {
         if let Object::Handle(handle) = object { Some(handle) } else { None }
     }
+    fn is_broken(&self) -> bool {
+        self.queues.iter().any(|queue| queue.is_broken())
+    }
+    fn break_down(&self) {
+        self.queues.iter().for_each(|queue| queue.break_down());
+    }
 }
 
 impl Handle {

@@ -28,6 +28,8 @@ mod pool;
 mod queue;
 mod quota;
 mod table;
+#[cfg(test)]
+mod test;
 mod transfer;
 mod types;
 

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
@@ -37,6 +38,23 @@ pub trait Kind: Sized {
     const NAME: &'static str;
     /// If it is one.
     fn of(object: &Object) -> Option<&Arc<Self>>;
+    /// A call panicked inside, here or in what it shares with others: it can only be closed.
+    fn is_broken(&self) -> bool {
+        false
+    }
+    /// A call on it panics.
+    fn break_down(&self) {}
+}
+
+/// Looks after an object during a call.
+struct Watch<'a, K: Kind>(&'a K);
+
+impl<K: Kind> Drop for Watch<'_, K> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.break_down();
+        }
+    }
 }
 
 fn refused<K: Kind>(number: usize, refused: Refused) -> Fail {
@@ -54,7 +72,12 @@ fn kind<K: Kind>(object: &Object) -> Outcome<&Arc<K>> {
 /// Calls a method of the object that a pointer of C's stands for.
 pub fn with<K: Kind, P, T>(pointer: *const P, call: impl FnOnce(&Arc<K>) -> Outcome<T>) -> Outcome<T> {
     let inside = OBJECTS.enter(pointer.addr()).map_err(|why| refused::<K>(pointer.addr(), why))?;
-    call(kind(&inside)?)
+    let object = kind::<K>(&inside)?;
+    if object.is_broken() {
+        return Err(refused::<K>(pointer.addr(), Refused::Poisoned));
+    }
+    let _watch = Watch(&**object);
+    call(object)
 }
 
 /// Ends an object. `agree` may refuse; after that nobody can get at it any more.
@@ -65,15 +88,21 @@ pub fn end<K: Kind, P>(pointer: *const P, agree: impl FnOnce(&K) -> Outcome<()>,
             Err(Refused::Poisoned) => return drop_poisoned(number),
             entered => entered.map_err(|why| refused::<K>(number, why))?,
         };
-        agree(kind(&inside)?)?;
+        let object = kind::<K>(&inside)?;
+        agree(object)?;
+        if object.is_broken() {
+            drop(inside);
+            return drop_poisoned(number);
+        }
     }
     let inside = OBJECTS.close(number).map_err(|why| refused::<K>(number, why))?;
     finish(kind(&inside)?).map(|()| 0)
 }
 
+/// Without its last words; if it panics once more, what it had left is left where it is.
 fn drop_poisoned(number: usize) -> Outcome<i32> {
     let closed: Option<Inside<Object>> = OBJECTS.close(number).ok();
-    drop(closed);
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(closed)));
     Ok(0)
 }
 

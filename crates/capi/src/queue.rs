@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Params, SharedQueue, Tracked};
 use parking_lot::Mutex;
@@ -23,6 +24,8 @@ pub struct Queue {
     pub params: Params,
     pub binding: Binding,
     pub children: Children,
+    /// A call panicked inside: its books may be wrong.
+    pub broken: AtomicBool,
 }
 
 /// What handles of it are bound to.
@@ -36,6 +39,12 @@ impl Kind for Queue {
     const NAME: &'static str = "queue";
     fn of(object: &Object) -> Option<&Arc<Queue>> {
         if let Object::Queue(queue) = object { Some(queue) } else { None }
+    }
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+    fn break_down(&self) {
+        self.broken.store(true, Ordering::Relaxed);
     }
 }
 
@@ -61,7 +70,9 @@ impl Queue {
             shared.map(Binding::Shared).map_err(no_descriptors)
         };
         match bind() {
-            Ok(binding) => Ok(Queue { device: Arc::clone(device), params, binding, children: Children::default() }),
+            Ok(binding) => {
+                Ok(Queue { device: Arc::clone(device), params, binding, children: Children::default(), broken: AtomicBool::new(false) })
+            }
             Err(fail) => {
                 device.children.remove();
                 Err(fail)
