@@ -85,7 +85,7 @@ impl Requests {
         let index = self.free.pop()?;
         let slot = &mut self.slots[index as usize];
         slot.1 = Some(request);
-        Some(u64::from(slot.0) << 32 | u64::from(index) + 1)
+        Some((u64::from(slot.0) << 32) | (u64::from(index) + 1))
     }
 
     fn find(&mut self, number: u64) -> Option<&mut Request> {

@@ -24,6 +24,8 @@ pub unsafe trait Versioned: Copy {
 
 /// Smaller than any version there was.
 const SIZE_MIN: usize = size_of::<usize>();
+/// Larger than any will be: a size that was never set.
+const SIZE_MAX: usize = 1 << 16;
 
 /// Takes what the program says over what it does not.
 ///
@@ -36,7 +38,7 @@ pub unsafe fn read<T: Versioned>(options: *const T) -> Outcome<T> {
     }
     // SAFETY: the first field is the size (`Versioned`).
     let size = unsafe { options.cast::<usize>().read() };
-    if size < SIZE_MIN || size > 1 << 16 {
+    if !(SIZE_MIN..=SIZE_MAX).contains(&size) {
         let what = format!("a struct of {size} bytes: set its size with the ..._init function of its type");
         return Err(Fail::new(libc::EINVAL, what));
     }
@@ -60,7 +62,7 @@ pub unsafe fn write<T: Versioned>(place: *mut T, size: usize, value: T) -> Outco
     if place.is_null() {
         return Err(Fail::new(libc::EFAULT, "the struct to fill is NULL"));
     }
-    if size < SIZE_MIN || size > 1 << 16 {
+    if !(SIZE_MIN..=SIZE_MAX).contains(&size) {
         return Err(Fail::new(libc::EINVAL, format!("a struct of {size} bytes: give its sizeof")));
     }
     // SAFETY: valid for `size` bytes; `value` has as many as are copied.
@@ -89,8 +91,8 @@ unsafe impl Versioned for nvmed_device_options {
 unsafe impl Versioned for nvmed_queue_options {
     fn defaults() -> Self {
         let params = defaults().params;
-        let flags =
-            u32::from(params.device_polled) * NVMED_QUEUE_DEVICE_POLLED | u32::from(params.kernel_submits) * NVMED_QUEUE_KERNEL_SUBMITS;
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        let flags = flag(params.device_polled, NVMED_QUEUE_DEVICE_POLLED) | flag(params.kernel_submits, NVMED_QUEUE_KERNEL_SUBMITS);
         nvmed_queue_options {
             size: size_of::<Self>(),
             depth: params.queue_depth,

@@ -31,7 +31,7 @@ pub struct Queue {
 /// What handles of it are bound to.
 pub enum Binding {
     /// Goes to its one handle, and is opened anew for the next one.
-    Dedicated(Mutex<Option<Tracks>>),
+    Dedicated(Box<Mutex<Option<Tracks>>>),
     Shared(Arc<SharedQueue>),
 }
 
@@ -63,7 +63,7 @@ impl Queue {
         let bind = || {
             let queue = open(device, &params)?;
             if options.flags & NVMED_QUEUE_DEDICATED != 0 {
-                return Ok(Binding::Dedicated(Mutex::new(Some(queue))));
+                return Ok(Binding::Dedicated(Box::new(Mutex::new(Some(queue)))));
             }
             let shared = SharedQueue::over(queue);
             let no_descriptors = |error: std::io::Error| Fail::new(error.raw_os_error().unwrap_or(libc::EMFILE), error);

@@ -228,7 +228,7 @@ mod test {
                         }
                     });
                 }
-                scope.spawn(|| drop(TABLE.close(number).ok().expect("open")));
+                scope.spawn(|| assert!(TABLE.close(number).is_ok()));
             });
             assert_eq!(u64::from(dropped.load(Ordering::Relaxed)), round + 1);
         }

@@ -160,20 +160,23 @@ fn an_asynchronous_request_that_times_out_is_told_as_such_with_its_memory() {
     let expected = (9, -i64::from(libc::ETIMEDOUT), NVMED_EVENT_HELD);
     assert_eq!((event.user, event.result, event.flags), expected);
     let mut own = [1_u8; 512];
-    // SAFETY: all zero is a context, which nvmed_aio_ctx_init fills.
-    let mut context: NVMED_AIO_CTX = unsafe { std::mem::zeroed() };
+    let context = Box::into_raw(Box::<NVMED_AIO_CTX>::new_zeroed()).cast::<NVMED_AIO_CTX>();
     let size = size_of::<NVMED_AIO_CTX>();
     // SAFETY: a context of its size, and memory that stays.
     unsafe {
-        assert_eq!(nvmed_aio_ctx_init(&mut context, size), 0);
-        (context.handle, context.buf, context.len) = (open.handle, own.as_mut_ptr().cast(), own.len());
-        assert_eq!(nvmed_aio_write(&mut context), 0);
+        assert_eq!(nvmed_aio_ctx_init(context, size), 0);
+        ((*context).handle, (*context).buf, (*context).len) = (open.handle, own.as_mut_ptr().cast(), own.len());
+        assert_eq!(nvmed_aio_write(context), 0);
     }
-    while context.status == NVMED_AIO_BUSY {
+    // SAFETY: it is filled, and nobody changes it meanwhile.
+    let status = || unsafe { ((*context).status, (*context).error) };
+    while status().0 == NVMED_AIO_BUSY {
         assert!(nvmed_aio_handle_complete(open.handle) >= 0);
         std::thread::yield_now();
     }
-    assert_eq!((context.status, context.error), (NVMED_AIO_ERROR, libc::ETIMEDOUT));
+    assert_eq!(status(), (NVMED_AIO_ERROR, libc::ETIMEDOUT));
+    // SAFETY: from a box; its request has ended.
+    drop(unsafe { Box::from_raw(context) });
     assert_eq!(nvmed_put_buffer(lent), 0);
     open.answers.store(true, Ordering::Relaxed);
     assert_eq!((nvmed_flush(open.handle), nvmed_flush(open.handle)), (0, 0));
