@@ -1,7 +1,7 @@
 /* libhotshelf: raw devices, their queues and block cache, for C and C++ programs.
  *
- * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and lengths
- * are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
+ * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
+ * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
  * another kind is EBADF, not a crash. No call starts a thread that calls back, touches signals, or prints.
  *
  * Memory: a request over a buffer of nvmed_get_buffer needs no copy; over any other memory it costs one.
@@ -797,9 +797,9 @@ off_t nvmed_lseek(struct NVMED_HANDLE *handle, off_t offset, int whence);
  * Makes safe from a loss of power what was written through this handle before: waits for what it has in flight, writes back the
  * dirty pages of the device's cache (cached handles), and has the device empty its own cache. Thread-safe, as the handle is.
  *
- * Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not be written stays dirty:
- * each flush tries it again, and fails until it is down. A failure of write-back that nobody waited for is told once to every
- * cached handle, by its next flush. What the device took and could not keep is lost: then every later flush of the handle fails.
+ * Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not be
+ * written stays dirty: each flush tries it again, and fails until it is down. A failure of write-back that nobody waited for is told
+ * once to every cached handle, by its next flush. What the device took and could not keep is lost: then every later flush of the handle fails.
  * Failures of asynchronous requests are told by their events. EBUSY (another call is inside a dedicated handle).
  */
 int nvmed_flush(struct NVMED_HANDLE *handle);
@@ -825,8 +825,8 @@ int nvmed_write_zeroes(struct NVMED_HANDLE *handle, off_t offset, off_t length);
  * Through a direct handle it is asynchronous; offset and length are multiples of the device's blocks and within the device, else
  * it ends with EINVAL. Through a cached one it is done before the call returns, and told of in the same way.
  *
- * Returns 0, or -1, and the context is not under way: EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all memory for copies, are
- * in use); EBUSY (another call is inside a dedicated handle).
+ * Returns 0, or -1, and the context is not under way: EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all memory for
+ * copies, are in use); EBUSY (another call is inside a dedicated handle).
  */
 int nvmed_aio_read(struct NVMED_AIO_CTX *context);
 
@@ -854,8 +854,8 @@ int nvmed_aio_handle_complete(struct NVMED_HANDLE *handle);
  * Submits a request; its end is told by nvmed_poll or nvmed_wait as a value. The device hears of it with nvmed_aio_queue_submit, or
  * when completions are asked for. Thread-safe, as the handle is.
  *
- * `io`: from nvmed_io_init and changed; it is copied. `request` (or NULL): is given the number of the request. Requests under way at the
- * same time have no order among each other. Cached handles as with nvmed_aio_read.
+ * `io`: from nvmed_io_init and changed; it is copied. `request` (or NULL): is given the number of the request. Requests under way
+ * at the same time have no order among each other. Cached handles as with nvmed_aio_read.
  *
  * Returns 0, or -1: EBADF; EFAULT; EINVAL; E2BIG (a field that this version does not know); EAGAIN (all requests of the handle, or all
  * memory for copies, are in use); EBUSY (another call is inside a dedicated handle).

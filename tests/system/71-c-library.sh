@@ -24,7 +24,8 @@ strict=(-Wall -Wextra -Wpedantic -Werror -O2)
 read -ra flags < <(pkg-config --cflags --libs hotshelf)
 cc -std=c99 -D_DEFAULT_SOURCE "${strict[@]}" -o as_c "$example" "${flags[@]}"
 c++ "${strict[@]}" -o as_cpp -x c++ "$example" -x none "${flags[@]}"
-cc -std=c99 -D_DEFAULT_SOURCE "${strict[@]}" -o static "$example" -I"$stage/usr/include" "$lib/libhotshelf.a" -lgcc_s -lpthread -lm -ldl
+cc -std=c99 -D_DEFAULT_SOURCE "${strict[@]}" -o static "$example" -I"$stage/usr/include" "$lib/libhotshelf.a" \
+    -lgcc_s -lpthread -lm -ldl
 cc -std=c99 "${strict[@]}" -pthread -o behaviour "$ROOT/crates/capi/tests/behaviour.c" "${flags[@]}"
 
 # well DEVICE: every build of the example agrees with it.
@@ -41,7 +42,8 @@ well memory:16MiB
 well file
 mkdir conf
 ./behaviour conf || fail behaviour
-if [[ $(id -u) == 0 ]] && device=$(losetup --find --show --direct-io=on --sector-size 4096 file 2>/dev/null || losetup --find --show file); then
+loop() { losetup --find --show --direct-io=on --sector-size 4096 "$1" 2>/dev/null || losetup --find --show "$1"; }
+if [[ $(id -u) == 0 ]] && device=$(loop file); then
     well "$device"
     # What somebody uses is not ours to overwrite.
     mkfs.ext4 -q "$device" && mkdir mnt && mount "$device" mnt
@@ -80,7 +82,8 @@ if command -v valgrind >/dev/null; then
     # What is reached by pointers into its middle is how Rust keeps threads, and no leak.
     for run in "./as_c memory:16MiB" "./as_c file" "./behaviour conf"; do
         # shellcheck disable=SC2086
-        valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite $run >out 2>&1 || fail "valgrind $run: $(cat out)"
+        valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
+            $run >out 2>&1 || fail "valgrind $run: $(cat out)"
     done
 fi
 

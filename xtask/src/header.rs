@@ -15,8 +15,8 @@ const MANUAL: &str = "crates/capi/man/hotshelf.3";
 const BEGIN: &str = "\
 /* libhotshelf: raw devices, their queues and block cache, for C and C++ programs.
  *
- * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and lengths
- * are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
+ * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
+ * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
  * another kind is EBADF, not a crash. No call starts a thread that calls back, touches signals, or prints.
  *
  * Memory: a request over a buffer of nvmed_get_buffer needs no copy; over any other memory it costs one.

@@ -108,7 +108,8 @@ mod test {
 
     #[test]
     fn functions_are_listed_with_what_is_said_of_them() {
-        let header = "/* About.\n *\n * -1 and errno.\n */\n#define X\n/*\n * Opens.\n *\n * Returns 0.\n */\nint f(int a,\n      int b);\n/**\n * A flag.\n */\n#define F 1\n";
+        let header = "/* About.\n *\n * -1 and errno.\n */\n#define X\n/*\n * Opens.\n *\n * Returns 0.\n */\nint f(int a,\n      int b);\n\
+                      /**\n * A flag.\n */\n#define F 1\n";
         let page = page(header);
         assert!(page.contains(".SH DESCRIPTION\nAbout.\n.IP\n\\-1 and errno.\n"), "{page}");
         assert!(page.contains(".TP\n.B int f(int a, int b);\nOpens.\n.IP\nReturns 0.\n"), "{page}");

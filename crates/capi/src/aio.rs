@@ -248,11 +248,11 @@ fn call_back(context: Context, event: &nvmed_event) {
 
 /// Tells what has ended, `most` events at most; waits for the first.
 fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl FnMut(nvmed_event)) -> Outcome<(usize, usize)> {
-    let begin = Instant::now();
+    let mut begin = None;
     let (mut events, mut callbacks) = (0, 0);
+    // A callback may submit more that ends at once: as many are called as could be under way.
+    let limit = handle.requests.lock().slots.len();
     loop {
-        // A callback may submit more that ends at once: as many are called as could be under way.
-        let limit = handle.requests.lock().slots.len();
         while (events < most || most == 0) && events + callbacks < limit {
             let Some(ended) = next(handle, most == 0)? else { break };
             match ended.context {
@@ -266,9 +266,13 @@ fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl F
                 }
             }
         }
-        let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
-        if events + callbacks > 0 || left == Some(Duration::ZERO) {
+        if events + callbacks > 0 || timeout == Some(Duration::ZERO) {
             return Ok((events, callbacks));
+        }
+        let begin = *begin.get_or_insert_with(Instant::now);
+        let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+        if left == Some(Duration::ZERO) {
+            return Ok((0, 0));
         }
         let done = match handle.engine.wait(left.unwrap_or(Duration::MAX))? {
             Some(done) => done,
@@ -314,8 +318,8 @@ fn start(context: *mut NVMED_AIO_CTX, op: Op) -> i32 {
 /// Through a direct handle it is asynchronous; offset and length are multiples of the device's blocks and within the device, else
 /// it ends with EINVAL. Through a cached one it is done before the call returns, and told of in the same way.
 ///
-/// Returns 0, or -1, and the context is not under way: EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all memory for copies, are
-/// in use); EBUSY (another call is inside a dedicated handle).
+/// Returns 0, or -1, and the context is not under way: EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all memory for
+/// copies, are in use); EBUSY (another call is inside a dedicated handle).
 ///
 /// # Safety
 /// `context` is from nvmed_aio_ctx_init, not under way, and stays; its `buf` has `len` bytes.
@@ -377,8 +381,8 @@ fn wish_of(io: &nvmed_io) -> Outcome<Wish> {
 /// Submits a request; its end is told by nvmed_poll or nvmed_wait as a value. The device hears of it with nvmed_aio_queue_submit, or
 /// when completions are asked for. Thread-safe, as the handle is.
 ///
-/// `io`: from nvmed_io_init and changed; it is copied. `request` (or NULL): is given the number of the request. Requests under way at the
-/// same time have no order among each other. Cached handles as with nvmed_aio_read.
+/// `io`: from nvmed_io_init and changed; it is copied. `request` (or NULL): is given the number of the request. Requests under way
+/// at the same time have no order among each other. Cached handles as with nvmed_aio_read.
 ///
 /// Returns 0, or -1: EBADF; EFAULT; EINVAL; E2BIG (a field that this version does not know); EAGAIN (all requests of the handle, or all
 /// memory for copies, are in use); EBUSY (another call is inside a dedicated handle).
