@@ -39,6 +39,9 @@ export HOTSHELF
 if compgen -G 'crates/*/tests/*.rs' >/dev/null || compgen -G 'crates/*/tests/*/main.rs' >/dev/null; then
     phase edges scripts/cargo test --workspace --release --locked --test '*'
 fi
+# What threads do to each other, in every order; and undefined behaviour, as far as it shows. Each is built in its own way.
+RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$target/loom phase loom scripts/cargo test --release --locked -p block --lib -- loom parking
+phase miri scripts/miri.sh
 results=$(mktemp -d)
 RESULT_FILE=$results/system phase system tests/system/run.sh
 RESULT_FILE=$results/vm phase vm tests/vm/run.sh

@@ -6,6 +6,7 @@ use anyhow::anyhow;
 use plotters::prelude::*;
 
 use crate::experiment::Plot;
+use crate::report::quoted;
 
 /// Colours that people with the common colour weaknesses tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
@@ -19,8 +20,8 @@ const COLOURS: [RGBColor; 6] = [
 
 /// The points, a column for each line; all lines have the same x.
 pub fn csv(plot: &Plot) -> String {
-    let mut header = vec![plot.x.clone()];
-    header.extend(plot.series.iter().map(|series| series.name.clone()));
+    let mut header = vec![quoted(&plot.x)];
+    header.extend(plot.series.iter().map(|series| quoted(&series.name)));
     let mut lines = vec![header.join(",")];
     let count = plot.series.iter().map(|series| series.points.len()).max().unwrap_or(0);
     for at in 0..count {

@@ -48,7 +48,7 @@ fn csv(rows: &[Row]) -> String {
 }
 
 /// As RFC 4180 has it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     if word.contains([',', '"', '\n']) { format!("\"{}\"", word.replace('"', "\"\"")) } else { word.to_owned() }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p block --example load -- FILE [op=randread] [bs=4096] [depth=32] [seconds=2] [bytes=SIZE] [seed=1]
 //! [engine=uring|plain|passthrough|memory] [register=yes|no] [direct=yes|no] [one_thread=yes|no] [device_polled=no]
-//! [kernel_submits=no] [busy=no] [latency=yes]`
+//! [kernel_submits=no] [busy=no] [latency=yes] [batch=0]`
 //!
+//! `batch` is how many requests are handed to the kernel at once; 0: all that take the place of what has ended (1 is what fio does).
 //! `op` is read, write, randread or randwrite (writes destroy what is in the file). `busy`: polls instead of waiting. Prints one
 //! line: `iops=... cpu_us=... p50_us=... p99_us=...`; `cpu_us` is the process's user and system time for each request, threads of
 //! the kernel that work for it (io-wq, SQPOLL) included.
@@ -36,6 +37,7 @@ struct Load {
     seconds: f64,
     busy: bool,
     latency: bool,
+    batch: u32,
 }
 
 fn run() -> Result<(), Error> {
@@ -63,6 +65,7 @@ fn run() -> Result<(), Error> {
         seconds: word("seconds", "2").parse()?,
         busy: word("busy", "no") == "yes",
         latency: word("latency", "yes") == "yes",
+        batch: word("batch", "0").parse()?,
     };
     let size: u64 = word("bytes", "0").parse()?;
     let (register, seed) = (word("register", "yes") == "yes", word("seed", "1").parse()?);
@@ -118,6 +121,7 @@ fn drive(queue: &mut dyn Queue, arena: &Arena, load: &Load, bytes: u32, position
             queue.wait(Duration::MAX);
         }
         let reaped = queue.poll(&mut ended);
+        let mut unrung = 0;
         now = Instant::now();
         for completion in &ended[..reaped] {
             completion.status?;
@@ -130,6 +134,11 @@ fn drive(queue: &mut dyn Queue, arena: &Arena, load: &Load, bytes: u32, position
                 // As fio does: the time of each request by itself.
                 let at = if load.latency { Instant::now() } else { now };
                 submit(queue, tag, at, &mut begun);
+                unrung += 1;
+                if unrung == load.batch {
+                    queue.ring();
+                    unrung = 0;
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::buffer::{Arena, Span};
+use crate::clock::Time;
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::request::{Completion, Request};
@@ -77,6 +78,11 @@ pub trait Queue: Send {
         Armed::Ready
     }
 
+    /// When the next completion is predicted; none: not known. For who polls several queues.
+    fn expected(&self) -> Option<Time> {
+        None
+    }
+
     /// Asks the device to give a request up. It is reported all the same: as cancelled, or as it ended.
     fn cancel(&mut self, tag: Tag);
 
@@ -128,6 +134,9 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
     }
     fn arm(&mut self) -> Armed {
         (**self).arm()
+    }
+    fn expected(&self) -> Option<Time> {
+        (**self).expected()
     }
     fn cancel(&mut self, tag: Tag) {
         (**self).cancel(tag);

@@ -422,6 +422,10 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         if self.own.len() > 0 { Armed::Ready } else { self.queue.arm() }
     }
 
+    fn expected(&self) -> Option<Time> {
+        self.queue.expected()
+    }
+
     fn cancel(&mut self, tag: Tag) {
         let found = self.slots.iter().position(|slot| slot.tag == tag && slot.state == State::InFlight);
         if let Some(index) = found {

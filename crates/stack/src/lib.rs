@@ -5,4 +5,4 @@ mod device;
 mod queue;
 
 pub use device::{BadDevice, DeviceName, DeviceOptions};
-pub use queue::open_queue;
+pub use queue::{open_queue, open_shared_queue};

@@ -1,8 +1,9 @@
 //! All of them.
 
+mod async_blocks;
 mod block;
 
 use crate::experiment::Experiment;
 
 /// In the order of `bench list`.
-pub const ALL: &[Experiment] = &[block::EXPERIMENT];
+pub const ALL: &[Experiment] = &[block::EXPERIMENT, async_blocks::EXPERIMENT];

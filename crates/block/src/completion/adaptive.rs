@@ -86,6 +86,12 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         self.mode = mode;
     }
 
+    /// No sleep is shorter or longer than this, nor shorter than this machine can.
+    pub fn set_sleeps(&mut self, at_least: Duration, at_most: Duration) {
+        self.limits.sleep_least = self.waking.max(at_least);
+        self.limits.sleep_most = at_most.max(self.limits.sleep_least);
+    }
+
     /// The mode.
     pub fn mode(&self) -> Mode {
         self.mode
@@ -109,15 +115,6 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     /// How long a request like this takes; none when there was none in this mode.
     pub fn predicted(&self, op: Op, bytes: u64) -> Option<Duration> {
         self.flight.predictors[usize::from(Kind::of(op, bytes).0)].estimate()
-    }
-
-    /// When the next completion is worth a look: a moment in the past if it is there, or nothing is known; none when nothing is
-    /// in flight.
-    pub fn expected(&self) -> Option<Time> {
-        if !self.held.is_empty() {
-            return Some(Time(0));
-        }
-        (self.flight.len() > 0).then(|| self.flight.due().map_or(Time(0), |due| due.at))
     }
 
     /// The queue below.
@@ -357,6 +354,15 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
 
     fn arm(&mut self) -> Armed {
         if self.held.is_empty() { self.queue.arm() } else { Armed::Ready }
+    }
+
+    /// When the next completion is worth a look: a moment in the past if it is there, or nothing is known; none when nothing is
+    /// in flight.
+    fn expected(&self) -> Option<Time> {
+        if !self.held.is_empty() {
+            return Some(Time(0));
+        }
+        (self.flight.len() > 0).then(|| self.flight.due().map_or(Time(0), |due| due.at))
     }
 
     fn cancel(&mut self, tag: Tag) {

@@ -58,6 +58,8 @@ pub struct Limits {
     pub sleep_min: Duration,
     /// And itself not be shorter than this.
     pub sleep_least: Duration,
+    /// Nor longer: then it is looked at again.
+    pub sleep_most: Duration,
     /// A request that takes longer may as well be blocked for.
     pub block_from: Duration,
     /// Something urgent is polled for so long.
@@ -73,6 +75,7 @@ impl Limits {
         Limits {
             sleep_min: waking * WAKINGS_TO_SLEEP,
             sleep_least: waking,
+            sleep_most: Duration::MAX,
             block_from: waking * SMALL_PART,
             urgent_spin: Duration::from_millis(1),
             patience: waking * 2,
@@ -98,7 +101,7 @@ impl Limits {
             return Plan::Block;
         }
         match remaining.checked_sub(lead) {
-            Some(sleep) if sleep >= self.sleep_least => Plan::Sleep(sleep),
+            Some(sleep) if sleep >= self.sleep_least => Plan::Sleep(sleep.min(self.sleep_most)),
             _ => Plan::Poll(in_time),
         }
     }

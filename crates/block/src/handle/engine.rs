@@ -532,6 +532,14 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         if due == Time::NEVER { at_most } else { at_most.min(due.since(self.queue.clock().now())) }
     }
 
+    /// When a look is worth while: now, as far as nothing is known; never with nothing in flight.
+    pub(super) fn expected(&self) -> Time {
+        if self.busy == 0 && self.held == 0 {
+            return Time::NEVER;
+        }
+        self.queue.expected().unwrap_or_default().min(self.queue.due())
+    }
+
     /// Ends what is in flight: waits a while, then resets the queue.
     fn settle(&mut self) {
         let end = self.queue.clock().now().after(SETTLE);

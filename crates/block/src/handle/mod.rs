@@ -23,13 +23,17 @@ mod job;
 mod loom_test;
 mod params;
 mod select;
+#[cfg(not(loom))]
+mod served;
 mod shared;
 mod sleep;
 
 pub use dedicated::{Handle, Issued};
 pub use io::{At, Data, Done, Failure, Full, Io, Released, Ticket, Timeout};
-pub use params::{Completion as CompletionMode, Key, ParamError, Params, Scheduler};
+pub use params::{Completion as CompletionMode, Key, ParamError, Params};
 pub use select::{Features, Select, Selector};
+#[cfg(not(loom))]
+pub use served::Served;
 pub use shared::{SharedHandle, SharedQueue};
 #[cfg(not(loom))]
 pub(crate) use sleep::until_readable;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::device::QueueOptions;
 use crate::request::{Class, Urgency};
+use crate::scheduler::Scheduler;
 use crate::tracked::Patience;
 
 /// How completions are waited for.
@@ -16,22 +17,10 @@ pub enum Completion {
     Polling,
     /// The queue sleeps until the device signals.
     Interrupt,
-    /// The queue decides for each request (see the wrapper for adaptive completion).
+    /// The queue decides for each wait: [`crate::completion::Adaptive`].
     Adaptive,
-}
-
-/// In which order the queue sends requests.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Scheduler {
-    /// As they come.
-    #[default]
-    None,
-    /// Neighbours joined, by position: for disks.
-    Elevator,
-    /// By deadline.
-    Deadline,
-    /// By shares of classes.
-    Classes,
+    /// A thread notices completions of shared queues: [`crate::handle::Served`]. A queue of one handle is adaptive.
+    Thread,
 }
 
 /// Parameters of a handle, and of the queue below it. The latter are fixed once the queue is open.
@@ -200,8 +189,9 @@ const REQUESTS_MAX: u32 = 32_768;
 const DEPTH_MAX: u32 = 4096;
 
 const URGENCIES: [Urgency; 3] = [Urgency::Normal, Urgency::Urgent, Urgency::Batch];
-const COMPLETIONS: [Completion; 4] = [Completion::OfQueue, Completion::Polling, Completion::Interrupt, Completion::Adaptive];
-const SCHEDULERS: [Scheduler; 4] = [Scheduler::None, Scheduler::Elevator, Scheduler::Deadline, Scheduler::Classes];
+const COMPLETIONS: [Completion; 5] =
+    [Completion::OfQueue, Completion::Polling, Completion::Interrupt, Completion::Adaptive, Completion::Thread];
+const SCHEDULERS: [Scheduler; 4] = Scheduler::ALL;
 
 fn number<T: PartialEq>(all: &[T], value: T) -> u64 {
     all.iter().position(|known| *known == value).expect("all are listed") as u64
@@ -266,7 +256,7 @@ keys! {
     Urgency = 5, "urgency";
     /// [`Params::fua`].
     Fua = 6, "fua";
-    /// [`Params::completion`]: 0 of the queue, 1 polling, 2 interrupt, 3 adaptive.
+    /// [`Params::completion`]: 0 of the queue, 1 polling, 2 interrupt, 3 adaptive, 4 thread.
     Completion = 7, "completion";
     /// [`Params::requests_max`].
     RequestsMax = 8, "requests_max";

@@ -25,6 +25,7 @@ use super::params::{Completion, Defaults, Key, ParamError, Params};
 use super::select::{Features, Selector};
 use crate::buffer::{Arena, Buf};
 use crate::clock::{Clock, Monotonic, Time};
+use crate::completion::Waker;
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::{Armed, Queue};
@@ -48,6 +49,8 @@ pub struct SharedQueue<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
     event: Option<OwnedFd>,
     /// Wakes the leader.
     signal: Arc<Signal>,
+    /// For the completion thread: when the queue is worth a look, [`Time::NEVER`] with nothing in flight.
+    due: std::sync::atomic::AtomicU64,
 }
 
 struct Inner<Q: Queue, C: Clock> {
@@ -55,6 +58,8 @@ struct Inner<Q: Queue, C: Clock> {
     seats: Vec<Seat>,
     leader: Option<Owner>,
     followers: u32,
+    /// Of the completion thread, if one serves the queue: then nobody leads.
+    waker: Option<Waker>,
 }
 
 /// What the queue knows of a handle.
@@ -89,8 +94,9 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     pub(super) fn with_signal(queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
         let geometry = queue.geometry().clone();
         let event = queue.event().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let inner = Inner { engine: Engine::new(queue), seats: Vec::new(), leader: None, followers: 0 };
-        Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, signal }))
+        let inner = Inner { engine: Engine::new(queue), seats: Vec::new(), leader: None, followers: 0, waker: None };
+        let due = std::sync::atomic::AtomicU64::new(Time::NEVER.0);
+        Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, signal, due }))
     }
 
     /// What the device looks like.
@@ -122,6 +128,18 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     fn tell(&self, inner: &mut Inner<Q, C>) {
         if inner.followers > 0 || inner.leader.is_some() {
             self.tell_each(inner);
+        }
+        if let Some(waker) = &inner.waker {
+            self.tell_thread(&inner.engine, waker);
+        }
+    }
+
+    /// The thread looks at what is stored here without the lock; [`Waker::submitted`] has the fence between.
+    fn tell_thread(&self, engine: &Engine<Q, C>, waker: &Waker) {
+        let due = engine.expected();
+        self.due.store(due.0, std::sync::atomic::Ordering::Release);
+        if due != Time::NEVER {
+            waker.submitted(due);
         }
     }
 
@@ -177,7 +195,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
 
     fn sleep<'a>(&'a self, mut inner: Locked<'a, Q, C>, owner: Owner, polling: bool, left: Duration, round: u32) -> Locked<'a, Q, C> {
         let limit = inner.engine.until_due(left);
-        if inner.leader.is_some() {
+        if inner.leader.is_some() || inner.waker.is_some() {
             let seat = &mut inner.seats[usize::from(owner)];
             seat.followers += 1;
             let wake = Arc::clone(&seat.wake);
@@ -238,6 +256,51 @@ impl<Q: Queue, C: Clock> Inner<Q, C> {
         }
         let now = self.engine.now();
         end.get_or_insert(now.after(at_most)).since(now)
+    }
+}
+
+/// For [`super::Served`].
+#[cfg(not(loom))]
+impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
+    /// A completion thread serves the queue from now on; false: one does already.
+    pub(super) fn begin_service(&self, waker: Waker) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.waker.is_some() {
+            return false;
+        }
+        inner.waker = Some(waker);
+        // Who leads shall follow.
+        self.signal.set();
+        self.tell(&mut inner);
+        true
+    }
+
+    /// Those who wait lead again.
+    pub(super) fn end_service(&self) {
+        let mut inner = self.inner.lock();
+        inner.waker = None;
+        self.pass_on(&mut inner);
+    }
+
+    /// When the queue is worth a look; none with nothing in flight.
+    pub(super) fn expected(&self) -> Option<Time> {
+        Some(Time(self.due.load(std::sync::atomic::Ordering::Acquire))).filter(|due| *due != Time::NEVER)
+    }
+
+    pub(super) fn device_event(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.event.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Hands out what has ended; whether something may have.
+    pub(super) fn reap(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let found = inner.engine.reap();
+        self.tell(&mut inner);
+        found
+    }
+
+    pub(super) fn arm(&self) -> Armed {
+        self.inner.lock().engine.queue().arm()
     }
 }
 

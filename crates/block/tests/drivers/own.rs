@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use block::driver::{Engine, FileDevice, FileOptions, Passthrough};
-use block::{Device, Error, Lba, QueueOptions, Request, Tag};
+use block::{Device, Error, Lba, QueueOptions, Request, Span, Tag};
 
 use crate::cases::Bench;
 use crate::kinds::{Loop, disk, options, sized};
@@ -132,6 +132,10 @@ fn a_full_file_system_is_no_space() {
             let write = Request::write(Tag(1), Lba(0), (256 << 10) / device.geometry().block_bytes);
             // The first part fits: a short write, and then the reason.
             assert_eq!(bench.run(write, &[buf.span()]), Err(Error::NoSpace), "{engine:?}");
+            let pieces: Vec<Span> = (0..8).rev().map(|at| buf.span().part(at * (32 << 10), 32 << 10)).collect();
+            assert_eq!(bench.run(write, &pieces), Err(Error::NoSpace), "{engine:?}, in pieces");
+            let zeroed = Request::write_zeroes(Tag(2), Lba(0), 8);
+            assert_eq!(bench.run(zeroed, &[]), Ok(()), "{engine:?}: by a hole, which needs no space");
         }
     });
     let _ = Command::new("umount").arg(dir.path()).status();

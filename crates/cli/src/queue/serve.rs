@@ -1,15 +1,13 @@
 //! `hotshelf queue serve`: the broker in the foreground.
 
-use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use block::Device;
 use block::broker::{Journal, Server, ServerOptions};
-use block::driver::{FileDevice, FileOptions, Passthrough};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use stack::DeviceName;
+use stack::{DeviceName, DeviceOptions};
 use tracing_subscriber::EnvFilter;
 
 use super::args::ServeArgs;
@@ -59,19 +57,11 @@ fn spin(args: &ServeArgs) -> Duration {
 /// A device and the name it has in grants.
 fn open(given: &str, read_only: bool) -> anyhow::Result<(String, Arc<dyn Device>)> {
     let name = given.parse::<DeviceName>().map_err(|error| Usage(format!("{error}; see `hotshelf queue serve --help`")))?;
-    if !matches!(name, DeviceName::Path(_)) {
-        if read_only {
-            return Err(Usage(format!("{given} cannot be opened for reading only; see `hotshelf queue serve --help`")).into());
-        }
-        return Ok((given.to_owned(), name.open()?));
+    if read_only && !matches!(name, DeviceName::Path(_)) {
+        return Err(Usage(format!("{given} cannot be opened for reading only; see `hotshelf queue serve --help`")).into());
     }
-    let node = std::fs::metadata(given).is_ok_and(|meta| meta.file_type().is_char_device());
-    let device: Arc<dyn Device> = if node {
-        Arc::new(Passthrough::open(given, read_only)?)
-    } else {
-        Arc::new(FileDevice::open(given, &FileOptions { read_only, ..FileOptions::default() })?)
-    };
-    Ok((device_name(given), device))
+    let shown = if matches!(name, DeviceName::Path(_)) { device_name(given) } else { given.to_owned() };
+    Ok((shown, name.open_with(&DeviceOptions { read_only })?))
 }
 
 fn start_log(args: &ServeArgs) -> anyhow::Result<()> {
