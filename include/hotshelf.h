@@ -132,14 +132,29 @@
 #define NVMED_SCHEDULER_CLASSES 3
 
 /**
- * Who waits sleeps until the device signals, or as the driver can. (NVMED_POLLED makes a handle poll.)
+ * What is right for this machine: NVMED_COMPLETION_ADAPTIVE, or with fewer than 3 processors NVMED_COMPLETION_INTERRUPT.
  */
 #define NVMED_COMPLETION_DEFAULT 0
 
 /**
- * Of a dedicated queue: who waits sleeps as long as a request of its kind takes, then polls; decided for each request.
+ * Handles of the queue poll while they wait, as with NVMED_POLLED.
+ */
+#define NVMED_COMPLETION_POLLING 1
+
+/**
+ * Who waits sleeps until the device signals.
+ */
+#define NVMED_COMPLETION_INTERRUPT 2
+
+/**
+ * Who waits sleeps as long as a request of its kind takes, then polls; decided for each request.
  */
 #define NVMED_COMPLETION_ADAPTIVE 3
+
+/**
+ * The library's completion thread, one for all such queues, waits for a shared queue and wakes who waits. It calls no callbacks.
+ */
+#define NVMED_COMPLETION_THREAD 4
 
 /**
  * Parameter of a handle: 1 through the block cache, 0 past it.
@@ -172,7 +187,7 @@
 #define NVMED_PARAM_FUA 6
 
 /**
- * Parameter: 0 or 3 waits as the queue does (NVMED_COMPLETION_...), 1 polls.
+ * Parameter: NVMED_COMPLETION_... of the queue, or NVMED_COMPLETION_POLLING, which can be set and unset at any time.
  */
 #define NVMED_PARAM_COMPLETION 7
 

@@ -2,5 +2,7 @@
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libhotshelf.so.0");
+    // Its exit handler and its completion thread stay: dlclose must not take the code from under them.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rerun-if-changed=build.rs");
 }

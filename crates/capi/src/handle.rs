@@ -153,7 +153,7 @@ impl Handle {
                     added.push(Arc::clone(queue));
                     own.push(queue.take(slot)?);
                 }
-                Binding::Shared(queue_below) => {
+                Binding::Shared { queue: queue_below, .. } => {
                     queue.children.add()?;
                     added.push(Arc::clone(queue));
                     shared.push(Arc::clone(queue_below));

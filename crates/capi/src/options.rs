@@ -137,8 +137,8 @@ unsafe impl Versioned for nvmed_info {
 pub fn queue_params(options: &nvmed_queue_options) -> Outcome<Params> {
     use block::handle::Key;
     let known = NVMED_QUEUE_DEDICATED | NVMED_QUEUE_DEVICE_POLLED | NVMED_QUEUE_KERNEL_SUBMITS;
-    if options.completion == NVMED_COMPLETION_ADAPTIVE && options.flags & NVMED_QUEUE_DEDICATED == 0 {
-        let what = "adaptive completion is for queues of one thread (NVMED_QUEUE_DEDICATED): threads that share one sleep for its event";
+    if options.completion == NVMED_COMPLETION_THREAD && options.flags & NVMED_QUEUE_DEDICATED != 0 {
+        let what = "the completion thread serves shared queues: a dedicated one has its own thread alone";
         return Err(Fail::new(libc::EINVAL, what));
     }
     if options.flags & !known != 0 {

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use block::handle::Served;
 use block::{Params, SharedQueue, Tracked};
 use parking_lot::Mutex;
 
@@ -32,7 +33,12 @@ pub struct Queue {
 pub enum Binding {
     /// Goes to its one handle, and is opened anew for the next one.
     Dedicated(Box<Mutex<Option<Tracks>>>),
-    Shared(Arc<SharedQueue>),
+    /// Of many handles.
+    Shared {
+        /// The completion thread serves it as long as this lives, if at all.
+        _served: Option<Served>,
+        queue: Arc<SharedQueue>,
+    },
 }
 
 impl Kind for Queue {
@@ -51,9 +57,12 @@ impl Kind for Queue {
 /// A queue of the driver that knows the memory the device lends.
 fn open(device: &Device, params: &Params) -> Outcome<Tracks> {
     let mut queue = stack::open_queue(&*device.below, params)?;
-    let known = block::Queue::register(&mut queue, device.pool.arena());
-    known.map_err(|error| Fail::of("telling the device of its memory", error))?;
+    block::Queue::register(&mut queue, device.pool.arena()).map_err(unknown_memory)?;
     Ok(queue)
+}
+
+fn unknown_memory(error: block::Error) -> Fail {
+    Fail::of("telling the device of its memory", error)
 }
 
 impl Queue {
@@ -61,13 +70,12 @@ impl Queue {
         let params = options::queue_params(options)?;
         device.children.add()?;
         let bind = || {
-            let queue = open(device, &params)?;
             if options.flags & NVMED_QUEUE_DEDICATED != 0 {
-                return Ok(Binding::Dedicated(Box::new(Mutex::new(Some(queue)))));
+                return Ok(Binding::Dedicated(Box::new(Mutex::new(Some(open(device, &params)?)))));
             }
-            let shared = SharedQueue::over(queue);
-            let no_descriptors = |error: std::io::Error| Fail::new(error.raw_os_error().unwrap_or(libc::EMFILE), error);
-            shared.map(Binding::Shared).map_err(no_descriptors)
+            let (queue, _served) = stack::open_shared_queue(&*device.below, &params)?;
+            queue.register(device.pool.arena()).map_err(unknown_memory)?;
+            Ok(Binding::Shared { _served, queue })
         };
         match bind() {
             Ok(binding) => {

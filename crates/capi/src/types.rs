@@ -68,10 +68,16 @@ pub const NVMED_SCHEDULER_DEADLINE: u32 = 2;
 /// By weights of priority classes.
 pub const NVMED_SCHEDULER_CLASSES: u32 = 3;
 
-/// Who waits sleeps until the device signals, or as the driver can. (NVMED_POLLED makes a handle poll.)
+/// What is right for this machine: NVMED_COMPLETION_ADAPTIVE, or with fewer than 3 processors NVMED_COMPLETION_INTERRUPT.
 pub const NVMED_COMPLETION_DEFAULT: u32 = 0;
-/// Of a dedicated queue: who waits sleeps as long as a request of its kind takes, then polls; decided for each request.
+/// Handles of the queue poll while they wait, as with NVMED_POLLED.
+pub const NVMED_COMPLETION_POLLING: u32 = 1;
+/// Who waits sleeps until the device signals.
+pub const NVMED_COMPLETION_INTERRUPT: u32 = 2;
+/// Who waits sleeps as long as a request of its kind takes, then polls; decided for each request.
 pub const NVMED_COMPLETION_ADAPTIVE: u32 = 3;
+/// The library's completion thread, one for all such queues, waits for a shared queue and wakes who waits. It calls no callbacks.
+pub const NVMED_COMPLETION_THREAD: u32 = 4;
 
 /// Parameter of a handle: 1 through the block cache, 0 past it.
 pub const NVMED_PARAM_CACHED: u32 = 1;
@@ -85,7 +91,7 @@ pub const NVMED_PARAM_CLASS: u32 = 4;
 pub const NVMED_PARAM_URGENCY: u32 = 5;
 /// Parameter: 1 as NVMED_DURABLE.
 pub const NVMED_PARAM_FUA: u32 = 6;
-/// Parameter: 0 or 3 waits as the queue does (NVMED_COMPLETION_...), 1 polls.
+/// Parameter: NVMED_COMPLETION_... of the queue, or NVMED_COMPLETION_POLLING, which can be set and unset at any time.
 pub const NVMED_PARAM_COMPLETION: u32 = 7;
 /// Parameter, fixed: asynchronous requests of the handle at a time; 0: as many as the queue is deep.
 pub const NVMED_PARAM_REQUESTS_MAX: u32 = 8;

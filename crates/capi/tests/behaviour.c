@@ -454,23 +454,31 @@ static void *intrude(void *argument)
     return argument;
 }
 
-static void adaptive(void)
+/* Every way to wait and every scheduler, on a shared queue and on a dedicated one. */
+static void ways_to_wait(void)
 {
     unsigned char own[512];
     struct nvmed_queue_options options;
     uint64_t value;
     begin("memory:1MiB");
     SURE(nvmed_queue_options_init(&options, sizeof options) == 0);
-    options.completion = NVMED_COMPLETION_ADAPTIVE;
-    options.scheduler = NVMED_SCHEDULER_ELEVATOR;
+    for (unsigned kind = 0; kind < 2 * 4 * 5; kind++) {
+        options.flags = kind % 2 ? NVMED_QUEUE_DEDICATED : 0;
+        options.scheduler = kind / 2 % 4;
+        options.completion = kind / 8;
+        if (options.flags && options.completion == NVMED_COMPLETION_THREAD) {
+            NONE(EINVAL, nvmed_create_queue(device, &options));
+            continue;
+        }
+        NVMED_QUEUE *mine = nvmed_create_queue(device, &options);
+        NVMED_HANDLE *handle = nvmed_create_handle(mine, NULL);
+        SURE(handle != NULL && nvmed_get_param(handle, NVMED_PARAM_COMPLETION, &value) == 0 && value == options.completion);
+        for (int i = 0; i < 10; i++)
+            SURE(nvmed_pwrite(handle, own, 512, 512 * i) == 512 && nvmed_flush(handle) == 0);
+        SURE(nvmed_handle_destroy(handle) == 0 && nvmed_queue_destroy(mine) == 0);
+    }
+    options.completion = 99;
     NONE(EINVAL, nvmed_create_queue(device, &options));
-    options.flags = NVMED_QUEUE_DEDICATED;
-    NVMED_QUEUE *mine = nvmed_create_queue(device, &options);
-    NVMED_HANDLE *handle = nvmed_create_handle(mine, NULL);
-    SURE(handle != NULL && nvmed_get_param(handle, NVMED_PARAM_COMPLETION, &value) == 0 && value == 3);
-    for (int i = 0; i < 10; i++)
-        SURE(nvmed_pwrite(handle, own, 512, 512 * i) == 512 && nvmed_flush(handle) == 0);
-    SURE(nvmed_handle_destroy(handle) == 0 && nvmed_queue_destroy(mine) == 0);
     end();
 }
 
@@ -580,7 +588,7 @@ int main(int argc, char **argv)
     timeouts();
     several_queues();
     threads();
-    adaptive();
+    ways_to_wait();
     intruders();
     closed_under_others();
     forks();
