@@ -812,10 +812,11 @@ off_t nvmed_lseek(struct NVMED_HANDLE *handle, off_t offset, int whence);
  * Makes safe from a loss of power what was written through this handle before: waits for what it has in flight, writes back the
  * dirty pages of the device's cache (cached handles), and has the device empty its own cache. Thread-safe, as the handle is.
  *
- * Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not be
- * written stays dirty: each flush tries it again, and fails until it is down. A failure of write-back that nobody waited for is told
- * once to every cached handle, by its next flush. What the device took and could not keep is lost: then every later flush of the handle fails.
- * Failures of asynchronous requests are told by their events. EBUSY (another call is inside a dedicated handle).
+ * Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not
+ * be written stays dirty: each flush tries it again, and fails until it is down. A failure of write-back that nobody
+ * waited for is told once to every cached handle, by its next flush. What the device took and could not keep is lost: then
+ * every later flush of the handle fails. Failures of asynchronous requests are told by their events. EBUSY (another call
+ * is inside a dedicated handle).
  */
 int nvmed_flush(struct NVMED_HANDLE *handle);
 
