@@ -5,13 +5,13 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{Geometry, OpenError, Params};
+use block::{Geometry, Params};
 use parking_lot::Mutex;
 use stack::{DeviceName, DeviceOptions};
 
 use crate::cached::Cache;
 use crate::edge::answer;
-use crate::fail::{self, Fail, Outcome};
+use crate::fail::{Fail, Outcome};
 use crate::library::{Kind, Object, defaults, end, enroll, ensure_init, with};
 use crate::memory;
 use crate::options::{self, Versioned};
@@ -87,8 +87,7 @@ impl Device {
             return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: a device is opened with O_RDONLY or O_RDWR")));
         }
         let device: DeviceName = name.parse().map_err(|error| Fail::new(libc::EINVAL, error))?;
-        let opened = device.open_with(&DeviceOptions { read_only: access == libc::O_RDONLY });
-        let below = opened.map_err(|error| Fail { errno: errno_of(&device, &error), ..Fail::from(error) })?;
+        let below = device.open_with(&DeviceOptions { read_only: access == libc::O_RDONLY })?;
         Device::over(name, below, options)
     }
 
@@ -186,17 +185,6 @@ impl Device {
         }
         Ok(0)
     }
-}
-
-/// What the kernel says of a path that is not there or not ours, however the driver puts it.
-fn errno_of(name: &DeviceName, error: &OpenError) -> i32 {
-    let path = match name {
-        DeviceName::Path(path) => path,
-        DeviceName::Fault { below, .. } => return errno_of(below, error),
-        DeviceName::Null { .. } | DeviceName::Memory { .. } => return fail::errno(error),
-    };
-    let look = std::fs::metadata(path).err().and_then(|error| error.raw_os_error());
-    look.unwrap_or_else(|| fail::errno(error))
 }
 
 fn unknown(feature: i32) -> Fail {

@@ -35,15 +35,7 @@ impl From<Error> for Fail {
 
 impl From<OpenError> for Fail {
     fn from(error: OpenError) -> Fail {
-        Fail::new(errno(&error), error)
-    }
-}
-
-/// Of a device or a queue that was not opened.
-pub fn errno(error: &OpenError) -> i32 {
-    match error {
-        OpenError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-        OpenError::Unusable(_) => libc::EINVAL,
+        Fail::new(error.errno(), error)
     }
 }
 
