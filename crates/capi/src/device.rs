@@ -40,18 +40,24 @@ pub struct Children(Mutex<(u32, bool)>);
 impl Children {
     /// One more, if it is not closed.
     pub fn add(&self) -> Outcome<()> {
-        let mut children = self.0.lock();
-        if children.1 {
-            return Err(Fail::new(libc::EBADF, "it is being closed"));
-        }
-        children.0 += 1;
-        Ok(())
+        self.add_below(u32::MAX)
     }
 
     /// The only one.
     pub fn add_only(&self) -> Outcome<()> {
-        let taken = self.0.lock().0 > 0;
-        if taken { Err(Fail::new(libc::EBUSY, "the queue is dedicated, and has a handle already")) } else { self.add() }
+        self.add_below(1)
+    }
+
+    fn add_below(&self, most: u32) -> Outcome<()> {
+        let mut children = self.0.lock();
+        match *children {
+            (_, true) => Err(Fail::new(libc::EBADF, "it is being closed")),
+            (count, _) if count >= most => Err(Fail::new(libc::EBUSY, "the queue is dedicated, and has a handle already")),
+            _ => {
+                children.0 += 1;
+                Ok(())
+            }
+        }
     }
 
     /// One less.

@@ -581,6 +581,7 @@ int main(int argc, char **argv)
     wrong_names();
     like_a_file();
     memory();
+    forks(); /* before there is a completion thread, whose memory a child would have without the thread */
     parameters();
     versions();
     only_values();
@@ -591,7 +592,6 @@ int main(int argc, char **argv)
     ways_to_wait();
     intruders();
     closed_under_others();
-    forks();
     configuration(argv[1]);
     the_end();
     puts("all is well");
