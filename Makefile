@@ -8,12 +8,16 @@ DESTDIR ?=
 # Where mount(8) looks for helpers, so that `mount -t fuse.hotshelf` and fstab work.
 SBINDIR ?= /sbin
 BINDIR := $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR := $(PREFIX)/include
 DATADIR := $(PREFIX)/share
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 
 CARGO := scripts/cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/hotshelf
+LIBRARY := $(TARGET)/release/libhotshelf.so
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 GENERATED := $(TARGET)/generated
 
 BASH_DIR := $(DATADIR)/bash-completion/completions
@@ -27,13 +31,13 @@ help: ## this text
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 	@echo
-	@echo "  install takes PREFIX (now $(PREFIX)), DESTDIR, SBINDIR (now $(SBINDIR)) and UNITDIR"
+	@echo "  install takes PREFIX (now $(PREFIX)), DESTDIR, SBINDIR (now $(SBINDIR)), LIBDIR and UNITDIR"
 
 setup: ## install what building and testing needs (Debian, Ubuntu)
 	scripts/setup.sh test
 
-build: ## build the release program
-	$(CARGO) build --release --locked --package cli
+build: ## build the release program and the C library
+	$(CARGO) build --release --locked --package cli --package capi
 
 demo: ## see it work on scratch directories
 	scripts/setup.sh demo
@@ -48,7 +52,7 @@ test-full: ## the same with the long runs
 
 test-vm: ## the tests in a virtual machine with NVMe drives alone
 	scripts/setup.sh vm
-	$(CARGO) build --release --locked --package cli
+	$(CARGO) build --release --locked --package cli --package capi
 	HOTSHELF=$(abspath $(PROGRAM)) tests/vm/run.sh
 
 bench: build ## measure against the plain directories and mergerfs
@@ -58,10 +62,10 @@ check: ## formatting, clippy, unit tests, the house's rules
 	$(CARGO) xtask check
 
 # Not rebuilt when it is there: installing is often done as root, building should not be.
-$(PROGRAM):
+$(PROGRAM) $(LIBRARY):
 	$(MAKE) build
 
-install: $(PROGRAM) ## install the program, man pages, completions, unit and mount helper
+install: $(PROGRAM) $(LIBRARY) ## install the program, the C library, man pages, completions, unit and mount helper
 	rm -rf $(GENERATED)
 	mkdir -p $(GENERATED)/man $(GENERATED)/completions
 	$(PROGRAM) generate man $(GENERATED)/man
@@ -69,6 +73,16 @@ install: $(PROGRAM) ## install the program, man pages, completions, unit and mou
 	install -Dm755 $(PROGRAM) $(DESTDIR)$(BINDIR)/hotshelf
 	install -d $(DESTDIR)$(DATADIR)/man/man1
 	install -m644 $(GENERATED)/man/*.1 $(DESTDIR)$(DATADIR)/man/man1/
+	install -Dm755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/libhotshelf.so.$(VERSION)
+	ln -sfn libhotshelf.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhotshelf.so.0
+	ln -sfn libhotshelf.so.0 $(DESTDIR)$(LIBDIR)/libhotshelf.so
+	install -Dm644 $(LIBRARY:.so=.a) $(DESTDIR)$(LIBDIR)/libhotshelf.a
+	install -Dm644 include/hotshelf.h $(DESTDIR)$(INCLUDEDIR)/hotshelf.h
+	install -Dm644 crates/capi/man/hotshelf.3 $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' contrib/hotshelf.pc.in \
+		> '$(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc'
+	chmod 644 '$(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc'
 	install -Dm644 $(GENERATED)/completions/hotshelf.bash $(DESTDIR)$(BASH_DIR)/hotshelf
 	install -Dm644 $(GENERATED)/completions/_hotshelf $(DESTDIR)$(ZSH_DIR)/_hotshelf
 	install -Dm644 $(GENERATED)/completions/hotshelf.fish $(DESTDIR)$(FISH_DIR)/hotshelf.fish
@@ -87,6 +101,8 @@ install: $(PROGRAM) ## install the program, man pages, completions, unit and mou
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/hotshelf
 	rm -f $(DESTDIR)$(DATADIR)/man/man1/hotshelf.1 $(DESTDIR)$(DATADIR)/man/man1/hotshelf-*.1
+	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf.* $(DESTDIR)$(INCLUDEDIR)/hotshelf.h $(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc
+	rm -f $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
 	rm -f $(DESTDIR)$(BASH_DIR)/hotshelf $(DESTDIR)$(ZSH_DIR)/_hotshelf $(DESTDIR)$(FISH_DIR)/hotshelf.fish
 	rm -rf $(DESTDIR)$(DATADIR)/doc/hotshelf
 	rm -f '$(DESTDIR)$(UNITDIR)/hotshelf@.service'

@@ -31,7 +31,7 @@ finish() {
 }
 
 phase setup scripts/setup.sh test || { finish; exit 1; }
-phase build scripts/cargo build --release --locked --package cli --package sim || { finish; exit 1; }
+phase build scripts/cargo build --release --locked --package cli --package sim --package capi || { finish; exit 1; }
 phase check scripts/cargo xtask check
 HOTSHELF=$(realpath "$target")/release/hotshelf
 export HOTSHELF

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod header;
+mod manual;
 mod tidy;
 mod tree;
 
@@ -15,6 +17,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask check            formatting, clippy, unit tests, tidy: all must pass
        cargo xtask tidy             the house's own rules, alone
+       cargo xtask header [--check] include/hotshelf.h and hotshelf(3), from the C interface's comments
        cargo xtask man DIR          man pages of the hotshelf command, written to DIR
        cargo xtask completions DIR  shell completions, written to DIR";
 
@@ -24,6 +27,8 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["check"] => check(),
         ["tidy"] => root().and_then(|root| tidy::run(&root)),
+        ["header"] => root().and_then(|root| header::run(&root, false)),
+        ["header", "--check"] => root().and_then(|root| header::run(&root, true)),
         [what @ ("man" | "completions"), dir] => generate(what, dir),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
@@ -60,6 +65,7 @@ fn check() -> Result<()> {
         }
     };
     step("tidy", tidy::run(&root));
+    step("header", header::run(&root, true));
     step("fmt", cargo::run(&root, &["fmt", "--all", "--", "--check"]));
     step("clippy", cargo::run(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     step("unit tests", cargo::run(&root, &["test", "--quiet", "--workspace", "--lib", "--bins"]));

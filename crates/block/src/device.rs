@@ -40,12 +40,35 @@ pub enum OpenError {
     /// It is there but cannot be used so.
     #[error("{0}")]
     Unusable(String),
+    /// The system refused for a reason that is told in words of ours.
+    #[error("{what}")]
+    Refused {
+        /// What is in the way, and what to do.
+        what: String,
+        /// What the kernel said, for programs.
+        errno: i32,
+    },
 }
 
 impl OpenError {
     /// With words around what the kernel said.
     pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> OpenError {
         OpenError::System { what: what.into(), source: source.into() }
+    }
+
+    /// With words instead of what the kernel said.
+    pub fn refused(what: impl Into<String>, source: &io::Error) -> OpenError {
+        OpenError::Refused { what: what.into(), errno: source.raw_os_error().unwrap_or(0) }
+    }
+
+    /// The errno that programs are told.
+    pub fn errno(&self) -> i32 {
+        use rustix::io::Errno;
+        match self {
+            OpenError::System { source, .. } => source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+            OpenError::Unusable(_) => Errno::INVAL.raw_os_error(),
+            OpenError::Refused { errno, .. } => *errno,
+        }
     }
 }
 

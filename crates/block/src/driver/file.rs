@@ -223,7 +223,8 @@ fn check_kind(path: &Path) -> Result<bool, OpenError> {
     let kind = match std::fs::metadata(path) {
         Ok(meta) => meta.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return unusable(format!("{shown} does not exist: make it first, with its size (truncate -s 10G {shown})"));
+            let what = format!("{shown} does not exist: make it first, with its size (truncate -s 10G {shown})");
+            return Err(OpenError::refused(what, &error));
         }
         Err(error) => return Err(OpenError::system(format!("looking at {shown}"), error)),
     };
@@ -273,18 +274,19 @@ fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File
 
 fn explain(path: &Path, error: io::Error, read_only: bool) -> OpenError {
     let path = path.display();
-    match Errno::from_io_error(&error) {
-        Some(Errno::BUSY) => OpenError::Unusable(format!(
+    let what = match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => format!(
             "{path} is in use: mounted, part of a RAID or volume group, or opened by a program that wants it alone; \
              release it (umount {path}), or open it read-only"
-        )),
+        ),
         Some(Errno::ACCESS | Errno::PERM) if read_only => {
-            OpenError::Unusable(format!("{path} may not be read by this user: change its permissions, or join its group (ls -l {path})"))
+            format!("{path} may not be read by this user: change its permissions, or join its group (ls -l {path})")
         }
-        Some(Errno::ACCESS | Errno::PERM) => OpenError::Unusable(format!(
+        Some(Errno::ACCESS | Errno::PERM) => format!(
             "{path} may not be read and written by this user: change its permissions, join its group (ls -l {path}), or open it read-only"
-        )),
-        Some(Errno::ROFS) => OpenError::Unusable(format!("{path} cannot be written (read-only file system or device): open it read-only")),
-        _ => OpenError::system(format!("opening {path}"), error),
-    }
+        ),
+        Some(Errno::ROFS) => format!("{path} cannot be written (read-only file system or device): open it read-only"),
+        _ => return OpenError::system(format!("opening {path}"), error),
+    };
+    OpenError::refused(what, &error)
 }

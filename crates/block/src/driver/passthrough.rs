@@ -108,7 +108,8 @@ fn check_kind(path: &Path) -> Result<(), OpenError> {
         }
         Ok(_) => unusable(format!("{shown} is not a device")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            unusable(format!("{shown} does not exist: there is no such NVMe namespace, or the kernel is older than 5.13 (ls /dev/ng*)"))
+            let what = format!("{shown} does not exist: there is no such NVMe namespace, or the kernel is older than 5.13 (ls /dev/ng*)");
+            Err(OpenError::refused(what, &error))
         }
         Err(error) => Err(OpenError::system(format!("looking at {shown}"), error)),
     }
@@ -117,9 +118,12 @@ fn check_kind(path: &Path) -> Result<(), OpenError> {
 fn explain(path: &Path, error: io::Error) -> OpenError {
     let shown = path.display();
     match Errno::from_io_error(&error) {
-        Some(Errno::ACCESS | Errno::PERM) => OpenError::Unusable(format!(
-            "{shown} may not be opened by this user: give it the node (chown, or a udev rule), or open it read-only (ls -l {shown})"
-        )),
+        Some(Errno::ACCESS | Errno::PERM) => OpenError::refused(
+            format!(
+                "{shown} may not be opened by this user: give it the node (chown, or a udev rule), or open it read-only (ls -l {shown})"
+            ),
+            &error,
+        ),
         _ => OpenError::system(format!("opening {shown}"), error),
     }
 }

@@ -1,0 +1,478 @@
+//! Calls that return before it is done. Completions are collected, and callbacks called, by whoever asks for them: never by a
+//! thread of ours.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use block::Op;
+use block::handle::{Done, Full, Io, Ticket, Timeout};
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::handle::{Handle, LentData, next_length};
+use crate::library::with;
+use crate::memory::{Memory, store};
+use crate::options;
+use crate::transfer::{self, find, flush, no_room, offset_of, sweep};
+use crate::types::*;
+
+/// A context of the program's, to be told.
+#[derive(Clone, Copy, Debug)]
+struct Context(*mut NVMED_AIO_CTX);
+
+// SAFETY: it is used by one thread at a time: the one that collected its request. The program leaves it alone meanwhile.
+unsafe impl Send for Context {}
+
+/// A request as the program wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    op: Op,
+    memory: Memory,
+    offset: u64,
+    bytes: u64,
+    user: u64,
+    timeout_ms: u32,
+    durable: bool,
+    context: Option<Context>,
+}
+
+impl Wish {
+    pub fn transfer(op: Op, memory: Memory, offset: u64) -> Wish {
+        let bytes = memory.len() as u64;
+        Wish { op, memory, offset, bytes, user: 0, timeout_ms: 0, durable: false, context: None }
+    }
+
+    pub fn sweep(op: Op, offset: u64, bytes: u64) -> Wish {
+        Wish { bytes, ..Wish::transfer(op, Memory::NONE, offset) }
+    }
+}
+
+/// What is known of a request under way.
+pub struct Request {
+    wish: Wish,
+    pub data: LentData,
+    ticket: Option<Ticket>,
+}
+
+/// The requests of a handle: under way, and ended and not told yet. As many as its parameter says, allocated once.
+pub struct Requests {
+    slots: Box<[(u32, Option<Request>)]>,
+    free: Vec<u32>,
+    ended: VecDeque<Ended>,
+}
+
+/// What the program is to be told.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    event: nvmed_event,
+    context: Option<Context>,
+}
+
+impl Requests {
+    pub fn new(most: u32) -> Requests {
+        let slots = (0..most).map(|_| (0, None)).collect();
+        Requests { slots, free: (0..most).rev().collect(), ended: VecDeque::with_capacity(most as usize) }
+    }
+
+    /// A number for a request, never 0; none: as many as there may be.
+    fn add(&mut self, request: Request) -> Option<u64> {
+        if self.slots.len() - self.free.len() + self.ended.len() >= self.slots.len() {
+            return None;
+        }
+        let index = self.free.pop()?;
+        let slot = &mut self.slots[index as usize];
+        slot.1 = Some(request);
+        Some((u64::from(slot.0) << 32) | (u64::from(index) + 1))
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Request> {
+        let index = (number & 0xffff_ffff).checked_sub(1)?;
+        let slot = self.slots.get_mut(usize::try_from(index).ok()?)?;
+        if u64::from(slot.0) == number >> 32 { slot.1.as_mut() } else { None }
+    }
+
+    /// It has ended.
+    pub fn take(&mut self, number: u64) -> Option<Request> {
+        self.find(number)?;
+        let index = (number & 0xffff_ffff) as u32 - 1;
+        let slot = &mut self.slots[index as usize];
+        slot.0 = slot.0.wrapping_add(1);
+        self.free.push(index);
+        slot.1.take()
+    }
+}
+
+fn all_in_use() -> Fail {
+    Fail::new(libc::EAGAIN, "all requests of the handle are in use: collect what has ended (nvmed_poll), then try again")
+}
+
+/// Submits; the device hears of it with the next ring, poll or wait. `announce` is told its number before anybody can collect it.
+pub fn submit(handle: &Handle, wish: Wish, announce: impl FnOnce(u64)) -> Outcome<u64> {
+    if handle.is(NVMED_CACHED) {
+        return through_cache(handle, wish, announce);
+    }
+    handle.take_released()?;
+    handle.make_way(wish.op, wish.offset..wish.offset.saturating_add(wish.bytes))?;
+    let data = if wish.op.has_data() { find(handle, &wish.memory)? } else { LentData::Copied };
+    let io = match make_io(handle, &wish, &data) {
+        Ok(io) => io,
+        Err(fail) => {
+            handle.release(&data, false);
+            return Err(fail);
+        }
+    };
+    let added = handle.requests.lock().add(Request { wish, data, ticket: None });
+    let Some(number) = added else {
+        handle.release(&data, false);
+        return Err(all_in_use());
+    };
+    announce(number);
+    next_length(wish.bytes);
+    let failed = match handle.engine.submit(io.user(number)) {
+        Ok(Ok(ticket)) => {
+            if let Some(request) = handle.requests.lock().find(number) {
+                request.ticket = Some(ticket);
+            }
+            return Ok(number);
+        }
+        Ok(Err(Full(_))) => all_in_use(),
+        Err(fail) => fail,
+    };
+    handle.requests.lock().take(number);
+    handle.release(&data, false);
+    Err(failed)
+}
+
+fn make_io(handle: &Handle, wish: &Wish, data: &LentData) -> Outcome<Io> {
+    let io = match (wish.op, data) {
+        (Op::Read | Op::Write, LentData::Lent(span)) => transfer::io(wish.op, wish.offset, *span),
+        (Op::Read | Op::Write, LentData::Copied) => {
+            let bytes = wish.memory.len();
+            let arena = handle.device.pool.arena();
+            let full = || if bytes > arena.region().len() { no_room(bytes) } else { Fail { errno: libc::EAGAIN, ..no_room(bytes) } };
+            let buf = arena.allocate(bytes).ok_or_else(full)?;
+            if wish.op == Op::Write {
+                wish.memory.with(|bytes| buf.write(0, bytes));
+            }
+            transfer::io(wish.op, wish.offset, buf)
+        }
+        (Op::Flush, _) => Io::flush(),
+        (Op::Discard, _) => Io::discard(wish.offset, wish.bytes),
+        (Op::WriteZeroes, _) => Io::write_zeroes(wish.offset, wish.bytes),
+    };
+    let io = if wish.timeout_ms > 0 { io.timeout(Timeout::After(Duration::from_millis(wish.timeout_ms.into()))) } else { io };
+    Ok(if wish.durable { io.fua(true) } else { io })
+}
+
+/// The cache does it at once, or waits for the device; it is told of as any other.
+fn through_cache(handle: &Handle, wish: Wish, announce: impl FnOnce(u64)) -> Outcome<u64> {
+    let added = handle.requests.lock().add(Request { wish, data: LentData::Copied, ticket: None });
+    let number = added.ok_or_else(all_in_use)?;
+    announce(number);
+    let done = match wish.op {
+        Op::Read | Op::Write => transfer::cached(handle, wish.op, &wish.memory, wish.offset).map(|_| ()),
+        Op::Flush => flush(handle),
+        Op::Discard | Op::WriteZeroes => sweep(handle, wish.op, wish.offset, wish.bytes),
+    };
+    let done = if wish.durable && wish.op == Op::Write { done.and_then(|()| flush(handle)) } else { done };
+    let result = done.map_or_else(|fail| -i64::from(fail.errno), |()| wish.bytes as i64);
+    let event = nvmed_event { user: wish.user, request: number, result, op: op_number(wish.op), flags: 0 };
+    let mut requests = handle.requests.lock();
+    requests.take(number);
+    requests.ended.push_back(Ended { event, context: wish.context });
+    Ok(number)
+}
+
+fn op_number(op: Op) -> u32 {
+    match op {
+        Op::Read => NVMED_OP_READ,
+        Op::Write => NVMED_OP_WRITE,
+        Op::Flush => NVMED_OP_FLUSH,
+        Op::Discard => NVMED_OP_DISCARD,
+        Op::WriteZeroes => NVMED_OP_WRITE_ZEROES,
+    }
+}
+
+/// What the program is told of a request that the engine says has ended.
+fn end(handle: &Handle, done: Done) -> Option<Ended> {
+    let number = done.user;
+    let request = handle.requests.lock().take(number)?;
+    let (wish, held, status) = (request.wish, done.held, done.status);
+    handle.release(&request.data, held);
+    if let (Op::Read, Ok(()), Some(buf)) = (wish.op, status, done.into_buf()) {
+        wish.memory.with_mut(|bytes| buf.read(0, bytes));
+    }
+    handle.forget(wish.op, wish.offset..wish.offset.saturating_add(wish.bytes));
+    let result = status.map_or_else(|error| -i64::from(error.errno()), |()| wish.bytes as i64);
+    let flags = if held { NVMED_EVENT_HELD } else { 0 };
+    let event = nvmed_event { user: wish.user, request: number, result, op: op_number(wish.op), flags };
+    Some(Ended { event, context: wish.context })
+}
+
+/// The next that has ended, without waiting.
+fn next(handle: &Handle, contexts_only: bool) -> Outcome<Option<Ended>> {
+    let mut requests = handle.requests.lock();
+    let at = requests.ended.iter().position(|ended| !contexts_only || ended.context.is_some());
+    if let Some(ended) = at.and_then(|at| requests.ended.remove(at)) {
+        return Ok(Some(ended));
+    }
+    drop(requests);
+    while let Some(done) = handle.engine.poll()? {
+        match end(handle, done) {
+            Some(ended) if contexts_only && ended.context.is_none() => handle.requests.lock().ended.push_back(ended),
+            Some(ended) => return Ok(Some(ended)),
+            None => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Tells a context, and calls its callback. No lock is held, nobody is inside the handle.
+fn call_back(context: Context, event: &nvmed_event) {
+    let pointer = context.0;
+    // SAFETY: the program keeps the context until it is told of the end (hotshelf.h), which happens here, once.
+    let (callback, userdata) = unsafe {
+        (*pointer).error = if event.result < 0 { (-event.result) as i32 } else { 0 };
+        (*pointer).request = 0;
+        (*pointer).status = if event.result < 0 { NVMED_AIO_ERROR } else { NVMED_AIO_DONE };
+        ((*pointer).aio_callback, (*pointer).cb_userdata)
+    };
+    if let Some(callback) = callback {
+        // SAFETY: the program gave this function for just this.
+        unsafe { callback(pointer, userdata) }
+    }
+}
+
+/// Tells what has ended, `most` events at most; waits for the first.
+fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl FnMut(nvmed_event)) -> Outcome<(usize, usize)> {
+    let mut begin = None;
+    let (mut events, mut callbacks) = (0, 0);
+    // A callback may submit more that ends at once: as many are called as could be under way.
+    let limit = handle.requests.lock().slots.len();
+    loop {
+        while (events < most || most == 0) && events + callbacks < limit {
+            let Some(ended) = next(handle, most == 0)? else { break };
+            match ended.context {
+                Some(context) => {
+                    callbacks += 1;
+                    call_back(context, &ended.event);
+                }
+                None => {
+                    events += 1;
+                    out(ended.event);
+                }
+            }
+        }
+        if events + callbacks > 0 || timeout == Some(Duration::ZERO) {
+            return Ok((events, callbacks));
+        }
+        let begin = *begin.get_or_insert_with(Instant::now);
+        let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+        if left == Some(Duration::ZERO) {
+            return Ok((0, 0));
+        }
+        let done = match handle.engine.wait(left.unwrap_or(Duration::MAX))? {
+            Some(done) => done,
+            None if handle.engine.in_flight()? == 0 && handle.requests.lock().ended.is_empty() => return Ok((0, 0)),
+            None => continue,
+        };
+        if let Some(ended) = end(handle, done) {
+            handle.requests.lock().ended.push_back(ended);
+        }
+    }
+}
+
+/// NVMeDirect's asynchronous read or write.
+fn start(context: *mut NVMED_AIO_CTX, op: Op) -> i32 {
+    answer(|| {
+        if context.is_null() {
+            return Err(Fail::new(libc::EFAULT, "the context is NULL"));
+        }
+        // SAFETY: the program's promise: a context of nvmed_aio_ctx_init that is not under way.
+        let (size, handle, buf, len, offset) =
+            unsafe { ((*context).size, (*context).handle, (*context).buf, (*context).len, (*context).offset) };
+        if size < size_of::<NVMED_AIO_CTX>() {
+            return Err(Fail::new(libc::EINVAL, "the context is not from nvmed_aio_ctx_init"));
+        }
+        // SAFETY: the program's promise.
+        let memory = unsafe { Memory::new(buf, len) }?;
+        with(handle, |handle: &Arc<Handle>| {
+            let wish = Wish { context: Some(Context(context)), ..Wish::transfer(op, memory, offset_of(offset)?) };
+            // SAFETY: as above; nobody else has it before it is submitted.
+            let set = |status, request| unsafe {
+                (*context).status = status;
+                (*context).error = 0;
+                (*context).request = request;
+            };
+            submit(handle, wish, |number| set(NVMED_AIO_BUSY, number)).inspect_err(|_| set(NVMED_AIO_DONE, 0)).map(|_| 0)
+        })
+    })
+}
+
+/// NVMeDirect's asynchronous read, of a context. The device hears of it with nvmed_aio_queue_submit, or when completions are asked
+/// for. Thread-safe, as the handle is.
+///
+/// Through a direct handle it is asynchronous; offset and length are multiples of the device's blocks and within the device, else
+/// it ends with EINVAL. Through a cached one it is done before the call returns, and told of in the same way.
+///
+/// Returns 0, or -1, and the context is not under way: EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all memory for
+/// copies, are in use); EBUSY (another call is inside a dedicated handle).
+///
+/// # Safety
+/// `context` is from nvmed_aio_ctx_init, not under way, and stays; its `buf` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_aio_read(context: *mut NVMED_AIO_CTX) -> c_int {
+    start(context, Op::Read)
+}
+
+/// NVMeDirect's asynchronous write, of a context. As nvmed_aio_read.
+///
+/// # Safety
+/// As nvmed_aio_read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_aio_write(context: *mut NVMED_AIO_CTX) -> c_int {
+    start(context, Op::Write)
+}
+
+/// Tells the device of all that was submitted: one doorbell, one system call. Thread-safe, as the handle is.
+///
+/// Returns 0, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_aio_queue_submit(handle: *mut NVMED_HANDLE) -> c_int {
+    answer(|| with(handle, |handle: &Arc<Handle>| handle.engine.ring().map(|()| 0)))
+}
+
+/// Ends the contexts whose requests have ended, and calls their callbacks, in this thread. Does not wait. Thread-safe, as the handle
+/// is: each is ended by one thread.
+///
+/// Returns how many contexts were ended, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_aio_handle_complete(handle: *mut NVMED_HANDLE) -> c_int {
+    answer(|| {
+        with(handle, |handle: &Arc<Handle>| {
+            let (_, callbacks) = tell(handle, 0, Some(Duration::ZERO), |_| ())?;
+            Ok(callbacks as i32)
+        })
+    })
+}
+
+fn wish_of(io: &nvmed_io) -> Outcome<Wish> {
+    let op = match io.op {
+        NVMED_OP_READ => Op::Read,
+        NVMED_OP_WRITE => Op::Write,
+        NVMED_OP_FLUSH => Op::Flush,
+        NVMED_OP_DISCARD => Op::Discard,
+        NVMED_OP_WRITE_ZEROES => Op::WriteZeroes,
+        op => return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: NVMED_OP_..."))),
+    };
+    if io.flags & !NVMED_DURABLE != 0 || io.reserved != 0 {
+        return Err(Fail::new(libc::EINVAL, format!("flags {:#x} of a request: only NVMED_DURABLE is known", io.flags)));
+    }
+    let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset_of(io.offset)?, io.len) };
+    // SAFETY: the promise of those who call nvmed_submit.
+    let memory = if op.has_data() { unsafe { Memory::new(io.buf, len) }? } else { Memory::NONE };
+    let wish = Wish { bytes: len as u64, ..Wish::transfer(op, memory, offset) };
+    Ok(Wish { user: io.user, timeout_ms: io.timeout_ms, durable: io.flags & NVMED_DURABLE != 0, ..wish })
+}
+
+/// Submits a request; its end is told by nvmed_poll or nvmed_wait as a value. The device hears of it with nvmed_aio_queue_submit, or
+/// when completions are asked for. Thread-safe, as the handle is.
+///
+/// `io`: from nvmed_io_init and changed; it is copied. `request` (or NULL): is given the number of the request. Requests under way
+/// at the same time have no order among each other. Cached handles as with nvmed_aio_read.
+///
+/// Returns 0, or -1: EBADF; EFAULT; EINVAL; E2BIG (a field that this version does not know); EAGAIN (all requests of the handle, or all
+/// memory for copies, are in use); EBUSY (another call is inside a dedicated handle).
+///
+/// # Safety
+/// `io` has as many bytes as its size says; its `buf` has `len` bytes until the end is told; `request` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_submit(handle: *mut NVMED_HANDLE, io: *const nvmed_io, request: *mut u64) -> c_int {
+    answer(|| {
+        if io.is_null() {
+            return Err(Fail::new(libc::EFAULT, "io is NULL"));
+        }
+        // SAFETY: the caller's promise.
+        let wish = wish_of(&unsafe { options::read(io) }?)?;
+        with(handle, |handle: &Arc<Handle>| {
+            // SAFETY: the caller's promise.
+            submit(handle, wish, |number| unsafe { store(request, number) }).map(|_| 0)
+        })
+    })
+}
+
+fn collect(handle: *mut NVMED_HANDLE, events: *mut nvmed_event, max: i32, timeout: Option<Duration>) -> i32 {
+    answer(|| {
+        let most = usize::try_from(max).ok().filter(|max| *max > 0);
+        let most = most.ok_or_else(|| Fail::new(libc::EINVAL, format!("room for {max} events: one or more")))?;
+        if events.is_null() {
+            return Err(Fail::new(libc::EFAULT, "events is NULL"));
+        }
+        with(handle, |handle: &Arc<Handle>| {
+            let mut at = events;
+            let out = |event| {
+                // SAFETY: the caller's promise; `tell` has `most` events at most.
+                unsafe {
+                    at.write(event);
+                    at = at.add(1);
+                }
+            };
+            Ok(tell(handle, most, timeout, out)?.0 as i32)
+        })
+    })
+}
+
+/// What has ended, without waiting: at most `max` events. Contexts of NVMeDirect's calls that have ended are ended, too, with their
+/// callbacks. Thread-safe, as the handle is: each event goes to one thread.
+///
+/// Returns the number of events, or -1: EBADF; EFAULT; EINVAL (max); EBUSY (another call is inside a dedicated handle).
+///
+/// # Safety
+/// `events` has room for `max`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_poll(handle: *mut NVMED_HANDLE, events: *mut nvmed_event, max: c_int) -> c_int {
+    collect(handle, events, max, Some(Duration::ZERO))
+}
+
+/// As nvmed_poll, but waits until something has ended, nothing is in flight, or `timeout_ms` are over; negative: for ever.
+///
+/// Returns as nvmed_poll: 0 also when only contexts have ended, nothing is in flight, or the time is over.
+///
+/// # Safety
+/// `events` has room for `max`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_wait(handle: *mut NVMED_HANDLE, events: *mut nvmed_event, max: c_int, timeout_ms: c_int) -> c_int {
+    collect(handle, events, max, u64::try_from(timeout_ms).ok().map(Duration::from_millis))
+}
+
+/// Asks for a request to be given up: of nvmed_submit, or the `request` of a context. It ends all the same, with ECANCELED, or as it
+/// ended. Thread-safe, as the handle is.
+///
+/// Returns 0, or -1: EBADF; ENOENT (it has ended already); EBUSY (another call is inside a dedicated handle).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_cancel(handle: *mut NVMED_HANDLE, request: u64) -> c_int {
+    answer(|| {
+        with(handle, |handle: &Arc<Handle>| {
+            let ticket = handle.requests.lock().find(request).and_then(|request| request.ticket);
+            let there = match ticket {
+                Some(ticket) => handle.engine.cancel(ticket)?,
+                None => false,
+            };
+            let ended = || Fail::new(libc::ENOENT, format!("no request {request} is under way"));
+            if there { Ok(0) } else { Err(ended()) }
+        })
+    })
+}
+
+/// Requests of the handle that have not ended. Thread-safe, as the handle is.
+///
+/// Returns their number, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_in_flight(handle: *mut NVMED_HANDLE) -> c_int {
+    answer(|| with(handle, |handle: &Arc<Handle>| Ok(handle.engine.in_flight()? as i32)))
+}
+
+const _: () = assert!(size_of::<nvmed_event>() == 32 && std::mem::offset_of!(NVMED_AIO_CTX, size) == 0);

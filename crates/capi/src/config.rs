@@ -1,0 +1,74 @@
+//! Defaults: built in, or of the table `[library]` of the configuration file.
+//!
+//! ```toml
+//! [library]
+//! buffer_bytes = 67108864   # memory of each device for nvmed_get_buffer and for copies
+//! queue_depth = 64          # and every other parameter of a handle or queue, by its name
+//! ```
+
+use std::path::Path;
+
+use block::Params;
+use block::handle::Key;
+use toml::{Table, Value};
+
+use crate::fail::{Fail, Outcome};
+
+/// What is not said when a device, a queue or a handle is opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Defaults {
+    pub params: Params,
+    pub buffer_bytes: u64,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Defaults { params: Params::default(), buffer_bytes: 32 << 20 }
+    }
+}
+
+/// Of a file. Tables of others are theirs; an unknown key of ours is an error.
+pub fn read(path: &Path) -> Outcome<Defaults> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Fail::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{shown}: the configuration file: {error}")))?;
+    parse(&text).map_err(|fail| Fail::new(fail.errno, format!("{shown}: {}", fail.text)))
+}
+
+fn parse(text: &str) -> Outcome<Defaults> {
+    let wrong = |what: String| Fail::new(libc::EINVAL, what);
+    let table: Table = text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
+    let mut defaults = Defaults::default();
+    let Some(ours) = table.get("library") else { return Ok(defaults) };
+    let ours = ours.as_table().ok_or_else(|| wrong("`library` has to be a table".to_owned()))?;
+    for (name, value) in ours {
+        let number = match value {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            Value::Boolean(flag) => Some(u64::from(*flag)),
+            _ => None,
+        };
+        let number = number.ok_or_else(|| wrong(format!("[library] {name}: needs a number, or true or false")))?;
+        if name == "buffer_bytes" {
+            defaults.buffer_bytes = number;
+            continue;
+        }
+        let set = Key::from_name(name).and_then(|key| defaults.params.set(key, number));
+        set.map_err(|error| wrong(format!("[library] {name}: {error}")))?;
+    }
+    Ok(defaults)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_table_of_ours_among_others() {
+        let read = parse("ssd = \"/ssd\"\n[library]\nbuffer_bytes = 8192\nqueue_depth = 16\ncached = true\n").expect("understood");
+        assert_eq!((read.buffer_bytes, read.params.queue_depth, read.params.cached), (8192, 16, true));
+        assert_eq!(parse(""), Ok(Defaults::default()));
+        for wrong in ["[library]\ncolour = 1", "[library]\nqueue_depth = 3", "[library]\nqueue_depth = \"a\"", "library = 1", "["] {
+            assert_eq!(parse(wrong).err().map(|fail| fail.errno), Some(libc::EINVAL), "{wrong}");
+        }
+    }
+}

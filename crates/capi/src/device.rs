@@ -1,0 +1,296 @@
+//! A device that is open: what it looks like, its memory, its cache.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use block::{Geometry, Params};
+use parking_lot::Mutex;
+use stack::{DeviceName, DeviceOptions};
+
+use crate::cached::Cache;
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object, defaults, end, enroll, ensure_init, with};
+use crate::memory;
+use crate::options::{self, Versioned};
+use crate::pool::{self, Pool};
+use crate::types::*;
+
+/// See the module.
+pub struct Device {
+    pub name: String,
+    pub below: Arc<dyn block::Device>,
+    pub pool: Arc<Pool>,
+    /// What its cache is like, and what parameters of it say.
+    pub params: Mutex<Params>,
+    eager: AtomicBool,
+    uncached: AtomicBool,
+    cache: Mutex<Option<Arc<Cache>>>,
+    /// Somebody uses the cache: direct I/O has to look at it.
+    pub has_cache: AtomicBool,
+    pub children: Children,
+}
+
+/// How many queues a device has, or handles a queue: while there are any it is not closed.
+#[derive(Default)]
+pub struct Children(Mutex<(u32, bool)>);
+
+impl Children {
+    /// One more, if it is not closed.
+    pub fn add(&self) -> Outcome<()> {
+        self.add_below(u32::MAX)
+    }
+
+    /// The only one.
+    pub fn add_only(&self) -> Outcome<()> {
+        self.add_below(1)
+    }
+
+    fn add_below(&self, most: u32) -> Outcome<()> {
+        let mut children = self.0.lock();
+        match *children {
+            (_, true) => Err(Fail::new(libc::EBADF, "it is being closed")),
+            (count, _) if count >= most => Err(Fail::new(libc::EBUSY, "the queue is dedicated, and has a handle already")),
+            _ => {
+                children.0 += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// One less.
+    pub fn remove(&self) {
+        self.0.lock().0 -= 1;
+    }
+
+    /// Closes it, if there are none; `what` they are.
+    pub fn close(&self, what: &str) -> Outcome<()> {
+        let mut children = self.0.lock();
+        match *children {
+            (_, true) => Err(Fail::new(libc::EBADF, "it is being closed")),
+            (0, _) => {
+                children.1 = true;
+                Ok(())
+            }
+            (count, _) => Err(Fail::new(libc::EBUSY, format!("{count} of its {what} are open: destroy them first"))),
+        }
+    }
+}
+
+impl Kind for Device {
+    const NAME: &'static str = "device";
+    fn of(object: &Object) -> Option<&Arc<Device>> {
+        if let Object::Device(device) = object { Some(device) } else { None }
+    }
+}
+
+impl Device {
+    fn open(name: &str, flags: i32, options: &nvmed_device_options) -> Outcome<Device> {
+        let access = flags & libc::O_ACCMODE;
+        if flags & !(libc::O_ACCMODE | libc::O_CLOEXEC | libc::O_DIRECT) != 0 || (access != libc::O_RDONLY && access != libc::O_RDWR) {
+            return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: a device is opened with O_RDONLY or O_RDWR")));
+        }
+        let device: DeviceName = name.parse().map_err(|error| Fail::new(libc::EINVAL, error))?;
+        let below = device.open_with(&DeviceOptions { read_only: access == libc::O_RDONLY })?;
+        Device::over(name, below, options)
+    }
+
+    /// Over a driver.
+    pub fn over(name: &str, below: Arc<dyn block::Device>, options: &nvmed_device_options) -> Outcome<Device> {
+        let pool = Pool::new(options.buffer_bytes)?;
+        let mut params = defaults().params;
+        params.cache_bytes = options.cache_bytes;
+        params.readahead_bytes = options.readahead_bytes;
+        Ok(Device {
+            name: name.to_owned(),
+            below,
+            pool,
+            params: Mutex::new(params),
+            eager: AtomicBool::new(false),
+            uncached: AtomicBool::new(false),
+            cache: Mutex::new(None),
+            has_cache: AtomicBool::new(false),
+            children: Children::default(),
+        })
+    }
+
+    pub fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    /// The cache, opened at its first use.
+    pub fn cache(&self) -> Outcome<Arc<Cache>> {
+        if self.uncached.load(Ordering::Relaxed) {
+            return Err(Fail::new(libc::ENOTSUP, format!("{}: opened without a cache (NVMED_NO_CACHE)", self.name)));
+        }
+        let mut cache = self.cache.lock();
+        if let Some(cache) = &*cache {
+            return Ok(Arc::clone(cache));
+        }
+        let opened = Cache::open(self, &self.params.lock().clone(), self.eager.load(Ordering::Relaxed))?;
+        let opened = Arc::new(opened);
+        *cache = Some(Arc::clone(&opened));
+        self.has_cache.store(true, Ordering::Release);
+        Ok(opened)
+    }
+
+    /// The cache, if it is in use.
+    pub fn cache_in_use(&self) -> Option<Arc<Cache>> {
+        if self.has_cache.load(Ordering::Acquire) { self.cache.lock().clone() } else { None }
+    }
+
+    /// Its last words.
+    pub fn finish(&self) -> Outcome<()> {
+        self.pool.orphan();
+        // Nobody has a handle any more: each was flushed when it was destroyed.
+        self.cache.lock().take();
+        Ok(())
+    }
+
+    fn info(&self) -> nvmed_info {
+        let geometry = self.geometry();
+        nvmed_info {
+            bytes: geometry.bytes(),
+            block_bytes: geometry.block_bytes,
+            transfer_bytes_max: geometry.transfer_bytes_max,
+            memory_align: geometry.memory_align,
+            volatile_cache: geometry.volatile_cache.into(),
+            read_only: geometry.read_only.into(),
+            can_discard: geometry.discard.into(),
+            can_write_zeroes: geometry.write_zeroes.into(),
+            buffer_bytes_free: self.pool.arena().free_bytes() as u64,
+            ..nvmed_info::defaults()
+        }
+    }
+
+    fn feature(&self, feature: i32) -> Outcome<i32> {
+        match feature as u32 {
+            NVMED_NO_CACHE => Ok(self.uncached.load(Ordering::Relaxed).into()),
+            NVMED_CACHE_SIZE => Ok(i32::try_from(self.params.lock().cache_bytes / 4096).unwrap_or(i32::MAX)),
+            NVMED_CACHE_LAZY_INIT => Ok((!self.eager.load(Ordering::Relaxed)).into()),
+            _ => Err(unknown(feature)),
+        }
+    }
+
+    fn set_feature(&self, feature: i32, value: i32) -> Outcome<i32> {
+        let cache = self.cache.lock();
+        let wrong = || Fail::new(libc::EINVAL, format!("{value} is no value of this feature"));
+        let flag = || if matches!(value, 0 | 1) { Ok(value == 1) } else { Err(wrong()) };
+        match feature as u32 {
+            NVMED_NO_CACHE | NVMED_CACHE_SIZE | NVMED_CACHE_LAZY_INIT if cache.is_some() => {
+                return Err(Fail::new(libc::EBUSY, "the cache is in use: set this before the first cached handle"));
+            }
+            NVMED_NO_CACHE => self.uncached.store(flag()?, Ordering::Relaxed),
+            NVMED_CACHE_LAZY_INIT => self.eager.store(!flag()?, Ordering::Relaxed),
+            NVMED_CACHE_SIZE => {
+                self.params.lock().cache_bytes = u64::try_from(value).ok().filter(|pages| *pages > 0).ok_or_else(wrong)? * 4096
+            }
+            _ => return Err(unknown(feature)),
+        }
+        Ok(0)
+    }
+}
+
+fn unknown(feature: i32) -> Fail {
+    Fail::new(libc::EINVAL, format!("there is no feature {feature} of a device: NVMED_NO_CACHE, NVMED_CACHE_SIZE, NVMED_CACHE_LAZY_INIT"))
+}
+
+/// Opens a device. Thread-safe.
+///
+/// `name`: the path of a file, a block device or an NVMe character device such as /dev/ng0n1; memory:SIZE such as memory:64MiB;
+/// null; or fault:eio@FIRST-LAST:NAME, the device NAME whose blocks FIRST to LAST cannot be read or written, for tests.
+/// `flags`: O_RDONLY or O_RDWR. A block device opened for writing is ours alone (O_EXCL): not one that is mounted.
+///
+/// Returns the device, or NULL: ENOENT, EACCES, EBUSY and others of open(2); EINVAL (a name or flags that mean nothing, or a file
+/// that cannot be a device: hs_error says why).
+///
+/// # Safety
+/// `name` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_open(name: *const c_char, flags: c_int) -> *mut NVMED {
+    // SAFETY: the caller's promise.
+    unsafe { nvmed_open_with(name, flags, std::ptr::null()) }
+}
+
+/// As nvmed_open, with options. Thread-safe.
+///
+/// `options`: from nvmed_device_options_init and changed, or NULL. Returns as nvmed_open; also NULL with E2BIG (an option that
+/// this version does not know) and ENOMEM.
+///
+/// # Safety
+/// `name` is NULL or a string; `options` is NULL or has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_open_with(name: *const c_char, flags: c_int, options: *const nvmed_device_options) -> *mut NVMED {
+    answer(|| {
+        ensure_init()?;
+        // SAFETY: the caller's promise.
+        let (name, options) = unsafe { (memory::text(name, "the name of the device")?, options::read(options)?) };
+        let device = Device::open(name, flags, &options)?;
+        enroll(Object::Device(Arc::new(device)))
+    })
+}
+
+/// Closes a device. Its queues have to be destroyed before. Buffers of nvmed_get_buffer stay valid until they are put back.
+/// Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EBUSY (it has queues, and stays open).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_close(device: *mut NVMED) -> c_int {
+    answer(|| end(device, |device: &Device| device.children.close("queues"), Device::finish))
+}
+
+/// What a device looks like. Thread-safe.
+///
+/// Set info->size to sizeof *info before. Returns 0, or -1: EBADF, EFAULT (NULL), EINVAL (size).
+///
+/// # Safety
+/// `info` is NULL or has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_get_info(device: *mut NVMED, info: *mut nvmed_info) -> c_int {
+    answer(|| {
+        with(device, |device: &Arc<Device>| {
+            if info.is_null() {
+                return Err(Fail::new(libc::EFAULT, "info is NULL"));
+            }
+            // SAFETY: the caller's promise.
+            unsafe { options::write(info, (*info).size, device.info()) }
+        })
+    })
+}
+
+/// A feature of a device (NVMED_NO_CACHE, NVMED_CACHE_SIZE in pages of 4096 bytes, NVMED_CACHE_LAZY_INIT). Thread-safe.
+///
+/// Returns its value, or -1: EBADF, EINVAL (no such feature).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_feature_get(device: *mut NVMED, feature: c_int) -> c_int {
+    answer(|| with(device, |device: &Arc<Device>| device.feature(feature)))
+}
+
+/// Sets a feature of a device, before its cache is in use. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EINVAL (no such feature or value); EBUSY (the cache is in use).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_feature_set(device: *mut NVMED, feature: c_int, value: c_int) -> c_int {
+    answer(|| with(device, |device: &Arc<Device>| device.set_feature(feature, value)))
+}
+
+/// Memory that the device reaches: requests over it need no copy. Zeroed, at the begin of a page. Thread-safe.
+///
+/// `pages`: of 4096 bytes. A request's memory has to lie within one buffer. Any other memory works, too, at the price of a copy.
+///
+/// Returns its address, or NULL: EBADF; EINVAL (no pages); ENOMEM (the device's buffer_bytes are used up: see nvmed_open_with).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_get_buffer(device: *mut NVMED, pages: u32) -> *mut c_void {
+    answer(|| with(device, |device: &Arc<Device>| device.pool.lend(pages).map(<*mut u8>::cast)))
+}
+
+/// Gives a buffer of nvmed_get_buffer back, NULL does nothing. While requests use it, it is kept until the device has let go of it;
+/// the program must not touch it any more in any case. Thread-safe.
+///
+/// Returns 0, or -1: EINVAL (it is none, or was put back before).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_put_buffer(buffer: *mut c_void) -> c_int {
+    answer(|| if buffer.is_null() { Ok(0) } else { pool::put_back(buffer.cast()) })
+}

@@ -1,0 +1,57 @@
+//! What went wrong: the errno, and a sentence.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+
+use block::{Error, OpenError};
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fail {
+    pub errno: i32,
+    pub text: String,
+}
+
+/// Of a call.
+pub type Outcome<T> = Result<T, Fail>;
+
+impl Fail {
+    pub fn new(errno: i32, text: impl fmt::Display) -> Fail {
+        Fail { errno, text: text.to_string() }
+    }
+
+    /// With what was done, before.
+    pub fn of(what: impl fmt::Display, error: Error) -> Fail {
+        Fail::new(error.errno(), format!("{what}: {error}"))
+    }
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Fail {
+        Fail::new(error.errno(), error)
+    }
+}
+
+impl From<OpenError> for Fail {
+    fn from(error: OpenError) -> Fail {
+        Fail::new(error.errno(), error)
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Remembers it for `hs_error`.
+pub fn remember(fail: &Fail) {
+    // No sentence of ours has a zero byte, but a name the program gave is no C string any more either.
+    let text = CString::new(fail.text.replace('\0', " ")).unwrap_or_default();
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+}
+
+/// The sentence of this thread's last failure; empty if there was none. It stays until the next failure of the thread.
+pub fn last() -> *const c_char {
+    const NONE: &CStr = c"";
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NONE.as_ptr())
+}

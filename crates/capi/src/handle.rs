@@ -1,0 +1,431 @@
+//! A handle: what I/O goes through.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use block::handle::{Data, Done, Features, Full, Io, Key, Released, Select, Selector, Ticket};
+use block::{Op, Params, SharedHandle};
+use parking_lot::Mutex;
+
+use crate::aio::Requests;
+use crate::cached::{Cache, Place};
+use crate::device::Device;
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object, end, enroll, with};
+use crate::options::{self, Versioned};
+use crate::queue::{Binding, Queue};
+use crate::types::*;
+
+/// How long the end of a handle waits for what is in flight, before the queue ends it.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+/// All flags there are.
+const FLAGS: u32 = NVMED_DIRECT | NVMED_SYNC | NVMED_ZERO_COPY | NVMED_CACHED | NVMED_ASYNC | NVMED_DURABLE | NVMED_POLLED;
+
+/// See the module.
+pub struct Handle {
+    pub device: Arc<Device>,
+    queues: Vec<Arc<Queue>>,
+    pub engine: Engine,
+    /// Of NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_ZERO_COPY: those that hold now.
+    modes: AtomicU32,
+    /// For read and write without an offset.
+    pub position: Mutex<u64>,
+    pub requests: Mutex<Requests>,
+    /// Requests that ended, whose lent memory the device still has.
+    held: AtomicU32,
+    place: OnceLock<(Arc<Cache>, Place)>,
+}
+
+/// The handle below: of one thread at a time, or of many.
+pub enum Engine {
+    /// The lock is only ever tried: nobody waits for it.
+    Own(Mutex<block::Handle>),
+    Shared(SharedHandle),
+}
+
+/// Calls a method of either kind.
+macro_rules! each {
+    ($engine:expr, $handle:ident => $call:expr) => {
+        match $engine {
+            Engine::Own(handle) => {
+                #[allow(unused_mut)]
+                let mut $handle = handle.try_lock().ok_or_else(busy)?;
+                Ok($call)
+            }
+            Engine::Shared($handle) => Ok($call),
+        }
+    };
+}
+
+fn busy() -> Fail {
+    Fail::new(libc::EBUSY, "another call is inside this handle: its queue is dedicated (NVMED_QUEUE_DEDICATED), for one thread at a time")
+}
+
+impl Engine {
+    pub fn run(&self, io: Io) -> Outcome<Done> {
+        each!(self, handle => handle.run(io))
+    }
+    pub fn submit(&self, io: Io) -> Outcome<Result<Ticket, Full>> {
+        each!(self, handle => handle.submit(io))
+    }
+    pub fn ring(&self) -> Outcome<()> {
+        each!(self, handle => handle.ring())
+    }
+    pub fn poll(&self) -> Outcome<Option<Done>> {
+        each!(self, handle => handle.poll())
+    }
+    pub fn wait(&self, at_most: Duration) -> Outcome<Option<Done>> {
+        each!(self, handle => handle.wait(at_most))
+    }
+    pub fn cancel(&self, ticket: Ticket) -> Outcome<bool> {
+        each!(self, handle => handle.cancel(ticket))
+    }
+    pub fn drain(&self, at_most: Duration) -> Outcome<Result<(), block::Error>> {
+        each!(self, handle => handle.drain(at_most))
+    }
+    pub fn in_flight(&self) -> Outcome<u32> {
+        each!(self, handle => handle.in_flight())
+    }
+    fn take_released(&self) -> Outcome<Option<Released>> {
+        each!(self, handle => handle.take_released())
+    }
+    pub fn get(&self, key: Key) -> Outcome<u64> {
+        each!(self, handle => handle.get(key))
+    }
+    pub fn set(&self, key: Key, value: u64) -> Outcome<Result<(), block::handle::ParamError>> {
+        each!(self, handle => handle.set(key, value))
+    }
+}
+
+impl Kind for Handle {
+    const NAME: &'static str = "handle";
+    fn of(object: &Object) -> Option<&Arc<Handle>> {
+        if let Object::Handle(handle) = object { Some(handle) } else { None }
+    }
+    fn is_broken(&self) -> bool {
+        self.queues.iter().any(|queue| queue.is_broken())
+    }
+    fn break_down(&self) {
+        self.queues.iter().for_each(|queue| queue.break_down());
+    }
+}
+
+impl Handle {
+    fn create(queues: &[Arc<Queue>], options: &nvmed_handle_options, selector: Selector) -> Outcome<Handle> {
+        let first = queues.first().ok_or_else(|| Fail::new(libc::EINVAL, "a handle needs a queue"))?;
+        if queues.iter().any(|queue| !Arc::ptr_eq(&queue.device, &first.device)) {
+            return Err(Fail::new(libc::EINVAL, "the queues of a handle belong to one device"));
+        }
+        let params = params(options, &first.params)?;
+        let modes = options.flags & (NVMED_CACHED | NVMED_SYNC | NVMED_ASYNC | NVMED_ZERO_COPY);
+        let mut added = Vec::new();
+        let outcome = Handle::bind(queues, selector, &params, &mut added);
+        let engine = outcome.inspect_err(|_| added.iter().for_each(|queue: &Arc<Queue>| queue.children.remove()))?;
+        let depths = queues.iter().map(|queue| if params.requests_max == 0 { queue.params.queue_depth } else { params.requests_max });
+        let handle = Handle {
+            device: Arc::clone(&first.device),
+            queues: added,
+            engine,
+            modes: AtomicU32::new(modes),
+            position: Mutex::new(0),
+            requests: Mutex::new(Requests::new(depths.sum())),
+            held: AtomicU32::new(0),
+            place: OnceLock::new(),
+        };
+        if handle.is(NVMED_CACHED) {
+            handle.place()?;
+        }
+        Ok(handle)
+    }
+
+    fn bind(queues: &[Arc<Queue>], selector: Selector, params: &Params, added: &mut Vec<Arc<Queue>>) -> Outcome<Engine> {
+        let (mut own, mut shared) = (Vec::new(), Vec::new());
+        for queue in queues {
+            match &queue.binding {
+                Binding::Dedicated(slot) => {
+                    queue.children.add_only()?;
+                    added.push(Arc::clone(queue));
+                    own.push(queue.take(slot)?);
+                }
+                Binding::Shared { queue: queue_below, .. } => {
+                    queue.children.add()?;
+                    added.push(Arc::clone(queue));
+                    shared.push(Arc::clone(queue_below));
+                }
+            }
+        }
+        match (own.is_empty(), shared.is_empty()) {
+            (false, true) => Ok(Engine::Own(Mutex::new(block::Handle::over(own, selector, params.clone())?))),
+            (true, false) => Ok(Engine::Shared(SharedHandle::over(&shared, selector, params.clone())?)),
+            _ => Err(Fail::new(libc::EINVAL, "the queues of a handle are all dedicated, or none is")),
+        }
+    }
+
+    /// How its queue waits.
+    pub fn queue_completion(&self) -> u64 {
+        self.queues[0].params.get(Key::Completion)
+    }
+
+    /// Whether a mode holds.
+    pub fn is(&self, flag: u32) -> bool {
+        self.modes.load(Ordering::Relaxed) & flag != 0
+    }
+
+    pub fn set_modes(&self, set: u32, clear: u32) {
+        // Two threads that set modes at a time: each bit is as one of them says.
+        self.modes.fetch_or(set, Ordering::Relaxed);
+        self.modes.fetch_and(!clear, Ordering::Relaxed);
+    }
+
+    /// Its place in the cache of its device.
+    pub fn place(&self) -> Outcome<&(Arc<Cache>, Place)> {
+        if let Some(place) = self.place.get() {
+            return Ok(place);
+        }
+        let cache = self.device.cache()?;
+        Ok(self.place.get_or_init(|| {
+            let place = cache.place();
+            (cache, place)
+        }))
+    }
+
+    /// Its place, if it ever used the cache.
+    pub fn used_place(&self) -> Option<&(Arc<Cache>, Place)> {
+        self.place.get()
+    }
+
+    /// Before direct I/O.
+    pub fn make_way(&self, op: Op, bytes: Range<u64>) -> Outcome<()> {
+        match self.device.cache_in_use() {
+            Some(cache) => Ok(cache.make_way(op, self.within(bytes))?),
+            None => Ok(()),
+        }
+    }
+
+    /// After it.
+    pub fn forget(&self, op: Op, bytes: Range<u64>) {
+        if let Some(cache) = self.device.cache_in_use() {
+            cache.forget(op, self.within(bytes));
+        }
+    }
+
+    fn within(&self, bytes: Range<u64>) -> Range<u64> {
+        let end = self.device.geometry().bytes();
+        bytes.start.min(end)..bytes.end.min(end)
+    }
+
+    /// Lent memory that a request over it does not use any more, unless the device has it.
+    pub fn release(&self, data: &LentData, held: bool) {
+        match data {
+            LentData::Lent(_) if held => _ = self.held.fetch_add(1, Ordering::Relaxed),
+            LentData::Lent(span) => self.device.pool.release(*span),
+            LentData::Copied => {}
+        }
+    }
+
+    /// Lent memory that the device has let go of since.
+    pub fn take_released(&self) -> Outcome<()> {
+        while self.held.load(Ordering::Relaxed) > 0 {
+            let Some(released) = self.engine.take_released()? else { break };
+            if let Data::Span(span) = released.data {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+                self.device.pool.release(span);
+            }
+        }
+        Ok(())
+    }
+
+    /// Its last words: the cache is flushed, what is in flight has a moment to end.
+    pub fn finish(&self) -> Outcome<()> {
+        let flushed = self.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
+        let drained = self.engine.drain(LAST_WAIT);
+        while let Ok(Some(done)) = self.engine.poll() {
+            self.abandon(done);
+        }
+        let _ = (drained, self.take_released());
+        flushed.map_err(|error| Fail::of("flushing the cache while the handle was closed", error))
+    }
+
+    /// A request that nobody will ask for any more.
+    fn abandon(&self, done: Done) {
+        let held = done.held;
+        if let Some(request) = self.requests.lock().take(done.user) {
+            self.release(&request.data, held);
+        }
+    }
+}
+
+/// What the memory of a request is.
+#[derive(Clone, Copy, Debug)]
+pub enum LentData {
+    Lent(block::Span),
+    Copied,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        for queue in &self.queues {
+            queue.children.remove();
+        }
+    }
+}
+
+/// Parameters of a handle on a queue.
+fn params(options: &nvmed_handle_options, queue: &Params) -> Outcome<Params> {
+    let flags = options.flags;
+    let both = |one, other| flags & one != 0 && flags & other != 0;
+    if flags & !FLAGS != 0 {
+        return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x} of a handle: only NVMED_... flags are known")));
+    }
+    if both(NVMED_DIRECT, NVMED_CACHED) || both(NVMED_SYNC, NVMED_ASYNC) {
+        return Err(Fail::new(libc::EINVAL, "a handle is direct or cached, and synchronous or asynchronous, not both"));
+    }
+    let mut params = Params { cached: flags & NVMED_CACHED != 0, ..queue.clone() };
+    for (key, value) in [
+        (Key::Synchronous, u64::from(flags & NVMED_ASYNC == 0)),
+        (Key::Fua, u64::from(flags & NVMED_DURABLE != 0)),
+        (Key::Completion, if flags & NVMED_POLLED != 0 { 1 } else { queue.get(Key::Completion) }),
+        (Key::RequestsMax, options.requests_max.into()),
+        (Key::TimeoutMs, options.timeout_ms.into()),
+        (Key::Class, options.priority_class.into()),
+    ] {
+        params.set(key, value).map_err(|error| Fail::new(libc::EINVAL, error))?;
+    }
+    Ok(params)
+}
+
+/// A rule of the program.
+struct ByProgram {
+    rule: unsafe extern "C" fn(*mut NVMED_HANDLE, u8, u64, u32) -> *mut NVMED_QUEUE,
+    queues: Vec<usize>,
+    handle: Arc<OnceLock<usize>>,
+    block_bytes: u64,
+}
+
+thread_local! {
+    /// Bytes of the request that this thread submits: the rules of `block` are asked by place and kind alone.
+    static LENGTH: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Tells the rule of the program how long the next request of this thread is.
+pub fn next_length(bytes: u64) {
+    LENGTH.set(bytes);
+}
+
+impl Select for ByProgram {
+    fn select(&self, request: &Features, _: usize) -> usize {
+        let opcode = match request.op {
+            Op::Flush => 0,
+            Op::Write => 1,
+            Op::Read => 2,
+            Op::WriteZeroes => 8,
+            Op::Discard => 9,
+        };
+        let handle = std::ptr::without_provenance_mut(self.handle.get().copied().unwrap_or(0));
+        let length = u32::try_from(LENGTH.get()).unwrap_or(u32::MAX);
+        // SAFETY: the program gave this function for just these arguments (nvmed_handle_create_mq).
+        let queue = unsafe { (self.rule)(handle, opcode, request.lba.0 * self.block_bytes, length) };
+        self.queues.iter().position(|known| *known == queue.addr()).unwrap_or(0)
+    }
+}
+
+/// The paper's name for making a handle on a queue, with options. Thread-safe.
+///
+/// `options`: from nvmed_handle_options_init and changed, or NULL: direct and synchronous.
+///
+/// A handle on a shared queue can be used by any threads at the same time; one on a dedicated queue by one thread at a time.
+///
+/// Returns the handle, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not know); EBUSY (a
+/// dedicated queue has a handle already); ENOTSUP (cached, and the device has no cache); ENOMEM.
+///
+/// # Safety
+/// `options` is NULL or has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_create_handle(queue: *mut NVMED_QUEUE, options: *const nvmed_handle_options) -> *mut NVMED_HANDLE {
+    answer(|| {
+        with(queue, |queue: &Arc<Queue>| {
+            // SAFETY: the caller's promise.
+            let options = unsafe { options::read(options) }?;
+            enroll(Object::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
+        })
+    })
+}
+
+/// NVMeDirect's name for making a handle on a queue, with flags (NVMED_DIRECT, NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_DURABLE,
+/// NVMED_POLLED, NVMED_ZERO_COPY). Thread-safe. Returns as nvmed_create_handle.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_handle_create(queue: *mut NVMED_QUEUE, flags: c_int) -> *mut NVMED_HANDLE {
+    answer(|| {
+        with(queue, |queue: &Arc<Queue>| {
+            let options = nvmed_handle_options { flags: flags as u32, ..nvmed_handle_options::defaults() };
+            enroll(Object::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
+        })
+    })
+}
+
+/// Makes a handle on several queues of one device, all dedicated or none. Thread-safe.
+///
+/// `count` queues, 1 to 256; `flags` as of nvmed_handle_create; `rule` chooses the queue of each request, NULL: one after the
+/// other. Returns as nvmed_create_handle, also NULL with EFAULT (queues is NULL).
+///
+/// # Safety
+/// `queues` is NULL or has `count` elements; `rule` is NULL or such a function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_handle_create_mq(
+    queues: *const *mut NVMED_QUEUE,
+    count: c_int,
+    flags: c_int,
+    rule: nvmed_mq_get_queue,
+) -> *mut NVMED_HANDLE {
+    answer(|| {
+        if queues.is_null() {
+            return Err(Fail::new(libc::EFAULT, "the array of queues is NULL"));
+        }
+        let count = usize::try_from(count).ok().filter(|count| (1..=256).contains(count));
+        let count = count.ok_or_else(|| Fail::new(libc::EINVAL, "a handle has 1 to 256 queues"))?;
+        // SAFETY: the caller's promise.
+        let pointers = unsafe { std::slice::from_raw_parts(queues, count) };
+        let numbers: Vec<usize> = pointers.iter().map(|queue| queue.addr()).collect();
+        let queues = pointers.iter().map(|queue| with(*queue, |queue: &Arc<Queue>| Ok(Arc::clone(queue))));
+        let queues: Vec<Arc<Queue>> = queues.collect::<Outcome<_>>()?;
+        let me = Arc::new(OnceLock::new());
+        let selector = match rule {
+            None => Selector::RoundRobin,
+            Some(rule) => {
+                let block_bytes = queues[0].device.geometry().block_bytes.into();
+                Selector::Own(Box::new(ByProgram { rule, queues: numbers, handle: Arc::clone(&me), block_bytes }))
+            }
+        };
+        let options = nvmed_handle_options { flags: flags as u32, ..nvmed_handle_options::defaults() };
+        let handle: *mut NVMED_HANDLE = enroll(Object::Handle(Arc::new(Handle::create(&queues, &options, selector)?)))?;
+        let _ = me.set(handle.addr());
+        Ok(handle)
+    })
+}
+
+/// Ends a handle. A cached one is flushed. What is in flight has a second to end; its memory is free then, or held until the device
+/// lets go (memory of nvmed_get_buffer), and it is not reported. Thread-safe: calls of other threads end first or fail with EBADF.
+///
+/// Returns 0, or -1: EBADF; or the errno of the flush: the handle is gone all the same, and what could not be written is lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_handle_destroy(handle: *mut NVMED_HANDLE) -> c_int {
+    answer(|| end(handle, |_: &Handle| Ok(()), Handle::finish))
+}
+
+/// As nvmed_handle_destroy, named as nvmed_create_handle is.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_destroy_handle(handle: *mut NVMED_HANDLE) -> c_int {
+    nvmed_handle_destroy(handle)
+}
+
+/// As nvmed_handle_destroy: NVMeDirect's name for handles on several queues.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_handle_destroy_mq(handle: *mut NVMED_HANDLE) -> c_int {
+    nvmed_handle_destroy(handle)
+}

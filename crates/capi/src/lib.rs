@@ -1,0 +1,36 @@
+//! libhotshelf: what C programs link, and what every other language reaches through C.
+//!
+//! The functions are documented once, for their users: the comments here become `include/hotshelf.h` and the manual page
+//! hotshelf(3) (`cargo xtask header`). They are thin: each checks what it was given, calls one method of an object, and turns
+//! the outcome into -1 and errno.
+//!
+//! - `edge.rs`: outcome to errno, panics stop here. `fail.rs`: what went wrong, in words. `table.rs`: what the opaque pointers
+//!   are: numbers, checked at each call, so that a wrong one is EBADF and no crash.
+//! - `library.rs` (`hs_*`), `device.rs`, `queue.rs`, `handle.rs`: the objects, and the functions that make and end them.
+//! - `pool.rs`: memory that is lent to the program, and reaches the device without a copy.
+//! - `transfer.rs`: calls that return when it is done. `aio.rs`: those that do not. `cached.rs`: a handle's place in the cache.
+//! - `options.rs`: structs with versions. `params.rs`: parameters by key. `quota.rs`: whose queues.
+//!
+//! Unsafe code is in the functions that C calls, in `table.rs`, and in `memory.rs`, where the program's pointers become bytes.
+
+mod aio;
+mod cached;
+mod config;
+mod device;
+mod edge;
+mod fail;
+mod handle;
+mod library;
+mod memory;
+mod options;
+mod params;
+mod pool;
+mod queue;
+mod quota;
+mod table;
+#[cfg(test)]
+mod test;
+mod transfer;
+mod types;
+
+pub use types::*;

@@ -1,0 +1,219 @@
+//! The library itself: its beginning, its end, its last error; and the table of all objects.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
+
+use parking_lot::Mutex;
+
+use crate::config::{self, Defaults};
+use crate::device::Device;
+use crate::edge::{answer, is_forked, watch_forks};
+use crate::fail::{self, Fail, Outcome};
+use crate::handle::Handle;
+use crate::memory;
+use crate::queue::Queue;
+use crate::table::{Inside, Refused, Table};
+
+/// What an opaque pointer can be.
+pub enum Object {
+    Device(Arc<Device>),
+    Queue(Arc<Queue>),
+    Handle(Arc<Handle>),
+}
+
+static OBJECTS: Table<Object> = Table::new();
+
+/// Takes an object in, as a pointer for C.
+pub fn enroll<P>(object: Object) -> Outcome<*mut P> {
+    let full = |_| Fail::new(libc::EMFILE, "too many devices, queues and handles are open: close some");
+    OBJECTS.insert(object).map(std::ptr::without_provenance_mut).map_err(full)
+}
+
+/// A kind of objects.
+pub trait Kind: Sized {
+    /// In words.
+    const NAME: &'static str;
+    /// If it is one.
+    fn of(object: &Object) -> Option<&Arc<Self>>;
+    /// A call panicked inside, here or in what it shares with others: it can only be closed.
+    fn is_broken(&self) -> bool {
+        false
+    }
+    /// A call on it panics.
+    fn break_down(&self) {}
+}
+
+/// Looks after an object during a call.
+struct Watch<'a, K: Kind>(&'a K);
+
+impl<K: Kind> Drop for Watch<'_, K> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.break_down();
+        }
+    }
+}
+
+fn refused<K: Kind>(number: usize, refused: Refused) -> Fail {
+    match refused {
+        Refused::Unknown if number == 0 => Fail::new(libc::EBADF, format!("NULL is no {}: was its opening checked?", K::NAME)),
+        Refused::Unknown => Fail::new(libc::EBADF, format!("no such {}: closed already?", K::NAME)),
+        Refused::Poisoned => Fail::new(libc::EIO, format!("an earlier call failed inside this {}: it can only be closed", K::NAME)),
+    }
+}
+
+fn kind<K: Kind>(object: &Object) -> Outcome<&Arc<K>> {
+    K::of(object).ok_or_else(|| Fail::new(libc::EBADF, format!("this pointer is no {}", K::NAME)))
+}
+
+/// Calls a method of the object that a pointer of C's stands for.
+pub fn with<K: Kind, P, T>(pointer: *const P, call: impl FnOnce(&Arc<K>) -> Outcome<T>) -> Outcome<T> {
+    let inside = OBJECTS.enter(pointer.addr()).map_err(|why| refused::<K>(pointer.addr(), why))?;
+    let object = kind::<K>(&inside)?;
+    if object.is_broken() {
+        return Err(refused::<K>(pointer.addr(), Refused::Poisoned));
+    }
+    let _watch = Watch(&**object);
+    call(object)
+}
+
+/// Ends an object. `agree` may refuse; after that nobody can get at it any more.
+pub fn end<K: Kind, P>(pointer: *const P, agree: impl FnOnce(&K) -> Outcome<()>, finish: impl FnOnce(&K) -> Outcome<()>) -> Outcome<i32> {
+    let number = pointer.addr();
+    {
+        let inside = match OBJECTS.enter(number) {
+            Err(Refused::Poisoned) => return drop_poisoned(number),
+            entered => entered.map_err(|why| refused::<K>(number, why))?,
+        };
+        let object = kind::<K>(&inside)?;
+        agree(object)?;
+        if object.is_broken() {
+            drop(inside);
+            return drop_poisoned(number);
+        }
+    }
+    let inside = OBJECTS.close(number).map_err(|why| refused::<K>(number, why))?;
+    finish(kind(&inside)?).map(|()| 0)
+}
+
+/// Without its last words; if it panics once more, what it had left is left where it is.
+fn drop_poisoned(number: usize) -> Outcome<i32> {
+    let closed: Option<Inside<Object>> = OBJECTS.close(number).ok();
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(closed)));
+    Ok(0)
+}
+
+/// Defaults, and where they came from.
+static DEFAULTS: Mutex<Option<(Defaults, Option<PathBuf>)>> = Mutex::new(None);
+static FIRST: Once = Once::new();
+
+/// What is not said when something is opened; before `hs_init` and without it: built in.
+pub fn defaults() -> Defaults {
+    DEFAULTS.lock().as_ref().map(|(defaults, _)| defaults.clone()).unwrap_or_default()
+}
+
+/// As `hs_init(NULL)`, if there was none.
+pub fn ensure_init() -> Outcome<()> {
+    let started = DEFAULTS.lock().is_some();
+    if started { Ok(()) } else { init(None) }
+}
+
+fn init(path: Option<PathBuf>) -> Outcome<()> {
+    let from_environment = || std::env::var_os("HOTSHELF_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let path = path.or_else(from_environment);
+    let read = path.as_deref().map(config::read).transpose()?.unwrap_or_default();
+    if DEFAULTS.lock().as_ref().is_some_and(|(now, _)| *now != read) && !OBJECTS.open().is_empty() {
+        return Err(Fail::new(libc::EBUSY, "devices are open with another configuration: hs_shutdown first"));
+    }
+    *DEFAULTS.lock() = Some((read, path));
+    FIRST.call_once(|| {
+        watch_forks();
+        // SAFETY: the function may run at any exit. Without memory for it the process ends without our flush, as after a kill.
+        unsafe { libc::atexit(at_exit) };
+    });
+    Ok(())
+}
+
+extern "C" fn at_exit() {
+    if !is_forked() {
+        hs_shutdown();
+    }
+}
+
+/// Closes all there is, handles first. The first error counts.
+fn shutdown() -> Outcome<i32> {
+    let mut first = Ok(0);
+    let mut note = |outcome: Outcome<i32>| {
+        if first.is_ok() {
+            first = outcome;
+        }
+    };
+    let agree = |_: &Handle| Ok(());
+    for order in 0..3 {
+        for number in OBJECTS.open() {
+            let pointer: *const u8 = std::ptr::without_provenance(number);
+            let here = match OBJECTS.enter(number).as_deref() {
+                Ok(Object::Handle(_)) => 0,
+                Ok(Object::Queue(_)) => 1,
+                _ => 2,
+            };
+            if here != order {
+                continue;
+            }
+            // Who closed it meanwhile has told its error.
+            match order {
+                0 => note(end(pointer, agree, Handle::finish)),
+                1 => note(end(pointer, |_: &Queue| Ok(()), Queue::finish)),
+                _ => note(end(pointer, |_: &Device| Ok(()), Device::finish)),
+            }
+        }
+    }
+    *DEFAULTS.lock() = None;
+    first
+}
+
+/// Begins the use of the library. Optional: opening the first device does hs_init(NULL). Thread-safe.
+///
+/// `config_path`: a TOML file whose table [library] has defaults (buffer_bytes, and the parameters of nvmed_set_param by name);
+/// NULL: the file that $HOTSHELF_CONFIG names, else built-in defaults. Again with other defaults: only while nothing is open.
+///
+/// Returns 0, or -1: ENOENT and others of open(2); EINVAL (the file is wrong, hs_error says where); EBUSY.
+///
+/// # Safety
+/// `config_path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hs_init(config_path: *const c_char) -> c_int {
+    answer(|| {
+        if config_path.is_null() {
+            return init(None).map(|()| 0);
+        }
+        // SAFETY: the caller's promise.
+        let path = unsafe { memory::text(config_path, "config_path") }?;
+        init(Some(Path::new(path).to_owned())).map(|()| 0)
+    })
+}
+
+/// Ends the use of the library: flushes cached handles and closes every handle, queue and device. Runs at exit, too (not after
+/// _exit or a signal). Thread-safe; calls of other threads that are under way end first or fail with EBADF.
+///
+/// Returns 0, or -1 with the errno of the first flush that failed; everything is closed all the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn hs_shutdown() -> c_int {
+    answer(shutdown)
+}
+
+/// The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
+/// thread; successes leave it alone. Thread-safe. Never NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn hs_error() -> *const c_char {
+    fail::last()
+}
+
+/// The version of the library, such as "0.1.0". Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn hs_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

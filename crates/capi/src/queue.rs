@@ -1,0 +1,157 @@
+//! A queue: of one handle and one thread, or of many.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use block::handle::Served;
+use block::{Params, SharedQueue, Tracked};
+use parking_lot::Mutex;
+
+use crate::device::{Children, Device};
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object, end, enroll, with};
+use crate::options::{self, Versioned};
+use crate::types::*;
+
+/// What a driver gives, with exactly one completion for each request.
+pub type Tracks = Tracked<Box<dyn block::Queue>>;
+
+/// See the module.
+pub struct Queue {
+    pub device: Arc<Device>,
+    pub params: Params,
+    pub binding: Binding,
+    pub children: Children,
+    /// A call panicked inside: its books may be wrong.
+    pub broken: AtomicBool,
+}
+
+/// What handles of it are bound to.
+pub enum Binding {
+    /// Goes to its one handle, and is opened anew for the next one.
+    Dedicated(Box<Mutex<Option<Tracks>>>),
+    /// Of many handles.
+    Shared {
+        /// The completion thread serves it as long as this lives, if at all.
+        _served: Option<Served>,
+        queue: Arc<SharedQueue>,
+    },
+}
+
+impl Kind for Queue {
+    const NAME: &'static str = "queue";
+    fn of(object: &Object) -> Option<&Arc<Queue>> {
+        if let Object::Queue(queue) = object { Some(queue) } else { None }
+    }
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+    fn break_down(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A queue of the driver that knows the memory the device lends.
+fn open(device: &Device, params: &Params) -> Outcome<Tracks> {
+    let mut queue = stack::open_queue(&*device.below, params)?;
+    block::Queue::register(&mut queue, device.pool.arena()).map_err(unknown_memory)?;
+    Ok(queue)
+}
+
+fn unknown_memory(error: block::Error) -> Fail {
+    Fail::of("telling the device of its memory", error)
+}
+
+impl Queue {
+    fn create(device: &Arc<Device>, options: &nvmed_queue_options) -> Outcome<Queue> {
+        let params = options::queue_params(options)?;
+        device.children.add()?;
+        let bind = || {
+            if options.flags & NVMED_QUEUE_DEDICATED != 0 {
+                return Ok(Binding::Dedicated(Box::new(Mutex::new(Some(open(device, &params)?)))));
+            }
+            let (queue, _served) = stack::open_shared_queue(&*device.below, &params)?;
+            queue.register(device.pool.arena()).map_err(unknown_memory)?;
+            Ok(Binding::Shared { _served, queue })
+        };
+        match bind() {
+            Ok(binding) => {
+                Ok(Queue { device: Arc::clone(device), params, binding, children: Children::default(), broken: AtomicBool::new(false) })
+            }
+            Err(fail) => {
+                device.children.remove();
+                Err(fail)
+            }
+        }
+    }
+
+    /// For its one handle.
+    pub fn take(&self, queue: &Mutex<Option<Tracks>>) -> Outcome<Tracks> {
+        match queue.lock().take() {
+            Some(queue) => Ok(queue),
+            None => open(&self.device, &self.params),
+        }
+    }
+
+    /// Its last words.
+    pub fn finish(&self) -> Outcome<()> {
+        if let Binding::Dedicated(queue) = &self.binding {
+            queue.lock().take();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.device.children.remove();
+    }
+}
+
+/// The paper's name for making a queue of a device, with options. Thread-safe.
+///
+/// `options`: from nvmed_queue_options_init and changed, or NULL.
+///
+/// Returns the queue, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not know); ENOTSUP and
+/// others of the driver (hs_error says why); ENOMEM, EMFILE.
+///
+/// # Safety
+/// `options` is NULL or has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_create_queue(device: *mut NVMED, options: *const nvmed_queue_options) -> *mut NVMED_QUEUE {
+    answer(|| {
+        with(device, |device: &Arc<Device>| {
+            // SAFETY: the caller's promise.
+            let options = unsafe { options::read(options) }?;
+            enroll(Object::Queue(Arc::new(Queue::create(device, &options)?)))
+        })
+    })
+}
+
+/// NVMeDirect's name for making a queue of a device, with NVMED_QUEUE_... flags. Thread-safe. Returns as nvmed_create_queue.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_queue_create(device: *mut NVMED, flags: c_int) -> *mut NVMED_QUEUE {
+    answer(|| {
+        with(device, |device: &Arc<Device>| {
+            let options = nvmed_queue_options { flags: flags as u32, ..nvmed_queue_options::defaults() };
+            enroll(Object::Queue(Arc::new(Queue::create(device, &options)?)))
+        })
+    })
+}
+
+/// Ends a queue. Its handles have to be destroyed before. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EBUSY (it has handles, and stays).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_queue_destroy(queue: *mut NVMED_QUEUE) -> c_int {
+    answer(|| end(queue, |queue: &Queue| queue.children.close("handles"), Queue::finish))
+}
+
+/// As nvmed_queue_destroy, named as nvmed_create_queue is.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_destroy_queue(queue: *mut NVMED_QUEUE) -> c_int {
+    nvmed_queue_destroy(queue)
+}

@@ -1,0 +1,47 @@
+//! Which user may open how many queues: not for the library to say.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::with;
+use crate::types::*;
+
+/// Devices that are opened by name are guarded by the kernel: the permissions of their files are the quota.
+fn refused<T>(device: *mut NVMED) -> Outcome<T> {
+    with(device, |device: &Arc<Device>| {
+        let name = &device.name;
+        let what = format!(
+            "{name} is opened directly: the permissions of its file say who may use it; quotas are the broker's (hotshelf queue grant)"
+        );
+        Err(Fail::new(libc::ENOTSUP, what))
+    })
+}
+
+/// Sets how many queues a user may have. Quotas are kept by the broker (hotshelf queue grant); a device that a program opens by
+/// itself has none. Thread-safe.
+///
+/// Returns -1: EBADF; ENOTSUP (a device without quotas).
+///
+/// # Safety
+/// `max` and `used` are NULL or valid for a write; they are left alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_set_user_quota(device: *mut NVMED, uid: libc::uid_t, queues: u32, max: *mut u32, used: *mut u32) -> c_int {
+    let _ = (uid, queues, max, used);
+    answer(|| refused(device))
+}
+
+/// How many queues a user may have (`max`), and has (`used`). As nvmed_set_user_quota. Thread-safe.
+///
+/// Returns -1: EBADF; ENOTSUP (a device without quotas).
+///
+/// # Safety
+/// `max` and `used` are NULL or valid for a write; they are left alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_get_user_quota(device: *mut NVMED, uid: libc::uid_t, max: *mut u32, used: *mut u32) -> c_int {
+    let _ = (uid, max, used);
+    answer(|| refused(device))
+}

@@ -1,0 +1,330 @@
+//! Calls that return when it is done.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use block::handle::{Data, Done, Io};
+use block::{Buf, Op};
+
+use crate::aio::{self, Wish};
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::handle::{Handle, LentData, next_length};
+use crate::library::with;
+use crate::memory::Memory;
+use crate::pool::Found;
+use crate::types::*;
+
+/// Memory that is copied goes in pieces of so many bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How many of the bytes the device has from there on: as for a file, a read at the end has none.
+fn room(handle: &Handle, op: Op, offset: u64, bytes: usize) -> Outcome<usize> {
+    let left = handle.device.geometry().bytes().saturating_sub(offset);
+    let room = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
+    if room == 0 && bytes > 0 && op != Op::Read {
+        return Err(Fail::new(libc::ENOSPC, format!("byte {offset} is behind the end of the device")));
+    }
+    Ok(room)
+}
+
+/// Offset and length of direct I/O fit the device's blocks.
+fn check_blocks(handle: &Handle, offset: u64, bytes: u64) -> Outcome<()> {
+    let block = u64::from(handle.device.geometry().block_bytes);
+    if (offset | bytes) & (block - 1) == 0 {
+        return Ok(());
+    }
+    let what = format!("offset {offset} and length {bytes} are not multiples of the device's {block} bytes a block: use a cached handle");
+    Err(Fail::new(libc::EINVAL, what))
+}
+
+pub fn offset_of(offset: i64) -> Outcome<u64> {
+    u64::try_from(offset).map_err(|_| Fail::new(libc::EINVAL, format!("the offset is negative ({offset})")))
+}
+
+/// Reads or writes as the handle's modes say; how many bytes.
+fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+    let memory = memory.part(0, room(handle, op, offset, memory.len())?);
+    if memory.len() == 0 {
+        return Ok(0);
+    }
+    if handle.is(NVMED_CACHED) {
+        return cached(handle, op, &memory, offset);
+    }
+    check_blocks(handle, offset, memory.len() as u64)?;
+    if handle.is(NVMED_ASYNC) {
+        aio::submit(handle, Wish::transfer(op, memory, offset), |_| ())?;
+        handle.engine.ring()?;
+        return Ok(memory.len());
+    }
+    direct(handle, op, &memory, offset)
+}
+
+/// Through the cache.
+pub fn cached(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+    let (cache, place) = handle.place()?;
+    match op {
+        Op::Read => cache.read(place, offset, memory)?,
+        _ if handle.device.geometry().read_only => return Err(block::Error::ReadOnly.into()),
+        _ => {
+            let durable = handle.engine.get(block::handle::Key::Fua)? == 1;
+            cache.write(place, offset, memory, handle.is(NVMED_SYNC), durable)?;
+        }
+    }
+    Ok(memory.len())
+}
+
+/// Memory of the program as the device takes it: lent, or to be copied.
+pub fn find(handle: &Handle, memory: &Memory) -> Outcome<LentData> {
+    let align = u64::from(handle.device.geometry().memory_align);
+    match handle.device.pool.find(memory)? {
+        Found::Lent(span) if (span.at | u64::from(span.bytes)) & (align - 1) == 0 => return Ok(LentData::Lent(span)),
+        Found::Lent(span) => handle.device.pool.release(span),
+        Found::Foreign => {}
+    }
+    if handle.is(NVMED_ZERO_COPY) {
+        let what = format!("the memory is not of nvmed_get_buffer, at a multiple of {align} bytes, and this handle does not copy");
+        return Err(Fail::new(libc::EFAULT, what));
+    }
+    Ok(LentData::Copied)
+}
+
+fn direct(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+    handle.take_released()?;
+    let bytes = offset..offset + memory.len() as u64;
+    handle.make_way(op, bytes.clone())?;
+    let lent = find(handle, memory)?;
+    let outcome = match lent {
+        LentData::Lent(span) => {
+            let done = run(handle, io(op, offset, span), memory.len());
+            handle.release(&lent, done.as_ref().is_ok_and(|done| done.held));
+            done.and_then(|done| done.status.map_err(Fail::from)).map(|()| memory.len())
+        }
+        LentData::Copied => by_copies(handle, op, memory, offset),
+    };
+    handle.forget(op, bytes);
+    outcome
+}
+
+pub fn io(op: Op, offset: u64, data: impl Into<Data>) -> Io {
+    if op == Op::Read { Io::read(offset, data) } else { Io::write(offset, data) }
+}
+
+fn run(handle: &Handle, io: Io, bytes: usize) -> Outcome<Done> {
+    next_length(bytes as u64);
+    handle.engine.run(io)
+}
+
+/// Through memory that the device reaches, piece by piece. What was done before an error counts: the next call meets the error.
+fn by_copies(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+    let mut did = 0;
+    while did < memory.len() {
+        let piece = copy_piece(handle, op, &memory.part(did, memory.len() - did), offset + did as u64);
+        match piece {
+            Ok(bytes) => did += bytes,
+            Err(_) if did > 0 => break,
+            Err(fail) => return Err(fail),
+        }
+    }
+    Ok(did)
+}
+
+fn copy_piece(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+    let buf = piece(handle, memory.len().min(PIECE_BYTES))?;
+    let memory = memory.part(0, buf.len());
+    if op == Op::Write {
+        memory.with(|bytes| buf.write(0, bytes));
+    }
+    let done = run(handle, io(op, offset, buf), memory.len())?;
+    done.status?;
+    if let (Op::Read, Some(buf)) = (op, done.into_buf()) {
+        memory.with_mut(|bytes| buf.read(0, bytes));
+    }
+    Ok(memory.len())
+}
+
+/// A buffer for a copy: as long as there is room for, a block at least.
+fn piece(handle: &Handle, bytes: usize) -> Outcome<Buf> {
+    let block = handle.device.geometry().block_bytes as usize;
+    let mut wanted = bytes;
+    loop {
+        if let Some(buf) = handle.device.pool.arena().allocate(wanted) {
+            return Ok(buf);
+        }
+        if wanted <= block {
+            return Err(no_room(bytes));
+        }
+        wanted = (wanted / 2).next_multiple_of(block);
+    }
+}
+
+pub fn no_room(bytes: usize) -> Fail {
+    Fail::new(libc::ENOMEM, format!("no room for a copy of {bytes} bytes: put buffers back, or open the device with more buffer_bytes"))
+}
+
+/// What was written before is safe afterwards.
+pub fn flush(handle: &Handle) -> Outcome<()> {
+    handle.take_released()?;
+    // What was submitted before, too.
+    if handle.engine.in_flight()? > 0 {
+        handle.engine.drain(std::time::Duration::MAX)??;
+    }
+    let cached = handle.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
+    let direct = if handle.is(NVMED_CACHED) { Ok(()) } else { run(handle, Io::flush(), 0)?.status };
+    cached.and(direct).map_err(|error| Fail::of("flush", error))
+}
+
+/// Discards or zeroes.
+pub fn sweep(handle: &Handle, op: Op, offset: u64, bytes: u64) -> Outcome<()> {
+    handle.take_released()?;
+    check_blocks(handle, offset, bytes)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    if let (Op::Discard, Some(cache)) = (op, handle.device.cache_in_use()) {
+        return Ok(cache.discard(offset..offset.saturating_add(bytes))?);
+    }
+    let range = offset..offset.saturating_add(bytes);
+    handle.make_way(op, range.clone())?;
+    let io = if op == Op::Discard { Io::discard(offset, bytes) } else { Io::write_zeroes(offset, bytes) };
+    let done = run(handle, io, usize::try_from(bytes).unwrap_or(usize::MAX))?;
+    handle.forget(op, range);
+    Ok(done.status?)
+}
+
+fn sweep_or_submit(handle: *mut NVMED_HANDLE, op: Op, offset: i64, bytes: i64) -> i32 {
+    answer(|| {
+        with(handle, |handle: &Arc<Handle>| {
+            let offset = offset_of(offset)?;
+            let bytes = u64::try_from(bytes).map_err(|_| Fail::new(libc::EINVAL, "the length is negative"))?;
+            if !handle.is(NVMED_CACHED) && handle.is(NVMED_ASYNC) {
+                check_blocks(handle, offset, bytes)?;
+                aio::submit(handle, Wish::sweep(op, offset, bytes), |_| ())?;
+                return handle.engine.ring().map(|()| 0);
+            }
+            sweep(handle, op, offset, bytes).map(|()| 0)
+        })
+    })
+}
+
+/// At the handle's position, which moves on by what was transferred.
+fn at_position(handle: *mut NVMED_HANDLE, op: Op, buf: *mut c_void, bytes: usize) -> isize {
+    answer(|| {
+        // SAFETY: the promise of those who call nvmed_read and nvmed_write.
+        let memory = unsafe { Memory::new(buf, bytes) }?;
+        with(handle, |handle: &Arc<Handle>| {
+            let mut position = handle.position.lock();
+            let did = transfer(handle, op, &memory, *position)?;
+            *position += did as u64;
+            Ok(did as isize)
+        })
+    })
+}
+
+fn at_offset(handle: *mut NVMED_HANDLE, op: Op, buf: *mut c_void, bytes: usize, offset: i64) -> isize {
+    answer(|| {
+        // SAFETY: the promise of those who call nvmed_pread and nvmed_pwrite.
+        let memory = unsafe { Memory::new(buf, bytes) }?;
+        with(handle, |handle: &Arc<Handle>| Ok(transfer(handle, op, &memory, offset_of(offset)?)? as isize))
+    })
+}
+
+/// Reads `n` bytes at `offset` (bytes from the device's begin) into `buf`. Thread-safe, as the handle is.
+///
+/// A direct handle needs offset and n in multiples of the device's blocks; a cached one takes any. Memory of nvmed_get_buffer is
+/// read into without a copy. On an asynchronous direct handle (NVMED_ASYNC) the read is only submitted.
+///
+/// Returns the bytes read: fewer than n at the end of the device (0 there), or when an error came after some bytes; or -1:
+/// EBADF, EFAULT, EINVAL (misaligned, negative), EIO (media error), ETIMEDOUT, ENODEV (the device is gone), ENOMEM (no room for a
+/// copy), EAGAIN (asynchronous, and all requests are in use), EBUSY (another call is inside a dedicated handle).
+///
+/// # Safety
+/// `buf` has n bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_pread(handle: *mut NVMED_HANDLE, buf: *mut c_void, n: usize, offset: libc::off_t) -> libc::ssize_t {
+    at_offset(handle, Op::Read, buf, n, offset)
+}
+
+/// Writes `n` bytes of `buf` at `offset` (bytes from the device's begin). Thread-safe, as the handle is.
+///
+/// Alignment as of nvmed_pread. When it returns, the device has the bytes (direct, or NVMED_SYNC), or the cache has (cached), or the
+/// request is submitted (direct and NVMED_ASYNC); they survive a loss of power after nvmed_flush, or at once with NVMED_DURABLE.
+///
+/// Returns the bytes written: fewer than n at the end of the device; or -1: as nvmed_pread, also ENOSPC (behind the end) and EROFS.
+///
+/// # Safety
+/// `buf` has n bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_pwrite(handle: *mut NVMED_HANDLE, buf: *const c_void, n: usize, offset: libc::off_t) -> libc::ssize_t {
+    at_offset(handle, Op::Write, buf.cast_mut(), n, offset)
+}
+
+/// As nvmed_pread, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
+///
+/// # Safety
+/// `buf` has n bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_read(handle: *mut NVMED_HANDLE, buf: *mut c_void, n: usize) -> libc::ssize_t {
+    at_position(handle, Op::Read, buf, n)
+}
+
+/// As nvmed_pwrite, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
+///
+/// # Safety
+/// `buf` has n bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmed_write(handle: *mut NVMED_HANDLE, buf: *const c_void, n: usize) -> libc::ssize_t {
+    at_position(handle, Op::Write, buf.cast_mut(), n)
+}
+
+/// Sets the handle's position for nvmed_read and nvmed_write: `whence` is SEEK_SET, SEEK_CUR or SEEK_END. Thread-safe.
+///
+/// Returns the position in bytes from the device's begin, or -1: EBADF; EINVAL (before the begin, or no such whence).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_lseek(handle: *mut NVMED_HANDLE, offset: libc::off_t, whence: c_int) -> libc::off_t {
+    answer(|| {
+        with(handle, |handle: &Arc<Handle>| {
+            let mut position = handle.position.lock();
+            let from = match whence {
+                libc::SEEK_SET => 0,
+                libc::SEEK_CUR => *position,
+                libc::SEEK_END => handle.device.geometry().bytes(),
+                _ => return Err(Fail::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR or SEEK_END"))),
+            };
+            let to = i64::try_from(from).ok().and_then(|from| from.checked_add(offset)).filter(|to| *to >= 0);
+            let to = to.ok_or_else(|| Fail::new(libc::EINVAL, "the position would be before the device's begin"))?;
+            *position = to as u64;
+            Ok(to)
+        })
+    })
+}
+
+/// Makes safe from a loss of power what was written through this handle before: waits for what it has in flight, writes back the
+/// dirty pages of the device's cache (cached handles), and has the device empty its own cache. Thread-safe, as the handle is.
+///
+/// Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not
+/// be written stays dirty: each flush tries it again, and fails until it is down. A failure of write-back that nobody
+/// waited for is told once to every cached handle, by its next flush. What the device took and could not keep is lost: then
+/// every later flush of the handle fails. Failures of asynchronous requests are told by their events. EBUSY (another call
+/// is inside a dedicated handle).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_flush(handle: *mut NVMED_HANDLE) -> c_int {
+    answer(|| with(handle, |handle: &Arc<Handle>| flush(handle).map(|()| 0)))
+}
+
+/// Gives blocks back: their content is not needed any more, and is afterwards zeroes or what it was. Thread-safe, as the handle is.
+///
+/// `offset` and `length` in bytes, multiples of the device's blocks. On an asynchronous direct handle it is only submitted.
+///
+/// Returns 0, or -1: EBADF; EINVAL (misaligned, out of range); EOPNOTSUPP (the device cannot); EROFS; as nvmed_pwrite.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_discard(handle: *mut NVMED_HANDLE, offset: libc::off_t, length: libc::off_t) -> c_int {
+    sweep_or_submit(handle, Op::Discard, offset, length)
+}
+
+/// Makes blocks zero, without their bytes being sent. Thread-safe, as the handle is. Arguments and results as of nvmed_discard.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmed_write_zeroes(handle: *mut NVMED_HANDLE, offset: libc::off_t, length: libc::off_t) -> c_int {
+    sweep_or_submit(handle, Op::WriteZeroes, offset, length)
+}

@@ -1,0 +1,972 @@
+/* libhotshelf: raw devices, their queues and block cache, for C and C++ programs.
+ *
+ * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
+ * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
+ * another kind is EBADF, not a crash. No call starts a thread that calls back, touches signals, or prints.
+ *
+ * Memory: a request over a buffer of nvmed_get_buffer needs no copy; over any other memory it costs one.
+ *
+ * A child of fork() cannot use what its parent opened, nor open anything (EPERM): exec, or use hotshelf after the fork.
+ *
+ * Link with: cc program.c $(pkg-config --cflags --libs hotshelf)
+ */
+
+#ifndef HOTSHELF_H
+#define HOTSHELF_H
+
+/* Made from crates/capi/src by `cargo xtask header`: change it there. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#ifndef __LP64__
+#error "hotshelf needs a 64-bit system"
+#endif
+
+/**
+ * For nvmed_handle_create: past the block cache. This is the default. (NVMeDirect: HANDLE_DIRECT_IO.)
+ */
+#define NVMED_DIRECT (1 << 0)
+
+/**
+ * A call returns when the device has done it. The default of direct handles; on a cached handle writes go through to the device.
+ * (NVMeDirect: HANDLE_SYNC_IO.)
+ */
+#define NVMED_SYNC (1 << 1)
+
+/**
+ * Memory that is not from nvmed_get_buffer is refused (EFAULT) instead of copied. (NVMeDirect: HANDLE_HINT_DMEM.)
+ */
+#define NVMED_ZERO_COPY (1 << 2)
+
+/**
+ * Through the block cache of the device: any offset and length; writes reach the device later, nvmed_flush makes them safe.
+ */
+#define NVMED_CACHED (1 << 4)
+
+/**
+ * On a direct handle: nvmed_read, nvmed_write, nvmed_pread, nvmed_pwrite, nvmed_discard and nvmed_write_zeroes only submit;
+ * the memory belongs to the library until nvmed_poll or nvmed_wait reports the request. On a cached handle: the default.
+ */
+#define NVMED_ASYNC (1 << 5)
+
+/**
+ * A write is complete only when it survives a loss of power (force unit access).
+ */
+#define NVMED_DURABLE (1 << 6)
+
+/**
+ * Who waits polls, and does not sleep: the lowest latency, for a whole processor.
+ */
+#define NVMED_POLLED (1 << 7)
+
+/**
+ * NVMeDirect's name for NVMED_DIRECT, also for nvmed_handle_feature_set.
+ */
+#define HANDLE_DIRECT_IO NVMED_DIRECT
+
+/**
+ * NVMeDirect's name for NVMED_SYNC.
+ */
+#define HANDLE_SYNC_IO NVMED_SYNC
+
+/**
+ * NVMeDirect's name for NVMED_ZERO_COPY.
+ */
+#define HANDLE_HINT_DMEM NVMED_ZERO_COPY
+
+/**
+ * For nvmed_handle_feature_set: 1 sleeps for completions, 0 polls for them (NVMED_POLLED).
+ */
+#define HANDLE_INTERRUPT (1 << 8)
+
+/**
+ * For nvmed_feature_set: 1 refuses cached handles of this device.
+ */
+#define NVMED_NO_CACHE (1 << 0)
+
+/**
+ * For nvmed_feature_set: pages of 4096 bytes of the block cache; until its first cached handle is used.
+ */
+#define NVMED_CACHE_SIZE (1 << 1)
+
+/**
+ * For nvmed_feature_set: 1 (the default) takes the memory of the block cache as it is used, 0 all of it at once.
+ */
+#define NVMED_CACHE_LAZY_INIT (1 << 2)
+
+/**
+ * A queue of one handle, which one thread uses at a time: no lock, and a call while another is inside fails with EBUSY.
+ * Without it a queue is safe for any number of handles and threads.
+ */
+#define NVMED_QUEUE_DEDICATED (1 << 0)
+
+/**
+ * The device is polled for completions, and sends no interrupts (io_uring: IOPOLL), where it can be.
+ */
+#define NVMED_QUEUE_DEVICE_POLLED (1 << 1)
+
+/**
+ * A thread of the kernel takes submissions (io_uring: SQPOLL).
+ */
+#define NVMED_QUEUE_KERNEL_SUBMITS (1 << 2)
+
+/**
+ * Requests go as they come.
+ */
+#define NVMED_SCHEDULER_NONE 0
+
+/**
+ * Neighbours are merged, in the order of their positions: for disks.
+ */
+#define NVMED_SCHEDULER_ELEVATOR 1
+
+/**
+ * By deadline.
+ */
+#define NVMED_SCHEDULER_DEADLINE 2
+
+/**
+ * By weights of priority classes.
+ */
+#define NVMED_SCHEDULER_CLASSES 3
+
+/**
+ * What is right for this machine: NVMED_COMPLETION_ADAPTIVE, or with fewer than 3 processors NVMED_COMPLETION_INTERRUPT.
+ */
+#define NVMED_COMPLETION_DEFAULT 0
+
+/**
+ * Handles of the queue poll while they wait, as with NVMED_POLLED.
+ */
+#define NVMED_COMPLETION_POLLING 1
+
+/**
+ * Who waits sleeps until the device signals.
+ */
+#define NVMED_COMPLETION_INTERRUPT 2
+
+/**
+ * Who waits sleeps as long as a request of its kind takes, then polls; decided for each request.
+ */
+#define NVMED_COMPLETION_ADAPTIVE 3
+
+/**
+ * The library's completion thread, one for all such queues, waits for a shared queue and wakes who waits. It calls no callbacks.
+ */
+#define NVMED_COMPLETION_THREAD 4
+
+/**
+ * Parameter of a handle: 1 through the block cache, 0 past it.
+ */
+#define NVMED_PARAM_CACHED 1
+
+/**
+ * Parameter: 1 calls return when it is done, 0 as NVMED_ASYNC says.
+ */
+#define NVMED_PARAM_SYNCHRONOUS 2
+
+/**
+ * Parameter: milliseconds a request may take before it fails with ETIMEDOUT; 0: for ever. 30000 at first.
+ */
+#define NVMED_PARAM_TIMEOUT_MS 3
+
+/**
+ * Parameter: priority class, 0 (foreground) to 255, for the scheduler NVMED_SCHEDULER_CLASSES.
+ */
+#define NVMED_PARAM_CLASS 4
+
+/**
+ * Parameter: 0 normal, 1 urgent (a thread waits), 2 one of a batch.
+ */
+#define NVMED_PARAM_URGENCY 5
+
+/**
+ * Parameter: 1 as NVMED_DURABLE.
+ */
+#define NVMED_PARAM_FUA 6
+
+/**
+ * Parameter: NVMED_COMPLETION_... of the queue, or NVMED_COMPLETION_POLLING, which can be set and unset at any time.
+ */
+#define NVMED_PARAM_COMPLETION 7
+
+/**
+ * Parameter, fixed: asynchronous requests of the handle at a time; 0: as many as the queue is deep.
+ */
+#define NVMED_PARAM_REQUESTS_MAX 8
+
+/**
+ * Parameter, fixed: depth of the queue.
+ */
+#define NVMED_PARAM_QUEUE_DEPTH 9
+
+/**
+ * Parameter, fixed: NVMED_SCHEDULER_...
+ */
+#define NVMED_PARAM_SCHEDULER 10
+
+/**
+ * Parameter, fixed: see NVMED_QUEUE_DEVICE_POLLED.
+ */
+#define NVMED_PARAM_DEVICE_POLLED 11
+
+/**
+ * Parameter, fixed: see NVMED_QUEUE_KERNEL_SUBMITS.
+ */
+#define NVMED_PARAM_KERNEL_SUBMITS 12
+
+/**
+ * Parameter, fixed: nanoseconds, shortest sleep of adaptive completion.
+ */
+#define NVMED_PARAM_POLL_MIN_NS 13
+
+/**
+ * Parameter, fixed: nanoseconds, longest sleep of adaptive completion.
+ */
+#define NVMED_PARAM_POLL_MAX_NS 14
+
+/**
+ * Parameter, fixed: milliseconds for the device to cancel what is over its time.
+ */
+#define NVMED_PARAM_CANCEL_GRACE_MS 15
+
+/**
+ * Parameter, fixed: milliseconds for the device to give memory of timed-out requests back before the queue is reset; 0: never.
+ */
+#define NVMED_PARAM_RESET_AFTER_MS 16
+
+/**
+ * Parameter, fixed: bytes of the block cache of the device.
+ */
+#define NVMED_PARAM_CACHE_BYTES 17
+
+/**
+ * Parameter: bytes the block cache of the device reads ahead; fixed once the cache is in use.
+ */
+#define NVMED_PARAM_READAHEAD_BYTES 18
+
+/**
+ * For struct nvmed_io: blocks into memory.
+ */
+#define NVMED_OP_READ 0
+
+/**
+ * Memory into blocks.
+ */
+#define NVMED_OP_WRITE 1
+
+/**
+ * What was completed before survives a loss of power.
+ */
+#define NVMED_OP_FLUSH 2
+
+/**
+ * The blocks' content is not needed any more.
+ */
+#define NVMED_OP_DISCARD 3
+
+/**
+ * The blocks read as zeroes.
+ */
+#define NVMED_OP_WRITE_ZEROES 4
+
+/**
+ * The request has ended, and its memory may still be read or written by the device (it timed out): memory of
+ * nvmed_get_buffer must not be used again; nvmed_put_buffer it, and it is reused when the device has let go.
+ */
+#define NVMED_EVENT_HELD (1 << 0)
+
+/**
+ * Status of an NVMED_AIO_CTX: ended well.
+ */
+#define NVMED_AIO_DONE 0
+
+/**
+ * Status of an NVMED_AIO_CTX: ended with an error; `error` has the errno.
+ */
+#define NVMED_AIO_ERROR 1
+
+/**
+ * Status of an NVMED_AIO_CTX: not ended yet.
+ */
+#define NVMED_AIO_BUSY 2
+
+/**
+ * A device that is open.
+ */
+typedef struct NVMED NVMED;
+
+/**
+ * What I/O goes through: bound to a queue, or to several.
+ */
+typedef struct NVMED_HANDLE NVMED_HANDLE;
+
+/**
+ * A queue of a device.
+ */
+typedef struct NVMED_QUEUE NVMED_QUEUE;
+
+/**
+ * How a device is opened. Call nvmed_device_options_init first.
+ */
+typedef struct nvmed_device_options {
+    /**
+     * sizeof(struct nvmed_device_options).
+     */
+    size_t size;
+    /**
+     * Bytes of memory that the device reaches, for nvmed_get_buffer and for copies; a multiple of 4096. 32 MiB at first.
+     */
+    uint64_t buffer_bytes;
+    /**
+     * Bytes of the block cache, taken when the first cached handle is used. 64 MiB at first.
+     */
+    uint64_t cache_bytes;
+    /**
+     * Most bytes the block cache reads ahead. 128 KiB at first.
+     */
+    uint64_t readahead_bytes;
+} nvmed_device_options;
+
+/**
+ * What a device looks like. Set `size` to sizeof(struct nvmed_info) before the call; what a library or a program does not
+ * know of is left out.
+ */
+typedef struct nvmed_info {
+    /**
+     * sizeof(struct nvmed_info).
+     */
+    size_t size;
+    /**
+     * Bytes of the device.
+     */
+    uint64_t bytes;
+    /**
+     * Bytes of a block: offsets and lengths of direct I/O are multiples of it.
+     */
+    uint32_t block_bytes;
+    /**
+     * Most bytes the device transfers at once; longer requests are cut.
+     */
+    uint32_t transfer_bytes_max;
+    /**
+     * Memory that is used without a copy begins at a multiple of this, in bytes.
+     */
+    uint32_t memory_align;
+    /**
+     * 1: a write is only safe after nvmed_flush, or with NVMED_DURABLE.
+     */
+    uint32_t volatile_cache;
+    /**
+     * 1: it cannot be written.
+     */
+    uint32_t read_only;
+    /**
+     * 1: it knows nvmed_discard.
+     */
+    uint32_t can_discard;
+    /**
+     * 1: it knows nvmed_write_zeroes.
+     */
+    uint32_t can_write_zeroes;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Bytes that nvmed_get_buffer and copies can still have.
+     */
+    uint64_t buffer_bytes_free;
+} nvmed_info;
+
+/**
+ * How a queue is. Call nvmed_queue_options_init first.
+ */
+typedef struct nvmed_queue_options {
+    /**
+     * sizeof(struct nvmed_queue_options).
+     */
+    size_t size;
+    /**
+     * Most requests in flight: 1 to 4096, a power of two. 128 at first.
+     */
+    uint32_t depth;
+    /**
+     * NVMED_QUEUE_... flags.
+     */
+    uint32_t flags;
+    /**
+     * NVMED_SCHEDULER_...
+     */
+    uint32_t scheduler;
+    /**
+     * Milliseconds for the device to cancel what is over its time, before that fails with ETIMEDOUT. 1000 at first.
+     */
+    uint32_t cancel_grace_ms;
+    /**
+     * Milliseconds for the device to give memory of timed-out requests back, before the queue is reset; 0: never. 5000 at first.
+     */
+    uint32_t reset_after_ms;
+    /**
+     * NVMED_COMPLETION_...
+     */
+    uint32_t completion;
+} nvmed_queue_options;
+
+/**
+ * How a handle is. Call nvmed_handle_options_init first.
+ */
+typedef struct nvmed_handle_options {
+    /**
+     * sizeof(struct nvmed_handle_options).
+     */
+    size_t size;
+    /**
+     * NVMED_DIRECT, NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_DURABLE, NVMED_POLLED, NVMED_ZERO_COPY.
+     */
+    uint32_t flags;
+    /**
+     * Asynchronous requests at a time, not yet reported; 0 (at first): as many as the queue is deep.
+     */
+    uint32_t requests_max;
+    /**
+     * Milliseconds a request may take before it fails with ETIMEDOUT; 0: for ever. 30000 at first.
+     */
+    uint32_t timeout_ms;
+    /**
+     * Priority class, 0 (foreground) to 255.
+     */
+    uint32_t priority_class;
+} nvmed_handle_options;
+
+/**
+ * NVMeDirect's rule for several queues: given the handle, the NVMe opcode (0 flush, 1 write, 2 read, 8 write zeroes, 9 discard),
+ * the offset and the length in bytes, it returns one of the handle's queues; for anything else the first one is taken. Called in
+ * the thread that submits, which must not call functions of the handle from there, nor throw or jump out.
+ */
+typedef struct NVMED_QUEUE *(*nvmed_mq_get_queue)(struct NVMED_HANDLE *handle, uint8_t opcode, uint64_t offset, uint32_t length);
+
+/**
+ * One asynchronous request. Call nvmed_io_init first.
+ */
+typedef struct nvmed_io {
+    /**
+     * sizeof(struct nvmed_io).
+     */
+    size_t size;
+    /**
+     * NVMED_OP_...
+     */
+    uint32_t op;
+    /**
+     * NVMED_DURABLE for a write, or 0.
+     */
+    uint32_t flags;
+    /**
+     * Of a read or write: belongs to the library until the request is reported.
+     */
+    void *buf;
+    /**
+     * Bytes.
+     */
+    size_t len;
+    /**
+     * Bytes from the device's begin.
+     */
+    off_t offset;
+    /**
+     * Comes back in the event.
+     */
+    uint64_t user;
+    /**
+     * Milliseconds it may take; 0: as the handle says.
+     */
+    uint32_t timeout_ms;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} nvmed_io;
+
+/**
+ * NVMeDirect's way of one asynchronous request: nvmed_aio_read, nvmed_aio_write, then nvmed_aio_handle_complete. Call
+ * nvmed_aio_ctx_init first, set `handle` to `aio_callback`, and leave it alone until the callback, or until `status` is not
+ * NVMED_AIO_BUSY after a call of nvmed_aio_handle_complete. Then it can be used again.
+ */
+typedef struct NVMED_AIO_CTX {
+    /**
+     * sizeof(NVMED_AIO_CTX).
+     */
+    size_t size;
+    /**
+     * Through what.
+     */
+    struct NVMED_HANDLE *handle;
+    /**
+     * Bytes from the device's begin.
+     */
+    off_t offset;
+    /**
+     * Bytes.
+     */
+    size_t len;
+    /**
+     * Belongs to the library until the request has ended.
+     */
+    void *buf;
+    /**
+     * Goes to the callback.
+     */
+    void *cb_userdata;
+    /**
+     * Called by nvmed_aio_handle_complete, nvmed_poll or nvmed_wait, in the thread that called those; may submit more, also
+     * with the same context. NULL: nothing is called. Must not throw or jump out.
+     */
+    void (*aio_callback)(const struct NVMED_AIO_CTX *context, void *userdata);
+    /**
+     * NVMED_AIO_BUSY while it is under way, then NVMED_AIO_DONE or NVMED_AIO_ERROR.
+     */
+    int status;
+    /**
+     * With NVMED_AIO_ERROR: the errno.
+     */
+    int error;
+    /**
+     * While it is under way: its number, for nvmed_cancel.
+     */
+    uint64_t request;
+} NVMED_AIO_CTX;
+
+/**
+ * A request has ended. This struct does not change.
+ */
+typedef struct nvmed_event {
+    /**
+     * The word of struct nvmed_io.
+     */
+    uint64_t user;
+    /**
+     * The number of nvmed_submit.
+     */
+    uint64_t request;
+    /**
+     * Bytes transferred, discarded or zeroed (0 for a flush), or a negative errno.
+     */
+    int64_t result;
+    /**
+     * NVMED_OP_...
+     */
+    uint32_t op;
+    /**
+     * NVMED_EVENT_HELD or 0.
+     */
+    uint32_t flags;
+} nvmed_event;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Begins the use of the library. Optional: opening the first device does hs_init(NULL). Thread-safe.
+ *
+ * `config_path`: a TOML file whose table [library] has defaults (buffer_bytes, and the parameters of nvmed_set_param by name);
+ * NULL: the file that $HOTSHELF_CONFIG names, else built-in defaults. Again with other defaults: only while nothing is open.
+ *
+ * Returns 0, or -1: ENOENT and others of open(2); EINVAL (the file is wrong, hs_error says where); EBUSY.
+ */
+int hs_init(const char *config_path);
+
+/**
+ * Ends the use of the library: flushes cached handles and closes every handle, queue and device. Runs at exit, too (not after
+ * _exit or a signal). Thread-safe; calls of other threads that are under way end first or fail with EBADF.
+ *
+ * Returns 0, or -1 with the errno of the first flush that failed; everything is closed all the same.
+ */
+int hs_shutdown(void);
+
+/**
+ * The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
+ * thread; successes leave it alone. Thread-safe. Never NULL.
+ */
+const char *hs_error(void);
+
+/**
+ * The version of the library, such as "0.1.0". Thread-safe.
+ */
+const char *hs_version(void);
+
+/**
+ * Opens a device. Thread-safe.
+ *
+ * `name`: the path of a file, a block device or an NVMe character device such as /dev/ng0n1; memory:SIZE such as memory:64MiB;
+ * null; or fault:eio@FIRST-LAST:NAME, the device NAME whose blocks FIRST to LAST cannot be read or written, for tests.
+ * `flags`: O_RDONLY or O_RDWR. A block device opened for writing is ours alone (O_EXCL): not one that is mounted.
+ *
+ * Returns the device, or NULL: ENOENT, EACCES, EBUSY and others of open(2); EINVAL (a name or flags that mean nothing, or a file
+ * that cannot be a device: hs_error says why).
+ */
+struct NVMED *nvmed_open(const char *name, int flags);
+
+/**
+ * As nvmed_open, with options. Thread-safe.
+ *
+ * `options`: from nvmed_device_options_init and changed, or NULL. Returns as nvmed_open; also NULL with E2BIG (an option that
+ * this version does not know) and ENOMEM.
+ */
+struct NVMED *nvmed_open_with(const char *name, int flags, const struct nvmed_device_options *options);
+
+/**
+ * Closes a device. Its queues have to be destroyed before. Buffers of nvmed_get_buffer stay valid until they are put back.
+ * Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EBUSY (it has queues, and stays open).
+ */
+int nvmed_close(struct NVMED *device);
+
+/**
+ * What a device looks like. Thread-safe.
+ *
+ * Set info->size to sizeof *info before. Returns 0, or -1: EBADF, EFAULT (NULL), EINVAL (size).
+ */
+int nvmed_get_info(struct NVMED *device, struct nvmed_info *info);
+
+/**
+ * A feature of a device (NVMED_NO_CACHE, NVMED_CACHE_SIZE in pages of 4096 bytes, NVMED_CACHE_LAZY_INIT). Thread-safe.
+ *
+ * Returns its value, or -1: EBADF, EINVAL (no such feature).
+ */
+int nvmed_feature_get(struct NVMED *device, int feature);
+
+/**
+ * Sets a feature of a device, before its cache is in use. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EINVAL (no such feature or value); EBUSY (the cache is in use).
+ */
+int nvmed_feature_set(struct NVMED *device, int feature, int value);
+
+/**
+ * Memory that the device reaches: requests over it need no copy. Zeroed, at the begin of a page. Thread-safe.
+ *
+ * `pages`: of 4096 bytes. A request's memory has to lie within one buffer. Any other memory works, too, at the price of a copy.
+ *
+ * Returns its address, or NULL: EBADF; EINVAL (no pages); ENOMEM (the device's buffer_bytes are used up: see nvmed_open_with).
+ */
+void *nvmed_get_buffer(struct NVMED *device, uint32_t pages);
+
+/**
+ * Gives a buffer of nvmed_get_buffer back, NULL does nothing. While requests use it, it is kept until the device has let go of it;
+ * the program must not touch it any more in any case. Thread-safe.
+ *
+ * Returns 0, or -1: EINVAL (it is none, or was put back before).
+ */
+int nvmed_put_buffer(void *buffer);
+
+/**
+ * The paper's name for making a queue of a device, with options. Thread-safe.
+ *
+ * `options`: from nvmed_queue_options_init and changed, or NULL.
+ *
+ * Returns the queue, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not know); ENOTSUP and
+ * others of the driver (hs_error says why); ENOMEM, EMFILE.
+ */
+struct NVMED_QUEUE *nvmed_create_queue(struct NVMED *device, const struct nvmed_queue_options *options);
+
+/**
+ * NVMeDirect's name for making a queue of a device, with NVMED_QUEUE_... flags. Thread-safe. Returns as nvmed_create_queue.
+ */
+struct NVMED_QUEUE *nvmed_queue_create(struct NVMED *device, int flags);
+
+/**
+ * Ends a queue. Its handles have to be destroyed before. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EBUSY (it has handles, and stays).
+ */
+int nvmed_queue_destroy(struct NVMED_QUEUE *queue);
+
+/**
+ * As nvmed_queue_destroy, named as nvmed_create_queue is.
+ */
+int nvmed_destroy_queue(struct NVMED_QUEUE *queue);
+
+/**
+ * The paper's name for making a handle on a queue, with options. Thread-safe.
+ *
+ * `options`: from nvmed_handle_options_init and changed, or NULL: direct and synchronous.
+ *
+ * A handle on a shared queue can be used by any threads at the same time; one on a dedicated queue by one thread at a time.
+ *
+ * Returns the handle, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not know); EBUSY (a
+ * dedicated queue has a handle already); ENOTSUP (cached, and the device has no cache); ENOMEM.
+ */
+struct NVMED_HANDLE *nvmed_create_handle(struct NVMED_QUEUE *queue, const struct nvmed_handle_options *options);
+
+/**
+ * NVMeDirect's name for making a handle on a queue, with flags (NVMED_DIRECT, NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_DURABLE,
+ * NVMED_POLLED, NVMED_ZERO_COPY). Thread-safe. Returns as nvmed_create_handle.
+ */
+struct NVMED_HANDLE *nvmed_handle_create(struct NVMED_QUEUE *queue, int flags);
+
+/**
+ * Makes a handle on several queues of one device, all dedicated or none. Thread-safe.
+ *
+ * `count` queues, 1 to 256; `flags` as of nvmed_handle_create; `rule` chooses the queue of each request, NULL: one after the
+ * other. Returns as nvmed_create_handle, also NULL with EFAULT (queues is NULL).
+ */
+struct NVMED_HANDLE *nvmed_handle_create_mq(struct NVMED_QUEUE *const *queues, int count, int flags, nvmed_mq_get_queue rule);
+
+/**
+ * Ends a handle. A cached one is flushed. What is in flight has a second to end; its memory is free then, or held until the device
+ * lets go (memory of nvmed_get_buffer), and it is not reported. Thread-safe: calls of other threads end first or fail with EBADF.
+ *
+ * Returns 0, or -1: EBADF; or the errno of the flush: the handle is gone all the same, and what could not be written is lost.
+ */
+int nvmed_handle_destroy(struct NVMED_HANDLE *handle);
+
+/**
+ * As nvmed_handle_destroy, named as nvmed_create_handle is.
+ */
+int nvmed_destroy_handle(struct NVMED_HANDLE *handle);
+
+/**
+ * As nvmed_handle_destroy: NVMeDirect's name for handles on several queues.
+ */
+int nvmed_handle_destroy_mq(struct NVMED_HANDLE *handle);
+
+/**
+ * Fills a struct nvmed_device_options with defaults. Thread-safe.
+ *
+ * `size` is sizeof *options. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmed_device_options_init(struct nvmed_device_options *options, size_t size);
+
+/**
+ * Fills a struct nvmed_queue_options with defaults. Thread-safe.
+ *
+ * `size` is sizeof *options. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmed_queue_options_init(struct nvmed_queue_options *options, size_t size);
+
+/**
+ * Fills a struct nvmed_handle_options with defaults. Thread-safe.
+ *
+ * `size` is sizeof *options. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmed_handle_options_init(struct nvmed_handle_options *options, size_t size);
+
+/**
+ * Fills a struct nvmed_io with zeroes and its size. Thread-safe.
+ *
+ * `size` is sizeof *io. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmed_io_init(struct nvmed_io *io, size_t size);
+
+/**
+ * Fills an NVMED_AIO_CTX with zeroes and its size. Thread-safe.
+ *
+ * `size` is sizeof *context. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmed_aio_ctx_init(struct NVMED_AIO_CTX *context, size_t size);
+
+/**
+ * Reads `n` bytes at `offset` (bytes from the device's begin) into `buf`. Thread-safe, as the handle is.
+ *
+ * A direct handle needs offset and n in multiples of the device's blocks; a cached one takes any. Memory of nvmed_get_buffer is
+ * read into without a copy. On an asynchronous direct handle (NVMED_ASYNC) the read is only submitted.
+ *
+ * Returns the bytes read: fewer than n at the end of the device (0 there), or when an error came after some bytes; or -1:
+ * EBADF, EFAULT, EINVAL (misaligned, negative), EIO (media error), ETIMEDOUT, ENODEV (the device is gone), ENOMEM (no room for a
+ * copy), EAGAIN (asynchronous, and all requests are in use), EBUSY (another call is inside a dedicated handle).
+ */
+ssize_t nvmed_pread(struct NVMED_HANDLE *handle, void *buf, size_t n, off_t offset);
+
+/**
+ * Writes `n` bytes of `buf` at `offset` (bytes from the device's begin). Thread-safe, as the handle is.
+ *
+ * Alignment as of nvmed_pread. When it returns, the device has the bytes (direct, or NVMED_SYNC), or the cache has (cached), or the
+ * request is submitted (direct and NVMED_ASYNC); they survive a loss of power after nvmed_flush, or at once with NVMED_DURABLE.
+ *
+ * Returns the bytes written: fewer than n at the end of the device; or -1: as nvmed_pread, also ENOSPC (behind the end) and EROFS.
+ */
+ssize_t nvmed_pwrite(struct NVMED_HANDLE *handle, const void *buf, size_t n, off_t offset);
+
+/**
+ * As nvmed_pread, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
+ */
+ssize_t nvmed_read(struct NVMED_HANDLE *handle, void *buf, size_t n);
+
+/**
+ * As nvmed_pwrite, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
+ */
+ssize_t nvmed_write(struct NVMED_HANDLE *handle, const void *buf, size_t n);
+
+/**
+ * Sets the handle's position for nvmed_read and nvmed_write: `whence` is SEEK_SET, SEEK_CUR or SEEK_END. Thread-safe.
+ *
+ * Returns the position in bytes from the device's begin, or -1: EBADF; EINVAL (before the begin, or no such whence).
+ */
+off_t nvmed_lseek(struct NVMED_HANDLE *handle, off_t offset, int whence);
+
+/**
+ * Makes safe from a loss of power what was written through this handle before: waits for what it has in flight, writes back the
+ * dirty pages of the device's cache (cached handles), and has the device empty its own cache. Thread-safe, as the handle is.
+ *
+ * Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not
+ * be written stays dirty: each flush tries it again, and fails until it is down. A failure of write-back that nobody
+ * waited for is told once to every cached handle, by its next flush. What the device took and could not keep is lost: then
+ * every later flush of the handle fails. Failures of asynchronous requests are told by their events. EBUSY (another call
+ * is inside a dedicated handle).
+ */
+int nvmed_flush(struct NVMED_HANDLE *handle);
+
+/**
+ * Gives blocks back: their content is not needed any more, and is afterwards zeroes or what it was. Thread-safe, as the handle is.
+ *
+ * `offset` and `length` in bytes, multiples of the device's blocks. On an asynchronous direct handle it is only submitted.
+ *
+ * Returns 0, or -1: EBADF; EINVAL (misaligned, out of range); EOPNOTSUPP (the device cannot); EROFS; as nvmed_pwrite.
+ */
+int nvmed_discard(struct NVMED_HANDLE *handle, off_t offset, off_t length);
+
+/**
+ * Makes blocks zero, without their bytes being sent. Thread-safe, as the handle is. Arguments and results as of nvmed_discard.
+ */
+int nvmed_write_zeroes(struct NVMED_HANDLE *handle, off_t offset, off_t length);
+
+/**
+ * NVMeDirect's asynchronous read, of a context. The device hears of it with nvmed_aio_queue_submit, or when completions are asked
+ * for. Thread-safe, as the handle is.
+ *
+ * Through a direct handle it is asynchronous; offset and length are multiples of the device's blocks and within the device, else
+ * it ends with EINVAL. Through a cached one it is done before the call returns, and told of in the same way.
+ *
+ * Returns 0, or -1, and the context is not under way: EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all memory for
+ * copies, are in use); EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_aio_read(struct NVMED_AIO_CTX *context);
+
+/**
+ * NVMeDirect's asynchronous write, of a context. As nvmed_aio_read.
+ */
+int nvmed_aio_write(struct NVMED_AIO_CTX *context);
+
+/**
+ * Tells the device of all that was submitted: one doorbell, one system call. Thread-safe, as the handle is.
+ *
+ * Returns 0, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_aio_queue_submit(struct NVMED_HANDLE *handle);
+
+/**
+ * Ends the contexts whose requests have ended, and calls their callbacks, in this thread. Does not wait. Thread-safe, as the handle
+ * is: each is ended by one thread.
+ *
+ * Returns how many contexts were ended, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_aio_handle_complete(struct NVMED_HANDLE *handle);
+
+/**
+ * Submits a request; its end is told by nvmed_poll or nvmed_wait as a value. The device hears of it with nvmed_aio_queue_submit, or
+ * when completions are asked for. Thread-safe, as the handle is.
+ *
+ * `io`: from nvmed_io_init and changed; it is copied. `request` (or NULL): is given the number of the request. Requests under way
+ * at the same time have no order among each other. Cached handles as with nvmed_aio_read.
+ *
+ * Returns 0, or -1: EBADF; EFAULT; EINVAL; E2BIG (a field that this version does not know); EAGAIN (all requests of the handle, or all
+ * memory for copies, are in use); EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_submit(struct NVMED_HANDLE *handle,
+                 const struct nvmed_io *io,
+                 uint64_t *request);
+
+/**
+ * What has ended, without waiting: at most `max` events. Contexts of NVMeDirect's calls that have ended are ended, too, with their
+ * callbacks. Thread-safe, as the handle is: each event goes to one thread.
+ *
+ * Returns the number of events, or -1: EBADF; EFAULT; EINVAL (max); EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_poll(struct NVMED_HANDLE *handle, struct nvmed_event *events, int max);
+
+/**
+ * As nvmed_poll, but waits until something has ended, nothing is in flight, or `timeout_ms` are over; negative: for ever.
+ *
+ * Returns as nvmed_poll: 0 also when only contexts have ended, nothing is in flight, or the time is over.
+ */
+int nvmed_wait(struct NVMED_HANDLE *handle, struct nvmed_event *events, int max, int timeout_ms);
+
+/**
+ * Asks for a request to be given up: of nvmed_submit, or the `request` of a context. It ends all the same, with ECANCELED, or as it
+ * ended. Thread-safe, as the handle is.
+ *
+ * Returns 0, or -1: EBADF; ENOENT (it has ended already); EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_cancel(struct NVMED_HANDLE *handle, uint64_t request);
+
+/**
+ * Requests of the handle that have not ended. Thread-safe, as the handle is.
+ *
+ * Returns their number, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_in_flight(struct NVMED_HANDLE *handle);
+
+/**
+ * The parameter's number (NVMED_PARAM_...) by its name, such as "timeout_ms". Thread-safe.
+ *
+ * Returns the number, or -1: ENOENT (no such parameter), EFAULT (NULL).
+ */
+int nvmed_param_by_name(const char *name);
+
+/**
+ * Sets a parameter of a handle (NVMED_PARAM_...), for requests submitted from now on. Thread-safe, as the handle is.
+ *
+ * Returns 0, or -1: EBADF; ENOENT (no such parameter); EINVAL (no such value); EBUSY (fixed once the queue is open, or the cache
+ * in use; or another call is inside a dedicated handle); ENOTSUP (cached, and the device has no cache).
+ */
+int nvmed_set_param(struct NVMED_HANDLE *handle, uint32_t key, uint64_t value);
+
+/**
+ * The value of a parameter of a handle (NVMED_PARAM_...). Thread-safe, as the handle is.
+ *
+ * Returns 0, or -1: EBADF; ENOENT (no such parameter); EFAULT (value is NULL); EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_get_param(struct NVMED_HANDLE *handle, uint32_t key, uint64_t *value);
+
+/**
+ * NVMeDirect's features of a handle: HANDLE_DIRECT_IO, HANDLE_SYNC_IO, HANDLE_HINT_DMEM, HANDLE_INTERRUPT. Thread-safe, as the
+ * handle is.
+ *
+ * Returns 0 or 1, or -1: EBADF; EINVAL (no such feature); EBUSY (another call is inside a dedicated handle).
+ */
+int nvmed_handle_feature_get(struct NVMED_HANDLE *handle, int feature);
+
+/**
+ * Sets one of NVMeDirect's features of a handle to 0 or 1, for requests submitted from now on. Thread-safe, as the handle is.
+ *
+ * Returns 0, or -1: EBADF; EINVAL (no such feature or value); EBUSY (another call is inside a dedicated handle); ENOTSUP (cached, and
+ * the device has no cache).
+ */
+int nvmed_handle_feature_set(struct NVMED_HANDLE *handle,
+                             int feature,
+                             int value);
+
+/**
+ * Sets how many queues a user may have. Quotas are kept by the broker (hotshelf queue grant); a device that a program opens by
+ * itself has none. Thread-safe.
+ *
+ * Returns -1: EBADF; ENOTSUP (a device without quotas).
+ */
+int nvmed_set_user_quota(struct NVMED *device, uid_t uid, uint32_t queues, uint32_t *max, uint32_t *used);
+
+/**
+ * How many queues a user may have (`max`), and has (`used`). As nvmed_set_user_quota. Thread-safe.
+ *
+ * Returns -1: EBADF; ENOTSUP (a device without quotas).
+ */
+int nvmed_get_user_quota(struct NVMED *device, uid_t uid, uint32_t *max, uint32_t *used);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* HOTSHELF_H */
