@@ -6,7 +6,8 @@
 #   far     the same with its worker on the other processor
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
-# limit gives 15 % fewer IOPS in bursts) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH (2) each, of OPS ("randread randwrite"), TARGETS
+# limit gives 15 % fewer IOPS in bursts) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH
+# (2) each, of OPS ("randread randwrite"), TARGETS
 # ("page near far disk"). CPU is user and system time of the process for each request; both sides take the time of each request.
 #
 # The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
@@ -35,8 +36,8 @@ run_fio() {
     local flags=(--iodepth=1) line field=8 # whatever depth is asked for, psync has one request at a time
     [[ $5 == psync ]] || flags=(--iodepth="$3" --fixedbufs --registerfiles)
     [[ $2 == *write ]] && field=49
-    line=$(taskset -c "${on[$1]}" fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" --size=$size --norandommap \
-        --randrepeat=0 --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
+    line=$(taskset -c "${on[$1]}" fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" \
+        --size=$size --norandommap --randrepeat=0 --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
     # Fields 88 and 89: percent of one processor in user and system mode.
     read -r iops cpu < <(awk -F';' -v f="$field" '{ printf "%d %.4f\n", $f, ($88 + $89) * 1e4 / $f }' <<<"$line")
 }

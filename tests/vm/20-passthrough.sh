@@ -2,7 +2,7 @@
 # The drivers of `block` over an NVMe drive: everything that is asked of a driver, through passthrough and through the block
 # node, with 512 and 4096 bytes a block, with and without queues for polling.
 # drives: ssd512=size:64M ssd4096=size:64M,lbas:4096 wide=size:64M,mdts:9
-# TIMEOUT: 240
+# TIMEOUT: 420
 # shellcheck source=tests/vm/lib.sh
 source "$(dirname "$0")/lib.sh"
 target=${CARGO_TARGET_DIR:-$ROOT/target}
