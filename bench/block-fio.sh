@@ -37,7 +37,8 @@ run_fio() {
     [[ $5 == psync ]] || flags=(--iodepth="$3" --fixedbufs --registerfiles)
     [[ $2 == *write ]] && field=49
     line=$(taskset -c "${on[$1]}" fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" \
-        --size=$size --norandommap --randrepeat=0 --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
+        --size=$size --norandommap --randrepeat=0 \
+        --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
     # Fields 88 and 89: percent of one processor in user and system mode.
     read -r iops cpu < <(awk -F';' -v f="$field" '{ printf "%d %.4f\n", $f, ($88 + $89) * 1e4 / $f }' <<<"$line")
 }
