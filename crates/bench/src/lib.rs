@@ -5,6 +5,7 @@
 //! description, and as plots. Speeds are never asserted: they are shown, with what they were measured on.
 #![forbid(unsafe_code)]
 
+mod csv;
 mod experiment;
 mod experiments;
 mod fio;

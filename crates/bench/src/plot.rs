@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::anyhow;
 use plotters::prelude::*;
 
+use crate::csv::quoted;
 use crate::experiment::Plot;
-use crate::report::quoted;
 
 /// Colours that people with the common colour weaknesses tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [

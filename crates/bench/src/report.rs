@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde_json::json;
 
+use crate::csv::quoted;
 use crate::experiment::Outcome;
 use crate::machine::Machine;
 use crate::plot;
@@ -45,11 +46,6 @@ fn csv(rows: &[Row]) -> String {
         text += &format!("{},{},{},{},{}\n", words.join(","), row.median, row.min, row.max, row.values.len());
     }
     text
-}
-
-/// As RFC 4180 has it.
-pub(crate) fn quoted(word: &str) -> String {
-    if word.contains([',', '"', '\n']) { format!("\"{}\"", word.replace('"', "\"\"")) } else { word.to_owned() }
 }
 
 /// A table for people: a line for each case and metric, with the peers and our ratio to each.
