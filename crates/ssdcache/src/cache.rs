@@ -1,0 +1,567 @@
+//! The books: look up, put, seal, end, flush, invalidate.
+
+use std::ops::Range;
+
+use crate::batch::{HeadSegment, Sealed, TRACKS, Track};
+use crate::files::{FILE_BYTES, Files};
+use crate::index::{Index, places};
+use crate::slots::{FILES_MAX, Name, SLOT_BYTES, Slots};
+use crate::summary::{Before, ENTRIES, Entry, Head, Said, page_sum};
+use crate::superblock::{FIRST, Shape, Superblock};
+use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, Slot, Stamp};
+
+/// What has to be done before the call can be made again; nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// Seal the batch and write it.
+    #[error("the open batch is full")]
+    Seal,
+    /// Flush the device, after the batches in flight have ended.
+    #[error("batches have to be durable first")]
+    Flush,
+    /// Reclaim the oldest segment.
+    #[error("no segment is free")]
+    Reclaim,
+    /// Write the superblock and flush.
+    #[error("the superblock has to be written first")]
+    Superblock,
+    /// Batches failed: cut.
+    #[error("a write to the SSD failed")]
+    Failed,
+    /// Write the dirty page or pages back first.
+    #[error("a dirty page is in the way")]
+    Dirty,
+    /// Wait for the batches in flight.
+    #[error("batches are in flight")]
+    InFlight,
+    /// As many files have pages here as can; or the page is beyond 32 TiB. Go around the cache.
+    #[error("the page cannot be cached")]
+    NotCacheable,
+    /// The page is not where the item says any more: nothing is to be done.
+    #[error("the page has moved or gone")]
+    Changed,
+}
+
+/// What is known of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// Not here.
+    Miss,
+    /// On the device.
+    Hit(Item),
+    /// Put, but not written yet: whoever put it has the bytes.
+    Pending(Item),
+}
+
+/// What was read of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verified {
+    /// The page.
+    Good,
+    /// It moved or went meanwhile: look up again.
+    Changed,
+    /// Not what was written.
+    Bad,
+}
+
+/// How a page that is put compares with what is below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Version {
+    /// The same, and that is durable.
+    Clean,
+    /// Newer.
+    Dirty,
+}
+
+/// Where a page went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Put {
+    /// It survives when `durable` has come so far.
+    pub stamp: Stamp,
+    /// Its place.
+    pub at: DevicePage,
+}
+
+/// Counts since the cache was opened, in pages where nothing else is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Put by others.
+    pub put: u64,
+    /// Put again because they were hot.
+    pub reinserted: u64,
+    /// Summaries.
+    pub summaries: u64,
+    /// Left with their segment.
+    pub evicted: u64,
+    /// Drops noted, in entries.
+    pub drops: u64,
+    /// Marks of write-back that found no room, in pages: after a crash these are written back again.
+    pub unmarked: u64,
+}
+
+impl Stats {
+    /// Pages written for each page put; 1 if none was.
+    pub fn write_amplification(&self) -> f64 {
+        (self.put + self.reinserted + self.summaries) as f64 / self.put.max(1) as f64
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Segment {
+    pub(crate) seq: u64,
+    pub(crate) live: u32,
+    pub(crate) dirty: u32,
+}
+
+/// See the crate.
+#[derive(Debug)]
+pub struct SsdCache {
+    pub(crate) superblock: Superblock,
+    /// Whether this life's superblock is durable.
+    pub(crate) is_open: bool,
+    pub(crate) slots: Slots,
+    pub(crate) index: Index,
+    pub(crate) files: Files,
+    /// By place; a segment of number s is at s modulo their number.
+    pub(crate) segments: Box<[Segment]>,
+    pub(crate) head: HeadSegment,
+    pub(crate) durable: Stamp,
+    /// What of `superblock.tail` is durable, in a summary or a superblock.
+    pub(crate) tail_durable: u64,
+    /// The tail in the last summary.
+    pub(crate) tail_noted: u64,
+    /// The device may hold versions that the books gave up in segments up to this one.
+    pub(crate) given_up: u64,
+    pub(crate) scratch: Vec<Slot>,
+    pub(crate) stats: Stats,
+}
+
+impl SsdCache {
+    /// The two superblocks of an empty cache, for the first two pages of the device. Then [`crate::recover`].
+    pub fn format(uuid: [u8; 16], shape: Shape) -> [Page; 2] {
+        let first = Superblock::new(uuid, shape);
+        [Superblock { generation: 2, ..first }.encode(), first.encode()]
+    }
+
+    pub(crate) fn empty(superblock: Superblock, files_max: u32) -> SsdCache {
+        let slots = superblock.shape.slots();
+        SsdCache {
+            superblock,
+            is_open: false,
+            slots: Slots::new(slots),
+            index: Index::new(slots),
+            files: Files::new(files_max.clamp(1, FILES_MAX)),
+            segments: vec![Segment::default(); superblock.shape.segments as usize].into(),
+            head: HeadSegment { closed: true, ..HeadSegment::new(0, Before::default()) },
+            durable: Stamp::default(),
+            tail_durable: superblock.tail,
+            tail_noted: superblock.tail,
+            given_up: 0,
+            scratch: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Bytes of memory of books of this shape, for so many files at most. Without the ghosts, see
+    /// [`crate::Admission::memory_bytes`].
+    pub fn memory_bytes(shape: Shape, files_max: u32) -> u64 {
+        let per_slot = u64::from(shape.slots()) * SLOT_BYTES as u64;
+        let index = places(shape.slots()) as u64 * size_of::<u32>() as u64;
+        let segments = u64::from(shape.segments) * size_of::<Segment>() as u64;
+        per_slot + index + segments + u64::from(files_max.clamp(1, FILES_MAX)) * FILE_BYTES as u64
+    }
+
+    // ---- questions
+
+    /// Where a page is.
+    pub fn lookup(&self, key: FileKey, page: PageIndex) -> Lookup {
+        let Some(slot) = self.find(key, page) else { return Lookup::Miss };
+        let item = Item { key, page, slot, at: self.address(slot) };
+        let (place, position) = self.place(slot);
+        let written = place != self.place_of(self.head.seq) || self.head.is_written(position);
+        if written { Lookup::Hit(item) } else { Lookup::Pending(item) }
+    }
+
+    /// A hit was asked for by a reader: it may stay longer.
+    pub fn touch(&mut self, item: &Item) {
+        if self.is_current(item) {
+            self.slots.touch(item.slot);
+        }
+    }
+
+    /// Whether these bytes, read at the item's place, are the page.
+    pub fn verify(&self, item: &Item, bytes: &Page) -> Verified {
+        if !self.is_current(item) {
+            return Verified::Changed;
+        }
+        let seq = self.segments[self.place(item.slot).0].seq;
+        if page_sum(bytes, item.key, item.page, item.at, seq) == self.slots.sum(item.slot) { Verified::Good } else { Verified::Bad }
+    }
+
+    /// Whether a page is newer than below.
+    pub fn is_dirty(&self, key: FileKey, page: PageIndex) -> bool {
+        self.find(key, page).is_some_and(|slot| self.slots.is_dirty(slot))
+    }
+
+    /// Dirty pages of a file: before its mode becomes one that keeps none, they have to be written back.
+    pub fn dirty_of(&self, key: FileKey) -> u32 {
+        self.files.find(key).map_or(0, |number| self.files.get(number).dirty)
+    }
+
+    /// Cached pages of a file.
+    pub fn pages_of(&self, key: FileKey) -> u32 {
+        self.files.find(key).map_or(0, |number| self.files.get(number).pages)
+    }
+
+    /// Pages, and how many of them are dirty.
+    pub fn len(&self) -> (u64, u64) {
+        self.segments.iter().fold((0, 0), |(live, dirty), one| (live + u64::from(one.live), dirty + u64::from(one.dirty)))
+    }
+
+    /// Whether there are no pages.
+    pub fn is_empty(&self) -> bool {
+        self.len().0 == 0
+    }
+
+    /// What has a stamp up to this survives anything.
+    pub fn durable(&self) -> Stamp {
+        self.durable
+    }
+
+    /// See [`Stats`].
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> Shape {
+        self.superblock.shape
+    }
+
+    // ---- changes
+
+    /// A page is to be written: it gets a place in the open batch. Whoever puts it keeps the bytes until the batch has ended.
+    ///
+    /// # Errors
+    /// `Dirty`: a clean version over a dirty one; the newer bytes have to be put dirty, or the old ones be written back.
+    /// The others as [`Refused`] says.
+    pub fn put(&mut self, key: FileKey, page: PageIndex, version: Version, bytes: &Page) -> Result<Put, Refused> {
+        let dirty = version == Version::Dirty;
+        if !dirty && self.is_dirty(key, page) {
+            return Err(Refused::Dirty);
+        }
+        let put = self.place_page(key, page, dirty, 0, bytes)?;
+        self.stats.put += 1;
+        Ok(put)
+    }
+
+    pub(crate) fn place_page(&mut self, key: FileKey, page: PageIndex, dirty: bool, hits: u32, bytes: &Page) -> Result<Put, Refused> {
+        if page.0 >= PAGE_INDEX_END {
+            return Err(Refused::NotCacheable);
+        }
+        self.room(1)?;
+        let number = self.files.number(key).ok_or(Refused::NotCacheable)?;
+        let head = &mut self.head;
+        let place = (head.seq % self.segments.len() as u64) as u32;
+        let slot = Slot(place * self.superblock.shape.segment_pages + head.next_position());
+        let at = DevicePage(FIRST + u64::from(slot.0));
+        let sum = page_sum(bytes, key, page, at, head.seq);
+        let said = if dirty { Said::Dirty { sum } } else { Said::Clean { sum } };
+        head.entries.push(Entry { key, page, said });
+        head.pages += 1;
+        self.map(slot, Name::new(number, page), dirty, hits, sum);
+        Ok(Put { stamp: self.open_stamp(), at })
+    }
+
+    /// Pages of the file are no longer valid: written around, truncated, removed (`0..u64::MAX`), or bad on the device. The
+    /// stamp, if any, has to be durable before a flush of the file is answered, and before the key is used for another file.
+    /// Dirty pages among them are given up.
+    ///
+    /// # Errors
+    /// As [`Refused`] says.
+    pub fn invalidate(&mut self, key: FileKey, pages: Range<u64>) -> Result<Option<Stamp>, Refused> {
+        if pages.is_empty() {
+            return Ok(None);
+        }
+        let number = self.files.find(key);
+        self.collect(number, &pages);
+        if self.scratch.is_empty() && !self.may_be_on_device() {
+            return Ok(None);
+        }
+        self.note(key, pages.start, pages.end - pages.start, true)?;
+        self.stats.drops += 1;
+        let scratch = std::mem::take(&mut self.scratch);
+        scratch.iter().for_each(|slot| self.unmap(*slot));
+        self.scratch = scratch;
+        Ok(Some(self.open_stamp()))
+    }
+
+    /// Closes the open batch. None: there is nothing to write.
+    pub fn seal(&mut self, summary: &mut Page) -> Option<Sealed> {
+        let tail = self.superblock.tail;
+        let head = &mut self.head;
+        let idle = head.entries.is_empty() && (tail == self.tail_noted || head.start >= self.superblock.shape.segment_pages);
+        if !self.is_open || head.closed || head.failed.is_some() || idle || head.tracks.len() >= TRACKS {
+            return None;
+        }
+        let (batch, position) = (head.batch, head.start);
+        let said = Head {
+            uuid: self.superblock.uuid,
+            seq: head.seq,
+            life: self.superblock.generation as u32,
+            batch,
+            position,
+            durable: head.tracks.front().map_or(batch, |track| track.batch),
+            before: head.before,
+            tail,
+        };
+        let place = head.seq % self.segments.len() as u64;
+        let at = DevicePage(FIRST + place * u64::from(self.superblock.shape.segment_pages) + u64::from(position));
+        said.encode(&head.entries, at, summary);
+        let sealed = Sealed { stamp: Stamp::new(head.seq, batch + 1), at, pages: head.pages };
+        head.tracks.push_back(Track { batch, start: position, end: head.next_position(), tail, ended: false });
+        head.keep_drops();
+        (head.start, head.pages, head.batch) = (head.next_position(), 0, batch + 1);
+        head.entries.clear();
+        self.tail_noted = tail;
+        self.stats.summaries += 1;
+        Some(sealed)
+    }
+
+    /// A sealed batch was written, or was not.
+    pub fn ended(&mut self, stamp: Stamp, is_written: bool) {
+        let head = &mut self.head;
+        let Some(track) = head.tracks.iter_mut().find(|track| Stamp::new(head.seq, track.batch + 1) == stamp) else { return };
+        track.ended = true;
+        if !is_written {
+            head.failed = Some(head.failed.map_or(track.batch, |failed| failed.min(track.batch)));
+        }
+    }
+
+    /// A flush of the device begins: what it will make durable.
+    pub fn flush_begins(&self) -> Stamp {
+        Stamp::new(self.head.seq, self.head.written())
+    }
+
+    /// The flush that began so has ended. One that failed may have lost all that was not durable: cut.
+    pub fn flush_ended(&mut self, began: Stamp, is_flushed: bool) {
+        let head = &mut self.head;
+        if !is_flushed {
+            head.failed = head.tracks.front().map(|track| track.batch).or(head.failed);
+            return;
+        }
+        if began.seq() != head.seq {
+            return;
+        }
+        while let Some(track) = head.tracks.pop_front_if(|track| track.batch < began.batches()) {
+            self.tail_durable = self.tail_durable.max(track.tail);
+        }
+        while head.drops.pop_front_if(|(batch, ..)| *batch < began.batches()).is_some() {}
+        self.durable = self.durable.max(began);
+    }
+
+    /// The superblock of this life, and where it goes; to be flushed. Only while no batch is in flight.
+    pub fn superblock(&mut self, page: &mut Page) -> DevicePage {
+        self.superblock.generation += 1;
+        *page = self.superblock.encode();
+        self.superblock.place()
+    }
+
+    /// It is durable.
+    pub fn superblock_written(&mut self) {
+        self.is_open = true;
+        self.tail_durable = self.superblock.tail;
+        self.tail_noted = self.superblock.tail;
+    }
+
+    /// Gives up the batches from the first that failed, and the open one. Lists what was in them: first each of `dropped` has to
+    /// be invalidated again; then each page of `lost` has to be put again, or be invalidated; and that has to be durable before
+    /// a flush of their files is answered. Until then the device may hold them, or older versions.
+    ///
+    /// # Errors
+    /// `InFlight`: some have not ended.
+    pub fn cut(&mut self, dropped: &mut Vec<(FileKey, Range<u64>)>, lost: &mut Vec<Item>) -> Result<(), Refused> {
+        if self.head.tracks.iter().any(|track| !track.ended) {
+            return Err(Refused::InFlight);
+        }
+        let Some(failed) = self.head.failed.take() else { return Ok(()) };
+        let from = self.head.tracks.iter().find(|track| track.batch == failed).map_or(self.head.start, |track| track.start);
+        let base = self.place_of(self.head.seq) as u32 * self.superblock.shape.segment_pages;
+        for slot in (base + from..base + self.superblock.shape.segment_pages).map(Slot) {
+            if let Some(item) = self.item(slot) {
+                lost.push(item);
+                self.unmap(slot);
+            }
+        }
+        let head = &mut self.head;
+        head.keep_drops();
+        let lost = head.drops.iter().filter(|(batch, ..)| *batch >= failed);
+        dropped.extend(lost.map(|(_, key, pages)| (*key, pages.clone())));
+        head.drops.retain(|(batch, ..)| *batch < failed);
+        head.tracks.retain(|track| track.batch < failed);
+        head.entries.clear();
+        (head.batch, head.start, head.pages, head.closed) = (failed, from, 0, true);
+        self.given_up = head.seq;
+        self.tail_noted = self.tail_durable;
+        Ok(())
+    }
+
+    // ---- inside
+
+    fn open_stamp(&self) -> Stamp {
+        Stamp::new(self.head.seq, self.head.batch + 1)
+    }
+
+    fn may_be_on_device(&self) -> bool {
+        self.tail_durable < self.superblock.tail || self.tail_durable <= self.given_up
+    }
+
+    /// Makes room in the open batch for an entry, and for its page if it has one.
+    fn room(&mut self, pages: u32) -> Result<(), Refused> {
+        if !self.is_open {
+            return Err(Refused::Superblock);
+        }
+        let head = &self.head;
+        if head.failed.is_some() {
+            return Err(Refused::Failed);
+        }
+        if head.entries.len() >= ENTRIES {
+            return Err(Refused::Seal);
+        }
+        // The last page is kept for a summary that tells of a reclaim.
+        let fits = head.next_position() + pages < self.superblock.shape.segment_pages;
+        if fits && !head.closed {
+            return if head.tracks.len() >= TRACKS { Err(Refused::Flush) } else { Ok(()) };
+        }
+        self.next_segment()
+    }
+
+    fn next_segment(&mut self) -> Result<(), Refused> {
+        let (next, segments) = (self.head.seq + 1, self.segments.len() as u64);
+        if !self.head.entries.is_empty() {
+            return Err(if self.head.tracks.len() >= TRACKS { Refused::Flush } else { Refused::Seal });
+        }
+        if self.superblock.tail + segments <= next {
+            return Err(Refused::Reclaim);
+        }
+        if !self.head.tracks.is_empty() || self.durable < Stamp::new(self.head.seq, self.head.batch) {
+            return Err(if self.tail_noted < self.superblock.tail && self.can_note_tail() { Refused::Seal } else { Refused::Flush });
+        }
+        if self.tail_durable + segments <= next {
+            return Err(if self.can_note_tail() { Refused::Seal } else { Refused::Superblock });
+        }
+        let before = self.head.before;
+        let before = if self.head.batch == 0 {
+            Before { skipped: before.skipped.saturating_add(1), ..before }
+        } else {
+            Before { batches: self.head.batch as u16, skipped: 0 }
+        };
+        self.head = HeadSegment::new(next, before);
+        let place = self.place_of(next);
+        self.segments[place] = Segment { seq: next, live: 0, dirty: 0 };
+        Ok(())
+    }
+
+    fn can_note_tail(&self) -> bool {
+        !self.head.closed && self.head.start < self.superblock.shape.segment_pages && self.head.tracks.len() < TRACKS
+    }
+
+    /// Notes a drop or a mark, joined with the one before if they touch.
+    pub(crate) fn note(&mut self, key: FileKey, page: u64, count: u64, drop: bool) -> Result<(), Refused> {
+        let said = |count| if drop { Said::Dropped { count } } else { Said::Cleaned { count } };
+        if let Some(Entry { key: last, page: first, said: what }) = self.head.entries.last_mut()
+            && *last == key
+            && self.head.failed.is_none()
+            && let (Said::Dropped { count: had }, true) | (Said::Cleaned { count: had }, false) = (*what, drop)
+            && first.0.checked_add(had) == Some(page)
+        {
+            *what = said(had + count);
+            return Ok(());
+        }
+        self.room(0)?;
+        self.head.entries.push(Entry { key, page: PageIndex(page), said: said(count) });
+        Ok(())
+    }
+
+    /// Puts the slots of the file's pages in the range into `scratch`.
+    fn collect(&mut self, number: Option<u32>, pages: &Range<u64>) {
+        self.scratch.clear();
+        let Some(number) = number else { return };
+        let end = pages.end.min(PAGE_INDEX_END);
+        if end.saturating_sub(pages.start) <= u64::from(self.files.get(number).pages) {
+            for page in pages.start..end {
+                self.scratch.extend(self.index.find(&self.slots, Name::new(number, PageIndex(page))));
+            }
+            return;
+        }
+        let mut left = self.files.get(number).pages;
+        for slot in (0..self.superblock.shape.slots()).map(Slot) {
+            if left == 0 {
+                break;
+            }
+            if let Some(name) = self.slots.name(slot).filter(|name| name.file() == number) {
+                left -= 1;
+                if pages.contains(&name.page().0) {
+                    self.scratch.push(slot);
+                }
+            }
+        }
+    }
+
+    fn find(&self, key: FileKey, page: PageIndex) -> Option<Slot> {
+        let number = self.files.find(key).filter(|_| page.0 < PAGE_INDEX_END)?;
+        self.index.find(&self.slots, Name::new(number, page))
+    }
+
+    pub(crate) fn is_current(&self, item: &Item) -> bool {
+        self.find(item.key, item.page) == Some(item.slot)
+    }
+
+    pub(crate) fn item(&self, slot: Slot) -> Option<Item> {
+        let name = self.slots.name(slot)?;
+        let key = FileKey(self.files.get(name.file()).key);
+        Some(Item { key, page: name.page(), slot, at: self.address(slot) })
+    }
+
+    pub(crate) fn address(&self, slot: Slot) -> DevicePage {
+        DevicePage(FIRST + u64::from(slot.0))
+    }
+
+    /// Segment's place and position in it.
+    pub(crate) fn place(&self, slot: Slot) -> (usize, u32) {
+        let pages = self.superblock.shape.segment_pages;
+        ((slot.0 / pages) as usize, slot.0 % pages)
+    }
+
+    pub(crate) fn place_of(&self, seq: u64) -> usize {
+        (seq % self.segments.len() as u64) as usize
+    }
+
+    /// Puts a page into an empty slot; its old slot is empty then.
+    pub(crate) fn map(&mut self, slot: Slot, name: Name, dirty: bool, hits: u32, sum: u32) {
+        self.slots.set(slot, name, dirty, hits, sum);
+        if let Some(old) = self.index.put(&self.slots, name, slot) {
+            self.vacate(old, name);
+        }
+        let segment = self.place(slot).0;
+        self.segments[segment].live += 1;
+        self.segments[segment].dirty += u32::from(dirty);
+        self.files.came(name.file(), dirty);
+    }
+
+    pub(crate) fn unmap(&mut self, slot: Slot) {
+        if let Some(name) = self.slots.name(slot) {
+            self.index.remove(&self.slots, name);
+            self.vacate(slot, name);
+            self.files.settle(name.file());
+        }
+    }
+
+    fn vacate(&mut self, slot: Slot, name: Name) {
+        let (segment, dirty) = (self.place(slot).0, self.slots.is_dirty(slot));
+        self.segments[segment].live -= 1;
+        self.segments[segment].dirty -= u32::from(dirty);
+        self.files.went(name.file(), dirty);
+        self.slots.clear(slot);
+    }
+}

@@ -1,0 +1,105 @@
+//! Files with pages in the cache: a number of 20 bits for a key of 64, and counts.
+
+use crate::units::FileKey;
+
+/// A file's books. One without pages has its place free.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct File {
+    pub(crate) key: u64,
+    pub(crate) pages: u32,
+    pub(crate) dirty: u32,
+}
+
+/// Bytes for each file: its books, its place in the table (at most two thirds full), its place in the list of free numbers.
+pub(crate) const FILE_BYTES: usize = size_of::<File>() + 6 + 4;
+const _: () = assert!(size_of::<File>() == 16);
+
+#[derive(Debug)]
+pub(crate) struct Files {
+    files: Box<[File]>,
+    /// Numbers plus one, by hash of the key.
+    table: Box<[u32]>,
+    free: Vec<u32>,
+}
+
+impl Files {
+    pub(crate) fn new(most: u32) -> Files {
+        let table = vec![0; most as usize + most as usize / 2 + 2].into();
+        Files { files: vec![File::default(); most as usize].into(), table, free: (0..most).rev().collect() }
+    }
+
+    pub(crate) fn get(&self, number: u32) -> File {
+        self.files[number as usize]
+    }
+
+    fn home(&self, key: u64) -> usize {
+        let mixed = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (((mixed >> 32) * self.table.len() as u64) >> 32) as usize
+    }
+
+    fn place(&self, key: FileKey) -> Result<usize, usize> {
+        let mut at = self.home(key.0);
+        loop {
+            match self.table[at] {
+                0 => return Err(at),
+                number if self.files[number as usize - 1].key == key.0 => return Ok(at),
+                _ => at = (at + 1) % self.table.len(),
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, key: FileKey) -> Option<u32> {
+        self.place(key).ok().map(|at| self.table[at] - 1)
+    }
+
+    /// Its number, a new one if need be. None: there are as many files as there can be. One that gets no page has to be
+    /// given to `settle`.
+    pub(crate) fn number(&mut self, key: FileKey) -> Option<u32> {
+        match self.place(key) {
+            Ok(at) => Some(self.table[at] - 1),
+            Err(at) => {
+                let number = self.free.pop()?;
+                self.files[number as usize] = File { key: key.0, pages: 0, dirty: 0 };
+                self.table[at] = number + 1;
+                Some(number)
+            }
+        }
+    }
+
+    pub(crate) fn came(&mut self, number: u32, dirty: bool) {
+        self.files[number as usize].pages += 1;
+        self.files[number as usize].dirty += u32::from(dirty);
+    }
+
+    pub(crate) fn went(&mut self, number: u32, dirty: bool) {
+        self.files[number as usize].pages -= 1;
+        self.files[number as usize].dirty -= u32::from(dirty);
+    }
+
+    pub(crate) fn cleaned(&mut self, number: u32) {
+        self.files[number as usize].dirty -= 1;
+    }
+
+    /// Frees the number if the file has no pages.
+    pub(crate) fn settle(&mut self, number: u32) {
+        let file = self.files[number as usize];
+        if file.pages > 0 {
+            return;
+        }
+        let Ok(mut hole) = self.place(FileKey(file.key)) else { return };
+        let (mut at, len) = (hole, self.table.len());
+        loop {
+            at = (at + 1) % len;
+            if self.table[at] == 0 {
+                break;
+            }
+            let home = self.home(self.files[self.table[at] as usize - 1].key);
+            if (at + len - home) % len >= (at + len - hole) % len {
+                self.table[hole] = self.table[at];
+                hole = at;
+            }
+        }
+        self.table[hole] = 0;
+        self.free.push(number);
+    }
+}

@@ -1,0 +1,381 @@
+//! The books made anew from the device.
+//!
+//! First the first summary of each segment is read, in any order: it tells which segments there are. Then, from the oldest to
+//! the newest, the summaries of each; only behind what is known to be durable in the newest one the pages too. Reads: one for
+//! each summary, and less than two segments. Nothing is written.
+//!
+//! *Damage.* If a batch is missing that was durable, what it superseded or dropped is not known: all older pages are given up,
+//! the clean ones silently, the dirty ones by name ([`Found::suspect`]). Every number read is checked against the sizes: an image
+//! made to do harm gives less cache, in bounded time and memory.
+
+use std::collections::BinaryHeap;
+
+use crate::batch::{HeadSegment, Track};
+use crate::cache::SsdCache;
+use crate::slots::Name;
+use crate::summary::{Entry, Head, Said, page_sum};
+use crate::superblock::{Superblock, Unusable};
+use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, Slot, Stamp};
+
+/// What recovery found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Summaries read, and pages read to verify them.
+    pub reads: u64,
+    /// Segments of which durable batches were missing or damaged.
+    pub damaged: u64,
+    /// Dirty pages that were given up because a newer version of them may have been in what is missing. Where they are: their
+    /// bytes may be the newest, or not.
+    pub suspect: Vec<Item>,
+    /// Pages given up because there are too many files.
+    pub crowded: u64,
+}
+
+/// A drop or mark that is still to be applied to what is older.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Note {
+    file: u32,
+    start: u64,
+    end: u64,
+    order: u64,
+    drop: bool,
+}
+
+/// Opens the cache on a device of so many pages. `read` fills the page, or answers that it could not.
+///
+/// # Errors
+/// As [`Unusable`] says; `uuid`: of the cache that is wanted.
+pub fn recover(
+    device_pages: u64,
+    uuid: Option<[u8; 16]>,
+    files_max: u32,
+    read: impl FnMut(DevicePage, &mut Page) -> bool,
+) -> Result<(SsdCache, Found), Unusable> {
+    let mut reader = Reader { read, buffer: [0; PAGE_BYTES], reads: 0 };
+    let mut pages = [[0; PAGE_BYTES]; 2];
+    for (at, page) in pages.iter_mut().enumerate() {
+        if reader.read(DevicePage(at as u64)) {
+            *page = reader.buffer;
+        }
+    }
+    let superblock = Superblock::choose(&pages, device_pages)?;
+    if uuid.is_some_and(|uuid| uuid != superblock.uuid) {
+        return Err(Unusable::Uuid);
+    }
+    let mut scan = Scan {
+        cache: SsdCache::empty(superblock, files_max),
+        reader,
+        found: Found::default(),
+        entries: Vec::new(),
+        notes: Vec::new(),
+        firsts: Vec::new(),
+    };
+    scan.firsts();
+    scan.segments();
+    scan.apply();
+    scan.found.reads = scan.reader.reads;
+    Ok((scan.cache, scan.found))
+}
+
+struct Reader<R> {
+    read: R,
+    buffer: Page,
+    reads: u64,
+}
+
+impl<R: FnMut(DevicePage, &mut Page) -> bool> Reader<R> {
+    fn read(&mut self, at: DevicePage) -> bool {
+        self.reads += 1;
+        (self.read)(at, &mut self.buffer)
+    }
+}
+
+/// Where a chain of batches has come to.
+#[derive(Clone, Copy, Default)]
+struct Chain {
+    batch: u32,
+    position: u32,
+    life: u32,
+}
+
+struct Scan<R> {
+    cache: SsdCache,
+    reader: Reader<R>,
+    found: Found,
+    /// Of the summary read last.
+    entries: Vec<Entry>,
+    notes: Vec<Note>,
+    /// By place.
+    firsts: Vec<Option<Head>>,
+}
+
+impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
+    /// The first summary of each segment, and from them the tail.
+    fn firsts(&mut self) {
+        let segments = self.cache.segments.len() as u64;
+        for place in 0..segments {
+            let first = self.summary(place as usize, Chain::default());
+            self.firsts.push(first.filter(|head| head.seq % segments == place));
+        }
+        let newest = self.firsts.iter().flatten().max_by_key(|head| head.seq).copied();
+        let mut tail = self.cache.superblock.tail;
+        if let Some(newest) = newest {
+            tail = tail.max((newest.seq + 1).saturating_sub(segments));
+            // Of any summary that is whole: what it says was reclaimed was clean, and may be half overwritten.
+            let (place, mut chain) = (self.cache.place_of(newest.seq), Chain::default());
+            while let Some(head) = self.next(place, newest.seq, chain) {
+                tail = tail.max(head.tail);
+                chain = self.after(head);
+            }
+        }
+        self.cache.superblock.tail = tail;
+        self.cache.head.seq = newest.map_or(0, |head| head.seq).max(tail - 1);
+    }
+
+    /// The summary that continues the chain, if it is there.
+    fn summary(&mut self, place: usize, chain: Chain) -> Option<Head> {
+        let pages = self.cache.shape().segment_pages;
+        if chain.position >= pages {
+            return None;
+        }
+        let at = self.cache.address(Slot(place as u32 * pages + chain.position));
+        if !self.reader.read(at) {
+            return None;
+        }
+        let head = Head::decode(&self.reader.buffer, at, &self.cache.superblock.uuid, &mut self.entries)?;
+        let fits = u64::from(chain.position) + 1 + self.data() <= u64::from(pages);
+        let life = chain.life..=u32::try_from(self.cache.superblock.generation).unwrap_or(u32::MAX);
+        (fits && head.batch == chain.batch && head.position == chain.position && life.contains(&head.life)).then_some(head)
+    }
+
+    fn data(&self) -> u64 {
+        self.entries.iter().filter(|entry| entry.is_data()).count() as u64
+    }
+
+    fn segments(&mut self) {
+        let (tail, newest) = (self.cache.superblock.tail, self.cache.head.seq);
+        let expected = self.expected(tail);
+        for seq in tail..=newest {
+            let (place, expected) = (self.cache.place_of(seq), expected[(seq - tail) as usize]);
+            let Some(first) = self.firsts[place].filter(|head| head.seq == seq) else {
+                if expected != Some(0) {
+                    self.damage();
+                }
+                continue;
+            };
+            self.cache.segments[place].seq = seq;
+            if seq == newest {
+                self.newest(place, first);
+                return;
+            }
+            let mut chain = Chain::default();
+            while expected.is_none_or(|batches| chain.batch < batches)
+                && let Some(head) = self.next(place, seq, chain)
+            {
+                chain = self.accept(place, head);
+            }
+            if expected.is_some_and(|batches| chain.batch < batches) {
+                self.damage();
+            }
+        }
+    }
+
+    /// Batches that segments have from the tail on, as their successors tell; the latest knows best.
+    fn expected(&self, tail: u64) -> Vec<Option<u32>> {
+        let mut expected = vec![None; self.cache.segments.len()];
+        let mut firsts: Vec<Head> = self.firsts.iter().flatten().copied().collect();
+        firsts.sort_unstable_by_key(|head| head.seq);
+        for head in firsts {
+            let last = head.seq.saturating_sub(1 + u64::from(head.before.skipped));
+            for seq in last.max(tail)..head.seq {
+                let batches = if seq == last { u32::from(head.before.batches) } else { 0 };
+                expected[(seq - tail) as usize] = Some(batches);
+            }
+        }
+        expected
+    }
+
+    fn next(&mut self, place: usize, seq: u64, chain: Chain) -> Option<Head> {
+        self.summary(place, chain).filter(|head| head.seq == seq)
+    }
+
+    /// The segment that was being written: what is not known to be durable counts only as far as it is whole.
+    fn newest(&mut self, place: usize, first: Head) {
+        let (mut chain, mut durable) = (Chain::default(), 0);
+        while let Some(head) = self.next(place, first.seq, chain) {
+            durable = durable.max(head.durable);
+            chain = self.after(head);
+        }
+        let missing = self.is_cut_short(place, first.seq, chain);
+        self.cache.head = HeadSegment { entries: Vec::with_capacity(crate::summary::ENTRIES), ..HeadSegment::new(first.seq, first.before) };
+        let mut chain = Chain::default();
+        while let Some(head) = self.next(place, first.seq, chain) {
+            if head.batch >= durable && !self.is_whole(place, head) {
+                break;
+            }
+            let next = self.accept(place, head);
+            if head.batch >= durable {
+                let (batch, start, end, tail) = (head.batch, chain.position, next.position, head.tail);
+                self.cache.head.tracks.push_back(Track { batch, start, end, tail, ended: true });
+            }
+            chain = next;
+        }
+        if missing {
+            self.damage();
+        }
+        let head = &mut self.cache.head;
+        (head.batch, head.start) = (chain.batch, chain.position);
+        head.closed = chain.position >= self.cache.superblock.shape.segment_pages;
+        self.cache.durable = Stamp::new(first.seq, durable.min(chain.batch));
+    }
+
+    /// Whether the newest segment has a summary, behind where its chain ends, that knows of more durable batches than there are.
+    fn is_cut_short(&mut self, place: usize, seq: u64, chain: Chain) -> bool {
+        let pages = self.cache.shape().segment_pages;
+        for position in chain.position..pages {
+            let at = self.cache.address(Slot(place as u32 * pages + position));
+            if self.reader.read(at)
+                && let Some(head) = Head::decode(&self.reader.buffer, at, &self.cache.superblock.uuid, &mut self.entries)
+                && head.seq == seq
+                && head.position == position
+                && head.durable > chain.batch
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the pages of the batch whose summary was read last are what it says. Reads over the buffer, not the entries.
+    fn is_whole(&mut self, place: usize, head: Head) -> bool {
+        let base = place as u32 * self.cache.shape().segment_pages + head.position + 1;
+        let data = self.entries.iter().filter(|entry| entry.is_data());
+        for (n, entry) in data.enumerate() {
+            let at = self.cache.address(Slot(base + n as u32));
+            let (Said::Clean { sum } | Said::Dirty { sum }) = entry.said else { continue };
+            if !self.reader.read(at) || page_sum(&self.reader.buffer, entry.key, entry.page, at, head.seq) != sum {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn after(&self, head: Head) -> Chain {
+        Chain { batch: head.batch + 1, position: head.position + 1 + self.data() as u32, life: head.life }
+    }
+
+    /// Enters a batch, whose summary was read last, into the books. All older ones are in them.
+    fn accept(&mut self, place: usize, head: Head) -> Chain {
+        let base = place as u32 * self.cache.shape().segment_pages;
+        let mut position = head.position + 1;
+        for entry in std::mem::take(&mut self.entries) {
+            let (dirty, sum) = match entry.said {
+                Said::Clean { sum } => (false, sum),
+                Said::Dirty { sum } => (true, sum),
+                Said::Dropped { count } => {
+                    self.note(&entry, count, order(head.seq, position), true);
+                    continue;
+                }
+                Said::Cleaned { count } => {
+                    self.note(&entry, count, order(head.seq, position), false);
+                    continue;
+                }
+            };
+            match self.cache.files.number(entry.key) {
+                Some(number) => self.cache.map(Slot(base + position), Name::new(number, entry.page), dirty, 0, sum),
+                None => {
+                    (self.found.crowded, self.cache.given_up) = (self.found.crowded + 1, self.cache.head.seq);
+                }
+            }
+            position += 1;
+        }
+        Chain { batch: head.batch + 1, position, life: head.life }
+    }
+
+    fn note(&mut self, entry: &Entry, count: u64, order: u64, drop: bool) {
+        // Without pages there is nothing older.
+        let Some(file) = self.cache.files.find(entry.key) else { return };
+        let start = entry.page.0;
+        self.notes.push(Note { file, start, end: start.saturating_add(count), order, drop });
+        if self.notes.len() >= (self.cache.shape().slots() as usize).max(4096) {
+            self.apply();
+        }
+    }
+
+    /// Applies the notes to the pages that are older: one pass over both in the order of files and pages.
+    fn apply(&mut self) {
+        let mut notes = std::mem::take(&mut self.notes);
+        if notes.is_empty() {
+            return;
+        }
+        notes.sort_unstable();
+        let cache = &mut self.cache;
+        let concerned = |name: Name| notes.binary_search_by_key(&name.file(), |note| note.file).is_ok();
+        let slots = (0..cache.shape().slots()).map(Slot);
+        let mut pages: Vec<(u32, u64, Slot)> = slots
+            .filter_map(|slot| cache.slots.name(slot).filter(|name| concerned(*name)).map(|name| (name.file(), name.page().0, slot)))
+            .collect();
+        pages.sort_unstable();
+        // By kind: the latest note on top, with its end.
+        let mut over: [BinaryHeap<(u64, u64)>; 2] = Default::default();
+        let (mut next, mut file) = (0, None);
+        for (number, page, slot) in pages {
+            if file.replace(number) != Some(number) {
+                over.iter_mut().for_each(BinaryHeap::clear);
+            }
+            while next < notes.len() && (notes[next].file, notes[next].start) <= (number, page) {
+                if notes[next].file == number {
+                    over[usize::from(notes[next].drop)].push((notes[next].order, notes[next].end));
+                }
+                next += 1;
+            }
+            let (place, position) = cache.place(slot);
+            let mine = order(cache.segments[place].seq, position);
+            let [is_cleaned, is_dropped] = over.each_mut().map(|over| {
+                while over.peek().is_some_and(|(_, end)| *end <= page) {
+                    over.pop();
+                }
+                over.peek().is_some_and(|(order, _)| *order > mine)
+            });
+            if is_dropped {
+                cache.unmap(slot);
+            } else if is_cleaned && cache.slots.is_dirty(slot) {
+                cache.slots.cleaned(slot);
+                cache.segments[place].dirty -= 1;
+                cache.files.cleaned(number);
+            }
+        }
+    }
+
+    /// Something durable is missing here: all that is older is given up.
+    fn damage(&mut self) {
+        self.apply();
+        self.found.damaged += 1;
+        self.cache.given_up = self.cache.head.seq;
+        for place in 0..self.cache.segments.len() {
+            if self.cache.segments[place].live == 0 {
+                continue;
+            }
+            for slot in self.cache.slots_of(place) {
+                if self.cache.slots.is_dirty(slot) {
+                    self.found.suspect.extend(self.cache.item(slot));
+                }
+                self.cache.unmap(slot);
+            }
+        }
+    }
+}
+
+fn order(seq: u64, position: u32) -> u64 {
+    seq << 16 | u64::from(position)
+}
+
+impl Found {
+    /// Files with suspect pages, each once.
+    pub fn suspect_files(&self) -> Vec<FileKey> {
+        let mut keys: Vec<FileKey> = self.suspect.iter().map(|item| item.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+}

@@ -1,0 +1,178 @@
+//! The page before the pages of a batch that says what they are. Layout: docs/formats.md, "The SSD cache".
+
+use crate::superblock::{SEQ_END, VERSION, u32_at, u64_at};
+use crate::units::{DevicePage, FileKey, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex};
+
+const MAGIC: [u8; 4] = *b"hssm";
+const HEAD: usize = 64;
+const ENTRY: usize = 32;
+/// Entries of one summary.
+pub(crate) const ENTRIES: usize = (PAGE_BYTES - HEAD) / ENTRY;
+const _: () = assert!(ENTRIES == 126 && HEAD + ENTRIES * ENTRY == PAGE_BYTES);
+
+/// What an entry says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Said {
+    /// The next page of the batch is this page, as it is below.
+    Clean { sum: u32 },
+    /// The same, but newer than below.
+    Dirty { sum: u32 },
+    /// So many pages from this one on, as far as they were written to the cache before, are no longer valid.
+    Dropped { count: u64 },
+    /// So many pages from this one on, as far as they were written to the cache before, are now the same below.
+    Cleaned { count: u64 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: FileKey,
+    pub(crate) page: PageIndex,
+    pub(crate) said: Said,
+}
+
+impl Entry {
+    pub(crate) fn is_data(&self) -> bool {
+        matches!(self.said, Said::Clean { .. } | Said::Dirty { .. })
+    }
+
+    fn encode(&self, to: &mut [u8]) {
+        let (count, kind, sum) = match self.said {
+            Said::Clean { sum } => (1, 1_u32, sum),
+            Said::Dirty { sum } => (1, 2, sum),
+            Said::Dropped { count } => (count, 3, 0),
+            Said::Cleaned { count } => (count, 4, 0),
+        };
+        to[..8].copy_from_slice(&self.key.0.to_le_bytes());
+        to[8..16].copy_from_slice(&self.page.0.to_le_bytes());
+        to[16..24].copy_from_slice(&count.to_le_bytes());
+        to[24..28].copy_from_slice(&kind.to_le_bytes());
+        to[28..32].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    fn decode(from: &[u8]) -> Option<Entry> {
+        let (page, count, sum) = (u64_at(from, 8), u64_at(from, 16), u32_at(from, 28));
+        let said = match u32_at(from, 24) {
+            1 => Said::Clean { sum },
+            2 => Said::Dirty { sum },
+            3 => Said::Dropped { count },
+            4 => Said::Cleaned { count },
+            _ => return None,
+        };
+        let entry = Entry { key: FileKey(u64_at(from, 0)), page: PageIndex(page), said };
+        let sane = if entry.is_data() { count == 1 && page < PAGE_INDEX_END } else { count > 0 };
+        sane.then_some(entry)
+    }
+}
+
+/// What came before a segment, all of it durable when the segment began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Before {
+    /// Batches of the last segment that has any.
+    pub(crate) batches: u16,
+    /// Segments without any between that and this one: their first writes failed.
+    pub(crate) skipped: u16,
+}
+
+/// A summary but for its entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
+    pub(crate) uuid: [u8; 16],
+    /// Of the segment.
+    pub(crate) seq: u64,
+    /// Of the superblock when this was written: what a life left behind a torn batch is no continuation of a later life's.
+    pub(crate) life: u32,
+    /// Number of the batch in its segment.
+    pub(crate) batch: u32,
+    /// Place of this page in the segment.
+    pub(crate) position: u32,
+    /// Batches of this segment that were durable when this was written.
+    pub(crate) durable: u32,
+    pub(crate) before: Before,
+    /// See [`crate::Superblock`].
+    pub(crate) tail: u64,
+}
+
+impl Head {
+    pub(crate) fn encode(&self, entries: &[Entry], at: DevicePage, page: &mut Page) {
+        page.fill(0);
+        page[..4].copy_from_slice(&MAGIC);
+        page[4] = VERSION as u8;
+        page[6..8].copy_from_slice(&(entries.len() as u16).to_le_bytes());
+        page[8..24].copy_from_slice(&self.uuid);
+        page[24..32].copy_from_slice(&self.seq.to_le_bytes());
+        page[32..40].copy_from_slice(&self.tail.to_le_bytes());
+        for (n, value) in [self.life, self.batch, self.position, self.durable].into_iter().enumerate() {
+            page[40 + 4 * n..44 + 4 * n].copy_from_slice(&value.to_le_bytes());
+        }
+        page[56..58].copy_from_slice(&self.before.batches.to_le_bytes());
+        page[58..60].copy_from_slice(&self.before.skipped.to_le_bytes());
+        for (entry, to) in entries.iter().zip(page[HEAD..].chunks_mut(ENTRY)) {
+            entry.encode(to);
+        }
+        let sum = sum(page, at);
+        page[60..64].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// None if it is not whole, not for this place, or makes no sense; entries are put into the list.
+    pub(crate) fn decode(page: &Page, at: DevicePage, uuid: &[u8; 16], entries: &mut Vec<Entry>) -> Option<Head> {
+        entries.clear();
+        if page[..4] != MAGIC || page[4] != VERSION as u8 || page[5] != 0 || page[8..24] != *uuid || u32_at(page, 60) != sum(page, at) {
+            return None;
+        }
+        let count = usize::from(page[6]) | usize::from(page[7]) << 8;
+        for from in page[HEAD..].chunks(ENTRY).take(count) {
+            entries.push(Entry::decode(from)?);
+        }
+        let head = Head {
+            uuid: *uuid,
+            seq: u64_at(page, 24),
+            tail: u64_at(page, 32),
+            life: u32_at(page, 40),
+            batch: u32_at(page, 44),
+            position: u32_at(page, 48),
+            durable: u32_at(page, 52),
+            before: Before { batches: u16::from_le_bytes([page[56], page[57]]), skipped: u16::from_le_bytes([page[58], page[59]]) },
+        };
+        let sane = count <= ENTRIES && (1..SEQ_END).contains(&head.seq) && (1..=head.seq).contains(&head.tail);
+        (sane && head.durable <= head.batch).then_some(head)
+    }
+}
+
+fn sum(page: &Page, at: DevicePage) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&at.0.to_le_bytes()), &page[..60]), &page[HEAD..])
+}
+
+/// Of a page: its bytes, whose they are, where they are, and the segment's sequence number as generation. So a torn page, one
+/// that was written elsewhere, and an old one under a write that was lost are all noticed. The address comes last: most of the
+/// work can be done before it is known.
+pub(crate) fn page_sum(bytes: &Page, key: FileKey, page: PageIndex, at: DevicePage, seq: u64) -> u32 {
+    let mut tail = [0; 32];
+    for (n, value) in [key.0, page.0, at.0, seq].into_iter().enumerate() {
+        tail[8 * n..8 * n + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    crc32c::crc32c_append(crc32c::crc32c(bytes), &tail)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_every_flipped_bit_is_noticed() {
+        let head =
+            Head { uuid: [3; 16], seq: 5, life: 6, batch: 7, position: 8, durable: 2, before: Before { batches: 9, skipped: 1 }, tail: 4 };
+        let entry = |page, said| Entry { key: FileKey(1), page: PageIndex(page), said };
+        let entries = [entry(2, Said::Dirty { sum: 5 }), entry(9, Said::Clean { sum: 6 }), entry(0, Said::Dropped { count: u64::MAX })];
+        let (mut page, mut found) = ([0; PAGE_BYTES], Vec::new());
+        head.encode(&entries, DevicePage(77), &mut page);
+        assert_eq!(Head::decode(&page, DevicePage(77), &[3; 16], &mut found), Some(head));
+        assert_eq!(found, entries);
+        assert_eq!(Head::decode(&page, DevicePage(78), &[3; 16], &mut found), None, "misdirected");
+        assert_eq!(Head::decode(&page, DevicePage(77), &[4; 16], &mut found), None, "another cache's");
+        for bit in (0..PAGE_BYTES * 8).step_by(7) {
+            page[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Head::decode(&page, DevicePage(77), &[3; 16], &mut found), None, "bit {bit}");
+            page[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
