@@ -1,8 +1,10 @@
 //! What one device gives through our queues, beside fio on the same device.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use ::block::QueueOptions;
+use ::block::driver::{FileDevice, FileOptions};
 use anyhow::{Context as _, bail};
 use stack::DeviceName;
 
@@ -100,7 +102,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         }
     };
     let mut outcome = Outcome::default();
-    let writes = scratch.is_some() || context.destroy_data || !matches!(name, DeviceName::Path(_));
+    let writes = scratch.is_some() || context.destroy_data || is_memory(&name);
     if !writes {
         outcome.notes.push(format!("writes were left out: they would destroy what is on {name} (--destroy-data allows that)"));
     }
@@ -115,16 +117,26 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
+/// Whether there is nothing on it that somebody could miss.
+fn is_memory(name: &DeviceName) -> bool {
+    match name {
+        DeviceName::Null { .. } | DeviceName::Memory { .. } => true,
+        DeviceName::Fault { below, .. } => is_memory(below),
+        DeviceName::Path(_) => false,
+    }
+}
+
 fn peers(name: &DeviceName, notes: &mut Vec<String>) -> Vec<Engine> {
-    if !matches!(name, DeviceName::Path(_)) {
-        notes.push(format!("no peer was measured: {name} is in our own memory"));
-        return Vec::new();
-    }
-    if !fio::present() {
-        notes.push("no peer was measured: fio is not installed".to_owned());
-        return Vec::new();
-    }
-    vec![Engine::IoUring, Engine::Psync]
+    let why = match name {
+        DeviceName::Path(path) if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device()) => {
+            format!("fio's engines do not take {name}, an NVMe drive's node for its own commands")
+        }
+        DeviceName::Path(_) if fio::present() => return vec![Engine::IoUring, Engine::Psync],
+        DeviceName::Path(_) => "fio is not installed".to_owned(),
+        _ => format!("{name} is no file that fio could open"),
+    };
+    notes.push(format!("no peer was measured: {why}"));
+    Vec::new()
 }
 
 /// All sides in turn, as often as wanted.
@@ -143,7 +155,7 @@ fn measure(context: &Context, name: &DeviceName, case: &Case, peers: &[Engine], 
         context.progress.inc(1);
         for (peer, side) in peers.iter().zip(&mut sides[1..]) {
             let DeviceName::Path(path) = name else { continue };
-            let load = fio::run(*peer, path, is_direct(path), &job)?;
+            let load = fio::run(*peer, path, is_direct(path)?, &job)?;
             side.add([load.iops, load.iops_per_cpu_second, load.p50_us, load.p99_us]);
             side.command = Some(load.command);
             context.progress.inc(1);
@@ -154,10 +166,9 @@ fn measure(context: &Context, name: &DeviceName, case: &Case, peers: &[Engine], 
     Ok(())
 }
 
-/// As our own driver decides: direct where the file system can.
-fn is_direct(path: &Path) -> bool {
-    use rustix::fs::{Mode, OFlags, open};
-    open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).is_ok()
+/// As our own driver decides: direct where that is worth something.
+fn is_direct(path: &Path) -> anyhow::Result<bool> {
+    Ok(FileDevice::open(path, &FileOptions { read_only: true, ..FileOptions::default() })?.direct())
 }
 
 const METRICS: [(&str, &str); 4] = [("iops", "1/s"), ("iops_per_cpu_second", "1/s"), ("latency_p50", "us"), ("latency_p99", "us")];
@@ -192,6 +203,13 @@ impl Side {
 mod test {
     use super::*;
     use indicatif::ProgressBar;
+
+    #[test]
+    fn what_somebody_could_miss_is_not_written_to() {
+        let is_memory = |name: &str| super::is_memory(&name.parse().expect("a device"));
+        assert!(is_memory("null") && is_memory("fault:eio@1-2:memory:1MiB"));
+        assert!(!is_memory("/dev/sdb") && !is_memory("fault:eio@1-2:/dev/sdb"));
+    }
 
     #[test]
     fn devices_in_memory_are_measured_alone() {
