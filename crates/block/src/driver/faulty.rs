@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::ring::CompletionRing;
 use crate::buffer::{Arena, Span};
+use crate::clock::Time;
 use crate::device::{Device, OpenError, QueueOptions};
 use crate::error::Error;
 use crate::geometry::Geometry;
@@ -110,8 +111,20 @@ impl Queue for FaultyQueue {
         }
     }
 
+    fn expected(&self) -> Option<Time> {
+        if self.failed.len() > 0 { Some(Time::default()) } else { self.queue.expected() }
+    }
+
     fn cancel(&mut self, tag: Tag) {
         self.queue.cancel(tag);
+    }
+
+    fn holds(&self, tag: Tag) -> bool {
+        self.queue.holds(tag)
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        self.queue.take_released()
     }
 
     fn reset(&mut self) -> Result<(), Error> {

@@ -135,6 +135,14 @@ impl<Q: Queue, C: Clock, W: Write + Send> Queue for Recorder<Q, C, W> {
         self.queue.arm()
     }
 
+    fn holds(&self, tag: Tag) -> bool {
+        self.queue.holds(tag)
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        self.queue.take_released()
+    }
+
     fn cancel(&mut self, tag: Tag) {
         self.push(&Event::Cancel(self.now(), tag));
         self.queue.cancel(tag);
