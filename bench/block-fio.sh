@@ -18,8 +18,9 @@
 source "$(dirname "$0")/lib.sh"
 need fio losetup taskset
 rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far disk}
-load=$(dirname "$HOTSHELF")/examples/load
-[[ -x $load ]] || { echo "SKIP: build it first: cargo build --release -p block --example load"; exit 0; }
+cd "$(dirname "$0")/.."
+cargo build --release --quiet --package block --example load
+load=${CARGO_TARGET_DIR:-target}/release/examples/load
 workers=/sys/devices/virtual/workqueue/cpumask all=
 if [[ $(id -u) == 0 && -w $workers && $(nproc) -gt 1 ]]; then
     all=$(cat "$workers")

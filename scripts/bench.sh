@@ -1,5 +1,8 @@
 #!/bin/bash
-# Measures: scripts/bench.sh [NAME...]   (names: passthrough, metadata, throttled, adoption; default: all)
+# Measures: scripts/bench.sh [NAME...]   (default: all)
+#
+#   the mount:       passthrough metadata throttled adoption
+#   the block layer: block-fio handle-cost handle-sharing completion scheduler block-cache broker
 #
 # Each bench runs both sides in turn in one run and prints medians and the ratio; figures of a shared machine
 # are good for ratios only. Results are also appended to bench/results/ as JSON lines.
@@ -8,7 +11,8 @@ cd "$(dirname "$0")/.."
 HOTSHELF=$(realpath "${HOTSHELF:-target/release/hotshelf}")
 export HOTSHELF PATH="$PATH:/usr/sbin:/sbin"
 mkdir -p bench/results
-(($#)) || set -- passthrough metadata throttled adoption
+(($#)) || set -- passthrough metadata throttled adoption block-fio handle-cost handle-sharing completion scheduler \
+    block-cache broker
 for name in "$@"; do
     [[ -x bench/$name.sh ]] || { echo "there is no bench $name" >&2; exit 2; }
     echo "== $name"
