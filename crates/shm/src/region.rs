@@ -36,6 +36,17 @@ pub enum AttachError {
         /// Bytes that were announced.
         wanted: u64,
     },
+    /// It is no regular file: a link, a directory, a pipe, a device.
+    NotAFile,
+    /// It belongs to a user whom nobody named as trusted.
+    Foreign {
+        /// Its owner.
+        user: u32,
+    },
+    /// Everybody may write to it.
+    OpenToAll,
+    /// Not all its bytes are there: who touches one that is not may be ended (SIGBUS).
+    NotWhole,
     /// The kernel refused.
     System(io::Error),
 }
@@ -46,6 +57,12 @@ impl fmt::Display for AttachError {
             AttachError::MayShrink => f.write_str("the shared memory is not sealed: its owner could cut it off below us"),
             AttachError::HugePages => f.write_str("the shared memory is of huge pages, which may run out below us"),
             AttachError::TooSmall { bytes, wanted } => write!(f, "the shared memory has {bytes} bytes, {wanted} were announced"),
+            AttachError::NotAFile => f.write_str("it is no regular file"),
+            AttachError::Foreign { user } => {
+                write!(f, "it belongs to user {user}, who is neither us nor root, and not to the group it is shared with")
+            }
+            AttachError::OpenToAll => f.write_str("everybody may write to it: take that right away (chmod o-w)"),
+            AttachError::NotWhole => f.write_str("it is empty, cut off or has holes: nobody could rely on its memory"),
             AttachError::System(error) => write!(f, "mapping the shared memory: {error}"),
         }
     }
@@ -86,6 +103,11 @@ impl Region {
         map::private(round_up(bytes, PAGE_BYTES), pages == Pages::HugeIfFree)
     }
 
+    /// Asks that a child forked from this process find zeroes here. False: the kernel cannot (before Linux 4.14).
+    pub(crate) fn wiped_by_fork(&self) -> bool {
+        map::wiped_by_fork(self.base, self.len)
+    }
+
     /// Memory that can be handed to other processes by its descriptor: a sealed memfd that neither grows nor shrinks.
     /// Every page is there from the begin, so that a full /dev/shm is an error here and no SIGBUS later.
     ///
@@ -93,6 +115,11 @@ impl Region {
     /// No memory, or none allowed.
     pub fn shared(name: &str, bytes: usize) -> io::Result<Region> {
         map::shared(name, round_up(bytes, PAGE_BYTES))
+    }
+
+    /// Maps a file whose bytes are all there, for several processes. Core dumps leave it out.
+    pub(crate) fn over_file(fd: OwnedFd, len: usize) -> io::Result<Region> {
+        map::file(fd, len)
     }
 
     /// Maps what another process made with [`Region::shared`].
@@ -186,6 +213,10 @@ impl Region {
     }
 }
 
+pub(crate) fn whole_pages(bytes: usize) -> usize {
+    round_up(bytes, PAGE_BYTES)
+}
+
 fn round_up(bytes: usize, unit: usize) -> usize {
     bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX / unit * unit)
 }
@@ -217,6 +248,11 @@ mod map {
         Ok(region(base, len, None))
     }
 
+    pub fn wiped_by_fork(base: NonNull<u8>, len: usize) -> bool {
+        // SAFETY: a whole mapping of ours; the advice changes no bytes of this process.
+        unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxWipeOnFork) }.is_ok()
+    }
+
     pub fn huge(len: usize) -> Option<Region> {
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice. The pages are reserved at once, or it fails.
@@ -244,6 +280,14 @@ mod map {
             return Err(AttachError::TooSmall { bytes, wanted: len as u64 });
         }
         map_fd(fd, len).map_err(AttachError::System)
+    }
+
+    pub fn file(fd: OwnedFd, len: usize) -> io::Result<Region> {
+        let region = map_fd(fd, len)?;
+        // A dying process counts as living until its core is written: keep that short. Only a hint.
+        // SAFETY: the whole of the mapping just made; the advice changes no bytes.
+        let _ = unsafe { madvise(region.base.as_ptr().cast(), len, Advice::LinuxDontDump) };
+        Ok(region)
     }
 
     fn map_fd(fd: OwnedFd, len: usize) -> io::Result<Region> {
@@ -277,12 +321,20 @@ mod map {
         Ok(Region { base, len, fd: None })
     }
 
+    pub fn wiped_by_fork(_: NonNull<u8>, _: usize) -> bool {
+        false
+    }
+
     pub fn huge(_: usize) -> Option<Region> {
         None
     }
 
     pub fn shared(_: &str, len: usize) -> io::Result<Region> {
         private(len, false)
+    }
+
+    pub fn file(_: OwnedFd, _: usize) -> io::Result<Region> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     pub fn attach(_: OwnedFd, _: usize) -> Result<Region, AttachError> {

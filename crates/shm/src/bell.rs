@@ -1,0 +1,209 @@
+//! A bell in shared memory: whoever has work for another rings it; the other sleeps until then.
+//!
+//! ```text
+//! word: rings, counted modulo 2^31 (bits 1 to 31) | somebody sleeps (bit 0)
+//! ```
+//!
+//! The one who waits looks at the bell, *then* at what it waits for, and then sleeps while nobody has rung since that look. So
+//! a ring is never lost. Ringing costs a system call only when somebody sleeps.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::futex;
+use crate::lock::protocol::Word;
+use crate::region::Region;
+
+const ASLEEP: u32 = 1;
+const ONE_RING: u32 = 2;
+
+/// A word of a region; zero is a bell that never rang.
+#[derive(Clone, Copy)]
+pub struct Bell<'a>(&'a std::sync::atomic::AtomicU32);
+
+/// How often a bell had rung when it was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rings(u32);
+
+impl<'a> Bell<'a> {
+    /// The bell at byte `at`, a multiple of four.
+    pub fn new(region: &'a Region, at: usize) -> Bell<'a> {
+        Bell(region.u32(at))
+    }
+
+    /// What [`Bell::wait`] wants to know. Whatever was done before the rings counted here is seen.
+    #[inline]
+    pub fn look(&self) -> Rings {
+        look(self.0)
+    }
+
+    /// Rings: all who sleep wake, and who is about to sleep will not.
+    #[inline]
+    pub fn ring(&self) {
+        if strike(self.0) {
+            futex::wake(self.0, u32::MAX);
+        }
+    }
+
+    /// Sleeps until it rings again after `since`, for `at_most`. True: it rang.
+    pub fn wait(&self, since: Rings, at_most: Duration) -> bool {
+        let begin = Instant::now();
+        while let Some(expected) = lie_down(self.0, since) {
+            let left = at_most.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            futex::wait(self.0, expected, Some(left));
+        }
+        true
+    }
+}
+
+fn look(word: &impl Word) -> Rings {
+    Rings(word.load(Ordering::Acquire) & !ASLEEP)
+}
+
+/// Counts a ring. True: somebody sleeps and has to be woken.
+fn strike(word: &impl Word) -> bool {
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        let rung = seen.wrapping_add(ONE_RING) & !ASLEEP;
+        match word.exchange(seen, rung, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return seen & ASLEEP != 0,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Says that somebody sleeps; the value to sleep on. None: it rang.
+fn lie_down(word: &impl Word, since: Rings) -> Option<u32> {
+    let mut seen = word.load(Ordering::Acquire);
+    loop {
+        if seen & !ASLEEP != since.0 {
+            return None;
+        }
+        if seen & ASLEEP != 0 {
+            return Some(seen);
+        }
+        match word.exchange(seen, seen | ASLEEP, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(seen | ASLEEP),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::Pages;
+
+    #[test]
+    fn a_ring_after_the_look_is_heard_and_silence_ends() {
+        let region = Region::private(4096, Pages::Small).expect("memory");
+        let bell = Bell::new(&region, 8);
+        let since = bell.look();
+        assert!(!bell.wait(since, Duration::ZERO));
+        bell.ring();
+        assert!(bell.wait(since, Duration::MAX), "it rang already");
+        assert!(!bell.wait(bell.look(), Duration::from_millis(1)), "that ring was seen");
+        // Across the end of the numbers.
+        region.u32(8).store(u32::MAX, Ordering::Relaxed);
+        let since = bell.look();
+        bell.ring();
+        assert!(bell.wait(since, Duration::MAX));
+    }
+
+    #[test]
+    fn two_threads_wake_each_other() {
+        let region = Region::private(4096, Pages::Small).expect("memory");
+        let (there, back) = (Bell::new(&region, 0), Bell::new(&region, 4));
+        let times = if cfg!(miri) { 50 } else { 5_000 };
+        let turns = region.u32(8);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0..times {
+                    await_turn(&there, turns, 2 * turn + 1);
+                    turns.store(2 * turn + 2, Ordering::Relaxed);
+                    back.ring();
+                }
+            });
+            for turn in 0..times {
+                turns.store(2 * turn + 1, Ordering::Relaxed);
+                there.ring();
+                await_turn(&back, turns, 2 * turn + 2);
+            }
+        });
+    }
+
+    fn await_turn(bell: &Bell<'_>, turns: &std::sync::atomic::AtomicU32, turn: u32) {
+        loop {
+            let since = bell.look();
+            if turns.load(Ordering::Relaxed) == turn {
+                return;
+            }
+            bell.wait(since, Duration::MAX);
+        }
+    }
+
+    #[cfg(not(miri))]
+    mod every_order {
+        use super::super::*;
+        use crate::lock::protocol::every_order::{Bed, full};
+        use loom::sync::Arc;
+        use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+        struct World {
+            word: AtomicU32,
+            work: AtomicU32,
+            bed: Bed,
+        }
+
+        impl World {
+            fn ring(&self) {
+                self.work.fetch_add(1, Relaxed);
+                if strike(&self.word) {
+                    self.bed.wake_all();
+                }
+            }
+
+            /// Without a time: a ring that is lost is a deadlock.
+            fn until(&self, work: u32) {
+                loop {
+                    let since = look(&self.word);
+                    if self.work.load(Relaxed) >= work {
+                        return;
+                    }
+                    while let Some(expected) = lie_down(&self.word, since) {
+                        self.bed.wait(&self.word, expected, || false);
+                    }
+                }
+            }
+        }
+
+        fn explore(ringers: u32, sleepers: u32) {
+            let mut model = loom::model::Builder::new();
+            model.preemption_bound = Some(if full() { 2 } else { 1 });
+            model.check(move || {
+                let world = Arc::new(World { word: AtomicU32::new(0), work: AtomicU32::new(0), bed: Bed::new() });
+                let threads: Vec<_> = (1..ringers + sleepers)
+                    .map(|thread| {
+                        let world = world.clone();
+                        loom::thread::spawn(move || if thread < sleepers { world.until(ringers) } else { world.ring() })
+                    })
+                    .collect();
+                world.until(ringers);
+                threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+            });
+        }
+
+        #[test]
+        fn no_ring_is_lost_by_one_who_sleeps() {
+            explore(2, 1);
+        }
+
+        #[test]
+        fn no_ring_is_lost_by_two_who_sleep() {
+            explore(1, 2);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What the kernel calls a file: a handle (name_to_handle_at(2)), of inode and generation, that no later file gets.
+#![cfg_attr(not(miri), expect(unsafe_code, reason = "a system call that nobody wraps"))]
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+/// open_by_handle_at(2): MAX_HANDLE_SZ.
+const BYTES_MAX: usize = 128;
+
+/// See the module. Unique within a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FileHandle {
+    kind: i32,
+    len: usize,
+    bytes: [u8; BYTES_MAX],
+}
+
+impl FileHandle {
+    /// Of an open file.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: its file system has none (some of FUSE, overlays). ENOSYS and EPERM: not allowed here.
+    pub fn of(fd: impl AsFd) -> Result<FileHandle, Errno> {
+        ask(fd.as_fd())
+    }
+
+    /// How its bytes are meant, which the file system knows.
+    pub fn kind(&self) -> i32 {
+        self.kind
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+#[cfg(not(miri))]
+fn ask(fd: BorrowedFd<'_>) -> Result<FileHandle, Errno> {
+    use std::ffi::{c_char, c_int};
+    use std::os::fd::AsRawFd;
+
+    /// `struct file_handle` of the C library, with room.
+    #[repr(C)]
+    struct Raw {
+        bytes: u32,
+        kind: c_int,
+        handle: [u8; BYTES_MAX],
+    }
+    const AT_EMPTY_PATH: c_int = 0x1000;
+
+    // SAFETY: as declared by glibc and musl in fcntl.h.
+    unsafe extern "C" {
+        fn name_to_handle_at(dirfd: c_int, path: *const c_char, handle: *mut Raw, mount_id: *mut c_int, flags: c_int) -> c_int;
+    }
+
+    let mut raw = Raw { bytes: BYTES_MAX as u32, kind: 0, handle: [0; BYTES_MAX] };
+    let mut mount_id = 0;
+    // SAFETY: a path that ends with a zero; a handle with the room that it says; both live across the call.
+    let failed = unsafe { name_to_handle_at(fd.as_raw_fd(), c"".as_ptr(), &raw mut raw, &raw mut mount_id, AT_EMPTY_PATH) } != 0;
+    if failed {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok(FileHandle { kind: raw.kind, len: (raw.bytes as usize).min(BYTES_MAX), bytes: raw.handle })
+}
+
+#[cfg(miri)]
+fn ask(_: BorrowedFd<'_>) -> Result<FileHandle, Errno> {
+    Err(Errno::NOSYS)
+}
+
+#[cfg(all(test, not(miri)))]
+mod test {
+    use super::*;
+    use rustix::fs::{CWD, Mode, OFlags, fstat, openat, renameat, unlinkat};
+
+    #[test]
+    fn a_file_keeps_its_handle_and_no_other_gets_it() {
+        let name = std::env::temp_dir().join(format!("handle-{}", std::process::id()));
+        let other = name.with_extension("other");
+        let open = || openat(CWD, &name, OFlags::CREATE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).expect("opened");
+        let first = open();
+        let Ok(handle) = FileHandle::of(&first) else { return unlinkat(CWD, &name, rustix::fs::AtFlags::empty()).expect("unlinked") };
+        renameat(CWD, &name, CWD, &other).expect("renamed");
+        assert_eq!(FileHandle::of(&first), Ok(handle));
+        let inode = fstat(&first).expect("stat").st_ino;
+        unlinkat(CWD, &other, rustix::fs::AtFlags::empty()).expect("unlinked");
+        drop(first);
+        let second = open();
+        let again = fstat(&second).expect("stat").st_ino;
+        unlinkat(CWD, &name, rustix::fs::AtFlags::empty()).expect("unlinked");
+        assert_ne!(FileHandle::of(&second), Ok(handle), "inode {inode}, then {again}");
+    }
+}

@@ -1,0 +1,239 @@
+//! A lock in shared memory that outlives its owner: a word that names who holds it.
+//!
+//! ```text
+//! bit 31 somebody waits | 30 abandoned | 29 held | 28..6 turn of the seat, modulo 2^23 | 5..0 seat
+//! ```
+//!
+//! Free and nobody waits is zero. Who finds it held sleeps (a futex), and each time the sleep ends without a call asks whether
+//! the owner lives ([`Seats`]): a stopped process does, a killed one does not. Then it takes the lock over, by exchanging exactly
+//! the word it had asked about: the *turn* counts how often somebody sat down in the seat, so that a new owner in the seat of an
+//! old one is never taken for it. Whoever takes over is told, and has to repair what the lock guards; if it dies too, or
+//! panics, so is the next.
+//!
+//! The owner is a process (its seat), not a thread: threads of one process wait for each other in the same way. A thread that
+//! asks twice waits for itself for ever.
+
+pub(crate) mod protocol;
+
+use std::fmt;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use crate::futex;
+use crate::region::Region;
+use crate::seats::{SeatNo, Seats};
+use protocol::{Kernel, Owner};
+
+/// The first sleep of a waiter before it asks whether the owner lives; then twice as long each time, up to [`PATIENCE_MAX`].
+const PATIENCE: Duration = Duration::from_millis(2);
+const PATIENCE_MAX: Duration = Duration::from_millis(8);
+
+/// A lock on four bytes of a region, on behalf of one seat. Small and copied at will: it is made where it is used.
+#[derive(Clone, Copy)]
+pub struct OwnedLock<'a> {
+    word: &'a AtomicU32,
+    seats: &'a Seats,
+    me: Owner,
+}
+
+impl<'a> OwnedLock<'a> {
+    /// The lock at byte `at`, a multiple of four.
+    ///
+    /// # Panics
+    /// This process does not sit in `me`: it never did, rose, or is a fork of the one that does.
+    #[inline]
+    pub fn new(region: &'a Region, at: usize, seats: &'a Seats, me: SeatNo) -> OwnedLock<'a> {
+        OwnedLock { word: region.u32(at), seats, me: Owner::new(me, seats.my_turn(me)) }
+    }
+
+    /// Takes it; waits for whoever has it, as long as that lives.
+    #[inline]
+    pub fn lock(&self) -> Held<'a> {
+        let abandoned = protocol::try_lock(self.word, self.me).unwrap_or_else(|| protocol::lock(self.word, self.me, &Waits(self.seats)));
+        Held { word: self.word, me: self.me, abandoned }
+    }
+
+    /// Takes it if it is free. Who died holding it keeps it here: [`OwnedLock::lock`] asks.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Held<'a>> {
+        let abandoned = protocol::try_lock(self.word, self.me)?;
+        Some(Held { word: self.word, me: self.me, abandoned })
+    }
+
+    /// Takes it over if its owner is dead, without waiting: for whoever cleans up after the dead. None: it is free, or its
+    /// owner lives.
+    pub fn take_over(&self) -> Option<Held<'a>> {
+        protocol::take_over(self.word, self.me, &Waits(self.seats)).then_some(Held { word: self.word, me: self.me, abandoned: true })
+    }
+
+    /// Who holds it now.
+    pub fn owner(&self) -> Option<SeatNo> {
+        Owner::of(self.word.load(std::sync::atomic::Ordering::Acquire)).map(Owner::seat)
+    }
+}
+
+impl fmt::Debug for OwnedLock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedLock({:?})", self.owner())
+    }
+}
+
+/// The lock is ours until this is dropped. Dropped by a panic, it is free but abandoned: the next one repairs.
+#[must_use = "the lock is free again when this is dropped"]
+pub struct Held<'a> {
+    word: &'a AtomicU32,
+    me: Owner,
+    abandoned: bool,
+}
+
+impl Held<'_> {
+    /// Whoever had it before did not give it back: what it guards may be half changed, and has to be repaired first.
+    #[inline]
+    pub fn was_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// Gives it back unrepaired: the next one is told again.
+    pub fn abandon(self) {
+        let held = std::mem::ManuallyDrop::new(self);
+        held.release(true);
+    }
+
+    #[inline]
+    fn release(&self, abandoned: bool) {
+        if protocol::unlock(self.word, self.me, abandoned) {
+            futex::wake(self.word, 1);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.release(std::thread::panicking());
+    }
+}
+
+impl fmt::Debug for Held<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held(abandoned: {})", self.abandoned)
+    }
+}
+
+/// The kernel's part: sleeping, and who lives.
+struct Waits<'a>(&'a Seats);
+
+impl Kernel<AtomicU32> for Waits<'_> {
+    const SPINS: u32 = if cfg!(miri) { 1 } else { 60 };
+
+    fn wait(&self, word: &AtomicU32, expected: u32, times: u32) -> bool {
+        futex::wait(word, expected, Some((PATIENCE * (1 << times.min(2))).min(PATIENCE_MAX)))
+    }
+
+    fn is_alive(&self, owner: Owner) -> bool {
+        self.0.is_sitting(owner.seat(), owner.turn())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::Pages;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    const LOCK: usize = 2048;
+    const COUNT: usize = 2056;
+
+    fn seats() -> (Arc<Region>, Seats) {
+        let region = Arc::new(Region::private(4096, Pages::Small).expect("memory"));
+        (region.clone(), Seats::pretend(region, 0))
+    }
+
+    #[test]
+    fn it_names_its_owner_and_is_zero_when_free() {
+        let (region, seats) = seats();
+        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        assert_eq!(mine.owner(), None);
+        let held = yours.lock();
+        assert!(!held.was_abandoned());
+        assert_eq!(mine.owner(), Some(you));
+        assert!(mine.try_lock().is_none() && mine.take_over().is_none(), "the owner lives");
+        drop(held);
+        assert_eq!(region.u32(LOCK).load(Relaxed), 0);
+        assert!(mine.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_dead_owner_loses_it_and_cannot_give_it_back() {
+        let (region, seats) = seats();
+        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        let theirs = yours.lock();
+        seats.kill(you);
+        let held = mine.lock();
+        assert!(held.was_abandoned());
+        drop(theirs);
+        assert_eq!(mine.owner(), Some(me), "only the owner gives it back");
+        held.abandon();
+        assert!(mine.lock().was_abandoned(), "not repaired");
+        assert!(!mine.lock().was_abandoned(), "repaired");
+    }
+
+    #[test]
+    fn a_lock_that_the_leader_forgot_is_still_a_dead_one_s() {
+        let (region, seats) = seats();
+        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
+        let _theirs = OwnedLock::new(&region, LOCK, &seats, you).lock();
+        seats.kill(you);
+        seats.clear(you);
+        assert_eq!(seats.sit().expect("a seat"), you, "the same seat, in another turn");
+        assert!(OwnedLock::new(&region, LOCK, &seats, me).lock().was_abandoned());
+    }
+
+    #[test]
+    fn a_panic_leaves_it_abandoned() {
+        let (region, seats) = seats();
+        let me = seats.sit().expect("a seat");
+        let panicked = std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let _held = OwnedLock::new(&region, LOCK, &seats, me).lock();
+                    std::panic::resume_unwind(Box::new(()));
+                })
+                .join()
+        });
+        assert!(panicked.is_err());
+        assert!(OwnedLock::new(&region, LOCK, &seats, me).try_lock().expect("free").was_abandoned());
+    }
+
+    #[test]
+    fn threads_of_one_seat_and_of_others_take_turns() {
+        let (region, seats) = seats();
+        let all = [seats.sit(), seats.sit()].map(|seat| seat.expect("a seat"));
+        let times = if cfg!(miri) { 50 } else { 20_000 };
+        std::thread::scope(|scope| {
+            for seat in [all[0], all[0], all[1]] {
+                let (region, seats) = (&region, &seats);
+                scope.spawn(move || {
+                    for _ in 0..times {
+                        let held = OwnedLock::new(region, LOCK, seats, seat).lock();
+                        assert!(!held.was_abandoned());
+                        let count = region.u64(COUNT);
+                        count.store(count.load(Relaxed) + 1, Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(region.u64(COUNT).load(Relaxed), 3 * times);
+        assert_eq!(region.u32(LOCK).load(Relaxed), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "this process does not sit in SeatNo(3)")]
+    fn nobody_locks_in_the_name_of_another() {
+        let (region, seats) = seats();
+        OwnedLock::new(&region, LOCK, &seats, SeatNo(3));
+    }
+}

@@ -1,0 +1,419 @@
+//! What is done to a lock's word: for any kind of word, so that loom can try every order of events.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
+
+use crate::seats::SeatNo;
+
+const SEAT_BITS: u32 = 6;
+const TURN: u32 = (1 << 23) - 1;
+const HELD: u32 = 1 << 29;
+const ABANDONED: u32 = 1 << 30;
+const WAITERS: u32 = 1 << 31;
+
+/// An atomic of 32 bits.
+pub(crate) trait Word {
+    fn load(&self, order: Ordering) -> u32;
+    fn exchange(&self, old: u32, new: u32, done: Ordering, else_: std::sync::atomic::Ordering) -> Result<u32, u32>;
+}
+
+impl Word for AtomicU32 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        AtomicU32::load(self, order)
+    }
+    #[inline]
+    fn exchange(&self, old: u32, new: u32, done: Ordering, else_: std::sync::atomic::Ordering) -> Result<u32, u32> {
+        self.compare_exchange(old, new, done, else_)
+    }
+}
+
+/// What the protocol asks of the kernel.
+pub(crate) trait Kernel<W> {
+    /// Looks at a held lock before sleeping: what it guards may take less than a call of the kernel.
+    const SPINS: u32;
+    /// Sleeps while the word is so, longer each time. False: the time is up.
+    fn wait(&self, word: &W, expected: u32, times: u32) -> bool;
+    fn is_alive(&self, owner: Owner) -> bool;
+}
+
+/// Who holds a lock: a seat, and which of those who sat there one after the other. As it stands in the word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    #[inline]
+    pub(crate) fn new(seat: SeatNo, turn: u32) -> Owner {
+        Owner(HELD | (turn & TURN) << SEAT_BITS | u32::from(seat.0) & ((1 << SEAT_BITS) - 1))
+    }
+
+    pub(crate) fn of(word: u32) -> Option<Owner> {
+        (word & HELD != 0).then_some(Owner(word & !(ABANDONED | WAITERS)))
+    }
+
+    pub(crate) fn seat(self) -> SeatNo {
+        SeatNo((self.0 & ((1 << SEAT_BITS) - 1)) as u8)
+    }
+
+    pub(crate) fn turn(self) -> u32 {
+        self.0 >> SEAT_BITS & TURN
+    }
+}
+
+/// Some: we have it; true: it was abandoned.
+#[inline]
+pub(crate) fn try_lock<W: Word>(word: &W, me: Owner) -> Option<bool> {
+    match word.exchange(0, me.0, AcqRel, Acquire) {
+        Ok(_) => Some(false),
+        Err(seen) if seen & HELD == 0 => try_free(word, seen, me, 0),
+        Err(_) => None,
+    }
+}
+
+/// Takes a word that was seen free, keeping its flags.
+fn try_free<W: Word>(word: &W, seen: u32, me: Owner, also: u32) -> Option<bool> {
+    word.exchange(seen, seen | me.0 | also, AcqRel, Acquire).ok().map(|seen| seen & ABANDONED != 0)
+}
+
+/// Waits. True: it was abandoned.
+#[cold]
+pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> bool {
+    spin(word, kernel);
+    let (mut slept, mut times) = (0, 0);
+    loop {
+        let seen = word.load(Acquire);
+        if seen & HELD == 0 {
+            // Who slept does not know whether others still do, so it says that they do.
+            if let Some(abandoned) = try_free(word, seen, me, slept) {
+                return abandoned;
+            }
+            continue;
+        }
+        if seen & WAITERS == 0 && word.exchange(seen, seen | WAITERS, AcqRel, Acquire).is_err() {
+            continue;
+        }
+        slept = WAITERS;
+        if kernel.wait(word, seen | WAITERS, times) {
+            continue;
+        }
+        times += 1;
+        if take_over(word, me, kernel) {
+            return true;
+        }
+    }
+}
+
+fn spin<W: Word, K: Kernel<W>>(word: &W, _: &K) {
+    for _ in 0..K::SPINS {
+        // Behind others who sleep there is nothing to win.
+        if word.load(Relaxed) & (HELD | WAITERS) != HELD {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Takes the lock of a dead owner. The exchange is of the very word that was asked about; if the owner gave it back, or
+/// another took it over meanwhile, it fails.
+pub(crate) fn take_over<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> bool {
+    let seen = word.load(Acquire);
+    let Some(owner) = Owner::of(seen) else { return false };
+    !kernel.is_alive(owner) && word.exchange(seen, me.0 | ABANDONED | seen & WAITERS, AcqRel, Acquire).is_ok()
+}
+
+/// Gives it back. True: wake one.
+#[inline]
+pub(crate) fn unlock<W: Word>(word: &W, me: Owner, abandoned: bool) -> bool {
+    let free = if abandoned { ABANDONED } else { 0 };
+    let mut seen = match word.exchange(me.0, free, AcqRel, Relaxed) {
+        Ok(_) => return false,
+        Err(seen) => seen,
+    };
+    // Somebody waits. Or it was taken from us, because our seat was lost: then it is not ours to give back.
+    while Owner::of(seen) == Some(me) {
+        match word.exchange(seen, free, AcqRel, Relaxed) {
+            Ok(_) => return seen & WAITERS != 0,
+            Err(now) => seen = now,
+        }
+    }
+    false
+}
+
+/// Every order of events. Sleeping is a mutex and a condition: a lost wake-up is a deadlock, which loom reports. Time is only up for
+/// whoever waits for a dead one, so no time-out hides a lost wake-up.
+#[cfg(all(test, not(miri)))]
+pub(crate) mod every_order {
+    use super::*;
+    use loom::sync::atomic::{AtomicU32 as LoomU32, Ordering::SeqCst};
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread::{JoinHandle, spawn};
+
+    impl Word for LoomU32 {
+        fn load(&self, order: Ordering) -> u32 {
+            LoomU32::load(self, order)
+        }
+        fn exchange(&self, old: u32, new: u32, done: Ordering, else_: Ordering) -> Result<u32, u32> {
+            self.compare_exchange(old, new, done, else_)
+        }
+    }
+
+    /// FULL=1: more orders, which take longer.
+    pub(crate) fn full() -> bool {
+        std::env::var_os("FULL").is_some_and(|full| full == "1")
+    }
+
+    /// A futex.
+    pub(crate) struct Bed {
+        asleep: Mutex<()>,
+        woken: Condvar,
+    }
+
+    impl Bed {
+        pub(crate) fn new() -> Bed {
+            Bed { asleep: Mutex::new(()), woken: Condvar::new() }
+        }
+
+        /// True: woken, or not to sleep at all.
+        pub(crate) fn wait(&self, word: &LoomU32, expected: u32, time_is_up: impl Fn() -> bool) -> bool {
+            let asleep = self.asleep.lock().expect("no panic");
+            if word.load(SeqCst) != expected {
+                return true;
+            }
+            if time_is_up() {
+                return false;
+            }
+            drop(self.woken.wait(asleep));
+            true
+        }
+
+        pub(crate) fn wake_one(&self) {
+            let _asleep = self.asleep.lock().expect("no panic");
+            self.woken.notify_one();
+        }
+
+        pub(crate) fn wake_all(&self) {
+            let _asleep = self.asleep.lock().expect("no panic");
+            self.woken.notify_all();
+        }
+    }
+
+    /// A lock, what it guards (two words that are equal, unless somebody died in between), and who is dead.
+    struct World {
+        lock: LoomU32,
+        first: LoomU32,
+        second: LoomU32,
+        dead: [LoomU32; 4],
+        bed: Bed,
+    }
+
+    impl Kernel<LoomU32> for &World {
+        const SPINS: u32 = 0;
+        fn wait(&self, word: &LoomU32, expected: u32, _: u32) -> bool {
+            self.bed.wait(word, expected, || Owner::of(expected).is_some_and(|owner| !self.is_alive(owner)))
+        }
+        fn is_alive(&self, owner: Owner) -> bool {
+            self.dead[owner.seat().0 as usize].load(SeqCst) == 0
+        }
+    }
+
+    fn owner(seat: u8) -> Owner {
+        Owner::new(SeatNo(seat), 7)
+    }
+
+    impl World {
+        fn new() -> Arc<World> {
+            let zero = || LoomU32::new(0);
+            Arc::new(World { lock: zero(), first: zero(), second: zero(), dead: [zero(), zero(), zero(), zero()], bed: Bed::new() })
+        }
+
+        fn lock(&self, seat: u8) -> bool {
+            try_lock(&self.lock, owner(seat)).unwrap_or_else(|| lock(&self.lock, owner(seat), &self))
+        }
+
+        fn unlock(&self, seat: u8, abandoned: bool) {
+            if unlock(&self.lock, owner(seat), abandoned) {
+                self.bed.wake_one();
+            }
+        }
+
+        /// Who waits finds out by its time being up.
+        fn die(&self, seat: u8) {
+            self.dead[seat as usize].store(1, SeqCst);
+            self.bed.wake_all();
+        }
+
+        /// Relaxed: what the lock does not order is seen as it was.
+        fn half(&self) {
+            self.first.store(self.first.load(Relaxed) + 1, Relaxed);
+        }
+
+        fn other_half(&self) {
+            self.second.store(self.second.load(Relaxed) + 1, Relaxed);
+        }
+
+        /// Half changed only if we are told. True: it was.
+        fn repair_if_told(&self, told: bool) -> bool {
+            let (first, second) = (self.first.load(Relaxed), self.second.load(Relaxed));
+            assert!(told || first == second, "{first} and {second}, and nobody said so");
+            self.second.store(first, Relaxed);
+            first != second
+        }
+
+        fn change(&self, seat: u8) {
+            let told = self.lock(seat);
+            self.repair_if_told(told);
+            self.half();
+            self.other_half();
+            self.unlock(seat, false);
+        }
+    }
+
+    fn explore(preemptions: usize, threads: impl Fn(&Arc<World>) -> Vec<JoinHandle<()>> + Send + Sync + 'static, after: fn(&World)) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(preemptions);
+        model.check(move || {
+            let world = World::new();
+            threads(&world).into_iter().for_each(|thread| thread.join().expect("no panic"));
+            after(&world);
+        });
+    }
+
+    fn run(world: &Arc<World>, does: impl FnOnce(&World) + 'static) -> JoinHandle<()> {
+        let world = world.clone();
+        spawn(move || does(&world))
+    }
+
+    /// Done in full by so many, and the lock is free with no flag.
+    fn whole<const TIMES: u32>(world: &World) {
+        assert_eq!((world.first.load(Relaxed), world.second.load(Relaxed)), (TIMES, TIMES));
+        assert_eq!(world.lock.load(Relaxed), 0);
+    }
+
+    /// The same after one more, for whom the last may have left it.
+    fn whole_after_one_more<const TIMES: u32>(world: &World) {
+        let told = world.lock(3);
+        world.repair_if_told(told);
+        world.unlock(3, false);
+        whole::<TIMES>(world);
+    }
+
+    #[test]
+    fn two_take_turns_twice() {
+        explore(
+            2,
+            |world| {
+                let twice = |seat| move |world: &World| (0..2).for_each(|_| world.change(seat));
+                vec![run(world, twice(0)), run(world, twice(1))]
+            },
+            whole::<4>,
+        );
+    }
+
+    /// Also two threads of one seat.
+    #[test]
+    fn three_take_turns() {
+        let three = |world: &Arc<World>| [0, 1, 1].map(|seat| run(world, move |world| world.change(seat))).into();
+        explore(2, three, whole::<3>);
+    }
+
+    #[test]
+    fn who_comes_after_a_dead_one_is_told() {
+        let dies = |world: &World| {
+            world.repair_if_told(world.lock(0));
+            world.half();
+            world.die(0);
+        };
+        explore(
+            2,
+            move |world| vec![run(world, dies), run(world, |world| world.change(1)), run(world, |world| world.change(2))],
+            whole_after_one_more::<3>,
+        );
+    }
+
+    #[test]
+    fn who_repairs_may_die_too() {
+        let dies = |seat| {
+            move |world: &World| {
+                world.lock(seat);
+                world.half();
+                world.die(seat);
+            }
+        };
+        explore(
+            if full() { 2 } else { 1 },
+            move |world| vec![run(world, dies(0)), run(world, dies(1)), run(world, |world| world.change(2))],
+            whole_after_one_more::<3>,
+        );
+    }
+
+    /// The dead one gave it back in time: taking it over must fail, and nobody is told.
+    #[test]
+    fn who_dies_after_giving_it_back_leaves_nothing() {
+        let in_time = |world: &World| {
+            world.change(0);
+            world.die(0);
+        };
+        let other = |world: &World| {
+            let told = world.lock(1);
+            assert!(!world.repair_if_told(told), "half changed");
+            world.half();
+            world.other_half();
+            world.unlock(1, false);
+        };
+        // Telling without need is allowed only of one who dies with the lock in hand.
+        explore(3, move |world| vec![run(world, in_time), run(world, other)], whole::<2>);
+    }
+
+    /// Left by a panic: free, with the mark, until somebody has repaired.
+    #[test]
+    fn an_abandoned_lock_is_told_once() {
+        let panics = |world: &World| {
+            let told = world.lock(0);
+            world.repair_if_told(told);
+            world.half();
+            world.unlock(0, true);
+        };
+        explore(3, move |world| vec![run(world, panics), run(world, |world| world.change(1))], whole_after_one_more::<2>);
+    }
+
+    #[test]
+    fn whoever_takes_over_wakes_those_who_waited_for_the_dead_one() {
+        /// All live but one.
+        struct Dead(u32);
+        impl Kernel<AtomicU32> for Dead {
+            const SPINS: u32 = 0;
+            fn wait(&self, _: &AtomicU32, _: u32, _: u32) -> bool {
+                false
+            }
+            fn is_alive(&self, owner: Owner) -> bool {
+                u32::from(owner.seat().0) != self.0
+            }
+        }
+        let word = AtomicU32::new(owner(0).0 | WAITERS);
+        assert!(!take_over(&word, owner(1), &Dead(2)), "it lives");
+        assert!(take_over(&word, owner(1), &Dead(0)));
+        assert!(unlock(&word, owner(1), false), "wake one");
+        assert_eq!(word.load(SeqCst), 0);
+    }
+
+    /// The seat's next one has the lock: it is alive, though the one that was asked about is not. The word differs by the turn.
+    #[test]
+    fn the_next_in_a_seat_is_not_the_dead_one() {
+        let (old, new) = (Owner::new(SeatNo(0), 7), Owner::new(SeatNo(0), 8));
+        struct Asked<'a>(&'a AtomicU32, Owner);
+        impl Kernel<AtomicU32> for Asked<'_> {
+            const SPINS: u32 = 0;
+            fn wait(&self, _: &AtomicU32, _: u32, _: u32) -> bool {
+                false
+            }
+            fn is_alive(&self, _: Owner) -> bool {
+                // While we ask, the old one is cleaned up after and another sits down and takes the lock.
+                self.0.store(self.1.0, SeqCst);
+                false
+            }
+        }
+        let word = AtomicU32::new(old.0);
+        assert!(!take_over(&word, owner(1), &Asked(&word, new)));
+        assert_eq!(Owner::of(word.load(SeqCst)), Some(new));
+    }
+}

@@ -1,0 +1,104 @@
+//! A stretch of a region as an array of atomics, whose place is checked once.
+//!
+//! [`Region::u64`] checks range and alignment at each call; on paths of some ten nanoseconds that shows. Here both are checked
+//! when the array is made, and an index costs what it costs in a slice: one comparison.
+#![expect(unsafe_code, reason = "views mapped memory as a slice of atomics")]
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::Region;
+
+/// What shared memory may be looked at as by reference: atomics, and arrays of them.
+///
+/// # Safety
+/// Any bytes must be a value, and every change through a shared reference must be atomic.
+pub unsafe trait Word {}
+
+// SAFETY: any four bytes are one; it changes atomically only.
+unsafe impl Word for AtomicU32 {}
+// SAFETY: any eight bytes are one; it changes atomically only.
+unsafe impl Word for AtomicU64 {}
+// SAFETY: nothing but its elements, without padding.
+unsafe impl<W: Word, const N: usize> Word for [W; N] {}
+
+/// See the module. Keeps the region alive.
+pub struct Words<W: Word> {
+    first: NonNull<W>,
+    len: usize,
+    region: Arc<Region>,
+}
+
+// SAFETY: it gives out shared references to atomics only, of memory that any thread may reach.
+unsafe impl<W: Word> Send for Words<W> {}
+// SAFETY: as above.
+unsafe impl<W: Word> Sync for Words<W> {}
+
+impl<W: Word> Words<W> {
+    /// `len` elements from byte `at` on. Out of range or not aligned is our own mistake: panics.
+    pub fn new(region: &Arc<Region>, at: usize, len: usize) -> Words<W> {
+        let bytes = len.checked_mul(size_of::<W>()).expect("an array within the address space");
+        assert!(at <= region.len() && bytes <= region.len() - at, "{bytes} bytes at {at} of a region of {} bytes", region.len());
+        let first = region.address(at);
+        assert!((first as usize).is_multiple_of(align_of::<W>()), "byte {at} is no place for such words");
+        Words { first: NonNull::new(first.cast()).expect("a mapping is never at address 0"), len, region: region.clone() }
+    }
+
+    /// The memory they are in.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
+
+impl<W: Word> Deref for Words<W> {
+    type Target = [W];
+
+    #[inline(always)]
+    fn deref(&self) -> &[W] {
+        // SAFETY: in range and aligned (checked by `new`), mapped while `self.region` lives; others that change it are other
+        // processes or atomics of this one. Copies by `Region` over the same bytes give bytes of no meaning at worst.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<W: Word> fmt::Debug for Words<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Words({} of {} bytes)", self.len, size_of::<W>())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::Pages;
+
+    fn region() -> Arc<Region> {
+        Arc::new(Region::private(4096, Pages::Small).expect("memory"))
+    }
+
+    #[test]
+    fn they_are_the_region_s_bytes() {
+        let region = region();
+        let records = Words::<[AtomicU64; 8]>::new(&region, 64, 63);
+        records[62][7].store(5, Ordering::Relaxed);
+        assert_eq!(region.u64(4088).load(Ordering::Relaxed), 5);
+        assert_eq!((records.len(), Words::<AtomicU32>::new(&region, 4096, 0).len()), (63, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "of a region of 4096 bytes")]
+    fn beyond_the_end_is_our_own_mistake() {
+        Words::<AtomicU64>::new(&region(), 8, 512);
+    }
+
+    #[test]
+    #[should_panic(expected = "no place for such words")]
+    fn so_is_what_is_not_aligned() {
+        Words::<AtomicU64>::new(&region(), 4, 1);
+    }
+}

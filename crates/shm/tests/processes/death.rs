@@ -1,0 +1,109 @@
+//! Whoever holds the lock is killed, or only stopped.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use crate::process::{Process, count};
+use crate::setting::{FIRST, REPAIRS, SECOND, Segment, folder};
+
+#[test]
+fn the_lock_of_one_who_was_killed_is_had_at_once_and_is_known_as_abandoned() {
+    let dir = folder();
+    let segment = Segment::create(dir.path());
+    let me = segment.sit();
+    let mut child = Process::start("holds", dir.path());
+    let seat = child.hear_seat();
+    assert_eq!(child.hear(), "false");
+    assert_eq!(segment.lock(me).owner(), Some(seat));
+    assert!(segment.lock(me).try_lock().is_none());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let held = segment.lock(me).lock();
+            (Instant::now(), held.was_abandoned())
+        });
+        let killed = Instant::now();
+        child.signal(Signal::KILL);
+        let (had, abandoned) = waits.join().expect("no panic");
+        assert!(abandoned);
+        println!("a killed owner's lock was had after {:?}", had - killed);
+    });
+    assert!(!segment.lock(me).lock().was_abandoned(), "repaired by the one who had it");
+}
+
+#[test]
+fn a_repairer_who_is_killed_leaves_it_abandoned() {
+    let dir = folder();
+    let segment = Segment::create(dir.path());
+    let me = segment.sit();
+    for told in ["false", "true", "true"] {
+        let mut child = Process::start("holds", dir.path());
+        child.hear_seat();
+        assert_eq!(child.hear(), told);
+        drop(child);
+    }
+    assert_eq!(segment.seats.dead().len(), 3);
+    assert!(segment.lock(me).take_over().expect("its owner is dead").was_abandoned());
+    assert!(segment.lock(me).take_over().is_none(), "it is free");
+}
+
+#[test]
+fn one_who_is_stopped_keeps_its_lock() {
+    let dir = folder();
+    let segment = Segment::create(dir.path());
+    let me = segment.sit();
+    let mut child = Process::start("holds", dir.path());
+    let seat = child.hear_seat();
+    child.hear();
+    child.stop();
+    for _ in 0..1_000 {
+        assert!(segment.lock(me).take_over().is_none());
+    }
+    assert!(segment.seats.is_alive(seat) && segment.seats.dead().is_empty());
+    assert_eq!(segment.seats.pid(seat), Some(child.id()));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| segment.lock(me).lock().was_abandoned());
+        child.signal(Signal::CONT);
+        child.tell("give it back");
+        assert_eq!(child.hear(), "given back");
+        assert!(!waits.join().expect("no panic"));
+    });
+}
+
+/// Two counters that are equal outside the lock; children are killed at whatever point they have come to.
+#[test]
+fn killed_at_any_point_what_the_lock_guards_is_whole_or_known_not_to_be() {
+    let dir = folder();
+    let segment = Segment::create(dir.path());
+    let me = segment.sit();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let rounds = if std::env::var("FULL").is_ok_and(|full| full == "1") { 300 } else { 20 };
+    let mut longest = std::time::Duration::ZERO;
+    for _ in 0..rounds {
+        let mut children = [Process::start("counts", dir.path()), Process::start("counts", dir.path())];
+        children.iter_mut().for_each(|child| _ = child.hear_seat());
+        // They have come to an unknown point when they have counted this far.
+        let until = segment.region.u64(FIRST).load(Relaxed) + random.u64(0..2_000);
+        while segment.region.u64(FIRST).load(Relaxed) < until {
+            std::hint::spin_loop();
+        }
+        for child in children {
+            child.signal(Signal::KILL);
+            let begin = Instant::now();
+            count(&segment, me);
+            longest = longest.max(begin.elapsed());
+        }
+        assert!(segment.seats.try_lead());
+        // Both are gone: `drop` waited for them.
+        assert_eq!(segment.seats.dead().len(), 2);
+        segment.seats.dead().into_iter().for_each(|dead| segment.seats.clear(dead));
+        segment.seats.resign();
+        count(&segment, me);
+        assert_eq!(segment.region.u64(FIRST).load(Relaxed), segment.region.u64(SECOND).load(Relaxed));
+    }
+    let repairs = segment.region.u64(REPAIRS).load(Relaxed);
+    println!("{rounds} rounds, {repairs} repairs, the longest wait for the lock {longest:?}");
+}

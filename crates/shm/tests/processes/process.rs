@@ -1,0 +1,169 @@
+//! This program again, in another role.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::process::{Pid, Signal, WaitIdOptions, waitid};
+use shm::SeatNo;
+
+use crate::setting::{FIRST, REPAIRS, SECOND, Segment};
+
+const ROLE: &str = "HOTSHELF_TEST_ROLE";
+const DIR: &str = "HOTSHELF_TEST_DIR";
+
+/// A child that is told what to do by lines, and killed when dropped.
+pub struct Process {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Process {
+    pub fn start(role: &str, dir: &Path) -> Process {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "process::another_role", "--nocapture", "--test-threads=1"]);
+        command.env(ROLE, role).env(DIR, dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a process");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        Process { child, said }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("told");
+    }
+
+    /// What it says next; libtest says things too.
+    pub fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.said.read_line(&mut line).expect("heard") > 0, "the process ended without a word");
+            if let Some((_, said)) = line.split_once("SAY ") {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub fn hear_seat(&mut self) -> SeatNo {
+        SeatNo(self.hear().parse().expect("a number"))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("signalled");
+    }
+
+    /// Stopped for good when this returns.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        waitid(rustix::process::WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("stopped");
+    }
+
+    pub fn wait(mut self) {
+        assert!(self.child.wait().expect("ended").success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(what: impl std::fmt::Display) {
+    println!("SAY {what}");
+}
+
+fn told() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("told");
+    line.trim_end().to_owned()
+}
+
+/// No test of its own: what [`Process::start`] runs.
+#[test]
+fn another_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let segment = Segment::open(Path::new(&std::env::var_os(DIR).expect("a folder")));
+    match role.as_str() {
+        "sits" => sits(&segment),
+        "holds" => holds(&segment),
+        "counts" => counts(&segment),
+        "leads" => leads(&segment),
+        "cleans up" => {
+            assert!(segment.seats.try_lead());
+            segment.seats.dead().into_iter().for_each(|dead| segment.seats.clear(dead));
+        }
+        "locks itself up" => locks_itself_up(&segment),
+        role => panic!("no role {role}"),
+    }
+}
+
+/// Sits, says where, rises when told.
+fn sits(segment: &Segment) {
+    let me = segment.sit();
+    say(me.0);
+    told();
+    segment.seats.rise(me);
+}
+
+/// Takes the lock, says whether it was abandoned, and gives it back when told.
+fn holds(segment: &Segment) {
+    let me = segment.sit();
+    say(me.0);
+    let held = segment.lock(me).lock();
+    say(held.was_abandoned());
+    told();
+    drop(held);
+    say("given back");
+    told();
+}
+
+/// Until it is killed, at whatever point.
+fn counts(segment: &Segment) {
+    let me = segment.sit();
+    say(me.0);
+    loop {
+        count(segment, me);
+    }
+}
+
+/// One more on both sides, after a repair where one is needed.
+pub fn count(segment: &Segment, me: SeatNo) {
+    let held = segment.lock(me).lock();
+    let (first, second) = (segment.region.u64(FIRST), segment.region.u64(SECOND));
+    let (was, also) = (first.load(Relaxed), second.load(Relaxed));
+    assert!(was == also || held.was_abandoned(), "{was} and {also}, and nobody said so");
+    if was != also {
+        segment.region.u64(REPAIRS).fetch_add(1, Relaxed);
+        second.store(was, Relaxed);
+    }
+    first.store(was + 1, Relaxed);
+    // Long enough to be killed here.
+    (0..200).for_each(|_| std::hint::spin_loop());
+    second.store(was + 1, Relaxed);
+}
+
+fn leads(segment: &Segment) {
+    segment.seats.lead().expect("leads");
+    say("leads");
+    told();
+    segment.seats.resign();
+    say("resigned");
+    told();
+}
+
+/// Leads here, and then wants to lead in the segment whose folder it is told.
+fn locks_itself_up(segment: &Segment) {
+    segment.seats.lead().expect("leads");
+    say("leads");
+    let other = Segment::open(Path::new(&told()));
+    say("waits");
+    other.seats.lead().expect("no deadlock");
+    say("leads both");
+    told();
+}
