@@ -10,7 +10,7 @@ pub struct Config {
     pub ssd: PathBuf,
     /// The big slow directory.
     pub hdd: PathBuf,
-    /// `lru`, `lfu`, `s3-fifo` or the path of a shared object.
+    /// `lru`, `lfu`, `fifo`, `s3-fifo` or the path of a shared object.
     pub policy: String,
     /// Demotion starts above this use of the SSD's file system.
     pub high: Size,

@@ -39,8 +39,11 @@ impl Hybrid {
             return Ok(Handle { inode, write, caller });
         }
         let io = self.open_io(ino, read, write)?;
-        self.touched(ino, io.tier);
-        Ok(self.register(Arc::new(OpenInode::new(ino, io)), write, caller))
+        let tier = io.tier;
+        let handle = self.register(Arc::new(OpenInode::new(ino, io)), write, caller);
+        // Now that it is entered: a move that this open asks for must know of it, or would drop because of it.
+        self.touched(ino, tier);
+        Ok(handle)
     }
 
     /// Another open of a file that is open: the descriptors are shared, and completed if need be.

@@ -113,6 +113,8 @@ struct State {
     queue: VecDeque<Job>,
     queued: HashSet<u64>,
     waiting: HashMap<u64, Job>,
+    /// Taken from the queue by a worker and not done with.
+    taken: HashSet<u64>,
     running: HashMap<u64, Progress>,
     /// Not to be tried before.
     resting: HashMap<u64, Instant>,
@@ -222,10 +224,11 @@ impl Mover {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Moves waiting.
+    /// Moves that were asked for and do not run. With none of these and none running, all that was asked for is done with.
     pub fn queue_len(&self) -> u64 {
         let state = self.state.lock();
-        (state.queue.len() + state.waiting.len()) as u64
+        let about_to_run = state.taken.iter().filter(|ino| !state.running.contains_key(ino)).count();
+        (state.queue.len() + state.waiting.len() + about_to_run) as u64
     }
 
     /// Moves running.
@@ -308,6 +311,7 @@ impl Hybrid {
             let mut state = self.mover.state.lock();
             if let Some(job) = state.queue.pop_front() {
                 state.queued.remove(&job.ino);
+                state.taken.insert(job.ino);
                 return Some(job);
             }
             if !self.mover.stopping() {
@@ -382,6 +386,9 @@ impl Hybrid {
 
     pub(crate) fn after(&self, job: Job, outcome: Outcome) {
         let mut state = self.mover.state.lock();
+        if job.reason != Reason::HighMark {
+            state.taken.remove(&job.ino);
+        }
         match outcome {
             Outcome::Done | Outcome::Already => {}
             Outcome::Busy if job.reason != Reason::HighMark && state.waiting.len() < QUEUE_MAX => {

@@ -1,9 +1,10 @@
 //! Which file leaves the SSD next (paper 003, section IV.B).
 //!
 //! Pure bookkeeping: no I/O, no clock (times are handed in), no threads. The mover asks for a victim,
-//! the file system tells what was opened, made and removed. Built in are LRU, LFU and S3-FIFO; a user's
-//! own policy is loaded from a shared object (see [`plugin`]).
+//! the file system tells what was opened, made and removed. Built in are LRU, LFU, FIFO and S3-FIFO; a
+//! user's own policy is loaded from a shared object (see [`plugin`]).
 
+mod fifo;
 mod ghost;
 mod lfu;
 mod list;
@@ -13,6 +14,7 @@ mod oracle;
 pub mod plugin;
 mod s3fifo;
 
+pub use fifo::Fifo;
 pub use ghost::Ghost;
 pub use lfu::Lfu;
 pub use lru::Lru;
@@ -69,13 +71,14 @@ pub trait Policy: Send {
 }
 
 /// The names [`by_name`] knows.
-pub const BUILT_IN: &[&str] = &["lru", "lfu", "s3-fifo"];
+pub const BUILT_IN: &[&str] = &["lru", "lfu", "fifo", "s3-fifo"];
 
 /// A built-in policy, or one loaded from a path that ends in `.so` or has a slash in it.
 pub fn by_name(name: &str) -> Result<Box<dyn Policy>, PolicyError> {
     match name {
         "lru" => Ok(Box::new(Lru::new())),
         "lfu" => Ok(Box::new(Lfu::new())),
+        "fifo" => Ok(Box::new(Fifo::new())),
         "s3-fifo" => Ok(Box::new(S3Fifo::new())),
         path if path.contains('/') || path.ends_with(".so") => Ok(Box::new(plugin::Plugin::load(path.as_ref())?)),
         other => Err(PolicyError::Unknown { name: other.to_owned() }),
