@@ -26,6 +26,7 @@ mod index;
 #[cfg(test)]
 mod oracle;
 pub mod order;
+pub mod shared;
 pub mod units;
 
 pub use cache::{Config, Gave, Lookup, PageCache, Purpose, Room};

@@ -67,7 +67,7 @@ impl Model {
         let ghost = self.ghosts.iter().position(|other| *other == key);
         ghost.map(|at| self.ghosts.remove(at));
         let spare = !self.filled_up && self.queues[0].len() >= (self.frames / 10).max(1) as usize;
-        let main = ghost.is_some() || spare || self.replacement == Replacement::Lru;
+        let main = ghost.is_some() || spare || self.replacement != Replacement::S3Fifo;
         self.queues[usize::from(main)].push_back(key);
         self.pages.insert(key, Page { frame, state: State::Filling, failed: false, pins: 0, hits: 0, ahead });
     }
@@ -357,13 +357,13 @@ impl Pair {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("FULL").is_some() { 20_000 } else { 300 }))]
+    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("FULL").is_some_and(|full| full == "1") { 20_000 } else { 300 }))]
     #[test]
     fn keeps_books_as_a_map_and_lists_would(
-        lru in any::<bool>(),
+        replacement in prop_oneof![Just(Replacement::Lru), Just(Replacement::Fifo), Just(Replacement::S3Fifo)],
         steps in proptest::collection::vec((0..30u8, 0..2usize, 0..PAGES, any::<bool>()), 0..400),
     ) {
-        let mut pair = Pair::new(if lru { Replacement::Lru } else { Replacement::S3Fifo });
+        let mut pair = Pair::new(replacement);
         for (what, file, page, flag) in steps {
             match what {
                 0..=18 => pair.on_page((file, page), what),
@@ -402,6 +402,7 @@ fn a_scan_displaces_only_newcomers() {
     let scanned = |replacement| pages_after(replacement, hot.clone().chain(100..900));
     assert_eq!(scanned(Replacement::S3Fifo)[..8], [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(scanned(Replacement::Lru), (880..900).collect::<Vec<_>>());
+    assert_eq!(pages_after(Replacement::Fifo, (0..20).chain([0, 20])), (1..21).collect::<Vec<_>>(), "a hit saves nothing");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which page leaves next: LRU as in paper 000 (section III.C), or S3-FIFO (Yang et al., SOSP 2023, algorithm 1).
+//! Which page leaves next: LRU as in paper 000 (section III.C), FIFO, or S3-FIFO (Yang et al., SOSP 2023, algorithm 1).
 //!
 //! S3-FIFO: newcomers wait in a small queue, a tenth of the frames (but until the first page has left, those beyond the tenth go
 //! to the main queue, as in the authors' simulator). At its head those with more than one hit go to the main queue, the others
@@ -31,6 +31,8 @@ pub enum Replacement {
     /// See the module's header.
     #[default]
     S3Fifo,
+    /// First come, first to leave: the baseline of comparisons.
+    Fifo,
 }
 
 /// What was found at the heads of the queues.
@@ -83,7 +85,7 @@ impl Order {
     /// A page came; `hash` is its name among the ghosts.
     pub(crate) fn insert(&mut self, frames: &mut [Frame], frame: FrameId, hash: u32) {
         let spare = !self.filled_up && self.queues[SMALL].len() >= self.small_share;
-        let known = self.replacement == Replacement::Lru || self.ghost.take(hash) || spare;
+        let known = self.replacement != Replacement::S3Fifo || self.ghost.take(hash) || spare;
         let queue = if known { MAIN } else { SMALL };
         frames[frame.at()].word.set_queue(queue);
         self.queues[queue].push_tail(frames, frame);

@@ -1,0 +1,153 @@
+//! A frame's record, and taking a frame to change it.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+use std::time::Duration;
+
+use super::probe::{pause, step};
+use super::word::Word;
+use super::{Marks, SharedPages};
+use crate::PAGE_BYTES;
+
+/// What is kept of a frame: one cache line of eight words, by these numbers.
+pub(super) type Record = [AtomicU64; 8];
+
+/// See [`Word`].
+pub(super) const WORD: usize = 0;
+/// File and page; means something while the word says so.
+pub(super) const NAME: usize = 1;
+/// One bit for each seat that has pinned it.
+pub(super) const PINS: usize = 2;
+/// Times it was asked for, up to three.
+pub(super) const HITS: usize = 3;
+/// Since when it has a mark: milliseconds.
+pub(super) const SINCE: usize = 4;
+/// In which queue it is, and since when: see [`super::list`].
+pub(super) const QUEUE: usize = 5;
+/// Its neighbours there.
+pub(super) const LINKS: usize = 6;
+
+/// Looks at a frame that is taken before the processor is given away, and before it is slept.
+const SPINS: u32 = 200;
+const YIELDS: u32 = 230;
+/// A sleep, and how many of them until it is asked whether the owner lives: two milliseconds.
+const NAP: Duration = Duration::from_micros(100);
+const NAPS: u32 = 20;
+
+pub(super) trait Frame {
+    fn word(&self) -> Word;
+    /// Gives a frame back that we have taken, with a new word.
+    fn give_back(&self, word: Word);
+}
+
+impl Frame for Record {
+    #[inline]
+    fn word(&self) -> Word {
+        Word(self[WORD].load(Acquire))
+    }
+
+    #[inline]
+    fn give_back(&self, word: Word) {
+        step();
+        self[WORD].store(word.0, Release);
+    }
+}
+
+impl SharedPages {
+    /// Takes a frame whose word is still as it was seen. Nobody else reads or changes it until it is given back.
+    #[inline]
+    pub(super) fn take(&self, at: usize, seen: Word, taken: Word) -> bool {
+        step();
+        let done = self.records[at][WORD].compare_exchange(seen.0, taken.0, AcqRel, Relaxed).is_ok();
+        // What is changed now must not be seen by a reader who saw the word before.
+        fence(Release);
+        done
+    }
+
+    /// Takes the frame of a page, if it is here; waits for whoever has it. The word as it was.
+    pub(super) fn take_named(&self, key: &super::find::Key, set: Marks) -> Option<(usize, Word)> {
+        loop {
+            let (at, word) = self.find(key)?;
+            if word.is_changing() {
+                self.wait(at, word);
+            } else if self.take(at, word, word.taken_by(self.me).with(set)) {
+                return Some((at, word));
+            }
+        }
+    }
+
+    /// Until the word is another than was seen. Takes the frame over if its owner is dead.
+    #[cold]
+    pub(super) fn wait(&self, at: usize, seen: Word) {
+        let mut turn = 0_u32;
+        while self.records[at].word() == seen {
+            match turn {
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..YIELDS => std::thread::yield_now(),
+                _ if (turn - YIELDS).is_multiple_of(NAPS) && !self.seats.is_alive(seen.owner()) => self.take_over(at, seen),
+                _ => std::thread::sleep(NAP),
+            }
+            turn = turn.saturating_add(1);
+        }
+    }
+
+    /// Ends a change that a dead process began. The page may be written in part; if it is marked, it stays so.
+    pub(super) fn take_over(&self, at: usize, seen: Word) {
+        let ours = seen.taken_by(self.me);
+        if seen == ours || self.take(at, seen, ours) {
+            self.set_bit(at / self.plan.frames as usize, at, !ours.marks().is_none());
+            self.records[at].give_back(ours.changed());
+        }
+    }
+
+    /// The bit of a frame that we have taken: whether it has a mark.
+    #[inline]
+    pub(super) fn set_bit(&self, shard: usize, at: usize, marked: bool) {
+        let local = at - shard * self.plan.frames as usize;
+        let (word, bit) = (&self.bitmap[shard * self.plan.bitmap + local / 64], 1 << (local % 64));
+        if (word.load(Relaxed) & bit != 0) == marked {
+            return;
+        }
+        step();
+        let before = if marked { word.fetch_or(bit, SeqCst) } else { word.fetch_and(!bit, SeqCst) };
+        if (before & bit != 0) != marked {
+            step();
+            let count = &self.heads[shard][super::shard::MARKED];
+            count.fetch_add(if marked { 1 } else { !0 }, Relaxed);
+        }
+    }
+
+    /// Where a frame's bytes are in the region.
+    #[inline]
+    pub(super) fn data(&self, at: usize) -> usize {
+        self.at + self.plan.data_at + at * PAGE_BYTES
+    }
+
+    /// Copies out of a frame; the word tells whether it was whole.
+    #[inline]
+    pub(super) fn copy_out(&self, at: usize, offset: usize, to: &mut [u8]) {
+        if cfg!(test) {
+            let (first, second) = to.split_at_mut(to.len() / 2);
+            self.region.read(self.data(at) + offset, first);
+            pause();
+            self.region.read(self.data(at) + offset + first.len(), second);
+        } else {
+            self.region.read(self.data(at) + offset, to);
+        }
+    }
+
+    /// Copies into a frame that we have taken.
+    #[inline]
+    pub(super) fn copy_in(&self, at: usize, offset: usize, from: &[u8]) {
+        if cfg!(test) {
+            let (first, second) = from.split_at(from.len() / 2);
+            step();
+            self.region.write(self.data(at) + offset, first);
+            step();
+            self.region.write(self.data(at) + offset + first.len(), second);
+        } else {
+            self.region.write(self.data(at) + offset, from);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Dropping pages.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::find::Key;
+use super::frame::{Frame, NAME};
+use super::shard::Shard;
+use super::word::Word;
+use super::{FileNo, Name, SharedPages};
+use crate::PageIndex;
+
+/// Pages are below this.
+const PAGES_END: u64 = 1 << 40;
+
+enum Dropped {
+    Gone,
+    /// It has a mark, and only a clean one was to go.
+    Marked,
+    /// Somebody is changing it.
+    Busy(usize, Word),
+}
+
+impl SharedPages {
+    /// Drops pages of a file, marked or not, and lets nobody bring them who looked for them before. Who has one pinned keeps its bytes
+    /// in sight; nobody else finds them.
+    pub fn invalidate(&self, file: FileNo, pages: Range<u64>) {
+        let pages = pages.start..pages.end.min(PAGES_END);
+        if pages.end.saturating_sub(pages.start) <= u64::from(self.frames() / 8).max(1) {
+            for page in pages {
+                self.drop_page(&self.key(Name { file, page: PageIndex(page) }), false);
+            }
+            return;
+        }
+        for no in 0..self.plan.shards {
+            self.lock(no).move_all_epochs();
+            self.drop_all(no, |name| name.file == file && pages.contains(&name.page.0), false);
+        }
+    }
+
+    /// Drops the pages of a file that have no mark, and lets nobody bring any who looked for them before (the number may be given to
+    /// another file now). Whether none is left.
+    pub fn drop_clean(&self, file: FileNo) -> bool {
+        let left = |no: &usize| {
+            self.lock(*no).move_all_epochs();
+            !self.drop_all(*no, |name| name.file == file, true)
+        };
+        (0..self.plan.shards).filter(left).count() == 0
+    }
+
+    /// Every one of a shard that is wanted; whether none is left.
+    fn drop_all(&self, no: usize, wanted: impl Fn(Name) -> bool, clean: bool) -> bool {
+        let frames = self.plan.frames as usize;
+        let named = |record: &&super::frame::Record| record.word().is_named();
+        let names = self.records[no * frames..(no + 1) * frames].iter().filter(named).map(|record| record[NAME].load(Relaxed));
+        names.filter(|&name| wanted(Name::of(name)) && !self.drop_page(&self.key_of_word(name), clean)).count() == 0
+    }
+
+    /// False: it is still here, with a mark.
+    fn drop_page(&self, key: &Key, clean: bool) -> bool {
+        loop {
+            let shard = self.lock(key.shard);
+            let dropped = shard.drop_now(key, clean);
+            drop(shard);
+            match dropped {
+                Dropped::Gone => return true,
+                Dropped::Marked => return false,
+                Dropped::Busy(at, word) => self.wait(at, word),
+            }
+        }
+    }
+}
+
+impl Shard<'_> {
+    fn drop_now(&self, key: &Key, clean: bool) -> Dropped {
+        if !clean {
+            self.move_epoch(key);
+        }
+        let Some((at, word)) = self.pages.probe(key) else { return Dropped::Gone };
+        if word.is_changing() {
+            return Dropped::Busy(at, word);
+        }
+        if clean && !word.marks().is_none() {
+            return Dropped::Marked;
+        }
+        if !self.pages.take(at, word, word.taken_by(self.pages.me).leaving()) {
+            return Dropped::Busy(at, word);
+        }
+        self.remove((at % self.pages.plan.frames as usize) as u32, word);
+        Dropped::Gone
+    }
+}

@@ -1,0 +1,138 @@
+//! The lists of a shard: each frame is in one of four, linked by its number plus one.
+//!
+//! They are derived: who finds a link that cannot be marks the shard as torn, and its lists are made anew.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::frame::{LINKS, QUEUE};
+use super::probe::step;
+use super::shard::{Head, LISTS, SEQUENCE, Shard};
+
+/// Frames without a page.
+pub(super) const FREE: usize = 0;
+/// Newcomers of S3-FIFO.
+pub(super) const SMALL: usize = 1;
+/// All other pages.
+pub(super) const MAIN: usize = 2;
+/// Frames without a page that somebody still looks at.
+pub(super) const ORPHANS: usize = 3;
+
+const FIRST: usize = 0;
+const LAST: usize = 1;
+const LEN: usize = 2;
+
+/// Queue and sequence number in a record's word.
+pub(super) fn queue_of(word: u64) -> (usize, u64) {
+    ((word & 3) as usize, word >> 2)
+}
+
+/// Frames in a list of a shard, without its lock.
+pub(super) fn len_in(head: &Head, list: usize) -> u32 {
+    head[LISTS + 3 * list + LEN].load(Relaxed) as u32
+}
+
+impl Shard<'_> {
+    #[inline]
+    pub fn len(&self, list: usize) -> u32 {
+        self.get(LISTS + 3 * list + LEN).min(self.pages.plan.frames.into()) as u32
+    }
+
+    pub fn first(&self, list: usize) -> Option<u32> {
+        self.follow(self.get(LISTS + 3 * list + FIRST))
+    }
+
+    pub fn after(&self, local: u32) -> Option<u32> {
+        self.follow(self.links(local).1)
+    }
+
+    #[inline]
+    pub fn queue(&self, local: u32) -> usize {
+        queue_of(self.records[local as usize][QUEUE].load(Relaxed)).0
+    }
+
+    /// (before, after), each a number plus one.
+    #[inline]
+    fn links(&self, local: u32) -> (u64, u64) {
+        let links = self.records[local as usize][LINKS].load(Relaxed);
+        (links & 0xffff_ffff, links >> 32)
+    }
+
+    fn set_links(&self, local: u32, before: u64, after: u64) {
+        step();
+        self.records[local as usize][LINKS].store(before | after << 32, Relaxed);
+    }
+
+    #[inline]
+    fn follow(&self, link: u64) -> Option<u32> {
+        match link.checked_sub(1) {
+            Some(local) if local < u64::from(self.pages.plan.frames) => Some(local as u32),
+            Some(_) => {
+                self.torn.set(true);
+                None
+            }
+            None => None,
+        }
+    }
+
+    pub fn push_last(&self, list: usize, local: u32) {
+        let at = LISTS + 3 * list;
+        let last = self.get(at + LAST);
+        self.set_links(local, last, 0);
+        self.enter(list, local);
+        match self.follow(last) {
+            Some(last) => self.set_links(last, self.links(last).0, u64::from(local) + 1),
+            None => self.set(at + FIRST, u64::from(local) + 1),
+        }
+        self.set(at + LAST, u64::from(local) + 1);
+        self.add(at + LEN, 1);
+    }
+
+    pub fn push_first(&self, list: usize, local: u32) {
+        let at = LISTS + 3 * list;
+        let first = self.get(at + FIRST);
+        self.set_links(local, 0, first);
+        self.enter(list, local);
+        match self.follow(first) {
+            Some(first) => self.set_links(first, u64::from(local) + 1, self.links(first).1),
+            None => self.set(at + LAST, u64::from(local) + 1),
+        }
+        self.set(at + FIRST, u64::from(local) + 1);
+        self.add(at + LEN, 1);
+    }
+
+    fn enter(&self, list: usize, local: u32) {
+        self.add(SEQUENCE, 1);
+        step();
+        self.records[local as usize][QUEUE].store(self.get(SEQUENCE) << 2 | list as u64, Relaxed);
+    }
+
+    /// Takes a frame out of the list it is in.
+    pub fn unlink(&self, local: u32) {
+        let at = LISTS + 3 * self.queue(local);
+        let (before, after) = self.links(local);
+        match self.follow(before) {
+            Some(before) => self.set_links(before, self.links(before).0, after),
+            None => self.set(at + FIRST, after),
+        }
+        match self.follow(after) {
+            Some(after) => self.set_links(after, before, self.links(after).1),
+            None => self.set(at + LAST, before),
+        }
+        match self.get(at + LEN).checked_sub(1) {
+            Some(len) => self.set(at + LEN, len),
+            None => self.torn.set(true),
+        }
+    }
+
+    pub fn send_to(&self, list: usize, local: u32) {
+        self.unlink(local);
+        self.push_last(list, local);
+    }
+
+    /// Forgets all lists; the frames are to be pushed again.
+    pub fn clear_lists(&self) {
+        for word in LISTS..LISTS + 12 {
+            self.set(word, 0);
+        }
+    }
+}

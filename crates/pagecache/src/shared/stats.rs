@@ -1,0 +1,71 @@
+//! Counters that no two threads write to, up to eight of a process.
+
+use std::cell::Cell;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::list::{FREE, ORPHANS, len_in};
+use super::shape::LANES;
+use super::shard::{EVICTIONS, INSERTS, REPAIRS};
+use super::{SharedPages, Stats};
+
+/// What is counted without a lock.
+#[derive(Clone, Copy)]
+pub(super) enum Count {
+    Hits,
+    Misses,
+    Writes,
+}
+
+const NO_LANE: usize = usize::MAX;
+
+thread_local! {
+    static LANE: Cell<usize> = const { Cell::new(NO_LANE) };
+}
+
+#[inline]
+fn lane() -> usize {
+    match LANE.get() {
+        NO_LANE => new_lane(),
+        lane => lane,
+    }
+}
+
+#[cold]
+fn new_lane() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    LANE.set(NEXT.fetch_add(1, Relaxed) % LANES);
+    LANE.get()
+}
+
+impl SharedPages {
+    /// A load and a store: an atomic addition would wait for all stores of the copy before.
+    #[inline]
+    pub(super) fn count(&self, what: Count) {
+        let counter = &self.counters[usize::from(self.me.0) * LANES + lane()][what as usize];
+        counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// How it stands.
+    pub fn stats(&self) -> Stats {
+        let counted = |what: Count| self.counters.iter().fold(0_u64, |sum, lane| sum.wrapping_add(lane[what as usize].load(Relaxed)));
+        let summed = |word: usize| self.heads.iter().fold(0_u64, |sum, head| sum.wrapping_add(head[word].load(Relaxed)));
+        Stats {
+            frames: self.frames(),
+            free: self.free(),
+            marked: self.marked_count(),
+            orphans: self.heads.iter().map(|head| len_in(head, ORPHANS)).sum(),
+            hits: counted(Count::Hits),
+            misses: counted(Count::Misses),
+            writes: counted(Count::Writes),
+            inserts: summed(INSERTS),
+            evictions: summed(EVICTIONS),
+            repairs: summed(REPAIRS),
+        }
+    }
+
+    /// Frames to be had at once.
+    pub fn free(&self) -> u32 {
+        self.heads.iter().map(|head| len_in(head, FREE)).fold(0, u32::saturating_add)
+    }
+}
