@@ -3,6 +3,8 @@
 //! The ghosts are fingerprints of 16 bits in buckets of eight, first in first out in each: two bytes a ghost, no index. Of
 //! strangers one in 8192 is taken for a ghost, which costs one write.
 
+use std::time::Duration;
+
 use block::Time;
 
 use crate::units::{FileKey, PAGE_BYTES, PageIndex};
@@ -107,11 +109,13 @@ impl Admission {
     }
 
     fn fill(&mut self, now: Time) {
-        let gained = now.since(self.filled_at).as_nanos() * u128::from(self.limits.bytes_per_day) / DAY_NS;
-        // A fraction of a byte waits for the next time.
+        let per_day = u128::from(self.limits.bytes_per_day);
+        let gained = now.since(self.filled_at).as_nanos() * per_day / DAY_NS;
         if gained > 0 {
             self.tokens = u64::try_from(gained).unwrap_or(u64::MAX).saturating_add(self.tokens).min(self.limits.burst_bytes);
-            self.filled_at = now;
+            // Only the time in which whole bytes came: a fraction of a byte waits for the next time.
+            let nanos = (gained * DAY_NS).div_ceil(per_day);
+            self.filled_at = self.filled_at.after(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)));
         }
     }
 
@@ -139,8 +143,6 @@ impl Admission {
 
 #[cfg(test)]
 mod test {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -158,6 +160,58 @@ mod test {
         assert_eq!(admission.admit(Time(0), FileKey(1), PageIndex(7), 0, Rule::Always), Verdict::Budget);
         let second = Time(0).after(Duration::from_secs(1));
         assert_eq!(admission.admit(second, FileKey(1), PageIndex(7), 0, Rule::Always), Verdict::Admit, "a page a second");
+    }
+
+    /// A week in which there is always more to write than is allowed, asked at odd moments; each page costs a bit more than
+    /// itself. Then two days without any. How many bytes went in the week, and at once after the rest.
+    fn week(bytes_per_day: u64, burst_bytes: u64, rng: &mut fastrand::Rng) -> (u64, u64) {
+        const COST: u64 = PAGE_BYTES as u64 + 33;
+        let mut admission = Admission::new(Limits { ghosts: 0, stream_bytes: u64::MAX, bytes_per_day, burst_bytes }, Time(0));
+        let (mut now, mut spent) = (Time(0), 0);
+        // Some three times in the time of a page, and now and then not for long.
+        let page_ns = (DAY_NS * u128::from(COST) / u128::from(bytes_per_day)) as u64;
+        while now.0 < (7 * DAY_NS) as u64 {
+            let pause = if rng.u32(..1000) == 0 { 50 * page_ns } else { rng.u64(..page_ns * 2 / 3) };
+            now = now.after(Duration::from_nanos(pause));
+            while admission.admit(now, FileKey(1), PageIndex(spent), 0, Rule::Normal) == Verdict::Admit {
+                admission.spend(now, COST);
+                spent += COST;
+            }
+        }
+        now = now.after(Duration::from_secs(2 * 86_400));
+        let mut at_once = 0;
+        while admission.may_spend(now) {
+            admission.spend(now, COST);
+            at_once += COST;
+        }
+        (spent, at_once)
+    }
+
+    #[test]
+    fn a_week_takes_what_seven_days_may_and_what_was_saved_up() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for (bytes_per_day, burst) in [(100_000_000, 1 << 20), (700_000_001, 64 << 20), (86_400, 8192)] {
+            let (spent, at_once) = week(bytes_per_day, burst, &mut rng);
+            let most = 7 * bytes_per_day + burst;
+            println!("{bytes_per_day} bytes a day, {burst} saved up: {spent} in a week, at most {most}; {at_once} at once after two days");
+            // A page may cost more than is left, once.
+            assert!(spent <= most + 33 * (spent / PAGE_BYTES as u64) && spent as f64 >= 0.99 * most as f64, "{spent} of {most}");
+            assert!(at_once <= burst + PAGE_BYTES as u64 && at_once + PAGE_BYTES as u64 >= burst, "{at_once} of {burst} saved up");
+        }
+    }
+
+    /// Asked far more often than a byte comes in, or just a bit less often.
+    #[test]
+    fn no_fraction_of_a_byte_is_lost() {
+        let per_day = 86_400 * 1000;
+        for step in [7u64, 999_999, 1_000_001, 1_999_999] {
+            let limits = Limits { ghosts: 0, stream_bytes: 0, bytes_per_day: per_day, burst_bytes: 1 << 40 };
+            let mut admission = Admission::new(limits, Time(0));
+            admission.tokens = 0;
+            (1..=100_000u64).for_each(|n| admission.fill(Time(n * step)));
+            let due = 100_000 * step / 1_000_000;
+            assert!(admission.tokens <= due && admission.tokens + 1 >= due, "{} of {due} bytes", admission.tokens);
+        }
     }
 
     #[test]

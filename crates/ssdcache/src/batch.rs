@@ -64,7 +64,16 @@ impl HeadSegment {
     /// Whether the bytes at a position are on the device.
     pub(crate) fn is_written(&self, position: u32) -> bool {
         let at = self.tracks.partition_point(|track| track.end <= position);
-        position < self.start && self.tracks.get(at).is_none_or(|track| track.ended || position < track.start)
+        position < self.start && self.tracks.get(at).is_none_or(|track| self.is_good(track) || position < track.start)
+    }
+
+    fn is_good(&self, track: &Track) -> bool {
+        track.ended && self.failed.is_none_or(|failed| track.batch < failed)
+    }
+
+    /// Up to this position all bytes are on the device.
+    pub(crate) fn written_end(&self) -> u32 {
+        self.tracks.iter().find(|track| !self.is_good(track)).map_or(self.start, |track| track.start)
     }
 
     /// The position of the next page, which is also the order of a drop that is noted now.
@@ -83,8 +92,7 @@ impl HeadSegment {
 
     /// Up to where a flush that begins now makes batches durable.
     pub(crate) fn written(&self) -> u32 {
-        let good = |track: &&Track| track.ended && self.failed.is_none_or(|failed| track.batch < failed);
         let first = self.tracks.front().map_or(self.batch, |track| track.batch);
-        first + self.tracks.iter().take_while(good).count() as u32
+        first + self.tracks.iter().take_while(|track| self.is_good(track)).count() as u32
     }
 }

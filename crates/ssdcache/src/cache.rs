@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use crate::batch::{HeadSegment, Sealed, TRACKS, Track};
 use crate::files::{FILE_BYTES, Files};
-use crate::index::{Index, places};
-use crate::slots::{FILES_MAX, Name, SLOT_BYTES, Slots};
+use crate::shared::{Shared, shared_bytes};
+use crate::slots::{FILES_MAX, Name};
 use crate::summary::{Before, ENTRIES, Entry, Head, Said, page_sum};
-use crate::superblock::{FIRST, Shape, Superblock};
+use crate::superblock::{FIRST, Shape, Superblock, Unusable};
 use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, Slot, Stamp};
 
 /// What has to be done before the call can be made again; nothing was changed.
@@ -106,11 +106,21 @@ impl Stats {
     }
 }
 
+/// Which room a page may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    Any,
+    /// The last free segment too.
+    Spare,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Segment {
     pub(crate) seq: u64,
     pub(crate) live: u32,
     pub(crate) dirty: u32,
+    /// What took the place of dirty pages of this segment is durable with this.
+    pub(crate) replaced: Stamp,
 }
 
 /// See the crate.
@@ -119,13 +129,15 @@ pub struct SsdCache {
     pub(crate) superblock: Superblock,
     /// Whether this life's superblock is durable.
     pub(crate) is_open: bool,
-    pub(crate) slots: Slots,
-    pub(crate) index: Index,
+    /// Of slots and index.
+    pub(crate) shared: Shared,
     pub(crate) files: Files,
     /// By place; a segment of number s is at s modulo their number.
     pub(crate) segments: Box<[Segment]>,
     pub(crate) head: HeadSegment,
     pub(crate) durable: Stamp,
+    /// What a flush of the superblock makes durable.
+    covered: Stamp,
     /// What of `superblock.tail` is durable, in a summary or a superblock.
     pub(crate) tail_durable: u64,
     /// The tail in the last summary.
@@ -143,32 +155,31 @@ impl SsdCache {
         [Superblock { generation: 2, ..first }.encode(), first.encode()]
     }
 
-    pub(crate) fn empty(superblock: Superblock, files_max: u32) -> SsdCache {
-        let slots = superblock.shape.slots();
-        SsdCache {
+    /// # Errors
+    /// No memory.
+    pub(crate) fn empty(superblock: Superblock, files_max: u32, held: &[(FileKey, u32)]) -> Result<SsdCache, Unusable> {
+        Ok(SsdCache {
             superblock,
             is_open: false,
-            slots: Slots::new(slots),
-            index: Index::new(slots),
-            files: Files::new(files_max.clamp(1, FILES_MAX)),
+            shared: Shared::private(superblock.shape)?,
+            files: Files::new(files_max.clamp(1, FILES_MAX), held),
             segments: vec![Segment::default(); superblock.shape.segments as usize].into(),
             head: HeadSegment { closed: true, ..HeadSegment::new(0, Before::default()) },
             durable: Stamp::default(),
+            covered: Stamp::default(),
             tail_durable: superblock.tail,
             tail_noted: superblock.tail,
             given_up: 0,
             scratch: Vec::new(),
             stats: Stats::default(),
-        }
+        })
     }
 
-    /// Bytes of memory of books of this shape, for so many files at most. Without the ghosts, see
+    /// Bytes of memory of books of this shape, for so many files at most, with what is shared. Without the ghosts, see
     /// [`crate::Admission::memory_bytes`].
     pub fn memory_bytes(shape: Shape, files_max: u32) -> u64 {
-        let per_slot = u64::from(shape.slots()) * SLOT_BYTES as u64;
-        let index = places(shape.slots()) as u64 * size_of::<u32>() as u64;
         let segments = u64::from(shape.segments) * size_of::<Segment>() as u64;
-        per_slot + index + segments + u64::from(files_max.clamp(1, FILES_MAX)) * FILE_BYTES as u64
+        shared_bytes(shape) as u64 + segments + u64::from(files_max.clamp(1, FILES_MAX)) * FILE_BYTES as u64
     }
 
     // ---- questions
@@ -184,8 +195,8 @@ impl SsdCache {
 
     /// A hit was asked for by a reader: it may stay longer.
     pub fn touch(&mut self, item: &Item) {
-        if self.is_current(item) {
-            self.slots.touch(item.slot);
+        if let Some(held) = self.shared.held(item.slot).filter(|_| self.is_current(item)) {
+            self.shared.touch(item.slot, held);
         }
     }
 
@@ -195,17 +206,28 @@ impl SsdCache {
             return Verified::Changed;
         }
         let seq = self.segments[self.place(item.slot).0].seq;
-        if page_sum(bytes, item.key, item.page, item.at, seq) == self.slots.sum(item.slot) { Verified::Good } else { Verified::Bad }
+        if page_sum(bytes, item.key, item.page, item.at, seq) == self.shared.sum(item.slot) { Verified::Good } else { Verified::Bad }
     }
 
     /// Whether a page is newer than below.
     pub fn is_dirty(&self, key: FileKey, page: PageIndex) -> bool {
-        self.find(key, page).is_some_and(|slot| self.slots.is_dirty(slot))
+        self.find(key, page).is_some_and(|slot| self.shared.is_dirty(slot))
     }
 
     /// Dirty pages of a file: before its mode becomes one that keeps none, they have to be written back.
     pub fn dirty_of(&self, key: FileKey) -> u32 {
-        self.files.find(key).map_or(0, |number| self.files.get(number).dirty)
+        self.files.find(key).map_or(0, |number| self.files.get(number).dirty())
+    }
+
+    /// The number by which readers name the file, see [`crate::View::lookup`]; it stays until `release`, whether or not there are
+    /// pages. None: as many files as there can be.
+    pub fn hold(&mut self, key: FileKey) -> Option<u32> {
+        self.files.hold(key)
+    }
+
+    /// The file is not open any more.
+    pub fn release(&mut self, key: FileKey) {
+        self.files.release(key);
     }
 
     /// Cached pages of a file.
@@ -250,19 +272,37 @@ impl SsdCache {
         if !dirty && self.is_dirty(key, page) {
             return Err(Refused::Dirty);
         }
-        let put = self.place_page(key, page, dirty, 0, bytes)?;
+        let put = self.place_page(key, page, dirty, 0, bytes, Place::Any)?;
         self.stats.put += 1;
         Ok(put)
     }
 
-    pub(crate) fn place_page(&mut self, key: FileKey, page: PageIndex, dirty: bool, hits: u32, bytes: &Page) -> Result<Put, Refused> {
+    /// As [`SsdCache::put`], dirty, of the cache's own file: it may take the last free segment, too. For who makes room.
+    ///
+    /// # Errors
+    /// As [`SsdCache::put`].
+    pub fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<Put, Refused> {
+        let put = self.place_page(FileKey::OWN, page, true, 0, bytes, Place::Spare)?;
+        self.stats.put += 1;
+        Ok(put)
+    }
+
+    pub(crate) fn place_page(
+        &mut self,
+        key: FileKey,
+        page: PageIndex,
+        dirty: bool,
+        hits: u32,
+        bytes: &Page,
+        place: Place,
+    ) -> Result<Put, Refused> {
         if page.0 >= PAGE_INDEX_END {
             return Err(Refused::NotCacheable);
         }
-        self.room(1)?;
+        self.room(1, place)?;
         let number = self.files.number(key).ok_or(Refused::NotCacheable)?;
         let head = &mut self.head;
-        let place = (head.seq % self.segments.len() as u64) as u32;
+        let place = self.superblock.place_of(head.seq) as u32;
         let slot = Slot(place * self.superblock.shape.segment_pages + head.next_position());
         let at = DevicePage(FIRST + u64::from(slot.0));
         let sum = page_sum(bytes, key, page, at, head.seq);
@@ -271,6 +311,18 @@ impl SsdCache {
         head.pages += 1;
         self.map(slot, Name::new(number, page), dirty, hits, sum);
         Ok(Put { stamp: self.open_stamp(), at })
+    }
+
+    /// Makes sure that so many drops, 126 at most, will be taken before anything else is put. To be called before newer bytes
+    /// go below than are here: what a refused drop asks for first, room, can mean to write the older dirty bytes back.
+    ///
+    /// # Errors
+    /// As [`Refused`] says.
+    pub fn prepare(&mut self, drops: usize) -> Result<(), Refused> {
+        if self.head.entries.len() + drops.min(ENTRIES) > ENTRIES {
+            return Err(Refused::Seal);
+        }
+        self.room(0, Place::Any)
     }
 
     /// Pages of the file are no longer valid: written around, truncated, removed (`0..u64::MAX`), or bad on the device. The
@@ -296,6 +348,15 @@ impl SsdCache {
         Ok(Some(self.open_stamp()))
     }
 
+    /// Pages of the file are out of the map at once, and the log is told nothing: for an SSD that takes no writes any more.
+    pub fn forget(&mut self, key: FileKey, pages: Range<u64>) {
+        let number = self.files.find(key);
+        self.collect(number, &pages);
+        let scratch = std::mem::take(&mut self.scratch);
+        scratch.iter().for_each(|slot| self.unmap(*slot));
+        self.scratch = scratch;
+    }
+
     /// Closes the open batch. None: there is nothing to write.
     pub fn seal(&mut self, summary: &mut Page) -> Option<Sealed> {
         let tail = self.superblock.tail;
@@ -315,7 +376,7 @@ impl SsdCache {
             before: head.before,
             tail,
         };
-        let place = head.seq % self.segments.len() as u64;
+        let place = self.superblock.place_of(head.seq) as u64;
         let at = DevicePage(FIRST + place * u64::from(self.superblock.shape.segment_pages) + u64::from(position));
         said.encode(&head.entries, at, summary);
         let sealed = Sealed { stamp: Stamp::new(head.seq, batch + 1), at, pages: head.pages };
@@ -336,6 +397,7 @@ impl SsdCache {
         if !is_written {
             head.failed = Some(head.failed.map_or(track.batch, |failed| failed.min(track.batch)));
         }
+        self.tell_head();
     }
 
     /// A flush of the device begins: what it will make durable.
@@ -348,6 +410,7 @@ impl SsdCache {
         let head = &mut self.head;
         if !is_flushed {
             head.failed = head.tracks.front().map(|track| track.batch).or(head.failed);
+            self.tell_head();
             return;
         }
         if began.seq() != head.seq {
@@ -360,23 +423,29 @@ impl SsdCache {
         self.durable = self.durable.max(began);
     }
 
-    /// The superblock of this life, and where it goes; to be flushed. Only while no batch is in flight.
+    /// The superblock of this life, and where it goes; to be flushed. Only while no batch is in flight. If the write or the
+    /// flush after a recovery fails, recover again: what was found may be gone.
     pub fn superblock(&mut self, page: &mut Page) -> DevicePage {
         self.superblock.generation += 1;
+        // A summary that bears a life whose superblock is not there would not be believed.
+        self.is_open = false;
+        self.covered = self.flush_begins();
         *page = self.superblock.encode();
         self.superblock.place()
     }
 
-    /// It is durable.
+    /// It is durable, and so is all that ended before it: also what recovery found in the head.
     pub fn superblock_written(&mut self) {
+        self.flush_ended(self.covered, true);
         self.is_open = true;
         self.tail_durable = self.superblock.tail;
         self.tail_noted = self.superblock.tail;
     }
 
-    /// Gives up the batches from the first that failed, and the open one. Lists what was in them: first each of `dropped` has to
-    /// be invalidated again; then each page of `lost` has to be put again, or be invalidated; and that has to be durable before
-    /// a flush of their files is answered. Until then the device may hold them, or older versions.
+    /// Gives up the batches from the first that failed, and the open one. Lists what was in them. Before any other change here
+    /// the newest bytes of each page of `lost` that is not the same below have to be written below, durably: older dirty
+    /// versions, which they replaced, may leave with their segment now. Then `dropped` and `lost` have to be invalidated, and
+    /// that has to be durable before a flush of their files is answered: until then the device may hold them, or older versions.
     ///
     /// # Errors
     /// `InFlight`: some have not ended.
@@ -393,6 +462,7 @@ impl SsdCache {
                 self.unmap(slot);
             }
         }
+        let is_last = self.free_after(self.head.seq) == 0;
         let head = &mut self.head;
         head.keep_drops();
         let lost = head.drops.iter().filter(|(batch, ..)| *batch >= failed);
@@ -400,13 +470,24 @@ impl SsdCache {
         head.drops.retain(|(batch, ..)| *batch < failed);
         head.tracks.retain(|track| track.batch < failed);
         head.entries.clear();
-        (head.batch, head.start, head.pages, head.closed) = (failed, from, 0, true);
+        (head.batch, head.start, head.pages) = (failed, from, 0);
+        // The batches may be there all the same, and would continue ours: a new segment, or a new life.
+        head.closed |= !is_last;
+        self.is_open &= !is_last;
+        // Below are, by now, the newest bytes of all that the batches replaced.
+        self.segments.iter_mut().for_each(|segment| segment.replaced = segment.replaced.min(self.durable));
         self.given_up = head.seq;
         self.tail_noted = self.tail_durable;
+        self.tell_head();
         Ok(())
     }
 
     // ---- inside
+
+    /// Readers see of the head what is written.
+    pub(crate) fn tell_head(&self) {
+        self.shared.set_head(self.head.seq, self.head.written_end());
+    }
 
     fn open_stamp(&self) -> Stamp {
         Stamp::new(self.head.seq, self.head.batch + 1)
@@ -417,7 +498,7 @@ impl SsdCache {
     }
 
     /// Makes room in the open batch for an entry, and for its page if it has one.
-    fn room(&mut self, pages: u32) -> Result<(), Refused> {
+    fn room(&mut self, pages: u32, place: Place) -> Result<(), Refused> {
         if !self.is_open {
             return Err(Refused::Superblock);
         }
@@ -428,26 +509,36 @@ impl SsdCache {
         if head.entries.len() >= ENTRIES {
             return Err(Refused::Seal);
         }
+        if place == Place::Any && self.free_after(self.head.seq) == 0 {
+            return Err(Refused::Reclaim);
+        }
+        let head = &self.head;
         // The last page is kept for a summary that tells of a reclaim.
         let fits = head.next_position() + pages < self.superblock.shape.segment_pages;
         if fits && !head.closed {
             return if head.tracks.len() >= TRACKS { Err(Refused::Flush) } else { Ok(()) };
         }
-        self.next_segment()
+        self.next_segment(place)
     }
 
-    fn next_segment(&mut self) -> Result<(), Refused> {
-        let (next, segments) = (self.head.seq + 1, self.segments.len() as u64);
+    /// Segments that are free once the log has come so far.
+    pub(crate) fn free_after(&self, seq: u64) -> u64 {
+        (self.superblock.tail + self.segments.len() as u64).saturating_sub(seq + 1)
+    }
+
+    fn next_segment(&mut self, place: Place) -> Result<(), Refused> {
+        // One more has to be free, or the cache's own pages in the oldest segment could find no place to go.
+        let (next, needed) = (self.head.seq + 1, self.segments.len() as u64 - u64::from(place == Place::Any));
         if !self.head.entries.is_empty() {
             return Err(if self.head.tracks.len() >= TRACKS { Refused::Flush } else { Refused::Seal });
         }
-        if self.superblock.tail + segments <= next {
+        if self.superblock.tail + needed <= next {
             return Err(Refused::Reclaim);
         }
         if !self.head.tracks.is_empty() || self.durable < Stamp::new(self.head.seq, self.head.batch) {
             return Err(if self.tail_noted < self.superblock.tail && self.can_note_tail() { Refused::Seal } else { Refused::Flush });
         }
-        if self.tail_durable + segments <= next {
+        if self.tail_durable + needed <= next {
             return Err(if self.can_note_tail() { Refused::Seal } else { Refused::Superblock });
         }
         let before = self.head.before;
@@ -458,7 +549,9 @@ impl SsdCache {
         };
         self.head = HeadSegment::new(next, before);
         let place = self.place_of(next);
-        self.segments[place] = Segment { seq: next, live: 0, dirty: 0 };
+        self.segments[place] = Segment { seq: next, ..Segment::default() };
+        self.tell_head();
+        self.shared.set_seq(place, next);
         Ok(())
     }
 
@@ -478,7 +571,7 @@ impl SsdCache {
             *what = said(had + count);
             return Ok(());
         }
-        self.room(0)?;
+        self.room(0, Place::Any)?;
         self.head.entries.push(Entry { key, page: PageIndex(page), said: said(count) });
         Ok(())
     }
@@ -490,7 +583,7 @@ impl SsdCache {
         let end = pages.end.min(PAGE_INDEX_END);
         if end.saturating_sub(pages.start) <= u64::from(self.files.get(number).pages) {
             for page in pages.start..end {
-                self.scratch.extend(self.index.find(&self.slots, Name::new(number, PageIndex(page))));
+                self.scratch.extend(self.shared.find(Name::new(number, PageIndex(page))));
             }
             return;
         }
@@ -499,7 +592,7 @@ impl SsdCache {
             if left == 0 {
                 break;
             }
-            if let Some(name) = self.slots.name(slot).filter(|name| name.file() == number) {
+            if let Some(name) = self.shared.name(slot).filter(|name| name.file() == number) {
                 left -= 1;
                 if pages.contains(&name.page().0) {
                     self.scratch.push(slot);
@@ -510,7 +603,7 @@ impl SsdCache {
 
     fn find(&self, key: FileKey, page: PageIndex) -> Option<Slot> {
         let number = self.files.find(key).filter(|_| page.0 < PAGE_INDEX_END)?;
-        self.index.find(&self.slots, Name::new(number, page))
+        self.shared.find(Name::new(number, page))
     }
 
     pub(crate) fn is_current(&self, item: &Item) -> bool {
@@ -518,8 +611,8 @@ impl SsdCache {
     }
 
     pub(crate) fn item(&self, slot: Slot) -> Option<Item> {
-        let name = self.slots.name(slot)?;
-        let key = FileKey(self.files.get(name.file()).key);
+        let name = self.shared.name(slot)?;
+        let key = self.files.key(name.file())?;
         Some(Item { key, page: name.page(), slot, at: self.address(slot) })
     }
 
@@ -534,13 +627,13 @@ impl SsdCache {
     }
 
     pub(crate) fn place_of(&self, seq: u64) -> usize {
-        (seq % self.segments.len() as u64) as usize
+        self.superblock.place_of(seq)
     }
 
     /// Puts a page into an empty slot; its old slot is empty then.
     pub(crate) fn map(&mut self, slot: Slot, name: Name, dirty: bool, hits: u32, sum: u32) {
-        self.slots.set(slot, name, dirty, hits, sum);
-        if let Some(old) = self.index.put(&self.slots, name, slot) {
+        self.shared.set(slot, name, dirty, hits, sum);
+        if let Some(old) = self.shared.enter(name, slot) {
             self.vacate(old, name);
         }
         let segment = self.place(slot).0;
@@ -550,18 +643,21 @@ impl SsdCache {
     }
 
     pub(crate) fn unmap(&mut self, slot: Slot) {
-        if let Some(name) = self.slots.name(slot) {
-            self.index.remove(&self.slots, name);
+        if let Some(name) = self.shared.name(slot) {
+            self.shared.remove(name);
             self.vacate(slot, name);
             self.files.settle(name.file());
         }
     }
 
     fn vacate(&mut self, slot: Slot, name: Name) {
-        let (segment, dirty) = (self.place(slot).0, self.slots.is_dirty(slot));
-        self.segments[segment].live -= 1;
-        self.segments[segment].dirty -= u32::from(dirty);
+        let (segment, dirty) = (self.place(slot).0, self.shared.is_dirty(slot));
+        self.segments[segment].live = self.segments[segment].live.saturating_sub(1);
+        if dirty {
+            self.segments[segment].dirty = self.segments[segment].dirty.saturating_sub(1);
+            self.segments[segment].replaced = self.open_stamp();
+        }
         self.files.went(name.file(), dirty);
-        self.slots.clear(slot);
+        self.shared.clear(slot);
     }
 }

@@ -2,12 +2,21 @@
 
 use crate::units::FileKey;
 
-/// A file's books. One without pages has its place free.
+/// A file's books. One without pages that nobody holds has its place free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct File {
     pub(crate) key: u64,
     pub(crate) pages: u32,
-    pub(crate) dirty: u32,
+    dirty_held: u32,
+}
+
+/// Somebody has it open: its number stays. Slots need 28 bits.
+const HELD: u32 = 1 << 31;
+
+impl File {
+    pub(crate) fn dirty(self) -> u32 {
+        self.dirty_held & !HELD
+    }
 }
 
 /// Bytes for each file: its books, its place in the table (at most two thirds full), its place in the list of free numbers.
@@ -23,13 +32,43 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn new(most: u32) -> Files {
+    /// For so many files, some of which have their numbers already. Those whose number is none, or another file's, are left out.
+    pub(crate) fn new(most: u32, held: &[(FileKey, u32)]) -> Files {
         let table = vec![0; most as usize + most as usize / 2 + 2].into();
-        Files { files: vec![File::default(); most as usize].into(), table, free: (0..most).rev().collect() }
+        let mut files = Files { files: vec![File::default(); most as usize].into(), table, free: Vec::with_capacity(most as usize) };
+        for (key, number) in held {
+            let is_free = files.files.get(*number as usize).is_some_and(|file| file.dirty_held == 0);
+            if let (Err(at), true) = (files.place(*key), is_free) {
+                files.files[*number as usize] = File { key: key.0, pages: 0, dirty_held: HELD };
+                files.table[at] = number + 1;
+            }
+        }
+        files.free.extend((0..most).rev().filter(|number| files.files[*number as usize].dirty_held == 0));
+        files
     }
 
+    /// One that does not exist is empty: numbers come from memory that others can write to.
     pub(crate) fn get(&self, number: u32) -> File {
-        self.files[number as usize]
+        self.files.get(number as usize).copied().unwrap_or_default()
+    }
+
+    /// Whose pages these are.
+    pub(crate) fn key(&self, number: u32) -> Option<FileKey> {
+        let key = FileKey(self.files.get(number as usize)?.key);
+        (self.find(key) == Some(number)).then_some(key)
+    }
+
+    pub(crate) fn hold(&mut self, key: FileKey) -> Option<u32> {
+        let number = self.number(key)?;
+        self.files[number as usize].dirty_held |= HELD;
+        Some(number)
+    }
+
+    pub(crate) fn release(&mut self, key: FileKey) {
+        if let Some(number) = self.find(key) {
+            self.files[number as usize].dirty_held &= !HELD;
+            self.settle(number);
+        }
     }
 
     fn home(&self, key: u64) -> usize {
@@ -59,7 +98,7 @@ impl Files {
             Ok(at) => Some(self.table[at] - 1),
             Err(at) => {
                 let number = self.free.pop()?;
-                self.files[number as usize] = File { key: key.0, pages: 0, dirty: 0 };
+                self.files[number as usize] = File { key: key.0, pages: 0, dirty_held: 0 };
                 self.table[at] = number + 1;
                 Some(number)
             }
@@ -67,23 +106,31 @@ impl Files {
     }
 
     pub(crate) fn came(&mut self, number: u32, dirty: bool) {
-        self.files[number as usize].pages += 1;
-        self.files[number as usize].dirty += u32::from(dirty);
+        if let Some(file) = self.files.get_mut(number as usize) {
+            file.pages += 1;
+            file.dirty_held += u32::from(dirty);
+        }
     }
 
     pub(crate) fn went(&mut self, number: u32, dirty: bool) {
-        self.files[number as usize].pages -= 1;
-        self.files[number as usize].dirty -= u32::from(dirty);
+        if let Some(file) = self.files.get_mut(number as usize) {
+            file.pages = file.pages.saturating_sub(1);
+        }
+        if dirty {
+            self.cleaned(number);
+        }
     }
 
     pub(crate) fn cleaned(&mut self, number: u32) {
-        self.files[number as usize].dirty -= 1;
+        if let Some(file) = self.files.get_mut(number as usize).filter(|file| file.dirty() > 0) {
+            file.dirty_held -= 1;
+        }
     }
 
-    /// Frees the number if the file has no pages.
+    /// Frees the number if the file has no pages and nobody holds it.
     pub(crate) fn settle(&mut self, number: u32) {
-        let file = self.files[number as usize];
-        if file.pages > 0 {
+        let file = self.get(number);
+        if file.pages > 0 || file.dirty_held & HELD != 0 || self.find(FileKey(file.key)) != Some(number) {
             return;
         }
         let Ok(mut hole) = self.place(FileKey(file.key)) else { return };

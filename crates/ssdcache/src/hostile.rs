@@ -1,12 +1,16 @@
 //! Images made to do harm: with checksums that are right, flipped bytes, and ends cut off. The answer is an error or less
 //! cache, within the reads that the sizes allow.
 
+use std::sync::Arc;
+
+use shm::{Pages, Region};
+
 use crate::oracle::{Disk, bytes_of};
 use crate::*;
 
-const SHAPE: Shape = Shape { segment_pages: 16, segments: 6 };
+pub(crate) const SHAPE: Shape = Shape { segment_pages: 16, segments: 6 };
 
-fn image(seed: u64) -> Vec<Page> {
+pub(crate) fn image(seed: u64) -> Vec<Page> {
     let mut disk = Disk::new(SHAPE.device_pages());
     disk.media[..2].copy_from_slice(&SsdCache::format([1; 16], SHAPE));
     let (mut cache, _) = open(&disk.media).expect("fresh");
@@ -19,7 +23,7 @@ fn image(seed: u64) -> Vec<Page> {
     cache.superblock_written();
     let mut rng = fastrand::Rng::with_seed(seed);
     for n in 0..70 {
-        let (key, page) = (FileKey(rng.u64(..2)), PageIndex(rng.u64(..30)));
+        let (key, page) = (FileKey(rng.u64(1..3)), PageIndex(rng.u64(..30)));
         let bytes = bytes_of(n, key, page.0);
         if rng.u8(..5) == 0 {
             // Refused now and then: no matter here.
@@ -52,11 +56,13 @@ fn commit(cache: &mut SsdCache, disk: &mut Disk) {
     cache.flush_ended(cache.flush_begins(), true);
 }
 
-fn open(media: &[Page]) -> Result<(SsdCache, Found), Unusable> {
-    let opened = recover(media.len() as u64, None, 2, |at, page| {
-        let there = media.get(at.0 as usize);
-        *page = there.copied().unwrap_or([0; PAGE_BYTES]);
-        there.is_some()
+fn open(media: &[Page]) -> Result<(SsdCache, Recovered), Unusable> {
+    let opened = recover(media.len() as u64, None, 2, None, &[], |wanted, each| {
+        for (n, at) in wanted.iter().enumerate() {
+            if let Some(page) = media.get(at.0 as usize) {
+                each(n, page);
+            }
+        }
     });
     if let Ok((cache, found)) = &opened {
         // First summaries, the newest three times, pages.
@@ -78,7 +84,7 @@ fn use_it(mut cache: SsdCache) {
             items.iter().for_each(|item| _ = cache.written_back(item));
             cache.collect_hot(9, &mut items);
             _ = cache.reclaim();
-            match cache.put(FileKey(n % 3), PageIndex(n), Version::Dirty, &[1; PAGE_BYTES]) {
+            match cache.put(FileKey(1 + n % 3), PageIndex(n), Version::Dirty, &[1; PAGE_BYTES]) {
                 Ok(_) | Err(Refused::NotCacheable) => break,
                 Err(Refused::Superblock) => {
                     cache.superblock(&mut summary);
@@ -151,4 +157,50 @@ fn a_durable_batch_that_is_gone_is_told_and_nothing_older_is_believed() {
         told += u32::from(found.damaged > 0);
     }
     assert!(told >= 3, "{told}");
+}
+
+/// The map in shared memory over random bytes, or half ours and half random: nothing panics or runs on, no page is taken for
+/// another, and a leader whose map is written over goes on.
+#[test]
+fn a_map_that_others_wrote_over_gives_no_wrong_page() {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
+    println!("SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let media = image(seed);
+    let bytes = shared_bytes(SHAPE);
+    for round in 0..45 {
+        let region = Arc::new(Region::private(bytes, Pages::Small).expect("memory"));
+        format_shared(&region, 0, SHAPE);
+        let opened = recover(media.len() as u64, None, 8, Some((&region, 0)), &[], |wanted, each| {
+            wanted.iter().enumerate().for_each(|(n, at)| each(n, &media[at.0 as usize]));
+        });
+        let (mut cache, _) = opened.expect("an image of ours");
+        let number = cache.hold(FileKey(1)).expect("room");
+        let view = View::attach(&region, 0, bytes).expect("formatted");
+        cache.superblock(&mut [0; PAGE_BYTES]);
+        cache.superblock_written();
+        for _ in 0..if round % 3 == 0 { bytes / 8 } else { 20 } {
+            let at = rng.usize(16..bytes - 8);
+            region.write(at, &[rng.u64(..), 0, u64::MAX, 1][rng.usize(..4)].to_le_bytes());
+        }
+        for page in 0..40 {
+            if let Seen::Hit(found) = view.lookup(rng.choice([number, 0, 1, 9, u32::MAX - 1]).expect("some"), FileKey(1), PageIndex(page)) {
+                let bytes = media.get(found.item.at.0 as usize).copied().unwrap_or([0; PAGE_BYTES]);
+                if view.verify(&found, &bytes) == Verified::Good {
+                    assert_eq!(bytes, bytes_of(u64::from_le_bytes(bytes[..8].try_into().expect("eight")), FileKey(1), page));
+                }
+                view.touch(&found);
+            }
+        }
+        use_it(cache);
+    }
+    for _ in 0..300 {
+        let region = Arc::new(Region::private(bytes, Pages::Small).expect("memory"));
+        format_shared(&region, 0, SHAPE);
+        let header: Vec<u8> = (0..32).map(|_| if rng.bool() { rng.u8(..) } else { 0 }).collect();
+        let from = rng.usize(..32);
+        region.write(from, &header[from..]);
+        let attached = View::attach(&region, rng.usize(..2) * 4, rng.usize(..2 * bytes));
+        assert!(attached.is_err() || attached.is_ok_and(|view| shared_bytes(view.shape()) <= region.len()));
+    }
 }

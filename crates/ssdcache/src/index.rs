@@ -4,94 +4,105 @@
 //! can be. Zero is empty. The name itself stays where the slot leads. Removal shifts back what would be lost: no tombstones, no
 //! rehash. Nine tenths full at most, when every slot has a page; summaries and superseded pages keep it below.
 
-use crate::slots::{Name, Slots};
+use std::sync::atomic::Ordering;
+
+use crate::shared::{Shared, pause};
+use crate::slots::Name;
 use crate::units::Slot;
 
-#[derive(Debug)]
-pub(crate) struct Index {
-    entries: Box<[u32]>,
-    slot_bits: u32,
-}
-
-/// Entries for so many slots.
-pub(crate) fn places(slots: u32) -> usize {
-    slots as usize + slots as usize / 9 + 2
-}
-
-impl Index {
-    pub(crate) fn new(slots: u32) -> Index {
-        Index { entries: vec![0; places(slots)].into(), slot_bits: 32 - slots.leading_zeros() }
-    }
-
+impl Shared {
     fn tag(&self, hash: u64) -> u32 {
-        ((hash & u64::from(u32::MAX >> self.slot_bits)) as u32) << self.slot_bits
+        ((hash & u64::from(u32::MAX >> self.slot_bits())) as u32) << self.slot_bits()
     }
 
-    fn slot(&self, entry: u32) -> Slot {
-        Slot((entry & ((1 << self.slot_bits) - 1)) - 1)
+    /// Of an entry that is not zero; one that leads nowhere is none of ours.
+    fn slot_of(&self, entry: u32) -> Option<Slot> {
+        let slot = (entry & ((1 << self.slot_bits()) - 1)).wrapping_sub(1);
+        (slot < self.slots()).then_some(Slot(slot))
     }
 
     fn home(&self, hash: u64) -> usize {
-        (((hash >> 32) * self.entries.len() as u64) >> 32) as usize
+        (((hash >> 32) * self.entries() as u64) >> 32) as usize
     }
 
     fn next(&self, at: usize) -> usize {
-        if at + 1 == self.entries.len() { 0 } else { at + 1 }
+        if at + 1 == self.entries() { 0 } else { at + 1 }
     }
 
-    fn place(&self, slots: &Slots, name: Name) -> Result<usize, usize> {
+    /// Where its entry is and leads, or where it would be put.
+    fn place(&self, name: Name) -> Result<(usize, Slot), usize> {
         let hash = name.hash();
         let (mut at, tag) = (self.home(hash), self.tag(hash));
-        loop {
-            let entry = self.entries[at];
+        pause();
+        let mut entry = self.entry(at).load(Ordering::Acquire);
+        // Others may look while it changes, and a damaged one may have no hole: never longer than once round.
+        for _ in 0..self.entries() {
             if entry == 0 {
                 return Err(at);
             }
-            if entry >> self.slot_bits << self.slot_bits == tag && slots.name(self.slot(entry)) == Some(name) {
-                return Ok(at);
+            if entry >> self.slot_bits() << self.slot_bits() == tag
+                && let Some(slot) = self.slot_of(entry)
+            {
+                pause();
+                if self.name(slot) == Some(name) {
+                    return Ok((at, slot));
+                }
+                // The page may have got another slot just now: that is entered before the old slot is emptied.
+                let again = self.entry(at).load(Ordering::Acquire);
+                if again != entry {
+                    entry = again;
+                    continue;
+                }
             }
             at = self.next(at);
+            pause();
+            entry = self.entry(at).load(Ordering::Acquire);
         }
+        Err(at)
     }
 
-    pub(crate) fn find(&self, slots: &Slots, name: Name) -> Option<Slot> {
-        self.place(slots, name).ok().map(|at| self.slot(self.entries[at]))
+    pub(crate) fn find(&self, name: Name) -> Option<Slot> {
+        self.place(name).ok().map(|(_, slot)| slot)
     }
 
     /// The page is in this slot from now on; where it was before. Both slots bear its name.
-    pub(crate) fn put(&mut self, slots: &Slots, name: Name, slot: Slot) -> Option<Slot> {
-        let (at, old) = match self.place(slots, name) {
-            Ok(at) => (at, Some(self.slot(self.entries[at]))),
+    pub(crate) fn enter(&self, name: Name, slot: Slot) -> Option<Slot> {
+        let (at, old) = match self.place(name) {
+            Ok((at, old)) => (at, Some(old)),
             Err(at) => (at, None),
         };
-        self.entries[at] = self.tag(name.hash()) | (slot.0 + 1);
+        self.store_entry(at, self.tag(name.hash()) | (slot.0 + 1));
         old
     }
 
     /// Takes a page out; its slot still bears its name.
-    pub(crate) fn remove(&mut self, slots: &Slots, name: Name) -> Option<Slot> {
-        let mut hole = self.place(slots, name).ok()?;
-        let slot = self.slot(self.entries[hole]);
+    pub(crate) fn remove(&self, name: Name) -> Option<Slot> {
+        let (mut hole, slot) = self.place(name).ok()?;
         let mut at = hole;
-        loop {
+        for _ in 0..self.entries() {
             at = self.next(at);
-            let entry = self.entries[at];
+            let entry = self.entry(at).load(Ordering::Relaxed);
             if entry == 0 {
                 break;
             }
             // It may move into the hole unless its home lies behind the hole.
-            let home = slots.name(self.slot(entry)).map_or(at, |name| self.home(name.hash()));
+            let home = self.slot_of(entry).and_then(|slot| self.name(slot)).map_or(at, |name| self.home(name.hash()));
             if self.distance(home, at) >= self.distance(hole, at) {
-                self.entries[hole] = entry;
+                self.overwrite(hole, entry);
                 hole = at;
             }
         }
-        self.entries[hole] = 0;
+        self.overwrite(hole, 0);
         Some(slot)
     }
 
+    fn overwrite(&self, at: usize, entry: u32) {
+        self.count_up();
+        self.store_entry(at, entry);
+    }
+
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.entries.len() - from }
+        if to >= from { to - from } else { to + self.entries() - from }
     }
 }
 
@@ -100,13 +111,15 @@ mod test {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::superblock::Shape;
     use crate::units::PageIndex;
 
     #[test]
     fn finds_what_a_map_finds() {
         let mut rng = fastrand::Rng::with_seed(4);
-        for slots in [9_u32, 60] {
-            let (mut index, mut books, mut model) = (Index::new(slots), Slots::new(slots), BTreeMap::new());
+        for segments in [1_u32, 7] {
+            let (books, mut model) = (Shared::private(Shape { segment_pages: 9, segments }).expect("memory"), BTreeMap::new());
+            let slots = books.slots();
             let mut free: Vec<u32> = (0..slots).collect();
             for _ in 0..20_000 {
                 let page = rng.u64(..u64::from(slots));
@@ -116,16 +129,16 @@ mod test {
                     && let Some(slot) = free.pop()
                 {
                     books.set(Slot(slot), name, false, 0, 0);
-                    let old = index.put(&books, name, Slot(slot));
+                    let old = books.enter(name, Slot(slot));
                     assert_eq!(old.map(|old| old.0), model.insert(key, slot));
                     old.inspect(|old| free.push(old.0)).inspect(|old| books.clear(*old));
                 } else {
-                    let old = index.remove(&books, name);
+                    let old = books.remove(name);
                     assert_eq!(old.map(|old| old.0), model.remove(&key));
                     old.inspect(|old| free.push(old.0)).inspect(|old| books.clear(*old));
                 }
                 for ((file, page), slot) in &model {
-                    assert_eq!(index.find(&books, Name::new(*file, PageIndex(*page))), Some(Slot(*slot)));
+                    assert_eq!(books.find(Name::new(*file, PageIndex(*page))), Some(Slot(*slot)));
                 }
             }
         }

@@ -1,11 +1,19 @@
 //! The books on a device that loses power, against a plain map of versions.
 //!
+//! Or whose leader dies, at any write and at any store to the map that others see, and leaves what he wrote with the device,
+//! flushed or not. File 0 is the cache's own.
+//!
 //! A page's bytes are its version. The model knows the versions a reader may see: from the one that the last flush of its file
 //! covered to the latest; exactly the latest if it was written since the last crash. Below is never lost, which is the
 //! hardest for the cache: what it holds may be old at once. A run is replayed with SEED=n.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
+use shm::{Pages, Region};
+
+use crate::shared::death;
 use crate::*;
 
 const FILES: u64 = 3;
@@ -97,21 +105,33 @@ struct World {
     /// Bytes of the open batch and of those not written yet, by place.
     held: Vec<(DevicePage, Page)>,
     sealed: Vec<(Stamp, Vec<(DevicePage, Page)>)>,
+    /// Bytes that were written, or not, since the last flush.
+    ended: Vec<(DevicePage, Page)>,
+    /// What is being put: it is in a marked frame, too.
+    putting: Option<Name>,
+    region: Arc<Region>,
+    view: View,
+    numbers: Vec<(FileKey, u32)>,
     fuel: u32,
     kept: (u64, u64),
     failures: u64,
 }
 
-fn open(disk: &mut Disk) -> SsdCache {
-    let (mut cache, found) = recover(SHAPE.device_pages(), Some(UUID), 8, |at, page| {
-        *page = disk.media[at.0 as usize];
-        true
-    })
-    .expect("a superblock is whole at any time");
+/// What a leader does first, up to his superblock, which is not flushed yet.
+fn begin(disk: &mut Disk, region: &Arc<Region>, held: &[(FileKey, u32)]) -> SsdCache {
+    let opened = recover(SHAPE.device_pages(), Some(UUID), 8, Some((region, 64)), held, |wanted, each| {
+        wanted.iter().enumerate().for_each(|(n, at)| each(n, &disk.read(*at)));
+    });
+    let (mut cache, found) = opened.expect("a superblock is whole at any time");
     assert_eq!((found.damaged, found.suspect.len(), found.crowded), (0, 0, 0), "a power cut is no damage");
     let mut page = [0; PAGE_BYTES];
     let at = cache.superblock(&mut page);
     disk.write(at, &page);
+    cache
+}
+
+fn open(disk: &mut Disk, region: &Arc<Region>, held: &[(FileKey, u32)]) -> SsdCache {
+    let mut cache = begin(disk, region, held);
     disk.flush();
     cache.superblock_written();
     cache
@@ -121,10 +141,30 @@ impl World {
     fn new(seed: u64) -> World {
         let mut disk = Disk::new(SHAPE.device_pages());
         disk.media[..2].copy_from_slice(&SsdCache::format(UUID, SHAPE));
-        let cache = open(&mut disk);
-        let rng = fastrand::Rng::with_seed(seed);
-        let (below, model) = (BTreeMap::new(), BTreeMap::new());
-        World { rng, disk, cache, below, model, held: Vec::new(), sealed: Vec::new(), fuel: 0, kept: (0, 0), failures: 0 }
+        let bytes = 64 + shared_bytes(SHAPE);
+        let region = Arc::new(Region::private(bytes, Pages::Small).expect("memory"));
+        format_shared(&region, 64, SHAPE);
+        let view = View::attach(&region, 64, bytes - 64).expect("formatted");
+        assert_eq!(view.lookup(0, FileKey(0), PageIndex(0)), Seen::Unsure, "nobody has published");
+        let mut cache = open(&mut disk, &region, &[]);
+        let numbers = (0..FILES).rev().map(|file| (FileKey(file), cache.hold(FileKey(file)).expect("room"))).collect();
+        World {
+            rng: fastrand::Rng::with_seed(seed),
+            disk,
+            cache,
+            below: BTreeMap::new(),
+            model: BTreeMap::new(),
+            held: Vec::new(),
+            sealed: Vec::new(),
+            ended: Vec::new(),
+            putting: None,
+            region,
+            view,
+            numbers,
+            fuel: 0,
+            kept: (0, 0),
+            failures: 0,
+        }
     }
 
     /// Power may go here.
@@ -153,6 +193,7 @@ impl World {
                 if !fails || self.rng.bool() {
                     self.disk.write(at, &bytes);
                 }
+                self.ended.push((at, bytes));
             }
             self.cache.ended(stamp, !fails);
             self.step()?;
@@ -173,20 +214,26 @@ impl World {
             self.step()?;
             self.cache.flush_ended(began, !fails);
             if self.cache.head.failed.is_none() {
+                self.ended.clear();
                 return Ok(());
             }
             let (mut dropped, mut lost) = (Vec::new(), Vec::new());
             self.cache.cut(&mut dropped, &mut lost).expect("all have ended");
-            self.held.clear();
             self.failures += 20;
+            for item in &lost {
+                let name = (item.key.0, item.page.0);
+                let writes = self.held.iter().chain(self.sealed.iter().flat_map(|(_, writes)| writes)).chain(&self.ended);
+                let (_, bytes) = writes.rev().find(|(at, _)| *at == item.at).expect("kept until it is durable");
+                let version = version_of(bytes, item.key, item.page.0);
+                let old = self.below.get(&name).copied().unwrap_or(0);
+                self.below.insert(name, version.max(old));
+            }
+            self.held.clear();
+            self.ended.clear();
             for (key, pages) in dropped {
                 self.drop_pages(key, pages)?;
             }
             for item in lost {
-                let name = (item.key.0, item.page.0);
-                if let Some(known) = self.model.get(&name).filter(|known| known.fresh) {
-                    self.below.insert(name, known.latest);
-                }
                 self.drop_pages(item.key, item.page.0..item.page.0 + 1)?;
             }
         }
@@ -215,7 +262,8 @@ impl World {
     }
 
     fn read_item(&self, item: &Item) -> Option<u64> {
-        let bytes = self.held.iter().chain(self.sealed.iter().flat_map(|(_, writes)| writes)).find(|(at, _)| *at == item.at);
+        let writes = self.sealed.iter().flat_map(|(_, writes)| writes);
+        let bytes = self.held.iter().chain(writes).chain(&self.ended).find(|(at, _)| *at == item.at);
         let bytes = bytes.map_or_else(|| self.disk.read(item.at), |(_, bytes)| *bytes);
         (self.cache.verify(item, &bytes) == Verified::Good).then(|| version_of(&bytes, item.key, item.page.0))
     }
@@ -226,6 +274,7 @@ impl World {
         assert!(dirty.is_sorted());
         for item in dirty {
             let version = self.read_item(&item).expect("a durable dirty page is whole");
+            assert!(item.key != FileKey::OWN || scope == Scope::File(FileKey::OWN));
             self.below.insert((item.key.0, item.page.0), version);
             self.step()?;
             assert!(self.cache.written_back(&item));
@@ -234,10 +283,16 @@ impl World {
     }
 
     fn reclaim(&mut self) -> Result<(), Crash> {
-        while self.cache.reclaim() == Err(Refused::Dirty) {
-            self.write_back(Scope::Oldest(1))?;
+        loop {
+            match self.cache.reclaim() {
+                Ok(_) => return self.step(),
+                Err(Refused::Dirty) => {
+                    self.reinsert_own()?;
+                    self.write_back(Scope::Oldest(1))?;
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
         }
-        self.step()
     }
 
     fn reinsert_hot(&mut self) -> Result<(), Crash> {
@@ -255,9 +310,33 @@ impl World {
         Ok(())
     }
 
+    fn reinsert_own(&mut self) -> Result<(), Crash> {
+        let mut own = Vec::new();
+        self.cache.collect_own(&mut own);
+        for item in own {
+            assert_eq!(item.key, FileKey::OWN);
+            if !self.cache.is_current(&item) {
+                continue;
+            }
+            let version = self.read_item(&item).expect("a page of our own is whole");
+            let bytes = bytes_of(version, item.key, item.page.0);
+            loop {
+                match self.cache.reinsert(&item, &bytes) {
+                    Ok(put) => break self.held.push((put.at, bytes)),
+                    Err(Refused::Changed) => break,
+                    Err(Refused::Reclaim) => panic!("no place for a page of our own"),
+                    Err(refused) => self.resolve(refused)?,
+                }
+            }
+            self.step()?;
+        }
+        Ok(())
+    }
+
     fn put(&mut self, name: Name, version: Version, number: u64) -> Result<(), Crash> {
         let key = FileKey(name.0);
         let bytes = bytes_of(number, key, name.1);
+        self.putting = Some(name);
         loop {
             match self.cache.put(key, PageIndex(name.1), version, &bytes) {
                 Ok(put) => {
@@ -267,6 +346,14 @@ impl World {
                 Err(refused) => self.resolve(refused)?,
             }
         }
+    }
+
+    /// Before what is below becomes newer than the cache: to make room for the drop could write an old version back over it.
+    fn prepare(&mut self) -> Result<(), Crash> {
+        while let Err(refused) = self.cache.prepare(1) {
+            self.resolve(refused)?;
+        }
+        self.step()
     }
 
     fn drop_pages(&mut self, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Crash> {
@@ -304,9 +391,52 @@ impl World {
         let version = self.read(name);
         let right = if known.fresh { version == known.latest } else { (known.floor..=known.latest).contains(&version) };
         assert!(right, "{name:?}: version {version} of {known:?}");
+        // Others see the same, but for what is not all written.
+        let seen = self.see(name);
+        match self.cache.lookup(FileKey(name.0), PageIndex(name.1)) {
+            Lookup::Hit(item) => match seen {
+                Seen::Hit(found) => assert_eq!(found.item, item),
+                Seen::Miss => assert!(self.cache.place(item.slot).1 >= self.cache.head.written_end()),
+                Seen::Unsure => panic!("nobody exchanges the map"),
+            },
+            _ => assert_eq!(seen, Seen::Miss),
+        }
+    }
+
+    fn see(&self, name: Name) -> Seen {
+        let number = self.numbers.iter().find(|(key, _)| key.0 == name.0).expect("held").1;
+        self.view.lookup(number, FileKey(name.0), PageIndex(name.1))
+    }
+
+    /// What others read while nobody leads: frames, the map, below.
+    fn check_views(&self, may_be_unsure: bool) {
+        let writes = self.held.iter().chain(self.sealed.iter().flat_map(|(_, writes)| writes));
+        let name_of = |bytes: &Page| {
+            let word = |n: usize| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().expect("eight"));
+            (word(1), word(2))
+        };
+        let framed: BTreeSet<Name> = writes.chain(&self.ended).map(|(_, bytes)| name_of(bytes)).chain(self.putting).collect();
+        for name in (0..FILES).flat_map(|file| (0..PAGES).map(move |page| (file, page))) {
+            let version = match self.see(name) {
+                Seen::Hit(found) => {
+                    let bytes = self.disk.read(found.item.at);
+                    assert_eq!(self.view.verify(&found, &bytes), Verified::Good, "{name:?}");
+                    version_of(&bytes, FileKey(name.0), name.1)
+                }
+                Seen::Miss if name.0 == FileKey::OWN.0 || framed.contains(&name) => continue,
+                Seen::Miss => self.below.get(&name).copied().unwrap_or(0),
+                Seen::Unsure => {
+                    assert!(may_be_unsure);
+                    continue;
+                }
+            };
+            let known = self.model.get(&name).copied().unwrap_or_default();
+            assert!((known.floor..=known.latest).contains(&version), "{name:?}: others see {version} of {known:?}");
+        }
     }
 
     fn act(&mut self) -> Result<(), Crash> {
+        self.putting = None;
         let name = (self.rng.u64(..FILES), self.rng.u64(..PAGES));
         let key = FileKey(name.0);
         match self.rng.u8(..100) {
@@ -319,12 +449,14 @@ impl World {
                 self.put(name, Version::Clean, version)?;
             }
             50..60 => {
+                self.prepare()?;
                 let version = self.next_version(name);
                 self.below.insert(name, version);
                 self.drop_pages(key, name.1..name.1 + 1)?;
             }
             60..62 => {
                 let end = if self.rng.bool() { u64::MAX } else { name.1 + self.rng.u64(1..8) };
+                self.prepare()?;
                 for page in name.1..end.min(PAGES) {
                     let version = self.next_version((name.0, page));
                     self.below.insert((name.0, page), version);
@@ -372,19 +504,75 @@ impl World {
 
     fn crash(&mut self) {
         let before = self.clean();
+        let power = self.rng.bool();
+        if power {
+            self.disk.cut(&mut self.rng);
+        } else {
+            self.die();
+        }
+        self.take_over(power);
+        // Till now they were in frames.
         self.held.clear();
         self.sealed.clear();
-        self.disk.cut(&mut self.rng);
-        // Twice: recovery changes nothing but the superblock.
-        let first = open(&mut self.disk);
-        self.cache = open(&mut self.disk);
-        assert_eq!(first.len(), self.cache.len());
+        self.ended.clear();
         self.model.values_mut().for_each(|known| known.fresh = false);
         // A page whose mark of write-back was lost is dirty again, and kept.
         let lookup = |name: &Name| self.cache.lookup(FileKey(name.0), PageIndex(name.1));
         let is_here = |name: &&Name| matches!(lookup(name), Lookup::Hit(item) if self.read_item(&item).is_some());
         self.kept = (self.kept.0 + before.iter().filter(is_here).count() as u64, self.kept.1 + before.len() as u64);
         (0..FILES).for_each(|file| (0..PAGES).for_each(|page| self.check((file, page))));
+    }
+
+    /// The leader is gone, in the middle of a write maybe; all that he wrote can be read.
+    fn die(&mut self) {
+        if self.rng.bool()
+            && let Some((_, writes)) = self.sealed.pop()
+        {
+            for (at, bytes) in &writes {
+                let mut torn = self.disk.read(*at);
+                for (to, from) in torn.chunks_mut(SECTOR).zip(bytes.chunks(SECTOR)).filter(|_| self.rng.u8(..8) > 0) {
+                    to.copy_from_slice(from);
+                }
+                self.disk.write(*at, &torn);
+            }
+            self.sealed.push((Stamp::default(), writes));
+        }
+        self.check_views(false);
+    }
+
+    /// The next leader, and the next if he dies too; or the power goes meanwhile.
+    fn take_over(&mut self, mut power: bool) {
+        loop {
+            if self.rng.u8(..3) == 0 {
+                death::after(self.rng.u32(1..600));
+            }
+            let begun = catch_unwind(AssertUnwindSafe(|| begin(&mut self.disk, &self.region, &self.numbers)));
+            death::after(0);
+            match begun {
+                Ok(cache) if self.rng.u8(..4) > 0 => {
+                    self.cache = cache;
+                    break;
+                }
+                Ok(_) => {}
+                Err(died) if died.is::<death::Died>() => {}
+                Err(wrong) => resume_unwind(wrong),
+            }
+            if self.rng.bool() {
+                self.disk.cut(&mut self.rng);
+                power = true;
+            } else if !power {
+                self.check_views(true);
+            }
+        }
+        self.disk.flush();
+        self.cache.superblock_written();
+        for (key, number) in &self.numbers {
+            assert_eq!(self.cache.hold(*key), Some(*number), "a file that is open keeps its number");
+        }
+        // Again: recovery changes nothing but the superblock.
+        let first = self.cache.len();
+        self.cache = open(&mut self.disk, &self.region, &self.numbers);
+        assert_eq!(first, self.cache.len());
     }
 }
 
@@ -393,7 +581,17 @@ fn run(seed: u64, crashes: u32) -> (u64, u64) {
     world.failures = if seed.is_multiple_of(3) { 40 } else { 0 };
     for _ in 0..crashes {
         world.fuel = world.rng.u32(1..400);
-        while world.act().is_ok() {}
+        let dies = world.rng.bool();
+        death::after(if dies { world.rng.u32(1..3000) } else { 0 });
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| world.act())) {
+                Ok(Ok(())) => {}
+                Ok(Err(Crash)) => break,
+                Err(died) if died.is::<death::Died>() => break,
+                Err(wrong) => resume_unwind(wrong),
+            }
+        }
+        death::after(0);
         world.crash();
     }
     world.kept
@@ -401,7 +599,7 @@ fn run(seed: u64, crashes: u32) -> (u64, u64) {
 
 #[test]
 fn no_version_is_wrong_and_none_that_was_flushed_is_lost() {
-    let full = std::env::var_os("FULL").is_some();
+    let full = std::env::var("FULL").is_ok_and(|full| full == "1");
     let seeds: Vec<u64> = match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
         None => (0..if full { 3000 } else { 24 }).collect(),
@@ -421,9 +619,8 @@ fn figures_of_a_random_write_workload() {
     let shape = Shape { segment_pages: 512, segments: 16 };
     let mut disk = Disk::new(shape.device_pages());
     disk.media[..2].copy_from_slice(&SsdCache::format(UUID, shape));
-    let (mut cache, _) = recover(shape.device_pages(), None, 8, |at, page| {
-        *page = disk.media[at.0 as usize];
-        true
+    let (mut cache, _) = recover(shape.device_pages(), None, 8, None, &[], |wanted, each| {
+        wanted.iter().enumerate().for_each(|(n, at)| each(n, &disk.media[at.0 as usize]));
     })
     .expect("fresh");
     cache.superblock(&mut [0; PAGE_BYTES]);

@@ -1,7 +1,8 @@
 //! Making room: dirty pages in the order to write them back, hot ones to put again, and the oldest segment's end.
 
-use crate::cache::{Put, Refused, SsdCache};
-use crate::units::{FileKey, Item, Page, Slot};
+use crate::cache::{Place, Put, Refused, SsdCache};
+use crate::slots::Name;
+use crate::units::{FileKey, Item, Page, PageIndex, Slot};
 
 /// Which pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,35 +15,56 @@ pub enum Scope {
     All,
 }
 
+/// Pieces of neighbours among sorted pages.
+pub fn runs(items: &[Item]) -> impl Iterator<Item = &[Item]> {
+    items.chunk_by(|a, b| a.key == b.key && a.page.0 + 1 == b.page.0)
+}
+
 impl SsdCache {
     /// The first dirty pages by file and page, at most so many, for the migration worker. Only durable ones: a page that was
-    /// put just now comes after the next flush.
+    /// put just now comes after the next flush. The cache's own only if their file is asked for.
     pub fn collect_dirty(&self, scope: Scope, most: usize, found: &mut Vec<Item>) {
         found.clear();
+        self.gather(scope, most, found, |_| true);
+    }
+
+    /// The dirty pages that come after a page in the order of files and pages, of all segments, at most so many, and round the
+    /// end to the begin. For write-back in one direction: neighbours come together, see [`runs`]. The larger `most`, the longer
+    /// the pieces; the call looks at all slots.
+    pub fn collect_sweep(&self, after: (FileKey, PageIndex), most: usize, found: &mut Vec<Item>) {
+        found.clear();
+        self.gather(Scope::All, most, found, |item| (item.key, item.page) > after);
+        let mut rest = Vec::new();
+        if found.len() < most {
+            self.gather(Scope::All, most - found.len(), &mut rest, |item| (item.key, item.page) <= after);
+        }
+        found.append(&mut rest);
+    }
+
+    /// The first ones, sorted, into an empty list.
+    fn gather(&self, scope: Scope, most: usize, found: &mut Vec<Item>, wanted: impl Fn(&Item) -> bool) {
         let number = match scope {
             Scope::File(key) => match self.files.find(key) {
-                Some(number) if self.files.get(number).dirty > 0 => Some(number),
+                Some(number) if self.files.get(number).dirty() > 0 => Some(number),
                 _ => return,
             },
             _ => None,
         };
+        let own = self.files.find(FileKey::OWN).filter(|_| number.is_none());
         let segments = self.segments.len() as u64;
         let seqs = match scope {
             Scope::Oldest(count) => self.superblock.tail..self.superblock.tail + u64::from(count).min(segments),
             _ => 0..u64::MAX,
         };
-        for (place, segment) in self.segments.iter().enumerate() {
-            if segment.dirty == 0 || !seqs.contains(&segment.seq) {
-                continue;
-            }
-            for slot in self.slots_of(place) {
-                let wanted = |name: &crate::slots::Name| number.is_none_or(|number| name.file() == number);
-                if !self.slots.is_dirty(slot) || !self.slots.name(slot).as_ref().is_some_and(wanted) || !self.is_durable(slot) {
+        for (place, _) in self.segments.iter().enumerate().filter(|(_, one)| one.dirty > 0 && seqs.contains(&one.seq)) {
+            for slot in self.slots_of(place).filter(|slot| self.shared.is_dirty(*slot)) {
+                let in_file = |name: Name| number.is_none_or(|number| name.file() == number) && own != Some(name.file());
+                if !self.shared.name(slot).is_some_and(in_file) || !self.is_durable(slot) {
                     continue;
                 }
-                found.extend(self.item(slot));
+                found.extend(self.item(slot).filter(&wanted));
                 if found.len() >= most.saturating_mul(2).max(64) {
-                    found.sort_unstable();
+                    found.select_nth_unstable(most);
                     found.truncate(most);
                 }
             }
@@ -51,21 +73,44 @@ impl SsdCache {
         found.truncate(most);
     }
 
+    /// The clean pages of a file in a range, sorted. Looks at every slot.
+    pub fn collect_clean(&self, key: FileKey, pages: std::ops::Range<u64>, found: &mut Vec<Item>) {
+        found.clear();
+        let Some(number) = self.files.find(key) else { return };
+        let is_wanted = |slot: &Slot| {
+            let name = self.shared.name(*slot).filter(|name| name.file() == number);
+            name.is_some_and(|name| pages.contains(&name.page().0)) && !self.shared.is_dirty(*slot)
+        };
+        let slots = (0..self.segments.len()).flat_map(|place| self.slots_of(place)).filter(is_wanted);
+        found.extend(slots.filter_map(|slot| self.item(slot)));
+        found.sort_unstable();
+    }
+
+    /// Dirty pages of file key 0 in the segment that is reclaimed next. They are never written back: put them again, with
+    /// [`SsdCache::reinsert`], which keeps them dirty.
+    pub fn collect_own(&self, found: &mut Vec<Item>) {
+        found.clear();
+        let Some(number) = self.files.find(FileKey::OWN).filter(|_| self.is_full()) else { return };
+        let own = |slot: &Slot| self.shared.name(*slot).is_some_and(|name| name.file() == number) && self.shared.is_dirty(*slot);
+        let slots = self.slots_of(self.place_of(self.superblock.tail)).filter(own);
+        found.extend(slots.filter_map(|slot| self.item(slot)));
+    }
+
     /// These bytes are below, and durable there. Seal after each 126, or their marks find no room, and after a crash they are
     /// written back again ([`crate::Stats::unmarked`]). False: there is a newer version meanwhile, which is still dirty.
     pub fn written_back(&mut self, item: &Item) -> bool {
-        if !self.is_current(item) || !self.slots.is_dirty(item.slot) {
+        if !self.is_current(item) || !self.shared.is_dirty(item.slot) {
             return false;
         }
         if self.note(item.key, item.page.0, 1, false).is_err() {
             self.stats.unmarked += 1;
         }
         let segment = self.place(item.slot).0;
-        self.segments[segment].dirty -= 1;
-        if let Some(name) = self.slots.name(item.slot) {
+        self.segments[segment].dirty = self.segments[segment].dirty.saturating_sub(1);
+        if let Some(name) = self.shared.name(item.slot) {
             self.files.cleaned(name.file());
         }
-        self.slots.cleaned(item.slot);
+        self.shared.cleaned(item.slot);
         true
     }
 
@@ -79,12 +124,13 @@ impl SsdCache {
         }
         let most = most.min(self.superblock.shape.segment_pages as usize / 4);
         for least in [3, 2, 1] {
-            let hot = self.slots_of(place).filter(|slot| self.slots.hits(*slot) == least && !self.slots.is_dirty(*slot));
+            let hot = self.slots_of(place).filter(|slot| self.shared.hits(*slot) == least && !self.shared.is_dirty(*slot));
             found.extend(hot.filter_map(|slot| self.item(slot)).take(most - found.len()));
         }
     }
 
-    /// Puts a hot page again, with one hit less. The bytes were read from its place and verified.
+    /// Puts a hot page again, with one hit less, or one of the cache's own, dirty as before. The bytes were read from
+    /// its place and verified.
     ///
     /// # Errors
     /// `Changed`: nothing is to be done. `Dirty`: it has to be written back. The others as [`Refused`] says.
@@ -92,32 +138,46 @@ impl SsdCache {
         if !self.is_current(item) {
             return Err(Refused::Changed);
         }
-        if self.slots.is_dirty(item.slot) {
+        let dirty = self.shared.is_dirty(item.slot);
+        if dirty && item.key != FileKey::OWN {
             return Err(Refused::Dirty);
         }
-        let hits = self.slots.hits(item.slot).saturating_sub(1);
-        let put = self.place_page(item.key, item.page, false, hits, bytes)?;
+        let hits = self.shared.hits(item.slot).saturating_sub(1);
+        let place = if dirty { Place::Spare } else { Place::Any };
+        let put = self.place_page(item.key, item.page, dirty, hits, bytes, place)?;
         self.stats.reinserted += 1;
         Ok(put)
     }
 
-    /// Whether the segment after this one still has to be reclaimed: best done before this one is full.
+    /// Whether a segment has to be reclaimed before the next is begun: best done before this one is full.
     pub fn is_full(&self) -> bool {
-        self.superblock.tail + self.segments.len() as u64 <= self.head.seq + 1
+        self.free_after(self.head.seq) <= 1
     }
 
     /// Gives up the oldest segment, if the next one needs its place; how many pages went with it.
     ///
     /// # Errors
-    /// `Dirty`: some of its pages have to be written back first.
+    /// `Dirty`: some of its pages have to be written back first, or be put again if they are the cache's own. `Seal`, `Flush`:
+    /// what took the place of its dirty pages is not durable yet. `Superblock`, `Failed`: as [`Refused`] says.
     pub fn reclaim(&mut self) -> Result<u32, Refused> {
+        if !self.is_open {
+            return Err(Refused::Superblock);
+        }
         if !self.is_full() {
             return Ok(0);
         }
         let place = self.place_of(self.superblock.tail);
-        let segment = self.segments[place];
+        let mut segment = self.segments[place];
+        if segment.dirty > 0 {
+            // Others can write to the map: what counts is what is there.
+            segment.dirty = self.slots_of(place).filter(|slot| self.shared.is_dirty(*slot)).count() as u32;
+            self.segments[place].dirty = segment.dirty;
+        }
         if segment.dirty > 0 {
             return Err(Refused::Dirty);
+        }
+        if segment.replaced > self.durable {
+            return Err(self.not_durable());
         }
         if segment.live > 0 {
             self.slots_of(place).for_each(|slot| self.unmap(slot));
@@ -125,6 +185,14 @@ impl SsdCache {
         self.superblock.tail += 1;
         self.stats.evicted += u64::from(segment.live);
         Ok(segment.live)
+    }
+
+    fn not_durable(&self) -> Refused {
+        match self.head.failed {
+            Some(_) => Refused::Failed,
+            None if self.head.entries.is_empty() || self.head.tracks.len() >= crate::batch::TRACKS => Refused::Flush,
+            None => Refused::Seal,
+        }
     }
 
     fn is_durable(&self, slot: Slot) -> bool {

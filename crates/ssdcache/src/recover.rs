@@ -1,17 +1,22 @@
 //! The books made anew from the device.
 //!
 //! First the first summary of each segment is read, in any order: it tells which segments there are. Then, from the oldest to
-//! the newest, the summaries of each; only behind what is known to be durable in the newest one the pages too. Reads: one for
-//! each summary, and less than two segments. Nothing is written.
+//! the newest, the summaries of each, those of 256 segments side by side; only behind what is known to be durable in the newest
+//! one the pages too. Reads: two for each first summary, one for each other, and a segment. Nothing is written.
 //!
 //! *Damage.* If a batch is missing that was durable, what it superseded or dropped is not known: all older pages are given up,
-//! the clean ones silently, the dirty ones by name ([`Found::suspect`]). Every number read is checked against the sizes: an image
+//! the clean ones silently, the dirty ones by name ([`Recovered::suspect`]). Every number read is checked against the sizes: an image
 //! made to do harm gives less cache, in bounded time and memory.
 
 use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use shm::Region;
 
 use crate::batch::{HeadSegment, Track};
 use crate::cache::SsdCache;
+use crate::reader::{AT_ONCE, KEPT, Reader};
+use crate::shared::Shared;
 use crate::slots::Name;
 use crate::summary::{Entry, Head, Said, page_sum};
 use crate::superblock::{Superblock, Unusable};
@@ -19,7 +24,7 @@ use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, Slot, Stamp};
 
 /// What recovery found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct Recovered {
     /// Summaries read, and pages read to verify them.
     pub reads: u64,
     /// Segments of which durable batches were missing or damaged.
@@ -41,7 +46,12 @@ struct Note {
     drop: bool,
 }
 
-/// Opens the cache on a device of so many pages. `read` fills the page, or answers that it could not.
+/// Opens the cache on a device of so many pages.
+///
+/// `published`: the segment and the place in it where others have a [`crate::View`] of the map; they go on with what was there
+/// until the new map is exchanged for it. `held`: files that others have open, with their numbers, which stay
+/// ([`SsdCache::hold`]). `read` reads the pages it is asked for, in any order, and calls with the number and bytes of each one
+/// that could be read; best many at once.
 ///
 /// # Errors
 /// As [`Unusable`] says; `uuid`: of the cache that is wanted.
@@ -49,9 +59,12 @@ pub fn recover(
     device_pages: u64,
     uuid: Option<[u8; 16]>,
     files_max: u32,
-    read: impl FnMut(DevicePage, &mut Page) -> bool,
-) -> Result<(SsdCache, Found), Unusable> {
-    let mut reader = Reader { read, buffer: [0; PAGE_BYTES], reads: 0 };
+    published: Option<(&Arc<Region>, usize)>,
+    held: &[(FileKey, u32)],
+    read: impl FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page)),
+) -> Result<(SsdCache, Recovered), Unusable> {
+    let mut reader = Reader::new(read);
+    reader.fetch((0..2).map(DevicePage));
     let mut pages = [[0; PAGE_BYTES]; 2];
     for (at, page) in pages.iter_mut().enumerate() {
         if reader.read(DevicePage(at as u64)) {
@@ -62,10 +75,14 @@ pub fn recover(
     if uuid.is_some_and(|uuid| uuid != superblock.uuid) {
         return Err(Unusable::Uuid);
     }
+    let published = published.map(|(region, at)| Shared::attach(region, at, region.len().saturating_sub(at))).transpose()?;
+    if published.as_ref().is_some_and(|shared| shared.shape() != superblock.shape) {
+        return Err(Unusable::Segment);
+    }
     let mut scan = Scan {
-        cache: SsdCache::empty(superblock, files_max),
+        cache: SsdCache::empty(superblock, files_max, held)?,
         reader,
-        found: Found::default(),
+        found: Recovered::default(),
         entries: Vec::new(),
         notes: Vec::new(),
         firsts: Vec::new(),
@@ -73,22 +90,19 @@ pub fn recover(
     scan.firsts();
     scan.segments();
     scan.apply();
+    // The flush of the superblock makes all durable that was found, before anything is reclaimed.
+    scan.cache.segments.iter_mut().for_each(|segment| segment.replaced = Stamp::default());
     scan.found.reads = scan.reader.reads;
+    scan.cache.tell_head();
+    if let Some(shared) = published {
+        scan.cache.shared.publish(&shared)?;
+        scan.cache.shared = shared;
+    }
     Ok((scan.cache, scan.found))
 }
 
-struct Reader<R> {
-    read: R,
-    buffer: Page,
-    reads: u64,
-}
-
-impl<R: FnMut(DevicePage, &mut Page) -> bool> Reader<R> {
-    fn read(&mut self, at: DevicePage) -> bool {
-        self.reads += 1;
-        (self.read)(at, &mut self.buffer)
-    }
-}
+/// Segments whose summaries are read at the same time.
+const WINDOW: u64 = 256;
 
 /// Where a chain of batches has come to.
 #[derive(Clone, Copy, Default)]
@@ -101,7 +115,7 @@ struct Chain {
 struct Scan<R> {
     cache: SsdCache,
     reader: Reader<R>,
-    found: Found,
+    found: Recovered,
     /// Of the summary read last.
     entries: Vec<Entry>,
     notes: Vec<Note>,
@@ -109,13 +123,18 @@ struct Scan<R> {
     firsts: Vec<Option<Head>>,
 }
 
-impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
+impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
     /// The first summary of each segment, and from them the tail.
     fn firsts(&mut self) {
         let segments = self.cache.segments.len() as u64;
         for place in 0..segments {
+            if place.is_multiple_of(AT_ONCE as u64) {
+                self.reader.forget();
+                let places = place..segments.min(place + AT_ONCE as u64);
+                self.reader.fetch(places.map(|place| self.cache.address(Slot(place as u32 * self.cache.shape().segment_pages))));
+            }
             let first = self.summary(place as usize, Chain::default());
-            self.firsts.push(first.filter(|head| head.seq % segments == place));
+            self.firsts.push(first.filter(|head| self.cache.place_of(head.seq) as u64 == place));
         }
         let newest = self.firsts.iter().flatten().max_by_key(|head| head.seq).copied();
         let mut tail = self.cache.superblock.tail;
@@ -139,6 +158,11 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
             return None;
         }
         let at = self.cache.address(Slot(place as u32 * pages + chain.position));
+        // Where batches are small, the next summaries are near.
+        let near = if chain.position < 16 * chain.batch { (pages - chain.position).min(64) } else { 1 };
+        if !self.reader.has(at) {
+            self.reader.fetch((0..u64::from(near)).map(|n| DevicePage(at.0 + n)));
+        }
         if !self.reader.read(at) {
             return None;
         }
@@ -156,6 +180,9 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
         let (tail, newest) = (self.cache.superblock.tail, self.cache.head.seq);
         let expected = self.expected(tail);
         for seq in tail..=newest {
+            if (seq - tail).is_multiple_of(WINDOW) {
+                self.read_ahead(seq..(seq + WINDOW).min(newest + 1));
+            }
             let (place, expected) = (self.cache.place_of(seq), expected[(seq - tail) as usize]);
             let Some(first) = self.firsts[place].filter(|head| head.seq == seq) else {
                 if expected != Some(0) {
@@ -164,6 +191,7 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
                 continue;
             };
             self.cache.segments[place].seq = seq;
+            self.cache.shared.set_seq(place, seq);
             if seq == newest {
                 self.newest(place, first);
                 return;
@@ -177,6 +205,20 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
             if expected.is_some_and(|batches| chain.batch < batches) {
                 self.damage();
             }
+        }
+    }
+
+    /// Reads the summaries of many segments, the first of each, the second, and so on; what is left is read one by one.
+    fn read_ahead(&mut self, seqs: std::ops::Range<u64>) {
+        self.reader.forget();
+        let pages = self.cache.shape().segment_pages;
+        let mut tips: Vec<(usize, u64, Chain)> = seqs.map(|seq| (self.cache.place_of(seq), seq, Chain::default())).collect();
+        tips.retain(|(place, seq, _)| self.firsts[*place].is_some_and(|head| head.seq == *seq));
+        while !tips.is_empty() && self.reader.kept() + tips.len() <= KEPT {
+            let wanted = tips.iter().map(|(place, _, chain)| self.cache.address(Slot(*place as u32 * pages + chain.position)));
+            self.reader.fetch(wanted);
+            let next = |(place, seq, chain)| self.next(place, seq, chain).map(|head| (place, seq, self.after(head)));
+            tips = std::mem::take(&mut tips).into_iter().filter_map(next).filter(|(_, _, chain)| chain.position < pages).collect();
         }
     }
 
@@ -208,9 +250,10 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
         }
         let missing = self.is_cut_short(place, first.seq, chain);
         self.cache.head = HeadSegment { entries: Vec::with_capacity(crate::summary::ENTRIES), ..HeadSegment::new(first.seq, first.before) };
-        let mut chain = Chain::default();
+        let (mut chain, mut torn) = (Chain::default(), false);
         while let Some(head) = self.next(place, first.seq, chain) {
             if head.batch >= durable && !self.is_whole(place, head) {
+                torn = true;
                 break;
             }
             let next = self.accept(place, head);
@@ -223,9 +266,14 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
         if missing {
             self.damage();
         }
+        let has_room = self.cache.free_after(first.seq) > 0;
         let head = &mut self.cache.head;
         (head.batch, head.start) = (chain.batch, chain.position);
-        head.closed = chain.position >= self.cache.superblock.shape.segment_pages;
+        // What is torn stays so if it can: half written over, with pages that are the same, it could become whole.
+        head.closed = (torn && has_room) || chain.position >= self.cache.superblock.shape.segment_pages;
+        if torn && !has_room {
+            self.cache.given_up = first.seq;
+        }
         self.cache.durable = Stamp::new(first.seq, durable.min(chain.batch));
     }
 
@@ -233,6 +281,10 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
     fn is_cut_short(&mut self, place: usize, seq: u64, chain: Chain) -> bool {
         let pages = self.cache.shape().segment_pages;
         for position in chain.position..pages {
+            if (position - chain.position).is_multiple_of(AT_ONCE as u32) {
+                let positions = position..pages.min(position + AT_ONCE as u32);
+                self.reader.fetch(positions.map(|position| self.cache.address(Slot(place as u32 * pages + position))));
+            }
             let at = self.cache.address(Slot(place as u32 * pages + position));
             if self.reader.read(at)
                 && let Some(head) = Head::decode(&self.reader.buffer, at, &self.cache.superblock.uuid, &mut self.entries)
@@ -250,6 +302,7 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
     fn is_whole(&mut self, place: usize, head: Head) -> bool {
         let base = place as u32 * self.cache.shape().segment_pages + head.position + 1;
         let data = self.entries.iter().filter(|entry| entry.is_data());
+        self.reader.fetch((0..data.clone().count() as u32).map(|n| self.cache.address(Slot(base + n))));
         for (n, entry) in data.enumerate() {
             let at = self.cache.address(Slot(base + n as u32));
             let (Said::Clean { sum } | Said::Dirty { sum }) = entry.said else { continue };
@@ -313,7 +366,7 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
         let concerned = |name: Name| notes.binary_search_by_key(&name.file(), |note| note.file).is_ok();
         let slots = (0..cache.shape().slots()).map(Slot);
         let mut pages: Vec<(u32, u64, Slot)> = slots
-            .filter_map(|slot| cache.slots.name(slot).filter(|name| concerned(*name)).map(|name| (name.file(), name.page().0, slot)))
+            .filter_map(|slot| cache.shared.name(slot).filter(|name| concerned(*name)).map(|name| (name.file(), name.page().0, slot)))
             .collect();
         pages.sort_unstable();
         // By kind: the latest note on top, with its end.
@@ -339,9 +392,9 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
             });
             if is_dropped {
                 cache.unmap(slot);
-            } else if is_cleaned && cache.slots.is_dirty(slot) {
-                cache.slots.cleaned(slot);
-                cache.segments[place].dirty -= 1;
+            } else if is_cleaned && cache.shared.is_dirty(slot) {
+                cache.shared.cleaned(slot);
+                cache.segments[place].dirty = cache.segments[place].dirty.saturating_sub(1);
                 cache.files.cleaned(number);
             }
         }
@@ -357,7 +410,7 @@ impl<R: FnMut(DevicePage, &mut Page) -> bool> Scan<R> {
                 continue;
             }
             for slot in self.cache.slots_of(place) {
-                if self.cache.slots.is_dirty(slot) {
+                if self.cache.shared.is_dirty(slot) {
                     self.found.suspect.extend(self.cache.item(slot));
                 }
                 self.cache.unmap(slot);
@@ -370,7 +423,7 @@ fn order(seq: u64, position: u32) -> u64 {
     seq << 16 | u64::from(position)
 }
 
-impl Found {
+impl Recovered {
     /// Files with suspect pages, each once.
     pub fn suspect_files(&self) -> Vec<FileKey> {
         let mut keys: Vec<FileKey> = self.suspect.iter().map(|item| item.key).collect();

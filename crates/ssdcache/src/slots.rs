@@ -7,8 +7,12 @@
 //! +---------+------+---+----------------+-------------+     D: newer than below
 //! ```
 //!
-//! Zero is empty. The word can become one atomic; a reader takes it, the sum, and the word again.
+//! Zero is empty. A slot that is in use is emptied before it is used for something else; a reader takes the word, the sum, and
+//! the word again.
 
+use std::sync::atomic::Ordering;
+
+use crate::shared::{Shared, pause};
 use crate::units::{PageIndex, Slot};
 
 const FILE_BITS: u32 = 20;
@@ -17,24 +21,31 @@ const PAGE_BITS: u32 = 33;
 pub(crate) const FILES_MAX: u32 = (1 << FILE_BITS) - 1;
 const DIRTY: u64 = 1 << 53;
 const HITS: u32 = 54;
+const ONE_HIT: u64 = 1 << HITS;
 /// What names a page.
 const NAME: u64 = DIRTY - 1;
+/// What does not change while a page is in a slot.
+const FIXED: u64 = NAME | 0xff << 56;
 
 const _: () = assert!(crate::units::PAGE_INDEX_END == 1 << PAGE_BITS && FILE_BITS + PAGE_BITS == 53);
-/// Bytes of each slot, here.
-pub(crate) const SLOT_BYTES: usize = size_of::<u64>() + size_of::<[u8; 3]>();
 
 /// File and page in 53 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name(u64);
 
 impl Name {
+    /// `file` below [`FILES_MAX`], `page` below its end.
     pub(crate) fn new(file: u32, page: PageIndex) -> Name {
         Name((u64::from(file) + 1) | (page.0 << FILE_BITS))
     }
 
+    /// Of a word that came from a slot. Its file's number may be no file's: `u32::MAX` if there is none.
+    fn of(word: u64) -> Option<Name> {
+        Some(Name(word & NAME)).filter(|name| name.0 != 0)
+    }
+
     pub(crate) fn file(self) -> u32 {
-        (self.0 & u64::from(FILES_MAX)) as u32 - 1
+        ((self.0 & u64::from(FILES_MAX)) as u32).wrapping_sub(1)
     }
 
     pub(crate) fn page(self) -> PageIndex {
@@ -51,57 +62,81 @@ impl Name {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Slots {
-    words: Box<[u64]>,
-    sums: Box<[[u8; 3]]>,
+/// A slot's word and sum, both of one moment, without what changes while a page stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    word: u64,
+    pub(crate) sum: u32,
 }
 
-impl Slots {
-    pub(crate) fn new(slots: u32) -> Slots {
-        Slots { words: vec![0; slots as usize].into(), sums: vec![[0; 3]; slots as usize].into() }
+impl Held {
+    pub(crate) fn is(self, name: Name) -> bool {
+        self.word & NAME == name.0
     }
 
-    fn word(&self, slot: Slot) -> u64 {
-        self.words[slot.0 as usize]
+    pub(crate) fn is_dirty(self) -> bool {
+        self.word & DIRTY != 0
+    }
+}
+
+impl Shared {
+    fn load(&self, slot: Slot) -> u64 {
+        self.word(slot).load(Ordering::Acquire)
     }
 
     pub(crate) fn name(&self, slot: Slot) -> Option<Name> {
-        Some(self.word(slot) & NAME).filter(|name| *name != 0).map(Name)
+        Name::of(self.load(slot))
     }
 
     pub(crate) fn is_dirty(&self, slot: Slot) -> bool {
-        self.word(slot) & DIRTY != 0
+        self.load(slot) & DIRTY != 0
     }
 
     pub(crate) fn hits(&self, slot: Slot) -> u32 {
-        (self.word(slot) >> HITS & 3) as u32
+        (self.load(slot) >> HITS & 3) as u32
     }
 
     pub(crate) fn sum(&self, slot: Slot) -> u32 {
-        let [a, b, c] = self.sums[slot.0 as usize];
-        u32::from_le_bytes([a, b, c, (self.word(slot) >> 56) as u8])
+        let [a, b, c] = self.low_sum(slot);
+        u32::from_le_bytes([a, b, c, (self.load(slot) >> 56) as u8])
     }
 
-    pub(crate) fn set(&mut self, slot: Slot, name: Name, dirty: bool, hits: u32, sum: u32) {
+    /// Word and sum. None: the slot is empty, or was changed meanwhile.
+    pub(crate) fn held(&self, slot: Slot) -> Option<Held> {
+        let word = self.load(slot) & FIXED;
+        pause();
+        let [a, b, c] = self.low_sum(slot);
+        pause();
+        std::sync::atomic::fence(Ordering::Acquire);
+        let same = word & NAME != 0 && self.word(slot).load(Ordering::Relaxed) & FIXED == word;
+        same.then_some(Held { word, sum: u32::from_le_bytes([a, b, c, (word >> 56) as u8]) })
+    }
+
+    /// Fills an empty slot.
+    pub(crate) fn set(&self, slot: Slot, name: Name, dirty: bool, hits: u32, sum: u32) {
         let [a, b, c, top] = sum.to_le_bytes();
-        self.sums[slot.0 as usize] = [a, b, c];
+        self.set_low_sum(slot, [a, b, c]);
         let dirty = if dirty { DIRTY } else { 0 };
-        self.words[slot.0 as usize] = name.0 | dirty | u64::from(hits.min(3)) << HITS | u64::from(top) << 56;
+        let word = name.0 | dirty | u64::from(hits.min(3)) << HITS | u64::from(top) << 56;
+        self.store_word(slot, word);
     }
 
-    pub(crate) fn clear(&mut self, slot: Slot) {
-        self.words[slot.0 as usize] = 0;
+    pub(crate) fn clear(&self, slot: Slot) {
+        self.store_word(slot, 0);
+        // What the slot's sum becomes is not seen before.
+        std::sync::atomic::fence(Ordering::Release);
     }
 
-    pub(crate) fn cleaned(&mut self, slot: Slot) {
-        self.words[slot.0 as usize] &= !DIRTY;
+    pub(crate) fn cleaned(&self, slot: Slot) {
+        self.word(slot).fetch_and(!DIRTY, Ordering::Release);
     }
 
-    /// Stops at 3.
-    pub(crate) fn touch(&mut self, slot: Slot) {
-        if self.hits(slot) < 3 {
-            self.words[slot.0 as usize] += 1 << HITS;
+    /// Stops at 3. By any process: nothing happens if the slot holds something else by now, or somebody else was faster.
+    pub(crate) fn touch(&self, slot: Slot, held: Held) {
+        let word = self.word(slot).load(Ordering::Relaxed);
+        if word & FIXED == held.word && word >> HITS & 3 < 3 {
+            // Lost against another touch: as good as done.
+            _ = self.word(slot).compare_exchange(word, word + ONE_HIT, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }

@@ -65,6 +65,12 @@ pub enum Unusable {
     /// Sizes out of bounds.
     #[error("a cache has 3 or more segments of 8 to 32768 pages, together at most 1 TiB")]
     Shape,
+    /// The map in the segment is not for this cache.
+    #[error("the shared segment has no map of this size: end the programs that use the cache, and attach it again")]
+    Segment,
+    /// No memory for the books.
+    #[error("there is not enough memory for the cache's books: 16 bytes for each 4 KiB of the SSD")]
+    Memory,
     /// Another cache than the one asked for.
     #[error("this is another cache: its UUID is not the one asked for")]
     Uuid,
@@ -81,12 +87,19 @@ pub struct Superblock {
     pub shape: Shape,
     /// Segments with a lower sequence number are no longer part of the cache.
     pub(crate) tail: u64,
+    /// Segment `seq` is at `(seq + turn)` modulo their number: so segments stay where they are when the cache grows.
+    pub(crate) turn: u64,
 }
 
 impl Superblock {
     /// Of an empty cache.
     pub fn new(uuid: [u8; 16], shape: Shape) -> Superblock {
-        Superblock { uuid, generation: 1, shape, tail: 1 }
+        Superblock { uuid, generation: 1, shape, tail: 1, turn: 0 }
+    }
+
+    /// Where a segment is.
+    pub(crate) fn place_of(&self, seq: u64) -> usize {
+        ((seq + self.turn) % u64::from(self.shape.segments)) as usize
     }
 
     /// The next one, and which page of the device it goes to: they take turns, so that one is whole at any time.
@@ -104,6 +117,7 @@ impl Superblock {
         page[40..44].copy_from_slice(&self.shape.segment_pages.to_le_bytes());
         page[44..48].copy_from_slice(&self.shape.segments.to_le_bytes());
         page[48..56].copy_from_slice(&self.tail.to_le_bytes());
+        page[56..64].copy_from_slice(&self.turn.to_le_bytes());
         let sum = sum(&page, self.place());
         page[68..72].copy_from_slice(&sum.to_le_bytes());
         page
@@ -122,10 +136,12 @@ impl Superblock {
             generation: u64_at(page, 24),
             shape: Shape { segment_pages: u32_at(page, 40), segments: u32_at(page, 44) },
             tail: u64_at(page, 48),
+            turn: u64_at(page, 56),
         };
         let whole = version == VERSION && u32_at(page, 68) == sum(page, at) && block.place() == at && u64_at(page, 32) == FIRST;
         // A count that could overflow was not counted.
-        if whole && block.generation < u64::from(u32::MAX) && (1..SEQ_END).contains(&block.tail) { Ok(block) } else { Err(Unusable::None) }
+        let sane = block.generation < u64::from(u32::MAX) && (1..SEQ_END).contains(&block.tail);
+        if whole && sane && block.turn <= u64::from(block.shape.segments) { Ok(block) } else { Err(Unusable::None) }
     }
 
     /// The newer of the two whole ones.

@@ -11,6 +11,12 @@ pub type Page = [u8; PAGE_BYTES];
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileKey(pub u64);
 
+impl FileKey {
+    /// The cache's own pages, of its user's choice: dirty for ever, never written back, and put again when their segment goes
+    /// ([`crate::SsdCache::collect_own`]). At most an eighth of all slots.
+    pub const OWN: FileKey = FileKey(0);
+}
+
 /// A page of a file, counted from its first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageIndex(pub u64);

@@ -1,0 +1,278 @@
+//! The map in memory that other processes see: layout and gate. Drawn in docs/formats.md, "The SSD cache's map".
+//!
+//! The leader alone changes it (but for marks of use). He uses it as his own books, and so believes nothing that is in it
+//! without a check: every number is compared with the sizes, which he and every reader have for themselves.
+//!
+//! *The gate* counts up by two before an entry of the index is overwritten by a removal, and is odd while the map is exchanged.
+//! A removal moves an entry in two steps, copy and overwrite; who found nothing at the new place and then nothing at the old
+//! one has passed the first before the copy and the second after the overwriting, so that the gate was counted up between.
+//! Therefore a leader who stops or dies at any step leaves a map in which nothing is hidden; some entries may be twice in it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use shm::{Pages, Region};
+
+use crate::superblock::{Shape, Unusable};
+use crate::units::Slot;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"hs-ssdm1");
+const HEADER: usize = 64;
+const SHAPE: usize = 8;
+const GATE: usize = 16;
+const HEAD: usize = 24;
+
+/// Where things are, from the map's begin.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    entries: u32,
+    seqs: usize,
+    index: usize,
+    sums: usize,
+    bytes: usize,
+}
+
+impl Places {
+    fn of(shape: Shape) -> Places {
+        let (slots, entries) = (shape.slots() as usize, entries(shape.slots()));
+        let seqs = HEADER + 8 * slots;
+        let index = seqs + 8 * shape.segments as usize;
+        let sums = index + 4 * entries as usize;
+        Places { entries, seqs, index, sums, bytes: (sums + 3 * slots).next_multiple_of(64) }
+    }
+}
+
+/// Entries of the index for so many slots: a tenth is always empty.
+fn entries(slots: u32) -> u32 {
+    slots + slots / 9 + 2
+}
+
+/// Bytes that the map of a cache of this shape takes in the segment.
+pub fn shared_bytes(shape: Shape) -> usize {
+    Places::of(shape).bytes
+}
+
+/// Makes the map in a new segment, once: unsure of everything until [`crate::recover`] has published. `at`: a multiple of 8.
+pub fn format_shared(region: &Region, at: usize, shape: Shape) {
+    region.fill(at..at + shared_bytes(shape), 0);
+    region.u32(at + SHAPE).store(shape.segment_pages, Ordering::Relaxed);
+    region.u32(at + SHAPE + 4).store(shape.segments, Ordering::Relaxed);
+    region.u64(at + GATE).store(1, Ordering::Relaxed);
+    region.u64(at).store(MAGIC, Ordering::Release);
+}
+
+/// A leader may die here: before each change that others see.
+fn step() {
+    #[cfg(test)]
+    death::step();
+}
+
+#[cfg(test)]
+pub(crate) mod death {
+    use std::cell::Cell;
+
+    /// What a leader's thread ends with.
+    pub(crate) struct Died;
+
+    thread_local!(static STEPS: Cell<u32> = const { Cell::new(0) });
+
+    /// This thread dies at the step after so many; 0: at none.
+    pub(crate) fn after(steps: u32) {
+        STEPS.set(steps);
+    }
+
+    pub(super) fn step() {
+        let left = STEPS.get();
+        STEPS.set(left.saturating_sub(1));
+        if left == 1 {
+            std::panic::resume_unwind(Box::new(Died));
+        }
+    }
+}
+
+/// Between two looks at the map others may change it.
+pub(crate) fn pause() {
+    #[cfg(test)]
+    meanwhile::happens();
+}
+
+#[cfg(test)]
+pub(crate) mod meanwhile {
+    use std::cell::RefCell;
+
+    thread_local!(static WHAT: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) });
+
+    /// This happens between any two looks of this thread.
+    pub(crate) fn set(what: Option<Box<dyn FnMut()>>) {
+        WHAT.set(what);
+    }
+
+    pub(super) fn happens() {
+        // What looks itself is not disturbed.
+        if let Some(mut what) = WHAT.take() {
+            what();
+            WHAT.set(Some(what));
+        }
+    }
+}
+
+/// The map, ours or everybody's.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    region: Arc<Region>,
+    at: usize,
+    shape: Shape,
+    slots: u32,
+    slot_bits: u32,
+    places: Places,
+}
+
+impl Shared {
+    /// A map of our own, empty.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn private(shape: Shape) -> Result<Shared, Unusable> {
+        let region = Region::private(shared_bytes(shape), Pages::HugeIfFree).map_err(|_| Unusable::Memory)?;
+        region.u32(SHAPE).store(shape.segment_pages, Ordering::Relaxed);
+        region.u32(SHAPE + 4).store(shape.segments, Ordering::Relaxed);
+        region.u64(0).store(MAGIC, Ordering::Relaxed);
+        Ok(Shared::over(Arc::new(region), 0, shape))
+    }
+
+    fn over(region: Arc<Region>, at: usize, shape: Shape) -> Shared {
+        let slots = shape.slots();
+        Shared { region, at, shape, slots, slot_bits: 32 - slots.leading_zeros(), places: Places::of(shape) }
+    }
+
+    /// # Errors
+    /// Nothing was formatted there, or it does not fit.
+    pub(crate) fn attach(region: &Arc<Region>, at: usize, bytes: usize) -> Result<Shared, Unusable> {
+        let fits = at.is_multiple_of(8) && bytes >= HEADER && at <= region.len() && bytes <= region.len() - at;
+        if !fits || region.u64(at).load(Ordering::Acquire) != MAGIC {
+            return Err(Unusable::Segment);
+        }
+        let word = |n: usize| region.u32(at + SHAPE + 4 * n).load(Ordering::Relaxed);
+        let shape = Shape { segment_pages: word(0), segments: word(1) };
+        if shape.check(u64::MAX).is_err() || shared_bytes(shape) > bytes {
+            return Err(Unusable::Segment);
+        }
+        Ok(Shared::over(Arc::clone(region), at, shape))
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(crate) fn slot_bits(&self) -> u32 {
+        self.slot_bits
+    }
+
+    pub(crate) fn entries(&self) -> usize {
+        self.places.entries as usize
+    }
+
+    /// A slot's word.
+    pub(crate) fn word(&self, slot: Slot) -> &AtomicU64 {
+        debug_assert!(slot.0 < self.slots);
+        self.region.u64(self.at + HEADER + 8 * slot.0 as usize)
+    }
+
+    pub(crate) fn entry(&self, n: usize) -> &AtomicU32 {
+        debug_assert!(n < self.entries());
+        self.region.u32(self.at + self.places.index + 4 * n)
+    }
+
+    /// The sequence number of the segment at a place.
+    pub(crate) fn seq(&self, place: usize) -> &AtomicU64 {
+        debug_assert!(place < self.shape.segments as usize);
+        self.region.u64(self.at + self.places.seqs + 8 * place)
+    }
+
+    /// Lower 24 bits of a slot's sum.
+    pub(crate) fn low_sum(&self, slot: Slot) -> [u8; 3] {
+        let mut sum = [0; 3];
+        self.region.read(self.at + self.places.sums + 3 * slot.0 as usize, &mut sum);
+        sum
+    }
+
+    pub(crate) fn set_low_sum(&self, slot: Slot, sum: [u8; 3]) {
+        step();
+        self.region.write(self.at + self.places.sums + 3 * slot.0 as usize, &sum);
+    }
+
+    /// The head segment's sequence number, and up to which position it is written.
+    pub(crate) fn head(&self) -> (u64, u32) {
+        let word = self.region.u64(self.at + HEAD).load(Ordering::Acquire);
+        (word >> 16, (word & 0xffff) as u32)
+    }
+
+    pub(crate) fn set_head(&self, seq: u64, written: u32) {
+        step();
+        self.region.u64(self.at + HEAD).store(seq << 16 | u64::from(written), Ordering::Release);
+    }
+
+    /// The number of the segment at a place, told before there is any page in it.
+    pub(crate) fn set_seq(&self, place: usize, seq: u64) {
+        step();
+        self.seq(place).store(seq, Ordering::Release);
+    }
+
+    fn gate_word(&self) -> &AtomicU64 {
+        self.region.u64(self.at + GATE)
+    }
+
+    pub(crate) fn gate(&self) -> u64 {
+        self.gate_word().load(Ordering::Acquire)
+    }
+
+    /// Whether nothing was overwritten since the gate was so.
+    pub(crate) fn is_still(&self, gate: u64) -> bool {
+        fence(Ordering::Acquire);
+        gate.is_multiple_of(2) && self.gate_word().load(Ordering::Relaxed) == gate
+    }
+
+    pub(crate) fn store_word(&self, slot: Slot, word: u64) {
+        step();
+        self.word(slot).store(word, Ordering::Release);
+    }
+
+    pub(crate) fn store_entry(&self, n: usize, entry: u32) {
+        step();
+        self.entry(n).store(entry, Ordering::Release);
+    }
+
+    /// Before an entry is overwritten.
+    pub(crate) fn count_up(&self) {
+        step();
+        let gate = self.gate_word();
+        gate.store(gate.load(Ordering::Relaxed).wrapping_add(2), Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+
+    /// Puts all of this map in the place of another of the same shape, which others look at.
+    ///
+    /// # Errors
+    /// It is of another shape.
+    pub(crate) fn publish(&self, to: &Shared) -> Result<(), Unusable> {
+        if to.shape != self.shape {
+            return Err(Unusable::Segment);
+        }
+        let gate = to.gate_word();
+        let odd = gate.load(Ordering::Relaxed) | 1;
+        step();
+        gate.store(odd, Ordering::Relaxed);
+        fence(Ordering::Release);
+        step();
+        self.region.copy(self.at + HEADER, &to.region, to.at + HEADER, self.places.bytes - HEADER);
+        step();
+        let (seq, written) = self.head();
+        to.set_head(seq, written);
+        gate.store(odd.wrapping_add(1), Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! What other processes see of the map: without locks, without belief.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shm::Region;
+
+use crate::cache::Verified;
+use crate::shared::Shared;
+use crate::slots::{FILES_MAX, Held, Name};
+use crate::summary::page_sum;
+use crate::superblock::{FIRST, Shape, Unusable};
+use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, Slot};
+
+/// Looks before a reader is told that nothing is sure. Each is over before the next, so a removal, which takes less than a
+/// microsecond, disturbs one or two.
+const LOOKS: usize = 16;
+
+/// A page that was found: where, and what its bytes have to add up to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// What is read at [`Item::at`].
+    pub item: Item,
+    /// Its segment's sequence number.
+    pub seq: u64,
+    held: Held,
+}
+
+impl Found {
+    /// Whether nobody but the SSD has it.
+    pub fn is_dirty(&self) -> bool {
+        self.held.is_dirty()
+    }
+}
+
+/// What a look told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// Not on the SSD. Or put there but not written yet: then a frame has it, or it is the same below.
+    Miss,
+    /// Here; what is read has to be verified.
+    Hit(Found),
+    /// Not found, but the map is being exchanged (milliseconds, or until there is a leader): look again.
+    Unsure,
+}
+
+/// The map, for who does not lead. Writes only marks of use.
+#[derive(Clone, Debug)]
+pub struct View {
+    shared: Shared,
+}
+
+impl View {
+    /// The map at a place in the segment, which has so many bytes for it.
+    ///
+    /// # Errors
+    /// `Segment`: nothing was formatted there, or its sizes make no sense.
+    pub fn attach(region: &Arc<Region>, at: usize, bytes: usize) -> Result<View, Unusable> {
+        Ok(View { shared: Shared::attach(region, at, bytes)? })
+    }
+
+    /// The sizes of the cache.
+    pub fn shape(&self) -> Shape {
+        self.shared.shape()
+    }
+
+    /// Where a page is; `number` is what [`crate::SsdCache::hold`] gave the file.
+    pub fn lookup(&self, number: u32, key: FileKey, page: PageIndex) -> Seen {
+        if page.0 >= PAGE_INDEX_END || number >= FILES_MAX {
+            return Seen::Miss;
+        }
+        let name = Name::new(number, page);
+        for _ in 0..LOOKS {
+            let gate = self.shared.gate();
+            let slot = self.shared.find(name);
+            let found = slot.and_then(|slot| self.found(slot, name, key));
+            match found {
+                Some(found) if self.is_written(&found) => return Seen::Hit(found),
+                _ if slot.is_some() && found.is_none() => {}
+                _ if self.shared.is_still(gate) => return Seen::Miss,
+                _ => {}
+            }
+            std::hint::spin_loop();
+        }
+        Seen::Unsure
+    }
+
+    fn found(&self, slot: Slot, name: Name, key: FileKey) -> Option<Found> {
+        let held = self.shared.held(slot).filter(|held| held.is(name))?;
+        let seq = self.shared.seq(self.place(slot).0).load(Ordering::Acquire);
+        let item = Item { key, page: name.page(), slot, at: DevicePage(FIRST + u64::from(slot.0)) };
+        Some(Found { item, seq, held })
+    }
+
+    fn place(&self, slot: Slot) -> (usize, u32) {
+        let pages = self.shared.shape().segment_pages;
+        ((slot.0 / pages) as usize, slot.0 % pages)
+    }
+
+    /// The head's bounds are told before a page is put into it: who has seen the page sees them.
+    fn is_written(&self, found: &Found) -> bool {
+        let (seq, written) = self.shared.head();
+        found.seq != seq || self.place(found.item.slot).1 < written
+    }
+
+    /// Whether these bytes, read at the item's place, are the page. `Bad`: it is still there, and the SSD has lost it.
+    pub fn verify(&self, found: &Found, bytes: &Page) -> Verified {
+        let item = &found.item;
+        if page_sum(bytes, item.key, item.page, item.at, found.seq) == found.held.sum {
+            return Verified::Good;
+        }
+        let gate = self.shared.gate();
+        let is_there = item.slot.0 < self.shared.slots()
+            && self.shared.held(item.slot) == Some(found.held)
+            && self.shared.seq(self.place(item.slot).0).load(Ordering::Acquire) == found.seq
+            && self.shared.is_still(gate);
+        if is_there { Verified::Bad } else { Verified::Changed }
+    }
+
+    /// A hit was asked for by a reader: it may stay longer.
+    pub fn touch(&self, found: &Found) {
+        if found.item.slot.0 < self.shared.slots() {
+            self.shared.touch(found.item.slot, found.held);
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::shared::{format_shared, meanwhile, shared_bytes};
+
+    /// Full enough for long ways through the index.
+    const SHAPE: Shape = Shape { segment_pages: 64, segments: 4 };
+    const STAY: u64 = 170;
+
+    fn name(page: u64) -> Name {
+        Name::new(3, PageIndex(page))
+    }
+
+    /// Pages that are there all the time, and others that come and go.
+    struct Leader {
+        shared: Shared,
+        rng: fastrand::Rng,
+        stay: Vec<u32>,
+        guests: Vec<Option<u32>>,
+        free: Vec<u32>,
+    }
+
+    impl Leader {
+        fn new(seed: u64) -> (Leader, View) {
+            let region = Arc::new(Region::private(shared_bytes(SHAPE), shm::Pages::Small).expect("memory"));
+            format_shared(&region, 0, SHAPE);
+            let shared = Shared::attach(&region, 0, region.len()).expect("formatted");
+            let stay: Vec<u32> = (0..STAY as u32).collect();
+            for slot in &stay {
+                shared.set(Slot(*slot), name(u64::from(*slot)), false, 0, *slot);
+                shared.enter(name(u64::from(*slot)), Slot(*slot));
+            }
+            shared.set_head(9, 0);
+            let view = View::attach(&region, 0, region.len()).expect("formatted");
+            let free = (STAY as u32..SHAPE.slots()).collect();
+            let mut leader = Leader { shared, rng: fastrand::Rng::with_seed(seed), stay, guests: vec![None; 80], free };
+            leader.exchange();
+            (leader, view)
+        }
+
+        /// Moves one from slot to slot, or takes one in or out.
+        fn change(&mut self) {
+            let slot = self.free.swap_remove(self.rng.usize(..self.free.len()));
+            if self.rng.bool() {
+                let page = self.rng.usize(..self.stay.len());
+                self.shared.set(Slot(slot), name(page as u64), false, 0, slot);
+                assert_eq!(self.shared.enter(name(page as u64), Slot(slot)), Some(Slot(self.stay[page])));
+                self.shared.clear(Slot(self.stay[page]));
+                self.free.push(std::mem::replace(&mut self.stay[page], slot));
+                return;
+            }
+            let guest = self.rng.usize(..self.guests.len());
+            let page = STAY + guest as u64;
+            if let Some(old) = self.guests[guest].take() {
+                self.shared.remove(name(page));
+                self.shared.clear(Slot(old));
+                self.free.extend([old, slot]);
+            } else {
+                self.shared.set(Slot(slot), name(page), false, 0, slot);
+                self.shared.enter(name(page), Slot(slot));
+                self.guests[guest] = Some(slot);
+            }
+        }
+
+        /// Takes one out and in again, so that it comes behind guests; not seen by who looks only before and after.
+        fn go_and_come(&mut self) {
+            let page = self.rng.usize(..self.stay.len());
+            self.shared.remove(name(page as u64));
+            self.shared.enter(name(page as u64), Slot(self.stay[page]));
+        }
+
+        /// As a successor: the same in memory of his own, then for all.
+        fn exchange(&mut self) {
+            let own = Shared::private(SHAPE).expect("memory");
+            self.shared.publish(&own).expect("the same shape");
+            own.publish(&self.shared).expect("the same shape");
+        }
+    }
+
+    /// Also while the map is exchanged.
+    fn look(view: &View, page: u64, unsure: &mut u32) {
+        match view.lookup(3, FileKey(1), PageIndex(page)) {
+            Seen::Hit(found) => {
+                assert_eq!(found.item.page.0, page);
+                assert_eq!(found.held.sum, found.item.slot.0, "word and sum of one moment");
+                view.touch(&found);
+            }
+            Seen::Miss => panic!("page {page} was there all the time"),
+            Seen::Unsure => *unsure += 1,
+        }
+    }
+
+    #[test]
+    fn who_looks_slowly_misses_nothing() {
+        let (leader, view) = Leader::new(5);
+        let (leader, mut rng) = (Rc::new(RefCell::new(leader)), fastrand::Rng::with_seed(6));
+        let mut unsure = 0;
+        let looks = if cfg!(miri) { 200 } else { 30_000 };
+        for n in 0..looks {
+            let (of_changes, mut chance) = (Rc::clone(&leader), rng.fork());
+            // Many changes in a few of its steps, or few in many.
+            let (often, many) = if n % 2 == 0 { (8, 1..4) } else { (24, 1..60) };
+            meanwhile::set(Some(Box::new(move || {
+                if chance.u8(..often) == 0 {
+                    let mut leader = of_changes.borrow_mut();
+                    for _ in 0..chance.u8(many.clone()) {
+                        if chance.u8(..8) == 0 { leader.go_and_come() } else { leader.change() }
+                    }
+                    if chance.u8(..) == 0 {
+                        leader.exchange();
+                    }
+                }
+            })));
+            look(&view, rng.u64(..STAY), &mut unsure);
+            meanwhile::set(None);
+        }
+        println!("unsure: {unsure} of {looks}");
+        assert!(unsure < looks / 20, "{unsure}");
+    }
+
+    #[test]
+    fn threads_look_while_it_changes() {
+        let (mut leader, view) = Leader::new(7);
+        let done = AtomicBool::new(false);
+        let looks = if cfg!(miri) { 200 } else { 100_000 };
+        std::thread::scope(|scope| {
+            let reader = |seed| {
+                let view = view.clone();
+                move || {
+                    let (mut rng, mut unsure) = (fastrand::Rng::with_seed(seed), 0);
+                    (0..looks).for_each(|_| look(&view, rng.u64(..STAY), &mut unsure));
+                }
+            };
+            let readers = [scope.spawn(reader(1)), scope.spawn(reader(2))];
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    (0..200).for_each(|_| leader.change());
+                    leader.exchange();
+                }
+            });
+            let ended = readers.map(|reader| reader.join());
+            done.store(true, Ordering::Relaxed);
+            assert!(ended.iter().all(Result::is_ok), "a reader missed a page");
+        });
+    }
+}
