@@ -9,6 +9,9 @@
 //! - `core.rs`: the books and the lanes, and what becomes of a request that has ended. `lane.rs`: a queue and what is in flight
 //!   on it. `ahead.rs`: when to read ahead. `range.rs`: discards, and what keeps direct I/O beside the cache coherent.
 //!
+//! - [`shelf`]: the cache stack for files: page cache, SSD cache and files below, for several processes; its own `read.rs`, `write.rs`
+//!   and `flush.rs` are the same three paths. [`migrate`]: the worker that moves data between the tiers.
+//!
 //! Every operation is a step that never waits: it does what can be done and says `Pending` when the device has to move first.
 //! [`BlockCache`] and [`SharedCache`] differ only in how they wait between steps.
 #![forbid(unsafe_code)]
@@ -17,11 +20,13 @@ mod ahead;
 mod core;
 pub mod flush;
 mod lane;
+pub mod migrate;
 mod owned;
 pub mod range;
 pub mod read;
 mod settings;
 mod shared;
+pub mod shelf;
 pub mod write;
 
 pub use crate::core::Handle;

@@ -37,7 +37,7 @@ fn life(seed: u64, number: u64, fault: Fault) -> bool {
 }
 
 fn every_request(fault: Fault) {
-    let seeds = if std::env::var_os("FULL").is_some() { 60 } else { 2 };
+    let seeds = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 60 } else { 2 };
     for seed in 0..seeds {
         let mut number = 1;
         while life(seed, number, fault) {

@@ -1,0 +1,463 @@
+//! What processes ask for.
+
+use std::sync::atomic::Ordering;
+
+use pagecache::shared::{Marks, Name, Which};
+use rustix::io::Errno;
+use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex};
+
+use super::files::is_same;
+use super::{NEVER_OPENED, STEP_PAGES, Worker};
+use crate::shelf::layout::Word;
+use crate::shelf::open::errno_of;
+use crate::shelf::record::mode_of;
+use crate::shelf::{Ask, Asked, CATALOGUE, Entry, FileNo, Shelf, flag};
+
+impl Worker {
+    /// Does what was asked; the syncs of several processes share their flushes.
+    pub(super) fn answer(&mut self, shelf: &Shelf) -> bool {
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.clear();
+        shelf.requests.take(&mut asked);
+        let busy = !asked.is_empty();
+        let (syncs, others): (Vec<Asked>, Vec<Asked>) = asked.drain(..).partition(|asked| asked.ask == Ask::Sync);
+        self.asked = asked;
+        if !syncs.is_empty() {
+            self.sync(shelf, &syncs);
+        }
+        for asked in others {
+            // Who takes over what a dead process had begun ends it otherwise, and goes on: done now it would undo that.
+            let answer = if shelf.seats.is_alive(asked.seat) { self.one(shelf, &asked) } else { Err(Errno::SRCH) };
+            shelf.requests.answer(asked.slot, answer);
+        }
+        busy
+    }
+
+    fn one(&mut self, shelf: &Shelf, asked: &Asked) -> Result<u32, Errno> {
+        if shelf.header.get(Word::SsdFailed) == NEVER_OPENED {
+            return Err(Errno::IO);
+        }
+        let no = asked.file;
+        if asked.ask == Ask::ModeOfAll {
+            return self.mode_of_all(shelf, mode_of(asked.a as u32)).map(|()| 0);
+        }
+        if no.0 == u32::MAX {
+            return match asked.ask {
+                Ask::Clean => self.clean_all(shelf),
+                _ => Ok(0),
+            };
+        }
+        let key = shelf.records.get(no).key().ok_or(Errno::BADF)?;
+        // Whoever has the file's lock now ends what a dead process had begun, if it has to be.
+        if matches!(asked.ask, Ask::Truncate | Ask::Punch | Ask::Drop | Ask::Stale) && !shelf.seats.is_alive(asked.seat) {
+            return Err(Errno::OWNERDEAD);
+        }
+        match asked.ask {
+            Ask::Open if asked.a == 1 => Ok(self.log.as_ref().map_or(0, |log| log.books.dirty_of(key))),
+            Ask::Open => self.open(shelf, no, key).map(|()| 0),
+            Ask::Clean => self.clean(shelf, no, key).map(|()| 0),
+            Ask::Drop => {
+                self.drop_range(shelf, no, key, asked.a..asked.b)?;
+                Ok(0)
+            }
+            Ask::Truncate => self.truncate(shelf, no, key, asked.a).map(|()| 0),
+            Ask::Punch => self.punch(shelf, no, key, asked.a, asked.b).map(|()| 0),
+            Ask::Room => self.room(shelf, no).map(|()| 0),
+            Ask::Mode => {
+                shelf.records.get(no).set_mode(mode_of(asked.a as u32));
+                let cleaned = self.clean(shelf, no, key);
+                shelf.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+                cleaned.map(|()| 0)
+            }
+            Ask::Through => self.through(shelf, no, key).map(|()| 0),
+            Ask::Stale => self.drop_stale(shelf, no, key).map(|()| 0),
+            Ask::DropClean => self.drop_clean(shelf, key, 0..u64::MAX).map(|_| 0),
+            Ask::Sync | Ask::ModeOfAll => Err(Errno::INVAL),
+        }
+    }
+
+    /// Every acknowledged byte of these files survives.
+    fn sync(&mut self, shelf: &Shelf, syncs: &[Asked]) {
+        let mut marked = std::mem::take(&mut self.marked);
+        let mut all = Vec::new();
+        let mut files: Vec<FileNo> = syncs.iter().map(|asked| asked.file).collect();
+        files.sort_unstable();
+        files.dedup();
+        for no in &files {
+            marked.clear();
+            shelf.pages.marked(Which::File(pagecache::shared::FileNo(no.0)), usize::MAX, &mut marked);
+            all.append(&mut marked);
+        }
+        self.marked = marked;
+        let cleaned = self.clean_each(shelf, &all, true);
+        let results: Vec<(FileNo, Result<u32, Errno>)> = files.iter().map(|no| (*no, self.sync_rest(shelf, *no))).collect();
+        let flushed = match &mut self.log {
+            Some(log) if shelf.header.get(Word::SsdFailed) == 0 => log.flush(),
+            _ => Ok(()),
+        };
+        let flushed = flushed.map_err(|stop| self.stopped(shelf, stop));
+        for asked in syncs {
+            let failed = cleaned.failed.iter().find(|(no, _)| *no == asked.file).map_or(Ok(0), |(_, errno)| Err(*errno));
+            let rest = results.iter().find(|(no, _)| *no == asked.file).map_or(Ok(0), |(_, result)| *result);
+            shelf.requests.answer(asked.slot, failed.and(rest).and_then(|_| flushed.map(|()| 0)));
+        }
+    }
+
+    /// What a sync needs besides frames: the length, and what was written through.
+    fn sync_rest(&mut self, shelf: &Shelf, no: FileNo) -> Result<u32, Errno> {
+        let record = shelf.records.get(no);
+        let key = record.key().ok_or(Errno::BADF)?;
+        let mode = record.mode().within(shelf.mode());
+        let has_log = self.has_log(shelf);
+        if has_log && mode == Mode::WriteBack {
+            let has_dirty = self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0);
+            if has_dirty {
+                self.note(shelf, no)?;
+            } else {
+                // A length without bytes (a truncation) is below.
+                self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
+                self.synced_below(shelf, key)?;
+            }
+            return Ok(0);
+        }
+        if mode == Mode::ReadOnly {
+            return Ok(0);
+        }
+        self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
+        self.synced_below(shelf, key)?;
+        Ok(0)
+    }
+
+    /// A file comes: its number, its entry, and whether what is cached of it is still right.
+    fn open(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let record = shelf.records.get(no);
+        if record.on_ssd().is_some() {
+            return Ok(());
+        }
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let number = log.books.hold(key);
+        let (pages, dirty) = (log.books.pages_of(key), log.books.dirty_of(key));
+        if pages > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
+            self.greet(shelf, no, key, dirty)?;
+        }
+        record.set_on_ssd(number);
+        self.release_others(shelf);
+        Ok(())
+    }
+
+    /// Compares the entry with the file as it was found.
+    fn greet(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: u32) -> Result<(), Errno> {
+        let record = shelf.records.get(no);
+        let entry = self.entry(key);
+        let is_right = entry.as_ref().is_some_and(|entry| entry.writing || is_same(entry.stamp, record.stamp()));
+        match &entry {
+            Some(entry) if entry.cut.is_some() && is_right => {
+                self.cut_again(shelf, key)?;
+                record.size().store(entry.size, Ordering::Release);
+                self.drop_pages(shelf, key, entry.size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+                if entry.through { self.drop_clean(shelf, key, 0..u64::MAX).map(drop) } else { Ok(()) }
+            }
+            // What is clean may be older than what came down before the crash; and the file may have grown below.
+            Some(entry) if entry.through && is_right => {
+                if dirty > 0 {
+                    record.size().fetch_max(entry.size, Ordering::AcqRel);
+                }
+                self.drop_clean(shelf, key, 0..u64::MAX).map(drop)
+            }
+            Some(entry) if is_right && dirty > 0 => {
+                record.size().store(entry.size, Ordering::Release);
+                Ok(())
+            }
+            // It was to become longer, and nothing came of it.
+            Some(entry) if is_right && entry.size != record.stamp().size => {
+                let entry = Entry { size: record.stamp().size, ..entry.clone() };
+                self.put_entry(shelf, key, |_| entry.clone())
+            }
+            Some(_) if is_right => Ok(()),
+            _ if dirty == 0 => self.drop_range(shelf, no, key, 0..u64::MAX),
+            _ => {
+                self.conflict(shelf, key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Numbers of files that have no record any more are given back.
+    fn release_others(&mut self, shelf: &Shelf) {
+        let Some(log) = &mut self.log else { return };
+        let records = &shelf.records;
+        self.known.keys().filter(|key| records.find(**key).is_none()).for_each(|key| log.books.release(*key));
+    }
+
+    /// First on the SSD, durably, and then the frames: a successor would find the old pages there again, and no marks.
+    fn drop_range(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        self.drop_pages(shelf, key, pages.clone())?;
+        self.flush_log(shelf)?;
+        shelf.pages.invalidate(pagecache::shared::FileNo(no.0), pages.clone());
+        if pages == (0..u64::MAX) {
+            self.forget(key);
+        }
+        Ok(())
+    }
+
+    /// What is put and dropped survives; not asked of an SSD that failed.
+    pub(super) fn flush_log(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+        if !self.has_log(shelf) {
+            return Ok(());
+        }
+        let flushed = self.log.as_mut().map_or(Ok(()), |log| log.flush());
+        flushed.map_err(|stop| self.stopped(shelf, stop))
+    }
+
+    /// Somebody died between a write below and its frames: all that is clean goes. What is dirty here is newer than what he
+    /// wrote, or as new. The file is as long as he left it.
+    pub(super) fn drop_stale(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        self.drop_clean(shelf, key, 0..u64::MAX)?;
+        self.flush_log(shelf)?;
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::File(pagecache::shared::FileNo(no.0)), usize::MAX, &mut marked);
+        let mut bytes = [0; PAGE_BYTES];
+        let mut is_dirty = |name: Name| {
+            shelf.pages.snapshot(name, &mut bytes).is_some_and(|snapshot| snapshot.marks.has(Marks::DIRTY))
+                || self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)))
+        };
+        let mut dirty: Vec<u64> = marked.iter().filter(|(name, _)| is_dirty(*name)).map(|(name, _)| name.page.0).collect();
+        dirty.sort_unstable();
+        let mut first = 0;
+        for page in dirty.into_iter().chain([u64::MAX]) {
+            shelf.pages.invalidate(pagecache::shared::FileNo(no.0), first..page);
+            first = page.saturating_add(1);
+        }
+        let stamp = self.below(shelf, key)?.stamp().map_err(|error| errno_of(&error))?;
+        let record = shelf.records.get(no);
+        record.size().fetch_max(stamp.size, Ordering::AcqRel);
+        record.set_stamp(stamp);
+        record.flags().fetch_and(!(flag::WRITING | flag::PUNCHING), Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Everything of the file below.
+    fn clean(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::File(pagecache::shared::FileNo(no.0)), usize::MAX, &mut marked);
+        let cleaned = self.clean_each(shelf, &marked, true);
+        if let Some((_, errno)) = cleaned.failed.first() {
+            return Err(*errno);
+        }
+        self.know(key).not_before = None;
+        self.write_back_file(shelf, key)?;
+        match shelf.records.get(no).mode() {
+            Mode::ReadOnly => Ok(()),
+            _ => {
+                self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
+                self.synced_below(shelf, key)
+            }
+        }
+    }
+
+    /// A piece of everything; how many dirty pages are left.
+    fn clean_all(&mut self, shelf: &Shelf) -> Result<u32, Errno> {
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::All, 4 * STEP_PAGES, &mut marked);
+        if !marked.is_empty() {
+            let cleaned = self.clean_each(shelf, &marked, true);
+            if let (0, Some((_, errno))) = (cleaned.count, cleaned.failed.first()) {
+                return Err(*errno);
+            }
+            return Ok(self.left(shelf).max(1));
+        }
+        if let Some(log) = &mut self.log
+            && shelf.header.get(Word::SsdFailed) == 0
+        {
+            log.flush().map_err(|stop| self.stopped(shelf, stop))?;
+        }
+        self.known.values_mut().for_each(|known| known.not_before = None);
+        let written = self.sweep(shelf, 4 * STEP_PAGES)?;
+        if written == 0 {
+            self.settle_entries(shelf, usize::MAX);
+            return Ok(0);
+        }
+        Ok(self.left(shelf).max(1))
+    }
+
+    fn left(&self, shelf: &Shelf) -> u32 {
+        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.len().1 - u64::from(log.books.dirty_of(CATALOGUE)));
+        shelf.pages.marked_count().saturating_add(u32::try_from(on_ssd).unwrap_or(u32::MAX)).min(i32::MAX as u32)
+    }
+
+    /// The entry says durably that the file is written through, before it is.
+    fn through(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        shelf.records.get(no).flags().fetch_or(flag::THROUGH, Ordering::AcqRel);
+        self.end_cut(shelf, key)?;
+        if !self.has_log(shelf) || self.log.as_ref().is_none_or(|log| log.books.pages_of(key) == 0) {
+            return Ok(());
+        }
+        self.note(shelf, no)?;
+        self.flush_log(shelf)
+    }
+
+    /// What the dead owner of a file's lock had begun.
+    pub(super) fn mend(&mut self, shelf: &Shelf, no: FileNo) {
+        let Some(key) = shelf.records.get(no).key() else { return };
+        shelf.mend(no, &mut |ask, a, b| match ask {
+            Ask::Truncate => self.truncate(shelf, no, key, a),
+            Ask::Stale => self.drop_stale(shelf, no, key),
+            _ => self.drop_range(shelf, no, key, a..b),
+        });
+    }
+
+    /// The page the file ends in, on the SSD: zero behind the end. What is clean there is cut below.
+    fn cut_tail(&mut self, shelf: &Shelf, key: FileKey, len: u64) -> Result<(), Errno> {
+        let (page, offset) = (PageIndex(len / PAGE_BYTES as u64), (len % PAGE_BYTES as u64) as usize);
+        let Some(log) = &mut self.log else { return Ok(()) };
+        if offset == 0 || log.books.lookup(key, page) == ssdcache::Lookup::Miss {
+            return Ok(());
+        }
+        if !log.books.is_dirty(key, page) {
+            return self.drop_pages(shelf, key, page.0..page.0 + 1);
+        }
+        let mut bytes = log.read(key, page).ok_or(Errno::IO)?;
+        bytes[offset..].fill(0);
+        self.put(shelf, key, page, ssdcache::Version::Dirty, &bytes)
+    }
+
+    /// The entry says it first, durably; so whoever finds the file not cut knows that it was us, and ends it.
+    fn truncate(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
+        let cut = self.cut(shelf, no, key, len);
+        self.cutting = None;
+        let record = shelf.records.get(no);
+        if cut.is_ok() && (record.has(flag::THROUGH) || !record.mode().within(shelf.mode()).keeps_dirty()) {
+            self.end_cut(shelf, key)?;
+        }
+        cut
+    }
+
+    /// What is written through from now on is not dirty here: whoever cut the file again would take it away.
+    fn end_cut(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+        if self.has_log(shelf) && self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
+            self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
+            self.synced_below(shelf, key)?;
+            self.flush_log(shelf)?;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
+        let before = self.entry(key);
+        if self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0) {
+            if self.has_log(shelf) {
+                self.note_cut(shelf, no, len)?;
+                self.cutting = Some((key, len));
+                self.cut_tail(shelf, key, len)?;
+            }
+            self.drop_pages(shelf, key, len.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+            self.flush_log(shelf)?;
+        }
+        let below = self.below(shelf, key)?;
+        shelf.records.get(no).flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        let cut = below.set_len(len).map_err(|error| errno_of(&error));
+        self.know(key).is_cut = cut.is_ok();
+        self.end_writing(shelf, key, &*below);
+        if let (Err(_), Some(before)) = (cut, before.filter(|_| self.has_log(shelf))) {
+            self.put_entry(shelf, key, |_| Entry { writing: true, ..before.clone() })?;
+        }
+        cut
+    }
+
+    /// Whole pages read as zeroes. What is clean on the SSD goes first, durably, then what is below, then the dirty ones: so
+    /// after a crash each page is as it was, or zero, wherever it is read from.
+    fn punch(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, first: u64, last: u64) -> Result<(), Errno> {
+        let below = self.below(shelf, key)?;
+        self.begin_writing(shelf, key)?;
+        loop {
+            // No write-back between the hole and the drop: it would fill the hole again.
+            self.will_be_old(shelf, key, &[first])?;
+            if !self.drop_clean(shelf, key, first..last)? {
+                break;
+            }
+            self.flush_log(shelf)?;
+        }
+        shelf.records.get(no).flags().fetch_or(flag::WRITING | flag::PUNCHING, Ordering::AcqRel);
+        let bytes = PAGE_BYTES as u64;
+        let punched = below.punch(first * bytes, (last - first) * bytes).and_then(|()| below.sync()).map_err(|error| errno_of(&error));
+        self.end_writing(shelf, key, &*below);
+        if punched.is_err() {
+            return self.drop_stale(shelf, no, key).and(punched);
+        }
+        self.drop_range(shelf, no, key, first..last)?;
+        self.synced_below(shelf, key)?;
+        shelf.records.get(no).flags().fetch_and(!flag::PUNCHING, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Drops clean pages of a file from the SSD; whether there were any.
+    fn drop_clean(&mut self, shelf: &Shelf, key: FileKey, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
+        let mut clean = Vec::new();
+        if let Some(log) = &self.log {
+            log.books.collect_clean(key, pages, &mut clean);
+        }
+        for run in ssdcache::runs(&clean) {
+            let first = run[0].page.0;
+            self.drop_pages(shelf, key, first..first + run.len() as u64)?;
+        }
+        Ok(!clean.is_empty())
+    }
+
+    /// Frames are needed: some marked ones are cleaned.
+    fn room(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::All, 2 * STEP_PAGES, &mut marked);
+        let cleaned = self.clean_each(shelf, &marked, true);
+        let low = (shelf.layout.sizes.frames.frames / 64).max(1);
+        shelf.pages.evict_ahead(low, 2 * low);
+        let own = cleaned.failed.iter().find(|(failed, _)| *failed == no).or(cleaned.failed.first());
+        match own {
+            Some((_, errno)) if cleaned.count == 0 => Err(*errno),
+            _ if cleaned.count == 0 && marked.is_empty() && shelf.pages.free() == 0 => Err(Errno::NOMEM),
+            _ => Ok(()),
+        }
+    }
+
+    /// All is brought below before the instance trusts the cache less; nothing is kept of what others may change meanwhile.
+    fn mode_of_all(&mut self, shelf: &Shelf, mode: Mode) -> Result<(), Errno> {
+        let was = shelf.mode();
+        if !mode.keeps_dirty() && was.keeps_dirty() {
+            shelf.header.set(Word::Mode, Mode::WriteThrough as u32);
+            let mut done = Ok(1);
+            while let Ok(1..) = done {
+                done = self.clean_all(shelf);
+            }
+            if let Err(errno) = done {
+                shelf.header.set(Word::Mode, was as u32);
+                return Err(errno);
+            }
+        }
+        if was == Mode::PassThrough && mode != was {
+            self.drop_open(shelf)?;
+        }
+        shelf.header.set(Word::Mode, mode as u32);
+        shelf.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+        // Who was in the middle of a write.
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::All, usize::MAX, &mut marked);
+        let cleaned = self.clean_each(shelf, &marked, true);
+        cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno))
+    }
+
+    /// What was open while calls went past the cache may have changed.
+    fn drop_open(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+        let records: Vec<_> = shelf.records.all().filter_map(|(no, record)| Some((no, record.key()?))).collect();
+        for (no, key) in records {
+            if shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+                continue;
+            }
+            let stamp = self.below(shelf, key).and_then(|below| below.stamp().map_err(|error| errno_of(&error)));
+            let Ok(stamp) = stamp else { continue };
+            let record = shelf.records.get(no);
+            self.drop_range(shelf, no, key, 0..u64::MAX)?;
+            record.set_stamp(stamp);
+            record.size().store(stamp.size, Ordering::Release);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,298 @@
+//! Dirty pages of the SSD go below: sorted, neighbours in one call, durable there before they count as clean. And room in the
+//! log: its oldest segment is made free.
+
+use rustix::io::Errno;
+use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, runs};
+
+use super::Worker;
+use crate::shelf::layout::Word;
+use crate::shelf::log::Stop;
+use crate::shelf::open::errno_of;
+use crate::shelf::{CATALOGUE, Count, Entry, Shelf};
+
+/// Pages written back in one sweep: the more, the more neighbours.
+const SWEEP_PAGES: usize = 4096;
+/// Pages of which the bytes are in memory at a time.
+const PIECE_PAGES: usize = 512;
+/// Marks that fit into a batch.
+const MARKS: usize = 100;
+/// While readers wait for the files below, one sweep in so many ms.
+const YIELD_MS: u32 = 50;
+
+impl Worker {
+    /// Ahead of need: when too much is dirty. Whether there was something to do.
+    pub(super) fn write_back_ahead(&mut self, shelf: &Shelf) -> bool {
+        let Some(log) = &self.log else { return false };
+        if !self.has_log(shelf) {
+            return self.evacuate(shelf);
+        }
+        let (_, dirty) = log.books.len();
+        let limit = u64::from(log.books.shape().slots()) * u64::from(shelf.limits.ssd_dirty_percent) / 100;
+        let now = shelf.world.now_ms();
+        if dirty <= limit {
+            if now.wrapping_sub(self.last_idle_work) < 1000 {
+                return false;
+            }
+            self.last_idle_work = now;
+            self.close_idle(shelf);
+            return self.settle_entries(shelf, 16);
+        }
+        // Readers of the files below come first, as long as the SSD is not nearly full of dirty pages.
+        let reads = shelf.counters.sum(Count::Misses);
+        let is_read = reads != std::mem::replace(&mut self.below_reads, reads);
+        if is_read && dirty < limit * 2 && now.wrapping_sub(self.last_idle_work) < YIELD_MS {
+            return false;
+        }
+        self.last_idle_work = now;
+        self.sweep(shelf, SWEEP_PAGES / 4).is_ok_and(|count| count > 0)
+    }
+
+    /// Writes back what comes next in the order of files and pages; how many pages.
+    pub(super) fn sweep(&mut self, shelf: &Shelf, most: usize) -> Result<usize, Errno> {
+        let Some(log) = &self.log else { return Ok(0) };
+        let mut items = Vec::new();
+        log.books.collect_sweep(self.swept, most, &mut items);
+        if let Some(last) = items.last() {
+            self.swept = (last.key, last.page);
+        }
+        self.write_back(shelf, &items)
+    }
+
+    /// Writes back all dirty pages of a file that are on the SSD.
+    pub(super) fn write_back_file(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+        let mut items = Vec::new();
+        loop {
+            let Some(log) = &mut self.log else { return Ok(()) };
+            // Only what is durable is written back.
+            let flushed = if shelf.header.get(Word::SsdFailed) == 0 { log.flush() } else { Ok(()) };
+            flushed.unwrap_or_else(|stop| _ = self.stopped(shelf, stop));
+            let Some(log) = &self.log else { return Ok(()) };
+            log.books.collect_dirty(Scope::File(key), SWEEP_PAGES, &mut items);
+            if items.is_empty() || self.write_back(shelf, &items)? == 0 {
+                return if items.is_empty() { Ok(()) } else { Err(Errno::IO) };
+            }
+        }
+    }
+
+    /// Writes items back, sorted; how many. The first failure of a file is told after the others had their turn.
+    pub(super) fn write_back(&mut self, shelf: &Shelf, items: &[Item]) -> Result<usize, Errno> {
+        let (mut count, mut result) = (0, Ok(()));
+        for of_file in items.chunk_by(|a, b| a.key == b.key) {
+            let key = of_file[0].key;
+            if key == CATALOGUE || self.is_patient(shelf, key) {
+                result = result.and(if key == CATALOGUE { Ok(()) } else { Err(Errno::IO) });
+                continue;
+            }
+            match self.write_back_of(shelf, key, of_file) {
+                Ok(written) => count += written,
+                Err(errno) => {
+                    if errno != Errno::STALE {
+                        self.failed(shelf, key, errno);
+                    }
+                    result = result.and(Err(errno));
+                }
+            }
+        }
+        if count > 0 { Ok(count) } else { result.map(|()| 0) }
+    }
+
+    fn write_back_of(&mut self, shelf: &Shelf, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
+        let below = match self.below(shelf, key) {
+            Ok(below) => below,
+            Err(Errno::NOENT) => return self.gone(shelf, key, items),
+            Err(errno) => return Err(errno),
+        };
+        let now = below.stamp().map_err(|error| errno_of(&error))?;
+        if !self.is_ours(shelf, key, now) {
+            self.conflict(shelf, key);
+            return Err(Errno::STALE);
+        }
+        self.cut_again(shelf, key)?;
+        let noted = self.begin_writing(shelf, key);
+        let noted = noted.unwrap_or_else(|_| self.entry(key).map_or(u64::MAX, |entry| entry.size));
+        let size = if noted == u64::MAX { self.size(shelf, key).unwrap_or(u64::MAX) } else { noted };
+        let mut written = Vec::with_capacity(items.len());
+        let mut result = Ok(());
+        for run in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
+            let Some(log) = &mut self.log else { break };
+            let pages = log.read_items(run);
+            let whole: Vec<(Item, Box<Page>)> = run.iter().copied().zip(pages).filter_map(|(item, page)| Some((item, page?))).collect();
+            self.lost(shelf, run, &whole);
+            for piece in whole.chunk_by(|(a, _), (b, _)| a.page.0 + 1 == b.page.0) {
+                let at = piece[0].0.page.0 * PAGE_BYTES as u64;
+                let mut bytes: Vec<u8> = piece.iter().flat_map(|(_, page)| page.iter().copied()).collect();
+                bytes.truncate(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
+                if !bytes.is_empty() {
+                    result = below.write_at(at, &bytes);
+                    shelf.counters.add(Count::BelowWrites, 1);
+                    shelf.counters.add(Count::BelowWritten, bytes.len() as u64);
+                }
+                if result.is_err() {
+                    break;
+                }
+                written.extend(piece.iter().map(|(item, _)| *item));
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        // A length without bytes behind it: what would have been there was lost, or is still to come.
+        if result.is_ok() && size != u64::MAX && below.stamp().is_ok_and(|stamp| stamp.size < size) {
+            result = below.set_len(size);
+        }
+        let synced = below.sync();
+        self.end_writing(shelf, key, &*below);
+        synced.map_err(|error| errno_of(&error))?;
+        self.synced_below(shelf, key)?;
+        self.mark_written(shelf, &written);
+        result.map_err(|error| errno_of(&error))?;
+        self.succeeded(key);
+        shelf.counters.add(Count::WrittenBack, written.len() as u64);
+        Ok(items.len())
+    }
+
+    fn mark_written(&mut self, shelf: &Shelf, written: &[Item]) {
+        for some in written.chunks(MARKS) {
+            let Some(log) = &mut self.log else { return };
+            for item in some {
+                log.books.written_back(item);
+            }
+            if shelf.header.get(Word::SsdFailed) == 0
+                && let Err(stop) = log.seal()
+                && stop != Stop::Room
+            {
+                self.stopped(shelf, stop);
+            }
+        }
+    }
+
+    /// Dirty pages that the SSD cannot give back: told by file and range, and remembered as a failure of the file.
+    fn lost(&mut self, shelf: &Shelf, run: &[Item], whole: &[(Item, Box<Page>)]) {
+        for item in run.iter().filter(|item| !whole.iter().any(|(other, _)| other == *item)) {
+            let is_still_there = self.log.as_ref().is_some_and(|log| log.books.is_dirty(item.key, item.page));
+            if !is_still_there {
+                continue;
+            }
+            let path = self.entry(item.key).map(|entry| entry.path).unwrap_or_default();
+            let (first, last) = (item.page.0 * PAGE_BYTES as u64, (item.page.0 + 1) * PAGE_BYTES as u64 - 1);
+            shelf.world.report(&format!("bytes {first} to {last} of {} are lost: only the SSD had them", path.display()));
+            shelf.header.wide(Word::Lost).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if let Some(no) = shelf.records.find(item.key) {
+                shelf.records.get(no).failed(Errno::IO);
+            }
+        }
+    }
+
+    /// The file is no more: nothing of it matters.
+    fn gone(&mut self, shelf: &Shelf, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
+        let path = self.entry(key).map(|entry| entry.path).unwrap_or_default();
+        shelf.world.report(&format!("{} is gone, with {} dirty pages of it on the SSD: they are dropped", path.display(), items.len()));
+        self.drop_pages(shelf, key, 0..u64::MAX)?;
+        self.forget(key);
+        Ok(items.len())
+    }
+
+    /// Somebody else changed a file that has dirty pages here.
+    pub(super) fn conflict(&mut self, shelf: &Shelf, key: FileKey) {
+        let path = self.entry(key).map(|entry| entry.path).unwrap_or_default();
+        let words = format!("{} was changed outside while the cache held newer pages of it: nothing is written to it", path.display());
+        if self.know(key).not_before.is_none() {
+            shelf.world.report(&words);
+        }
+        self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(60_000));
+        if let Some(no) = shelf.records.find(key) {
+            shelf.records.get(no).flags().fetch_or(crate::shelf::flag::CONFLICT, std::sync::atomic::Ordering::AcqRel);
+        }
+    }
+
+    /// A failed SSD: what it still gives back goes below, and is forgotten.
+    fn evacuate(&mut self, shelf: &Shelf) -> bool {
+        if shelf.header.get(Word::SsdFailed) != super::FAILED {
+            return false;
+        }
+        let Some(log) = &self.log else { return false };
+        let mut items = Vec::new();
+        log.books.collect_sweep(self.swept, SWEEP_PAGES, &mut items);
+        items.retain(|item| item.key != CATALOGUE);
+        let Some(last) = items.last() else { return false };
+        self.swept = (last.key, last.page);
+        let written = self.write_back(shelf, &items).unwrap_or(0);
+        written > 0 && self.log.as_ref().is_some_and(|log| log.books.len().1 > 0)
+    }
+
+    /// The next segment is made free as soon as this one is begun, while there is room for what that writes.
+    pub(super) fn room_ahead(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+        if self.making_room || !self.log.as_ref().is_some_and(|log| log.books.is_full()) {
+            return Ok(());
+        }
+        self.make_room(shelf)
+    }
+
+    /// Makes the oldest segment free: its dirty pages are written back, its catalogue entries and its hot pages put again.
+    pub(super) fn make_room(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+        if self.making_room {
+            return Err(Errno::NOSPC);
+        }
+        self.making_room = true;
+        let result = self.make_room_once(shelf);
+        self.making_room = false;
+        result
+    }
+
+    fn make_room_once(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+        let mut items = Vec::new();
+        for round in 0..4 {
+            self.keep_entries(shelf, &mut items)?;
+            let Some(log) = &mut self.log else { return Ok(()) };
+            if round == 0 {
+                log.books.collect_hot(usize::MAX, &mut items);
+                let pages = log.read_items(&items);
+                for (item, page) in items.iter().zip(pages).filter_map(|(item, page)| Some((item, page?))) {
+                    if log.reinsert(item, &page).is_err() {
+                        break;
+                    }
+                }
+            }
+            match log.books.reclaim() {
+                Ok(_) => return Ok(()),
+                // Only what is durable is written back.
+                Err(ssdcache::Refused::Dirty) => log.flush().map_err(|stop| self.stopped(shelf, stop))?,
+                Err(refused) => {
+                    log.resolve(refused).map_err(|stop| self.stopped(shelf, stop))?;
+                    continue;
+                }
+            }
+            let Some(log) = &mut self.log else { return Ok(()) };
+            // More than the oldest: neighbours are worth waiting for.
+            log.books.collect_dirty(Scope::Oldest(8), SWEEP_PAGES, &mut items);
+            items.retain(|item| item.key != CATALOGUE);
+            let result = self.write_back(shelf, &items);
+            if round == 3 {
+                result?;
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Catalogue entries of the oldest segment are put again, if their files still have pages.
+    fn keep_entries(&mut self, shelf: &Shelf, items: &mut Vec<Item>) -> Result<(), Errno> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        log.books.collect_own(items);
+        for item in items.iter() {
+            let Some(log) = &mut self.log else { return Ok(()) };
+            let Ok(page) = log.read_item(item) else { continue };
+            let is_needed = Entry::decode(&page).is_some_and(|entry| log.books.pages_of(entry.key) > 0);
+            if !is_needed && log.drop_pages(item.key, item.page.0..item.page.0 + 1).is_ok() {
+                if let Some(entry) = Entry::decode(&page) {
+                    self.forget(entry.key);
+                }
+                continue;
+            }
+            match log.reinsert(item, &page) {
+                Ok(()) | Err(Stop::Changed) => {}
+                Err(stop) => return Err(self.stopped(shelf, stop)),
+            }
+        }
+        Ok(())
+    }
+}

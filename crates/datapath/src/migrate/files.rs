@@ -1,0 +1,400 @@
+//! What the leader knows of files: their handles below and their entries in the catalogue.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use ssdcache::{FileKey, Page, PageIndex, Version};
+
+use super::Worker;
+use crate::shelf::log::Stop;
+use crate::shelf::open::errno_of;
+use crate::shelf::{Below, CATALOGUE, Entry, FileNo, Shelf, Stamp, flag, place};
+
+/// Files whose handles and entries are kept at hand.
+const KNOWN_MAX: usize = 1024;
+/// A file that cannot be written is tried again after so long, unless somebody asks, ms.
+const PATIENCE_MS: u32 = 1000;
+
+#[derive(Default)]
+pub(super) struct Known {
+    /// Open for reading and writing.
+    below: Option<Arc<dyn Below>>,
+    /// The entry as it is in the log; none: not there, or not read yet.
+    noted: Option<Entry>,
+    is_read: bool,
+    /// This leader has cut it as its entry says.
+    pub(super) is_cut: bool,
+    /// Not before.
+    pub(super) not_before: Option<u32>,
+}
+
+impl Worker {
+    /// Whether a file that failed lately shall be left alone for now.
+    pub(super) fn is_patient(&self, shelf: &Shelf, key: FileKey) -> bool {
+        let until = self.known.get(&key).and_then(|known| known.not_before);
+        until.is_some_and(|until| (until.wrapping_sub(shelf.world.now_ms()) as i32) > 0)
+    }
+
+    /// A write below failed: everybody who has the file open hears of it.
+    pub(super) fn failed(&mut self, shelf: &Shelf, key: FileKey, errno: Errno) {
+        if let Some(no) = shelf.records.find(key) {
+            shelf.records.get(no).failed(errno);
+        }
+        self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(PATIENCE_MS));
+    }
+
+    pub(super) fn succeeded(&mut self, key: FileKey) {
+        self.know(key).not_before = None;
+    }
+
+    pub(super) fn know(&mut self, key: FileKey) -> &mut Known {
+        if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&key) {
+            // What is known can be found out again.
+            self.known.retain(|_, known| known.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some()));
+        }
+        self.known.entry(key).or_default()
+    }
+
+    /// Nothing is remembered of a file: it went, or changed.
+    pub(super) fn forget(&mut self, key: FileKey) {
+        self.known.remove(&key);
+    }
+
+    /// The file's entry, from the log.
+    pub(super) fn entry(&mut self, key: FileKey) -> Option<Entry> {
+        if self.know(key).is_read {
+            return self.know(key).noted.clone();
+        }
+        let page = self.log.as_mut().and_then(|log| log.read(CATALOGUE, place(key)));
+        let entry = page.and_then(|page| Entry::decode(&page)).filter(|entry| entry.key == key);
+        let known = self.know(key);
+        (known.noted, known.is_read) = (entry.clone(), true);
+        entry
+    }
+
+    /// An entry is put into the log, unless it is there already. Durable with the next flush. It is made by `make`, anew when
+    /// room had to be made: that may have changed what it is made from.
+    pub(super) fn put_entry(&mut self, shelf: &Shelf, key: FileKey, mut make: impl FnMut(&mut Worker) -> Entry) -> Result<(), Errno> {
+        for _ in 0..3 {
+            self.room_ahead(shelf)?;
+            let entry = make(self);
+            if self.entry(key).as_ref() == Some(&entry) {
+                return Ok(());
+            }
+            let is_making_room = self.making_room;
+            let Some(log) = &mut self.log else { return Err(Errno::IO) };
+            let put = match is_making_room {
+                true => log.put_own(place(key), &entry.encode()),
+                false => log.put(CATALOGUE, place(key), Version::Dirty, &entry.encode()),
+            };
+            match put {
+                Ok(()) => {
+                    let known = self.know(key);
+                    (known.noted, known.is_read) = (Some(entry), true);
+                    return Ok(());
+                }
+                Err(Stop::Room) => self.make_room(shelf)?,
+                Err(stop) => return Err(self.stopped(shelf, stop)),
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// The entry of an open file as it is now.
+    pub(super) fn note(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
+        self.note_as(shelf, no, None)
+    }
+
+    /// As above: it is about to be cut to this length.
+    pub(super) fn note_cut(&mut self, shelf: &Shelf, no: FileNo, len: u64) -> Result<(), Errno> {
+        self.note_as(shelf, no, Some(len))
+    }
+
+    fn note_as(&mut self, shelf: &Shelf, no: FileNo, len: Option<u64>) -> Result<(), Errno> {
+        let record = shelf.records.get(no);
+        let key = record.key().ok_or(Errno::NOENT)?;
+        let is_first = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) == 0);
+        if is_first {
+            // Nothing told of what was done to the file so far.
+            self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
+            self.synced_below(shelf, key)?;
+        }
+        self.put_entry(shelf, key, |worker| {
+            let before = worker.entry(key);
+            let cut = before.as_ref().and_then(|entry| entry.cut);
+            let size = record.size().load(Ordering::Acquire);
+            Entry {
+                key,
+                path: record.path(),
+                size: len.unwrap_or_else(|| size.max(before.as_ref().filter(|_| !is_first).map_or(0, |entry| entry.size))),
+                stamp: record.stamp(),
+                writing: len.is_some() || record.has(flag::WRITING) || before.is_some_and(|entry| entry.writing),
+                cut: len.map_or(cut, |len| Some(cut.map_or(len, |cut| cut.min(len)))),
+                through: record.has(flag::THROUGH),
+            }
+        })
+    }
+
+    /// Everything of the file below is durable: also that it was cut. Its entry says so before anything counts as clean.
+    pub(super) fn synced_below(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+        if self.owes_cut(shelf, key).is_some() {
+            return Ok(());
+        }
+        let cut = self.cutting.filter(|(cutting, _)| *cutting == key).map(|(_, len)| len);
+        match self.entry(key) {
+            Some(entry) if entry.cut != cut && self.has_log(shelf) => {
+                self.put_entry(shelf, key, |worker| Entry { cut, ..worker.entry(key).unwrap_or_else(|| entry.clone()) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the entry tells of a cut that the power took away, perhaps: the file was not opened since.
+    fn owes_cut(&mut self, shelf: &Shelf, key: FileKey) -> Option<(Entry, u64)> {
+        let entry = self.entry(key)?;
+        let is_open = shelf.records.find(key).is_some_and(|no| shelf.records.get(no).on_ssd().is_some());
+        let is_done = is_open || self.know(key).is_cut || self.cutting.is_some_and(|(cutting, _)| cutting == key);
+        let cut = entry.cut.filter(|_| !is_done)?;
+        Some((entry, cut))
+    }
+
+    /// A crash came between a truncation and its being durable below: it is done again, before anything else is done to the
+    /// file. What is behind it was written since, and is dirty here.
+    pub(super) fn cut_again(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+        let Some((entry, cut)) = self.owes_cut(shelf, key) else { return Ok(()) };
+        let below = self.below(shelf, key)?;
+        let size = below.stamp().map_err(|error| errno_of(&error))?.size;
+        if let Some(no) = shelf.records.find(key) {
+            shelf.records.get(no).flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        }
+        let mut done = if size > cut { below.set_len(cut) } else { Ok(()) };
+        if entry.size > cut.min(size) {
+            done = done.and_then(|()| below.set_len(entry.size));
+        }
+        self.end_writing(shelf, key, &*below);
+        done.map_err(|error| errno_of(&error))?;
+        self.know(key).is_cut = true;
+        Ok(())
+    }
+
+    /// Before the first write to a file below: its entry says so, and how long the file may become, durably: what is longer
+    /// below than its entry says would be longer than its users know after a crash. How long that is.
+    ///
+    /// # Errors
+    /// The log has no room for that, or the SSD failed just now.
+    pub(super) fn begin_writing(&mut self, shelf: &Shelf, key: FileKey) -> Result<u64, Errno> {
+        let said = self.say_writing(shelf, key);
+        let record = shelf.records.find(key).map(|no| shelf.records.get(no));
+        if let Some(record) = record {
+            record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        }
+        said?;
+        let noted = if self.has_log(shelf) { self.entry(key).map(|entry| entry.size) } else { None };
+        Ok(noted.or_else(|| record.map(|record| record.size().load(Ordering::Acquire))).unwrap_or(u64::MAX))
+    }
+
+    fn say_writing(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+        let Some(entry) = self.entry(key).filter(|_| self.has_log(shelf)) else { return Ok(()) };
+        // A file gets shorter with its cut alone: until that is noted, what is behind it may still be wanted.
+        let grown = || shelf.records.find(key).map_or(0, |no| shelf.records.get(no).size().load(Ordering::Acquire));
+        let size = |entry: &Entry| entry.size.max(grown());
+        if !entry.writing || entry.size != size(&entry) {
+            self.put_entry(shelf, key, |worker| {
+                let entry = worker.entry(key).unwrap_or_else(|| entry.clone());
+                Entry { writing: true, size: size(&entry), ..entry }
+            })?;
+        }
+        let flushed = self.log.as_mut().map_or(Ok(()), |log| log.flush());
+        flushed.map_err(|stop| self.stopped(shelf, stop))
+    }
+
+    /// After the last one: how the file is now. Its entry follows when the leader has nothing better to do.
+    pub(super) fn end_writing(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) {
+        let Some(no) = shelf.records.find(key) else { return };
+        let record = shelf.records.get(no);
+        // Who looks at it from outside sees when it was written, not when we got round to it.
+        let written = record.written().load(Ordering::Relaxed);
+        if written != 0 && record.mode().within(shelf.mode()).keeps_dirty() {
+            let _ = below.set_mtime(written);
+        }
+        let Ok(stamp) = below.stamp() else { return };
+        record.set_stamp(stamp);
+        record.flags().fetch_and(!flag::WRITING, Ordering::AcqRel);
+    }
+
+    /// What the last leader was writing below when he died is seen, and may not be durable: no sync would ask for it again.
+    pub(super) fn end_others_writing(&mut self, shelf: &Shelf) {
+        let writing = shelf.records.all().filter(|(_, record)| record.has(flag::WRITING | flag::PUNCHING));
+        let files: Vec<_> = writing.filter_map(|(no, record)| Some((no, record.key()?))).collect();
+        for (no, key) in files {
+            // Whoever has the lock is writing through, and ends it himself.
+            let Some(_held) = self.try_lock(shelf, no) else { continue };
+            let Ok(below) = self.below(shelf, key) else { continue };
+            if below.sync().is_err() {
+                continue;
+            }
+            let is_cut = shelf.records.get(no).truncations().load(Ordering::Acquire) % 2 == 1;
+            if is_cut || self.synced_below(shelf, key).is_ok() {
+                self.end_writing(shelf, key, &*below);
+            }
+            if shelf.records.get(no).has(flag::PUNCHING) {
+                // If that fails, the next leader tries again.
+                let _ = self.drop_stale(shelf, no, key);
+            }
+        }
+    }
+
+    /// Entries that say "writing" of files that are not being written are put right.
+    pub(super) fn settle_entries(&mut self, shelf: &Shelf, most: usize) -> bool {
+        let is_open = |entry: &Entry| entry.writing || entry.through || entry.cut.is_some();
+        let writing = |(key, known): (&FileKey, &Known)| known.noted.as_ref().is_some_and(is_open).then_some(*key);
+        let keys: Vec<FileKey> = self.known.iter().filter_map(writing).take(most).collect();
+        for key in &keys {
+            let is_synced = self.cut_again(shelf, *key).is_ok()
+                && self.below(shelf, *key).is_ok_and(|below| below.sync().is_ok())
+                && self.synced_below(shelf, *key).is_ok();
+            let Some(mut entry) = self.entry(*key).filter(|_| is_synced) else {
+                // Known no more: it stays as it is, which a later open takes for our own writing.
+                self.forget(*key);
+                continue;
+            };
+            let stamp = match shelf.records.find(*key).map(|no| shelf.records.get(no)) {
+                Some(record) if record.has(flag::WRITING) => continue,
+                Some(record) => {
+                    if entry.through && !self.ends_through(shelf, *key) {
+                        continue;
+                    }
+                    entry.size = entry.size.max(record.size().load(Ordering::Acquire));
+                    Ok(record.stamp())
+                }
+                None => self.below(shelf, *key).and_then(|below| below.stamp().map_err(|error| errno_of(&error))),
+            };
+            let Ok(stamp) = stamp else { continue };
+            let put = self.put_entry(shelf, *key, |_| Entry { stamp, writing: false, through: false, cut: None, ..entry.clone() });
+            if put.is_err() {
+                self.forget(*key);
+            }
+        }
+        !keys.is_empty()
+    }
+
+    /// The file's lock, if it is free: the leader waits for nobody.
+    pub(super) fn try_lock<'a>(&mut self, shelf: &'a Shelf, no: FileNo) -> Option<shm::Held<'a>> {
+        let held = shelf.records.lock_of(no).try_lock()?;
+        if held.was_abandoned() {
+            self.mend(shelf, no);
+        }
+        Some(held)
+    }
+
+    /// Whether nobody has written the file through for a while, and all of that is durable, on both sides.
+    fn ends_through(&mut self, shelf: &Shelf, key: FileKey) -> bool {
+        let Some(no) = shelf.records.find(key) else { return false };
+        let record = shelf.records.get(no);
+        let quiet = shelf.world.now_ms().wrapping_sub(record.used().load(Ordering::Relaxed)) >= PATIENCE_MS;
+        let Some(_held) = self.try_lock(shelf, no).filter(|_| quiet) else { return false };
+        let is_settled = !shelf.pages.marked_of(pagecache::shared::FileNo(no.0))
+            && self.below(shelf, key).is_ok_and(|below| below.sync().is_ok())
+            && self.log.as_mut().is_some_and(|log| log.flush().is_ok());
+        if is_settled {
+            record.flags().fetch_and(!flag::THROUGH, Ordering::AcqRel);
+        }
+        is_settled
+    }
+
+    /// The file below, open for writing.
+    pub(super) fn below(&mut self, shelf: &Shelf, key: FileKey) -> Result<Arc<dyn Below>, Errno> {
+        if let Some(below) = &self.know(key).below {
+            return Ok(Arc::clone(below));
+        }
+        let (path, pids) = match shelf.records.find(key) {
+            Some(no) => {
+                let record = shelf.records.get(no);
+                let seats = record.open_by().load(Ordering::Acquire);
+                let pids: Vec<u32> =
+                    (0..64_u8).filter(|seat| seats >> seat & 1 == 1).filter_map(|seat| shelf.seats.pid(shm::SeatNo(seat))).collect();
+                (record.path(), pids)
+            }
+            None => (self.entry(key).ok_or(Errno::NOENT)?.path, Vec::new()),
+        };
+        let opened = shelf.world.open(key, &path, &pids, true);
+        let below = opened.map_err(|error: io::Error| errno_of(&error))?;
+        self.know(key).below = Some(Arc::clone(&below));
+        Ok(below)
+    }
+
+    /// Handles of files nobody has open any more are closed, unless they have dirty pages.
+    pub(super) fn close_idle(&mut self, shelf: &Shelf) {
+        let log = &self.log;
+        self.known.retain(|key, known| {
+            let no = shelf.records.find(*key);
+            let is_open = no.is_some_and(|no| shelf.records.get(no).open_by().load(Ordering::Acquire) != 0);
+            let is_dirty = no.is_some_and(|no| shelf.pages.marked_of(pagecache::shared::FileNo(no.0)))
+                || log.as_ref().is_some_and(|log| log.books.dirty_of(*key) > 0);
+            let keep = is_open || is_dirty;
+            if !keep {
+                known.below = None;
+            }
+            keep || known.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some())
+        });
+    }
+
+    /// The length of a file as its users see it.
+    pub(super) fn size(&mut self, shelf: &Shelf, key: FileKey) -> Option<u64> {
+        match shelf.records.find(key) {
+            Some(no) => Some(shelf.records.get(no).size().load(Ordering::Acquire)),
+            None => self.entry(key).map(|entry| entry.size),
+        }
+    }
+
+    /// Whether what is below is what we left there.
+    pub(super) fn is_ours(&mut self, shelf: &Shelf, key: FileKey, now: Stamp) -> bool {
+        match shelf.records.find(key) {
+            Some(no) => !shelf.records.get(no).has(flag::CONFLICT),
+            None => self.entry(key).is_some_and(|entry| entry.writing || is_same(entry.stamp, now)),
+        }
+    }
+
+    /// Puts a page; makes room if need be.
+    pub(super) fn put(&mut self, shelf: &Shelf, key: FileKey, page: PageIndex, version: Version, bytes: &Page) -> Result<(), Errno> {
+        self.room_ahead(shelf)?;
+        for _ in 0..3 {
+            let Some(log) = &mut self.log else { return Err(Errno::IO) };
+            match log.put(key, page, version, bytes) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Room) => self.make_room(shelf)?,
+                Err(stop) => return Err(self.stopped(shelf, stop)),
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Pages are dropped from the log; makes room if need be.
+    pub(super) fn drop_pages(&mut self, shelf: &Shelf, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        if shelf.header.get(crate::shelf::layout::Word::SsdFailed) != 0 {
+            if let Some(log) = &mut self.log {
+                log.books.forget(key, pages);
+            }
+            return Ok(());
+        }
+        for _ in 0..3 {
+            let Some(log) = &mut self.log else { return Ok(()) };
+            match log.drop_pages(key, pages.clone()) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Room) => self.make_room(shelf)?,
+                Err(stop) => {
+                    self.stopped(shelf, stop);
+                    return self.drop_pages(shelf, key, pages);
+                }
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+}
+
+/// Change time alone says too little: a new name or mode changes it too.
+pub(super) fn is_same(a: Stamp, b: Stamp) -> bool {
+    a.size == b.size && a.mtime == b.mtime
+}

@@ -1,0 +1,247 @@
+//! Marked frames go where they have to: dirty ones to the SSD in write-back mode, else below; and old copies on the SSD are
+//! dropped. Durable first, then the marks are cleared, if nobody wrote meanwhile.
+
+use pagecache::shared::{Marks, Name, Snapshot};
+use rustix::io::Errno;
+use ssdcache::{FileKey, Mode, PAGE_BYTES, Page, PageIndex, Version};
+
+use super::Worker;
+use crate::shelf::open::errno_of;
+use crate::shelf::{Count, FileNo, Shelf, flag};
+
+/// Drops that are prepared for at once: with what is noted besides they have to fit into a summary.
+const CHUNK: usize = 100;
+
+/// What became of marked frames.
+#[derive(Default)]
+pub(super) struct Cleaned {
+    pub(super) count: usize,
+    /// By file, what kept it from being cleaned.
+    pub(super) failed: Vec<(FileNo, Errno)>,
+    /// Settled once the log is durable.
+    waiting: Vec<(Name, Snapshot)>,
+}
+
+type Taken = (Name, Snapshot, Box<Page>);
+
+impl Worker {
+    /// Cleans frames; how many, and what the first failure was.
+    pub(super) fn clean_frames(&mut self, shelf: &Shelf, marked: &[(Name, u32)]) -> (usize, Result<(), Errno>) {
+        let cleaned = self.clean_each(shelf, marked, false);
+        (cleaned.count, cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno)))
+    }
+
+    /// As above; `asked`: somebody waits for it, so that files that failed lately are tried again.
+    pub(super) fn clean_each(&mut self, shelf: &Shelf, marked: &[(Name, u32)], asked: bool) -> Cleaned {
+        let mut names: Vec<Name> = marked.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable_by_key(|name| (name.file.0, name.page.0));
+        let mut cleaned = Cleaned::default();
+        for names in names.chunk_by(|a, b| a.file == b.file) {
+            let no = FileNo(names[0].file.0);
+            let record = shelf.records.get(no);
+            let Some(key) = record.key() else { continue };
+            if record.has(flag::CONFLICT) {
+                cleaned.failed.push((no, Errno::STALE));
+            } else if asked || !self.is_patient(shelf, key) {
+                for some in names.chunks(CHUNK) {
+                    if let Err(errno) = self.clean_some(shelf, no, key, some, &mut cleaned) {
+                        cleaned.failed.push((no, errno));
+                        break;
+                    }
+                }
+            }
+        }
+        self.settle(shelf, &mut cleaned);
+        cleaned
+    }
+
+    /// What was put is made durable, and the marks go.
+    fn settle(&mut self, shelf: &Shelf, cleaned: &mut Cleaned) {
+        if let (true, Some(log)) = (self.has_log(shelf), &mut self.log)
+            && let Err(stop) = log.flush()
+        {
+            let errno = self.stopped(shelf, stop);
+            cleaned.failed.extend(cleaned.waiting.drain(..).map(|(name, _)| (FileNo(name.file.0), errno)));
+        }
+        for (name, snapshot) in cleaned.waiting.drain(..) {
+            // Not settled: it was written meanwhile, and its turn comes again.
+            cleaned.count += usize::from(shelf.pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE));
+        }
+    }
+
+    fn clean_some(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, names: &[Name], cleaned: &mut Cleaned) -> Result<(), Errno> {
+        let size = || shelf.records.get(no).size().load(std::sync::atomic::Ordering::Acquire);
+        let mut taken: Vec<Taken> = Vec::with_capacity(names.len());
+        for name in names {
+            let mut bytes = Box::new([0; PAGE_BYTES]);
+            let Some(snapshot) = shelf.pages.snapshot(*name, &mut bytes) else { continue };
+            // The length after the bytes, here and below: who makes the file longer touches its last page again after that.
+            if name.page.0 * PAGE_BYTES as u64 >= size() {
+                // It is being cut off. Or a write that a truncation overtook writes it again, or it is about to tell its new length.
+                continue;
+            }
+            if !snapshot.marks.is_none() {
+                taken.push((*name, snapshot, bytes));
+            }
+        }
+        let mode = shelf.records.get(no).mode().within(shelf.mode());
+        // A page that was written through while the SSD had it dirty is newer than below as a whole.
+        let is_dirty = |name: &Name| self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)));
+        let (dirty, stale): (Vec<_>, Vec<_>) =
+            taken.into_iter().partition(|(name, snapshot, _)| snapshot.marks.has(Marks::DIRTY) || is_dirty(name));
+        if self.has_log(shelf) && mode == Mode::WriteBack && self.may_store() {
+            self.store(shelf, no, key, dirty, cleaned)?;
+        } else {
+            self.write_below(shelf, no, key, dirty, cleaned)?;
+        }
+        self.refresh(shelf, no, key, mode, stale, cleaned)
+    }
+
+    /// Writes have the day's budget too.
+    fn may_store(&mut self) -> bool {
+        let now = self.now();
+        self.admission.as_mut().is_none_or(|admission| admission.may_spend(now))
+    }
+
+    fn store(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: Vec<Taken>, cleaned: &mut Cleaned) -> Result<(), Errno> {
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        self.note(shelf, no)?;
+        let now = self.now();
+        for (name, snapshot, bytes) in dirty {
+            self.put(shelf, key, PageIndex(name.page.0), Version::Dirty, &bytes)?;
+            if let Some(admission) = &mut self.admission {
+                admission.spend(now, PAGE_BYTES as u64);
+            }
+            cleaned.waiting.push((name, snapshot));
+        }
+        Ok(())
+    }
+
+    /// Dirty frames to the file itself, and what the SSD has of these pages is dropped: the frames cover all of them.
+    fn write_below(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: Vec<Taken>, cleaned: &mut Cleaned) -> Result<(), Errno> {
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let size = self.begin_writing(shelf, key)?;
+        let pages: Vec<u64> = dirty.iter().map(|(name, ..)| name.page.0).collect();
+        self.will_be_old(shelf, key, &pages)?;
+        let written = self.write_runs(shelf, no, key, &dirty, size);
+        if let Err(errno) = written {
+            self.failed(shelf, key, errno);
+            return Err(errno);
+        }
+        self.succeeded(key);
+        for (name, ..) in &dirty {
+            if self.log.is_some() {
+                self.drop_pages(shelf, key, name.page.0..name.page.0 + 1)?;
+            }
+        }
+        self.synced_below(shelf, key)?;
+        cleaned.waiting.extend(dirty.into_iter().map(|(name, snapshot, _)| (name, snapshot)));
+        Ok(())
+    }
+
+    /// These pages will be newer below than on the SSD. What is clean there goes first, durably, for after a crash it would be
+    /// taken for what is below. What is dirty goes afterwards; until then nothing is put: what made room for it could write the
+    /// older versions back, over the newer.
+    pub(super) fn will_be_old(&mut self, shelf: &Shelf, key: FileKey, pages: &[u64]) -> Result<(), Errno> {
+        loop {
+            self.prepare_drops(shelf, pages.len())?;
+            let Some(log) = &self.log else { return Ok(()) };
+            let is_clean = |page: &&u64| {
+                log.books.lookup(key, PageIndex(**page)) != ssdcache::Lookup::Miss && !log.books.is_dirty(key, PageIndex(**page))
+            };
+            let clean: Vec<u64> = pages.iter().filter(is_clean).copied().collect();
+            if clean.is_empty() {
+                return Ok(());
+            }
+            for page in clean {
+                self.drop_pages(shelf, key, page..page + 1)?;
+            }
+            self.flush_log(shelf)?;
+        }
+    }
+
+    fn prepare_drops(&mut self, shelf: &Shelf, drops: usize) -> Result<(), Errno> {
+        if !self.has_log(shelf) {
+            return Ok(());
+        }
+        self.room_ahead(shelf)?;
+        for _ in 0..3 {
+            let Some(log) = &mut self.log else { return Ok(()) };
+            match log.prepare(drops) {
+                Ok(()) => return Ok(()),
+                Err(crate::shelf::log::Stop::Room) => self.make_room(shelf)?,
+                Err(stop) => {
+                    self.stopped(shelf, stop);
+                    return Ok(());
+                }
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+
+    /// Neighbours in one call; then durable.
+    fn write_runs(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: &[Taken], size: u64) -> Result<(), Errno> {
+        let below = self.below(shelf, key)?;
+        shelf.records.get(no).flags().fetch_or(flag::WRITING, std::sync::atomic::Ordering::AcqRel);
+        let mut result = Ok(());
+        for run in dirty.chunk_by(|(a, ..), (b, ..)| a.page.0 + 1 == b.page.0) {
+            let at = run[0].0.page.0 * PAGE_BYTES as u64;
+            let mut bytes: Vec<u8> = run.iter().flat_map(|(_, _, page)| page.iter().copied()).collect();
+            bytes.truncate(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
+            result = below.write_at(at, &bytes);
+            if result.is_err() {
+                break;
+            }
+            shelf.counters.add(Count::BelowWrites, 1);
+            shelf.counters.add(Count::BelowWritten, bytes.len() as u64);
+        }
+        let result = result.and_then(|()| below.sync()).map_err(|error| errno_of(&error));
+        self.end_writing(shelf, key, &*below);
+        if result.is_ok() {
+            shelf.counters.add(Count::WrittenBack, dirty.len() as u64);
+        }
+        result
+    }
+
+    /// Pages that were written through: the copy on the SSD is replaced, or dropped.
+    fn refresh(
+        &mut self,
+        shelf: &Shelf,
+        no: FileNo,
+        key: FileKey,
+        mode: Mode,
+        stale: Vec<Taken>,
+        cleaned: &mut Cleaned,
+    ) -> Result<(), Errno> {
+        if stale.is_empty() {
+            return Ok(());
+        }
+        self.prepare_drops(shelf, stale.len())?;
+        // Dropped before it is put: until that is durable below, the SSD has none.
+        let mut replace = Vec::new();
+        for (name, snapshot, bytes) in stale {
+            let page = PageIndex(name.page.0);
+            let was_here = self.log.as_ref().is_some_and(|log| log.books.lookup(key, page) != ssdcache::Lookup::Miss);
+            self.drop_pages(shelf, key, page.0..page.0 + 1)?;
+            if was_here && mode == Mode::WriteThrough && self.has_log(shelf) {
+                replace.push((page, bytes));
+            }
+            cleaned.waiting.push((name, snapshot));
+        }
+        // A writer between the file and his frame: this time there is nothing to replace it with.
+        if replace.is_empty() || self.try_lock(shelf, no).is_none() {
+            return Ok(());
+        }
+        let is_durable = self.below(shelf, key).is_ok_and(|below| below.sync().is_ok());
+        if is_durable && self.note(shelf, no).is_ok() {
+            for (page, bytes) in replace {
+                self.put(shelf, key, page, Version::Clean, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+}

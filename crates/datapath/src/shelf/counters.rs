@@ -1,0 +1,154 @@
+//! What is counted: one block of words for each seat, written by its process alone and summed by who asks.
+//!
+//! Latencies go into 64 buckets a tier: bucket `4 * log2(ns / 64) + quarter`, so 64 ns to 4 s in steps of a quarter octave.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shm::{Region, SeatNo, Seats};
+
+/// Where a read was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Tier {
+    /// A frame.
+    Ram,
+    /// The SSD.
+    Ssd,
+    /// The file below.
+    Below,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Count {
+    /// Pages read from the SSD for readers.
+    SsdHits,
+    /// Pages read below for readers.
+    Misses,
+    /// Pages read ahead.
+    ReadAhead,
+    /// Pages written by callers.
+    Writes,
+    /// Calls of sync.
+    Syncs,
+    /// Bytes read from the SSD.
+    SsdRead,
+    /// Bytes written to the SSD: pages, summaries, superblocks.
+    SsdWritten,
+    /// Bytes of pages put for the first time (not put again).
+    SsdData,
+    /// Bytes read below.
+    BelowRead,
+    /// Bytes written below.
+    BelowWritten,
+    /// Write calls below.
+    BelowWrites,
+    /// Dirty pages written below.
+    WrittenBack,
+    /// Pages put on the SSD because they were read twice.
+    Promoted,
+    /// Pages that a reader found damaged on the SSD.
+    Damaged,
+    /// Calls that waited for room.
+    Throttled,
+    /// Flushes of the SSD.
+    SsdFlushes,
+}
+
+const COUNTS: usize = 16;
+const TIERS: usize = 3;
+/// Quarters of octaves from 64 ns to a second.
+const BUCKETS: usize = 96;
+const SEAT_BYTES: usize = (COUNTS + TIERS * BUCKETS) * 8;
+
+/// The blocks.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    pub(super) region: Arc<Region>,
+    pub(super) at: usize,
+    pub(super) me: SeatNo,
+}
+
+impl Counters {
+    /// In the segment.
+    pub const BYTES: usize = Seats::COUNT * SEAT_BYTES;
+
+    fn word(&self, seat: usize, n: usize) -> &AtomicU64 {
+        self.region.u64(self.at + seat * SEAT_BYTES + n * 8)
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, what: Count, by: u64) {
+        self.word(usize::from(self.me.0), what as usize).fetch_add(by, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn took(&self, tier: Tier, ns: u64) {
+        self.word(usize::from(self.me.0), COUNTS + tier as usize * BUCKETS + bucket(ns)).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Of all processes since the instance was made.
+    pub fn sum(&self, what: Count) -> u64 {
+        added((0..Seats::COUNT).map(|seat| self.word(seat, what as usize).load(Ordering::Relaxed)))
+    }
+
+    /// How many reads took how long: the buckets of all processes.
+    pub fn latencies(&self, tier: Tier) -> [u64; BUCKETS] {
+        std::array::from_fn(|n| {
+            let word = COUNTS + tier as usize * BUCKETS + n;
+            added((0..Seats::COUNT).map(|seat| self.word(seat, word).load(Ordering::Relaxed)))
+        })
+    }
+}
+
+/// The words may be damaged.
+fn added(words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(0, u64::saturating_add)
+}
+
+fn bucket(ns: u64) -> usize {
+    let ns = ns.max(64);
+    let octave = ns.ilog2();
+    let quarter = (ns >> (octave - 2)) & 3;
+    ((octave - 6) as usize * 4 + quarter as usize).min(BUCKETS - 1)
+}
+
+/// The longest time that falls into a bucket, ns.
+pub fn bucket_ns(bucket: usize) -> u64 {
+    let (octave, quarter) = (bucket as u32 / 4 + 6, bucket as u64 % 4);
+    (1 << octave) + ((quarter + 1) << (octave - 2)) - 1
+}
+
+/// The time, in ns, that so many of a thousand reads took at most; none if there were none.
+pub fn percentile(buckets: &[u64], per_mille: u64) -> Option<u64> {
+    let total = added(buckets.iter().copied());
+    let wanted = (u128::from(total) * u128::from(per_mille)).div_ceil(1000).max(1) as u64;
+    let mut seen = 0;
+    let at = buckets.iter().position(|count| {
+        seen = u64::saturating_add(seen, *count);
+        seen >= wanted
+    })?;
+    Some(bucket_ns(at))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_what_it_says() {
+        for ns in [0, 64, 79, 80, 100, 127, 128, 1000, 123_456, 1 << 21, 999_999_999] {
+            let at = bucket(ns);
+            assert!(ns <= bucket_ns(at), "{ns} in {at}");
+            assert!(at == 0 || ns > bucket_ns(at - 1), "{ns} in {at}");
+        }
+        let mut buckets = [0; BUCKETS];
+        buckets[bucket(100)] = 999;
+        buckets[bucket(10_000)] = 1;
+        assert_eq!(percentile(&buckets, 500), Some(bucket_ns(bucket(100))));
+        assert_eq!(percentile(&buckets, 1000), Some(bucket_ns(bucket(10_000))));
+        assert_eq!(percentile(&[0; BUCKETS], 500), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! The segment: what all processes of one instance share, and where in it.
+//!
+//! ```text
+//! page 0      header: magic, version, sizes (checked), words that change (mode, bell, ...)
+//! pages 1-3   the settings the instance was made with, as text
+//! then        seats | file records | requests | hints | counters | page cache | the SSD's map
+//! ```
+//!
+//! Only the sizes are stored: where things are follows from them, so that no position read from the segment is ever used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagecache::order::Replacement;
+use pagecache::shared::{Shape as Frames, SharedPages};
+use shm::{Region, Seats};
+
+use super::counters::Counters;
+use super::record::RECORD_BYTES;
+use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
+const VERSION: u32 = 1;
+const PAGE: usize = 4096;
+/// Bytes of the settings' text.
+pub const SETTINGS_BYTES: usize = 3 * PAGE;
+/// Most files at a time; a page's name has 20 bits for the file.
+pub const FILES_MAX: u32 = 1 << 20;
+
+/// What is decided when an instance is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// The page cache.
+    pub frames: Frames,
+    /// The SSD's log, if there is one.
+    pub ssd: Option<ssdcache::Shape>,
+    /// File records.
+    pub files: u32,
+}
+
+/// Why a segment cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadSegment {
+    /// Not one of ours, or not finished.
+    #[error("it is no segment of hotshelf, or its making was cut off")]
+    Foreign,
+    /// Made by another version.
+    #[error("it has version {0}, this program knows {VERSION}: end the programs that use it, or use their version")]
+    Version(u32),
+    /// Its numbers do not fit together.
+    #[error("its sizes are damaged")]
+    Damaged,
+}
+
+/// Where everything is.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// What it was made for.
+    pub sizes: Sizes,
+    /// Where the seats are, for who opens them.
+    pub seats: usize,
+    pub(crate) records: usize,
+    pub(crate) requests: usize,
+    pub(crate) hints: usize,
+    pub(crate) counters: usize,
+    pub(crate) pages: usize,
+    pub(crate) pages_bytes: usize,
+    pub(crate) ssd: usize,
+    pub(crate) ssd_bytes: usize,
+    /// Bytes of the segment.
+    pub bytes: usize,
+}
+
+/// Words of the header that change.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Word {
+    Mode = 256,
+    /// The SSD has failed: 1, and why in `SsdErrno`.
+    SsdFailed = 260,
+    SsdErrno = 264,
+    /// Rung for the leader.
+    Bell = 268,
+    /// Most marked frames before writers wait.
+    DirtyLimit = 272,
+    /// Age in ms at which a marked page is written.
+    DirtyAge = 276,
+    /// Counts leaders.
+    Term = 280,
+    RecoveryMs = 284,
+    /// Bytes of a stream that are read ahead at most.
+    ReadAhead = 288,
+    /// The leader sleeps.
+    Asleep = 292,
+    /// Dirty pages on the SSD, live pages there.
+    SsdDirty = 304,
+    SsdLive = 312,
+    /// Lost dirty pages.
+    Lost = 320,
+    /// Counts changes of mode, of the instance or a file.
+    ModeChanges = 328,
+    /// Bytes written to the SSD since it was formatted.
+    SsdEver = 336,
+    /// Pages that the last recovery found.
+    SsdFound = 344,
+}
+
+fn whole(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE)
+}
+
+impl Layout {
+    /// The places for such sizes.
+    pub fn of(sizes: Sizes) -> Layout {
+        let mut end = PAGE + SETTINGS_BYTES;
+        let mut take = |bytes: usize| {
+            let at = end;
+            end += whole(bytes);
+            at
+        };
+        let pages_bytes = whole(SharedPages::bytes(&sizes.frames));
+        let ssd_bytes = sizes.ssd.map_or(0, |shape| whole(ssdcache::shared_bytes(shape)));
+        let seats = take(Seats::BYTES);
+        let records = take(64 + sizes.files as usize * RECORD_BYTES);
+        let requests = take(REQUESTS * REQUEST_BYTES);
+        let hints = take(64 + HINTS * 8);
+        let counters = take(Counters::BYTES);
+        let pages = take(pages_bytes);
+        let ssd = take(ssd_bytes);
+        Layout { sizes, seats, records, requests, hints, counters, pages, pages_bytes, ssd, ssd_bytes, bytes: end }
+    }
+
+    /// Makes the segment; `settings` is for people and those who attach. Unusable until `ready`.
+    pub(crate) fn format(&self, region: &Region, seed: u64, settings: &str) {
+        let ssd = self.sizes.ssd.map_or((0, 0), |shape| (shape.segment_pages, shape.segments));
+        let frames = self.sizes.frames;
+        let replacement = match frames.replacement {
+            Replacement::S3Fifo => 0,
+            Replacement::Lru => 1,
+            Replacement::Fifo => 2,
+        };
+        let words = [frames.frames, frames.shards, frames.ghosts, replacement, ssd.0, ssd.1, self.sizes.files];
+        region.u32(8).store(VERSION, Ordering::Relaxed);
+        for (n, word) in words.into_iter().enumerate() {
+            region.u32(16 + 4 * n).store(word, Ordering::Relaxed);
+        }
+        let text = &settings.as_bytes()[..settings.len().min(SETTINGS_BYTES - 8)];
+        region.write(PAGE, &(text.len() as u64).to_le_bytes());
+        region.write(PAGE + 8, text);
+        SharedPages::format(region, self.pages, &frames, seed);
+        if let Some(shape) = self.sizes.ssd {
+            ssdcache::format_shared(region, self.ssd, shape);
+        }
+    }
+
+    /// The last step of its making.
+    pub(crate) fn ready(region: &Region) {
+        region.u64(0).store(MAGIC, Ordering::Release);
+    }
+
+    /// What a segment says of itself, checked.
+    ///
+    /// # Errors
+    /// See [`BadSegment`].
+    pub fn read(region: &Region) -> Result<Layout, BadSegment> {
+        if region.len() < PAGE + SETTINGS_BYTES || region.u64(0).load(Ordering::Acquire) != MAGIC {
+            return Err(BadSegment::Foreign);
+        }
+        let version = region.u32(8).load(Ordering::Relaxed);
+        if version != VERSION {
+            return Err(BadSegment::Version(version));
+        }
+        let word = |n: usize| region.u32(16 + 4 * n).load(Ordering::Relaxed);
+        let replacement = match word(3) {
+            0 => Replacement::S3Fifo,
+            1 => Replacement::Lru,
+            2 => Replacement::Fifo,
+            _ => return Err(BadSegment::Damaged),
+        };
+        let frames = Frames { frames: word(0), shards: word(1), ghosts: word(2), replacement };
+        let ssd = (word(5) != 0).then(|| ssdcache::Shape { segment_pages: word(4), segments: word(5) });
+        let files = word(6);
+        let sane = frames.frames > 0
+            && frames.frames as usize <= region.len() / PAGE
+            && frames.shards.is_power_of_two()
+            && frames.shards <= frames.frames
+            && frames.ghosts as usize <= region.len()
+            && (1..=FILES_MAX).contains(&files)
+            && ssd.is_none_or(|shape| shape.check(u64::MAX).is_ok());
+        if !sane {
+            return Err(BadSegment::Damaged);
+        }
+        let layout = Layout::of(Sizes { frames, ssd, files });
+        if layout.bytes > region.len() { Err(BadSegment::Damaged) } else { Ok(layout) }
+    }
+
+    /// The settings' text.
+    pub fn settings(region: &Region) -> String {
+        let mut len = [0; 8];
+        region.read(PAGE, &mut len);
+        let mut text = vec![0; (u64::from_le_bytes(len) as usize).min(SETTINGS_BYTES - 8)];
+        region.read(PAGE + 8, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+/// The header's words.
+#[derive(Clone, Debug)]
+pub(crate) struct Header(pub(crate) Arc<Region>);
+
+impl Header {
+    pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
+        self.0.u32(word as usize)
+    }
+
+    pub(crate) fn get(&self, word: Word) -> u32 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self, word: Word, value: u32) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    /// One of the wide words: from `SsdDirty` on.
+    pub(crate) fn wide(&self, word: Word) -> &AtomicU64 {
+        self.0.u64(word as usize)
+    }
+}

@@ -1,0 +1,254 @@
+//! The SSD's log as the leader writes it: the books (`ssdcache`), and the calls that do what they say.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use block::{Device, Error};
+use shm::Region;
+use ssdcache::{
+    DevicePage, FileKey, Item, Lookup, PAGE_BYTES, Page, PageIndex, Recovered, Refused, SsdCache, Unusable, Verified, Version, recover,
+};
+
+use super::counters::{Count, Counters};
+use super::ssd::{BATCH_PAGES, Disk};
+
+/// Why the log took something not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// The oldest segment has to be made free first: its dirty pages written back, hot ones put again.
+    Room,
+    /// It cannot be cached.
+    Never,
+    /// A clean version over a dirty one, or the page moved.
+    Changed,
+    /// The SSD failed.
+    Failed(Error),
+}
+
+pub(crate) struct Log {
+    pub(crate) books: SsdCache,
+    disk: Disk,
+    /// Of the open batch, in the order they were put.
+    batch: Vec<Box<Page>>,
+    spare: Vec<Box<Page>>,
+    counters: Counters,
+    /// Something was written since the last flush.
+    unflushed: bool,
+}
+
+/// Why the log was not opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenLog {
+    #[error("{0}")]
+    Device(#[from] block::OpenError),
+    #[error("{0}")]
+    Unusable(#[from] Unusable),
+    #[error("{0}")]
+    Failed(Error),
+}
+
+impl Log {
+    pub(crate) fn open(
+        device: &dyn Device,
+        files: u32,
+        published: (&Arc<Region>, usize),
+        held: &[(FileKey, u32)],
+        counters: Counters,
+    ) -> Result<(Log, Recovered), OpenLog> {
+        let mut disk = Disk::open(device)?;
+        let pages = disk.pages();
+        let (books, found) = recover(pages, None, files, Some(published), held, |places, each| read_many(&mut disk, places, each))?;
+        let mut log = Log { books, disk, batch: Vec::new(), spare: Vec::new(), counters, unflushed: false };
+        log.superblock().map_err(OpenLog::Failed)?;
+        Ok((log, found))
+    }
+
+    fn superblock(&mut self) -> Result<(), Error> {
+        let mut page = [0; PAGE_BYTES];
+        let at = self.books.superblock(&mut page);
+        self.disk.write(at, &[&page])?;
+        self.disk.flush()?;
+        self.counters.add(Count::SsdWritten, PAGE_BYTES as u64);
+        self.books.superblock_written();
+        Ok(())
+    }
+
+    /// What a refusal asks for, unless that is more than the log can do alone.
+    pub(crate) fn resolve(&mut self, refused: Refused) -> Result<(), Stop> {
+        match refused {
+            Refused::Seal => self.seal(),
+            Refused::Flush | Refused::InFlight => self.flush(),
+            Refused::Superblock => {
+                self.seal()?;
+                self.superblock().map_err(Stop::Failed)
+            }
+            Refused::Reclaim => Err(Stop::Room),
+            Refused::Failed => Err(Stop::Failed(Error::Media)),
+            Refused::Dirty | Refused::Changed => Err(Stop::Changed),
+            Refused::NotCacheable => Err(Stop::Never),
+        }
+    }
+
+    fn keep(&mut self, bytes: &Page) {
+        let mut page = self.spare.pop().unwrap_or_else(|| Box::new([0; PAGE_BYTES]));
+        *page = *bytes;
+        self.batch.push(page);
+    }
+
+    /// Puts a page into the open batch.
+    pub(crate) fn put(&mut self, key: FileKey, page: PageIndex, version: Version, bytes: &Page) -> Result<(), Stop> {
+        loop {
+            match self.books.put(key, page, version, bytes) {
+                Ok(_) => {
+                    self.keep(bytes);
+                    self.counters.add(Count::SsdData, PAGE_BYTES as u64);
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+    }
+
+    /// Puts a page of the catalogue, where room is made: it may take the last free segment.
+    pub(crate) fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<(), Stop> {
+        loop {
+            match self.books.put_own(page, bytes) {
+                Ok(_) => {
+                    self.keep(bytes);
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+    }
+
+    /// Pages of the file are not valid any more.
+    pub(crate) fn drop_pages(&mut self, key: FileKey, pages: Range<u64>) -> Result<(), Stop> {
+        loop {
+            match self.books.invalidate(key, pages.clone()) {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) => {
+                    self.unflushed = true;
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+    }
+
+    /// So many drops will be taken: to be called before newer bytes go below.
+    pub(crate) fn prepare(&mut self, drops: usize) -> Result<(), Stop> {
+        loop {
+            match self.books.prepare(drops) {
+                Ok(()) => return Ok(()),
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+    }
+
+    /// Writes the open batch.
+    pub(crate) fn seal(&mut self) -> Result<(), Stop> {
+        let mut summary = [0; PAGE_BYTES];
+        let Some(sealed) = self.books.seal(&mut summary) else { return Ok(()) };
+        assert_eq!(self.batch.len(), sealed.pages as usize, "a batch and its books");
+        let mut pages: Vec<&Page> = Vec::with_capacity(BATCH_PAGES);
+        pages.push(&summary);
+        pages.extend(self.batch.iter().map(|page| &**page));
+        let written = self.disk.write(sealed.at, &pages);
+        self.counters.add(Count::SsdWritten, (pages.len() * PAGE_BYTES) as u64);
+        self.spare.append(&mut self.batch);
+        self.unflushed = true;
+        self.books.ended(sealed.stamp, written.is_ok());
+        written.map_err(Stop::Failed)
+    }
+
+    /// What was put and dropped before survives anything.
+    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
+        self.seal()?;
+        if !self.unflushed {
+            return Ok(());
+        }
+        let began = self.books.flush_begins();
+        let flushed = self.disk.flush();
+        self.counters.add(Count::SsdFlushes, 1);
+        self.books.flush_ended(began, flushed.is_ok());
+        flushed.map_err(Stop::Failed)?;
+        self.unflushed = false;
+        Ok(())
+    }
+
+    /// The page's bytes, from the open batch or the device. None: not there, or bad.
+    pub(crate) fn read(&mut self, key: FileKey, page: PageIndex) -> Option<Box<Page>> {
+        let item = match self.books.lookup(key, page) {
+            Lookup::Miss => return None,
+            Lookup::Hit(item) => item,
+            Lookup::Pending(_) => {
+                self.seal().ok()?;
+                let Lookup::Hit(item) = self.books.lookup(key, page) else { return None };
+                item
+            }
+        };
+        self.read_item(&item).ok()
+    }
+
+    /// As [`Log::read`], of an item.
+    pub(crate) fn read_item(&mut self, item: &Item) -> Result<Box<Page>, Verified> {
+        let mut bytes = Box::new([0; PAGE_BYTES]);
+        if self.disk.read(item.at, &mut bytes[..]).is_err() {
+            return Err(Verified::Bad);
+        }
+        self.counters.add(Count::SsdRead, PAGE_BYTES as u64);
+        match self.books.verify(item, &bytes) {
+            Verified::Good => Ok(bytes),
+            other => Err(other),
+        }
+    }
+
+    /// Reads items, neighbours on the device together; each is none if it could not be read or is not what it was.
+    pub(crate) fn read_items(&mut self, items: &[Item]) -> Vec<Option<Box<Page>>> {
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by_key(|n| items[*n].at);
+        let places: Vec<_> = order.iter().map(|n| items[*n].at).collect();
+        let mut pages: Vec<Option<Box<Page>>> = items.iter().map(|_| None).collect();
+        read_many(&mut self.disk, &places, &mut |n, page| pages[order[n]] = Some(Box::new(*page)));
+        self.counters.add(Count::SsdRead, (items.len() * PAGE_BYTES) as u64);
+        for (item, page) in items.iter().zip(&mut pages) {
+            if page.as_ref().is_some_and(|page| self.books.verify(item, page) != Verified::Good) {
+                *page = None;
+            }
+        }
+        pages
+    }
+
+    /// Puts a page of the oldest segment again.
+    pub(crate) fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<(), Stop> {
+        loop {
+            match self.books.reinsert(item, bytes) {
+                Ok(_) => {
+                    self.keep(bytes);
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+    }
+}
+
+/// Reads pages in the order given, neighbours in one piece, single ones again when a piece fails.
+fn read_many(disk: &mut Disk, places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)) {
+    let mut bytes = vec![0; BATCH_PAGES * PAGE_BYTES];
+    let mut at = 0;
+    while at < places.len() {
+        let first = places[at].0;
+        let count = places[at..].iter().take(BATCH_PAGES).zip(first..).take_while(|(place, wanted)| place.0 == *wanted).count();
+        let piece = &mut bytes[..count * PAGE_BYTES];
+        let whole = disk.read(places[at], piece).is_ok();
+        for n in 0..count {
+            let one = &mut bytes[n * PAGE_BYTES..(n + 1) * PAGE_BYTES];
+            if whole || disk.read(places[at + n], one).is_ok() {
+                each(at + n, (&*one).try_into().expect("a page"));
+            }
+        }
+        at += count;
+    }
+}

@@ -1,0 +1,286 @@
+//! What can be seen without moving anything: for status, for who does not take part, for calls by path.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagecache::shared::SharedPages;
+use rustix::io::Errno;
+use shm::{Region, SeatNo, Seats};
+use ssdcache::{FileKey, Mode};
+
+use super::counters::Counters;
+use super::layout::{BadSegment, Header, Layout, Sizes, Word};
+use super::open::{Open, OpenFailed, errno_of};
+use super::record::{FileNo, Record, Records, Stamp, flag, mode_of};
+use super::{Ask, AttachFailed, Shelf, SsdState};
+
+/// A file with a record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Its number.
+    pub no: FileNo,
+    /// Its key.
+    pub key: FileKey,
+    /// Where it was when it was last looked for.
+    pub path: PathBuf,
+    /// Its length.
+    pub size: u64,
+    /// Its mode.
+    pub mode: Mode,
+    /// One bit for each seat that has it open.
+    pub open_by: u64,
+    /// Changed outside while pages were dirty.
+    pub is_conflict: bool,
+    /// How many write-backs failed, and how the last did.
+    pub failures: (u32, Option<Errno>),
+}
+
+impl Layout {
+    /// Where the table of the seats is.
+    pub fn seats_at(&self) -> usize {
+        self.seats
+    }
+
+    /// What was decided when the instance was made.
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+}
+
+impl Records {
+    fn seen(&self) -> Vec<Seen> {
+        self.all().filter_map(|(no, record)| seen(no, record)).collect()
+    }
+}
+
+fn seen(no: FileNo, record: Record<'_>) -> Option<Seen> {
+    Some(Seen {
+        no,
+        key: record.key()?,
+        path: record.path(),
+        size: record.size().load(Ordering::Acquire),
+        mode: record.mode(),
+        open_by: record.open_by().load(Ordering::Acquire),
+        is_conflict: record.has(flag::CONFLICT),
+        failures: record.failures(),
+    })
+}
+
+fn ssd_state(header: &Header) -> SsdState {
+    let failed = (header.get(Word::SsdFailed) != 0).then(|| header.get(Word::SsdErrno));
+    let wide = |word| header.wide(word).load(Ordering::Relaxed);
+    SsdState {
+        failed,
+        live: wide(Word::SsdLive),
+        dirty: wide(Word::SsdDirty),
+        lost: wide(Word::Lost),
+        written_ever: wide(Word::SsdEver),
+        found: wide(Word::SsdFound),
+        recovery_ms: header.get(Word::RecoveryMs),
+        leaders: header.get(Word::Term),
+    }
+}
+
+/// A segment as somebody sees it who takes no part: no seat, no locks, nothing is changed.
+pub struct Look {
+    header: Header,
+    layout: Layout,
+    seats: Arc<Seats>,
+    pages: SharedPages,
+    records: Records,
+    counters: Counters,
+}
+
+impl Look {
+    /// # Errors
+    /// The segment cannot be used.
+    pub fn at(region: &Arc<Region>, seats: &Arc<Seats>) -> Result<Look, AttachFailed> {
+        let layout = Layout::read(region)?;
+        // Of no use but to name somebody: nothing that needs a seat is called.
+        let me = SeatNo(0);
+        let damaged = |error: pagecache::shared::Damaged| AttachFailed::Damaged(error.to_string());
+        let pages = SharedPages::attach(region, layout.pages, layout.pages_bytes, seats, me).map_err(damaged)?;
+        if layout.seats_at() + Seats::BYTES > region.len() {
+            return Err(BadSegment::Damaged.into());
+        }
+        Ok(Look {
+            header: Header(Arc::clone(region)),
+            records: Records { region: Arc::clone(region), at: layout.records, count: layout.sizes.files, seats: Arc::clone(seats), me },
+            counters: Counters { region: Arc::clone(region), at: layout.counters, me },
+            layout,
+            seats: Arc::clone(seats),
+            pages,
+        })
+    }
+
+    /// The mode in force.
+    pub fn mode(&self) -> Mode {
+        mode_of(self.header.get(Word::Mode))
+    }
+
+    /// What the leader last said of the SSD.
+    pub fn ssd_state(&self) -> SsdState {
+        ssd_state(&self.header)
+    }
+
+    /// Counters of all processes.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The page cache's books.
+    pub fn pages(&self) -> &SharedPages {
+        &self.pages
+    }
+
+    /// Who takes part.
+    pub fn seats(&self) -> &Seats {
+        &self.seats
+    }
+
+    /// What was decided when it was made.
+    pub fn sizes(&self) -> Sizes {
+        self.layout.sizes
+    }
+
+    /// Frames that may be marked before writers wait.
+    pub fn dirty_limit(&self) -> u32 {
+        self.header.get(Word::DirtyLimit)
+    }
+
+    /// All files with a record.
+    pub fn files(&self) -> Vec<Seen> {
+        self.records.seen()
+    }
+}
+
+impl Shelf {
+    /// As [`Look`], for one who takes part.
+    ///
+    /// # Errors
+    /// The segment was damaged meanwhile.
+    pub fn look(&self) -> Result<Look, AttachFailed> {
+        Look::at(&self.header.0, &self.seats)
+    }
+
+    /// Length, and when it was written last (ns since 1970), of a file with a record; none if what is below says that others
+    /// changed it, and nothing of ours is newer.
+    pub fn peek(&self, key: FileKey, below: Stamp) -> Option<(u64, u64)> {
+        let no = self.records.find(key)?;
+        let record = self.records.get(no);
+        let is_changed = !record.has(flag::WRITING) && record.stamp() != below;
+        if is_changed {
+            let is_dirty =
+                self.pages.marked_of(pagecache::shared::FileNo(no.0)) || self.ask(Ask::Open, no, 1, 0).is_ok_and(|dirty| dirty > 0);
+            is_dirty.then_some(())?;
+        }
+        let found = (record.size().load(Ordering::Acquire), record.written().load(Ordering::Relaxed));
+        (record.key() == Some(key)).then_some(found)
+    }
+
+    /// Whether a file has a record.
+    pub fn knows(&self, key: FileKey) -> bool {
+        self.records.find(key).is_some()
+    }
+
+    /// After a conflict: what is below counts, changes that were not written there are forgotten.
+    ///
+    /// # Errors
+    /// The leader's.
+    pub fn discard(&self, key: FileKey, below: Stamp) -> Result<(), OpenFailed> {
+        let Some(no) = self.records.find(key) else { return Ok(()) };
+        let record = self.records.get(no);
+        record.set_stamp(below);
+        record.size().store(below.size, Ordering::Release);
+        self.drop_cached(no, 0..u64::MAX).map_err(OpenFailed::Failed)?;
+        record.flags().fetch_and(!flag::CONFLICT, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// What a caller says of the reads to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum Advice {
+    /// Nothing: found out by looking.
+    #[default]
+    Normal,
+    /// From begin to end.
+    Sequential,
+    /// Here and there.
+    Random,
+}
+
+impl Open {
+    /// Reads ahead accordingly.
+    pub fn advise(&self, advice: Advice) {
+        self.stream.advice.store(advice as u32, Ordering::Relaxed);
+    }
+
+    /// Bytes of sequence to go by: what was seen, or what the caller says.
+    pub(super) fn advised(&self, in_stream: u64, limit: u64) -> u64 {
+        match self.stream.advice.load(Ordering::Relaxed) {
+            advice if advice == Advice::Sequential as u32 => limit,
+            advice if advice == Advice::Random as u32 => 0,
+            _ => in_stream,
+        }
+    }
+
+    /// Its times were set: they count, not when it was written.
+    pub fn times_were_set(&self) {
+        self.shelf.records.get(self.no).written().store(0, Ordering::Relaxed);
+    }
+
+    /// Why a write-back failed since this handle was last told; it is told now.
+    pub fn untold(&self) -> Option<Errno> {
+        let (failures, errno) = self.shelf.records.get(self.no).failures();
+        let seen = self.stream.seen.swap(failures, Ordering::AcqRel);
+        errno.filter(|_| seen != failures)
+    }
+
+    /// Another mode for the file, within the instance's, for all who have it open.
+    ///
+    /// # Errors
+    /// Dirty pages that cannot be written.
+    pub fn set_mode(&self, mode: Mode) -> Result<(), Errno> {
+        let mode = mode.within(self.shelf.mode());
+        self.shelf.ask(Ask::Mode, self.no, mode as u64, 0).map(drop)
+    }
+}
+
+impl Open {
+    /// Looks whether somebody else changed the file, and drops what is cached of it if so.
+    ///
+    /// The leader and those who write through change the file, too: a look counts only if the record said the same before and
+    /// after it. Else it is not known, and looked at again; who writes all the time is one of us.
+    ///
+    /// # Errors
+    /// As [`Open::drop_changed`].
+    pub fn look_below(&self) -> Result<(), OpenFailed> {
+        let record = self.shelf.records.get(self.no);
+        let state = || (record.has(flag::WRITING), record.stamp());
+        for _ in 0..LOOKS {
+            let before = state();
+            let now = self.below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
+            if before.1 == now {
+                return Ok(());
+            }
+            if before.0 || before != state() {
+                continue;
+            }
+            // Nobody writes through while the lock is held.
+            let lock = self.shelf.records.lock_of(self.no);
+            let _held = lock.lock();
+            if before == state() && self.below.stamp().is_ok_and(|again| again == now) {
+                self.drop_changed(now)?;
+                self.times_were_set();
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks at a file that changes while one looks.
+const LOOKS: usize = 10;

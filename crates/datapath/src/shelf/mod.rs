@@ -1,0 +1,429 @@
+//! The page engine of the cache stack: pages of numbered files in RAM, on the SSD, and below.
+//!
+//! (Paper 000, section III.) Several processes share one segment ([`Layout`]). A read goes one way, [`read`]: frames, then the SSD's
+//! map, then the file below; what was missed is submitted in one batch, and copied into frames when it is there. A write
+//! ([`write`]) goes into a frame and is done. All that moves data afterwards is the leader's: [`crate::migrate`]. Others ask him
+//! ([`request`]); [`flush`] is the asking.
+//!
+//! Why it holds, in five rules:
+//! 1. The newest version of a page is in a frame, marked, until what the mark says is done and durable.
+//! 2. The SSD and the files below are written by the leader alone, one call after the other (except write-through: by the writer,
+//!    under the file's lock).
+//! 3. Nobody but the processes themselves touches shared memory: no device, no kernel call. So what a dead one had begun is
+//!    over when its seat is dead.
+//! 4. Every request can be done twice.
+//! 5. A reader who found nothing puts what he read below into a frame only if nobody wrote the page meanwhile (tickets).
+
+mod catalogue;
+mod counters;
+mod flush;
+pub(crate) mod layout;
+pub(crate) mod log;
+mod look;
+pub(crate) mod open;
+mod read;
+pub(crate) mod record;
+mod request;
+mod ssd;
+mod write;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use block::Device;
+use pagecache::shared::{Name, SharedPages};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use shm::{Region, SeatNo, Seats, futex};
+use ssdcache::{FileKey, Mode, View};
+
+pub use crate::migrate::Worker;
+pub use catalogue::{CATALOGUE, Entry, place};
+pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
+pub use layout::{BadSegment, FILES_MAX, Layout, SETTINGS_BYTES, Sizes};
+use layout::{Header, Word};
+pub use look::{Advice, Look, Seen};
+pub use open::{How, Open, OpenFailed};
+pub(crate) use record::flag;
+pub use record::{FileNo, PATH_MAX, Stamp};
+use record::{Records, mode_of};
+pub(crate) use request::{Ask, Asked, Hint};
+use request::{Hints, Requests};
+use ssd::Lanes;
+
+/// How long an asker sleeps before he looks whether somebody still leads.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A file below, open. Calls block.
+pub trait Below: Send + Sync {
+    /// As pread: fewer bytes only at the end.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize>;
+    /// All of it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()>;
+    /// What was written survives, with the length.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn sync(&self) -> io::Result<()>;
+    /// ftruncate.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// The range reads as zeroes, the length stays.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn punch(&self, at: u64, len: u64) -> io::Result<()>;
+    /// Gives it this time of modification, ns since 1970: that of the last write, not of our writing it back.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn set_mtime(&self, ns: u64) -> io::Result<()>;
+    /// fstat.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn stamp(&self) -> io::Result<Stamp>;
+}
+
+/// What lies around the engine: the files below, and the time.
+pub trait World: Send + Sync {
+    /// Opens the file of this key, for the leader; `path` is where it was, `seats` the processes that have it open.
+    ///
+    /// # Errors
+    /// It is gone (ENOENT: nothing of it matters any more), or the kernel's.
+    fn open(&self, key: FileKey, path: &std::path::Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn Below>>;
+    /// Milliseconds, the same in all processes; wraps.
+    fn now_ms(&self) -> u32;
+    /// Nanoseconds since 1970; coarse is good enough.
+    fn realtime_ns(&self) -> u64;
+    /// Something people should know: a failing SSD, lost pages.
+    fn report(&self, words: &str);
+}
+
+/// What an engine is made of.
+pub struct Parts {
+    /// The segment.
+    pub region: Arc<Region>,
+    /// Its seats, opened.
+    pub seats: Arc<Seats>,
+    /// The SSD, for readers: any driver.
+    pub device: Option<Arc<dyn Device>>,
+    /// The SSD again, for the leader: a driver whose calls are over when the process is dead (no io_uring).
+    pub plain: Option<Arc<dyn Device>>,
+    /// The rest.
+    pub world: Arc<dyn World>,
+    /// What the leader keeps to.
+    pub limits: Limits,
+}
+
+/// What the leader keeps to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Limits {
+    /// Marked pages are written at this age, ms.
+    pub dirty_age_ms: u32,
+    /// Writers wait when so many of a hundred frames are marked.
+    pub dirty_percent: u32,
+    /// Dirty pages on the SSD are written back from so many of a hundred of its pages on.
+    pub ssd_dirty_percent: u32,
+    /// Bytes that are read ahead of a stream, at most.
+    pub read_ahead: u32,
+    /// What is admitted to the SSD.
+    pub admission: ssdcache::Limits,
+}
+
+impl Limits {
+    /// For an SSD of so many slots; 0: none.
+    pub fn new(slots: u32) -> Limits {
+        let admission = ssdcache::Limits::new(slots);
+        Limits { dirty_age_ms: 5_000, dirty_percent: 40, ssd_dirty_percent: 30, read_ahead: 512 << 10, admission }
+    }
+}
+
+/// Why a segment was not attached.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachFailed {
+    /// The segment itself.
+    #[error(transparent)]
+    Segment(#[from] BadSegment),
+    /// All seats are taken.
+    #[error("{0}")]
+    NoSeat(String),
+    /// Its page cache, or its map of the SSD, is damaged.
+    #[error("the segment is damaged: {0}")]
+    Damaged(String),
+}
+
+/// One process's part in an instance.
+pub struct Shelf {
+    pub(crate) header: Header,
+    pub(crate) layout: Layout,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) me: SeatNo,
+    pub(crate) pages: SharedPages,
+    pub(crate) view: Option<View>,
+    pub(crate) records: Records,
+    pub(crate) requests: Requests,
+    pub(crate) hints: Hints,
+    pub(crate) counters: Counters,
+    pub(crate) lanes: Option<Lanes>,
+    pub(crate) plain: Option<Arc<dyn Device>>,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) limits: Limits,
+    /// Opens of this process, by file.
+    pub(crate) opens: Mutex<std::collections::HashMap<FileNo, u32>>,
+    /// The leader, where he is stepped by who asks (tests, and one process without threads).
+    inline: Mutex<Option<Box<Worker>>>,
+    is_inline: AtomicBool,
+    pub(crate) stopping: AtomicBool,
+}
+
+impl Shelf {
+    /// Makes a segment in a region of zeroes (see [`Layout::of`] for how long it has to be). Then attach.
+    pub fn format(region: &Region, sizes: Sizes, limits: &Limits, mode: Mode, seed: u64, settings: &str) {
+        let layout = Layout::of(sizes);
+        assert!(layout.bytes <= region.len(), "a segment of {} bytes in a region of {}", layout.bytes, region.len());
+        layout.format(region, seed, settings);
+        let set = |word: Word, value: u32| region.u32(word as usize).store(value, Ordering::Relaxed);
+        set(Word::Mode, mode as u32);
+        set(Word::DirtyAge, limits.dirty_age_ms);
+        set(Word::DirtyLimit, ((u64::from(sizes.frames.frames) * u64::from(limits.dirty_percent)) / 100).max(1) as u32);
+        set(Word::ReadAhead, limits.read_ahead);
+        Layout::ready(region);
+    }
+
+    /// Takes a seat.
+    ///
+    /// # Errors
+    /// As [`AttachFailed`] says.
+    pub fn attach(parts: Parts) -> Result<Arc<Shelf>, AttachFailed> {
+        let Parts { region, seats, device, plain, world, limits } = parts;
+        let layout = Layout::read(&region)?;
+        let me = seats.sit().map_err(|error| AttachFailed::NoSeat(error.to_string()))?;
+        let attached = Shelf::assemble(&region, layout, &seats, me);
+        let (pages, view) = attached.inspect_err(|_| seats.rise(me))?;
+        Ok(Arc::new(Shelf {
+            records: Records { region: Arc::clone(&region), at: layout.records, count: layout.sizes.files, seats: Arc::clone(&seats), me },
+            requests: Requests { region: Arc::clone(&region), at: layout.requests },
+            hints: Hints { region: Arc::clone(&region), at: layout.hints },
+            counters: Counters { region: Arc::clone(&region), at: layout.counters, me },
+            header: Header(region),
+            layout,
+            seats,
+            me,
+            pages,
+            view,
+            lanes: device.map(Lanes::new),
+            plain,
+            world,
+            limits,
+            opens: Mutex::default(),
+            inline: Mutex::new(None),
+            is_inline: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        }))
+    }
+
+    fn assemble(region: &Arc<Region>, layout: Layout, seats: &Arc<Seats>, me: SeatNo) -> Result<(SharedPages, Option<View>), AttachFailed> {
+        let damaged = |error: &dyn std::fmt::Display| AttachFailed::Damaged(error.to_string());
+        let pages = SharedPages::attach(region, layout.pages, layout.pages_bytes, seats, me).map_err(|error| damaged(&error))?;
+        let view = match layout.sizes.ssd {
+            Some(_) => Some(View::attach(region, layout.ssd, layout.ssd_bytes).map_err(|error| damaged(&error))?),
+            None => None,
+        };
+        Ok((pages, view))
+    }
+
+    /// The instance's mode.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        mode_of(self.header.get(Word::Mode))
+    }
+
+    /// Counts the changes of mode, of the instance or of a file: each is in force when it is counted.
+    #[inline]
+    pub fn mode_changes(&self) -> u32 {
+        self.header.get(Word::ModeChanges)
+    }
+
+    /// Whether there is an SSD, and it works.
+    pub fn has_ssd(&self) -> bool {
+        self.view.is_some() && self.header.get(Word::SsdFailed) == 0
+    }
+
+    /// Counters of all processes.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The page cache's books.
+    pub fn pages(&self) -> &SharedPages {
+        &self.pages
+    }
+
+    /// Who takes part.
+    pub fn seats(&self) -> &Seats {
+        &self.seats
+    }
+
+    /// Sizes.
+    pub fn sizes(&self) -> Sizes {
+        self.layout.sizes
+    }
+
+    /// What the leader last said of the SSD.
+    pub fn ssd_state(&self) -> SsdState {
+        let failed = (self.header.get(Word::SsdFailed) != 0).then(|| self.header.get(Word::SsdErrno));
+        let wide = |word| self.header.wide(word).load(Ordering::Relaxed);
+        SsdState {
+            failed,
+            live: wide(Word::SsdLive),
+            dirty: wide(Word::SsdDirty),
+            lost: wide(Word::Lost),
+            written_ever: wide(Word::SsdEver),
+            found: wide(Word::SsdFound),
+            recovery_ms: self.header.get(Word::RecoveryMs),
+            leaders: self.header.get(Word::Term),
+        }
+    }
+
+    /// Wakes the leader.
+    pub(crate) fn ring(&self) {
+        self.header.word(Word::Bell).fetch_add(1, Ordering::SeqCst);
+        if self.header.word(Word::Asleep).load(Ordering::SeqCst) != 0 {
+            futex::wake(self.header.word(Word::Bell), u32::MAX);
+        }
+    }
+
+    /// Asks the leader, and waits for his answer.
+    ///
+    /// # Errors
+    /// His; ESHUTDOWN when this process has detached.
+    pub(crate) fn ask(&self, ask: Ask, file: FileNo, a: u64, b: u64) -> Result<u32, Errno> {
+        let posted = loop {
+            if let Some(posted) = self.requests.post(self.me, ask, file, a, b) {
+                break posted;
+            }
+            self.ring();
+            self.step_inline();
+            std::thread::yield_now();
+        };
+        self.ring();
+        loop {
+            let wait = if self.step_inline() { Duration::ZERO } else { LOOK_AGAIN };
+            if let Some(answer) = posted.wait(wait) {
+                return answer;
+            }
+            if self.stopping.load(Ordering::Acquire) {
+                return Err(Errno::SHUTDOWN);
+            }
+        }
+    }
+
+    /// Lets who asks do the leader's work. For one process without threads, and for simulations.
+    pub fn lead_inline(&self, worker: Box<Worker>) {
+        *self.inline.lock() = Some(worker);
+        self.is_inline.store(true, Ordering::Release);
+    }
+
+    /// Does the leader's next piece of work, if he is stepped; whether he is.
+    pub fn step_inline(&self) -> bool {
+        if !self.is_inline.load(Ordering::Acquire) {
+            return false;
+        }
+        if let Some(mut worker) = self.inline.try_lock()
+            && let Some(worker) = worker.as_mut()
+        {
+            worker.step(self);
+        }
+        true
+    }
+
+    /// Works as leader until the process detaches: waits for the place, takes it, works. In a thread of its own.
+    pub fn work(self: &Arc<Self>) {
+        while self.seats.lead_unless(&self.stopping) {
+            Worker::run(self);
+            self.seats.resign();
+        }
+    }
+
+    /// Gives up the seat. Files have to be closed before; marked pages stay in the segment for who comes after.
+    pub fn detach(&self) {
+        if self.stopping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.ring();
+        self.seats.nudge();
+        for no in self.opens.lock().drain().map(|(no, _)| no) {
+            self.records.get(no).open_by().fetch_and(!(1 << self.me.0), Ordering::AcqRel);
+        }
+    }
+
+    /// After the worker has ended.
+    pub fn leave_seat(&self) {
+        self.seats.rise(self.me);
+    }
+
+    /// The instance's mode changes for all, when it is safe; ends when everything is as the new mode wants it.
+    ///
+    /// # Errors
+    /// Dirty pages that cannot be written.
+    pub fn set_mode(&self, mode: Mode) -> Result<(), Errno> {
+        self.ask(Ask::ModeOfAll, FileNo(u32::MAX), mode as u64, 0).map(drop)
+    }
+
+    /// Waits until the first leader has looked at the SSD.
+    ///
+    /// # Errors
+    /// EIO: it cannot be used, and nobody knows what is on it.
+    pub fn ready(&self) -> Result<(), Errno> {
+        self.ask(Ask::Open, FileNo(u32::MAX), 0, 0).map(drop)
+    }
+
+    pub(crate) fn name(&self, no: FileNo, page: u64) -> Name {
+        Name { file: pagecache::shared::FileNo(no.0), page: pagecache::PageIndex(page) }
+    }
+}
+
+/// What the leader last said of the SSD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SsdState {
+    /// It failed, with this errno; it is not used any more.
+    pub failed: Option<u32>,
+    /// Pages there.
+    pub live: u64,
+    /// Of these newer than below.
+    pub dirty: u64,
+    /// Dirty pages that were lost with it.
+    pub lost: u64,
+    /// Bytes written to it since it was formatted.
+    pub written_ever: u64,
+    /// Pages that the last recovery found.
+    pub found: u64,
+    /// How long the last leader's recovery took.
+    pub recovery_ms: u32,
+    /// How many leaders there were.
+    pub leaders: u32,
+}
+
+/// Where a stream has come to.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    /// The byte after the last one read.
+    pub(crate) next: AtomicU64,
+    /// Bytes read in sequence.
+    pub(crate) run: AtomicU64,
+    /// What the caller says of his reads, see [`Advice`].
+    pub(crate) advice: AtomicU32,
+    /// Failures of the file that this handle was told of.
+    pub(crate) seen: AtomicU32,
+}

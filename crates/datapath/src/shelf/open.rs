@@ -1,0 +1,339 @@
+//! A file comes and goes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use shm::Held;
+use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
+
+use super::record::{FileNo, PATH_MAX, Stamp, flag};
+use super::request::Ask;
+use super::{Below, Shelf, Stream};
+
+/// One user's open file.
+pub struct Open {
+    pub(super) shelf: Arc<Shelf>,
+    pub(super) no: FileNo,
+    pub(super) key: FileKey,
+    pub(super) below: Arc<dyn Below>,
+    pub(super) stream: Stream,
+}
+
+/// Why a file is not cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OpenFailed {
+    /// Use it without the cache.
+    #[error("no record is free for it: too many files are open")]
+    NoRecord,
+    /// Use it without the cache.
+    #[error("its path is longer than {PATH_MAX} bytes")]
+    LongPath,
+    /// Its owner has to decide.
+    #[error("it was changed outside of the cache while the cache held newer pages of it")]
+    Conflict,
+    /// The leader could not take it in.
+    #[error("the cache: {0}")]
+    Failed(Errno),
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct How {
+    /// The mode wanted: the file has the one that trusts the SSD least of all its opens.
+    pub mode: Mode,
+    /// Admission to the SSD.
+    pub rule: Rule,
+}
+
+impl Shelf {
+    /// Takes in a file that was opened.
+    ///
+    /// # Errors
+    /// As [`OpenFailed`] says.
+    pub fn open(self: &Arc<Self>, key: FileKey, path: &Path, how: How, below: Arc<dyn Below>) -> Result<Open, OpenFailed> {
+        use std::os::unix::ffi::OsStrExt;
+        if path.as_os_str().as_bytes().len() > PATH_MAX || key.0 == 0 {
+            return Err(OpenFailed::LongPath);
+        }
+        let (no, is_new) = self.record_for(key, path, how, &*below)?;
+        let open = Open { shelf: Arc::clone(self), no, key, below, stream: Stream::default() };
+        open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
+        // Who finds a record that is not taken in yet asks again: it is answered at once.
+        if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {
+            self.ask(Ask::Open, no, 0, 0).map_err(OpenFailed::Failed)?;
+        }
+        if is_new && self.view.is_none() {
+            return Ok(open);
+        }
+        let mode = how.mode.within(self.mode());
+        if mode > self.records.get(no).mode() {
+            self.ask(Ask::Mode, no, mode as u64, 0).map_err(OpenFailed::Failed)?;
+        }
+        // Looked at anew: the leader may just have ended what a crash had cut off.
+        open.look_below()?;
+        Ok(open)
+    }
+
+    fn record_for(&self, key: FileKey, path: &Path, how: How, below: &dyn Below) -> Result<(FileNo, bool), OpenFailed> {
+        let lock = self.records.lock();
+        let _held = lock.lock();
+        let mut opens = self.opens.lock();
+        let found = self.records.find(key);
+        let no = match found {
+            Some(no) => no,
+            None => self.free_record(key).ok_or(OpenFailed::NoRecord)?,
+        };
+        let record = self.records.get(no);
+        if found.is_none() {
+            // Looked at only now that nobody of us has it: who had it a moment ago may have written to it.
+            let stamp = below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
+            record.clear();
+            record.set_path(path);
+            record.size().store(stamp.size, Ordering::Release);
+            record.set_stamp(stamp);
+            record.set_mode(how.mode.within(self.mode()));
+            record.set_key(Some(key));
+        } else if record.path() != path {
+            record.set_path(path);
+        }
+        if how.rule != Rule::Normal || found.is_none() {
+            record.set_rule(how.rule);
+        }
+        record.used().store(self.world.now_ms(), Ordering::Relaxed);
+        record.open_by().fetch_or(1 << self.me.0, Ordering::AcqRel);
+        *opens.entry(no).or_default() += 1;
+        Ok((no, found.is_none()))
+    }
+
+    /// A record nobody has open, without dirty pages; what was cached in RAM under it goes. The lock is held.
+    fn free_record(&self, key: FileKey) -> Option<FileNo> {
+        if let Some((no, _)) = self.records.set_of(key).find(|(_, record)| record.key().is_none()) {
+            return Some(no);
+        }
+        let now = self.world.now_ms();
+        let mut closed: Vec<_> = (self.records.set_of(key))
+            .filter(|(_, record)| record.open_by().load(Ordering::Acquire) == 0)
+            .map(|(no, record)| (now.wrapping_sub(record.used().load(Ordering::Relaxed)), no))
+            .collect();
+        closed.sort_unstable_by(|a, b| b.cmp(a));
+        let no = closed.into_iter().map(|(_, no)| no).find(|no| self.pages.drop_clean(pagecache::shared::FileNo(no.0)))?;
+        self.records.get(no).set_key(None);
+        Some(no)
+    }
+}
+
+impl Shelf {
+    /// The file's lock; what a dead owner had begun is ended first.
+    pub(crate) fn lock_file(&self, no: FileNo) -> Held<'_> {
+        let held = self.records.lock_of(no).lock();
+        if held.was_abandoned() {
+            self.mend(no, &mut |ask, a, b| self.ask(ask, no, a, b).map(drop));
+        }
+        held
+    }
+
+    /// Ends what the lock's last owner had begun when he died: a truncation, or a write that is below and not in the frames.
+    pub(crate) fn mend(&self, no: FileNo, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) {
+        let record = self.records.get(no);
+        if record.truncations().load(Ordering::Acquire) % 2 == 1 {
+            // If that fails the file is longer below than its users think, which the next truncation mends.
+            let _ = self.truncate(no, record.size().load(Ordering::Acquire), ask);
+            record.truncations().fetch_add(1, Ordering::AcqRel);
+        }
+        if record.has(flag::WRITING) && record.mode().within(self.mode()) != Mode::WriteBack {
+            // If that fails the flag stays, and nobody takes what is below for a change from outside.
+            let _ = ask(Ask::Stale, 0, 0);
+        }
+    }
+
+    /// Frames behind the end go, and the rest of the last one is zero; the leader does the same on the SSD and below.
+    pub(super) fn truncate(&self, no: FileNo, len: u64, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
+        let page = PAGE_BYTES as u64;
+        let cut_tail = || {
+            if !len.is_multiple_of(page) {
+                self.pages.cut_tail(self.name(no, len / page), (len % page) as usize);
+            }
+        };
+        // Before the leader can put the frame anywhere; and once more, for somebody may have brought it as it was.
+        cut_tail();
+        ask(Ask::Truncate, len, 0)?;
+        cut_tail();
+        // Last: while they are there nobody sees what is older, on the SSD or below.
+        self.pages.invalidate(pagecache::shared::FileNo(no.0), len.div_ceil(page)..u64::MAX);
+        Ok(())
+    }
+
+    /// Nothing of these pages is cached any more. The leader does it where there is an SSD: the frames go when what they were
+    /// newer than is gone for good.
+    pub(super) fn drop_cached(&self, no: FileNo, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        if self.view.is_some() {
+            return self.ask(Ask::Drop, no, pages.start, pages.end).map(drop);
+        }
+        self.pages.invalidate(pagecache::shared::FileNo(no.0), pages);
+        Ok(())
+    }
+}
+
+impl Open {
+    /// The length all users see.
+    pub fn size(&self) -> u64 {
+        self.shelf.records.get(self.no).size().load(Ordering::Acquire)
+    }
+
+    /// Its key.
+    pub fn key(&self) -> FileKey {
+        self.key
+    }
+
+    /// Its record.
+    pub fn no(&self) -> FileNo {
+        self.no
+    }
+
+    /// The engine.
+    pub fn shelf(&self) -> &Arc<Shelf> {
+        &self.shelf
+    }
+
+    /// The file's mode.
+    pub fn mode(&self) -> Mode {
+        self.shelf.records.get(self.no).mode().within(self.shelf.mode())
+    }
+
+    /// Whether a look at the file below shows a change that is not ours.
+    pub fn is_changed(&self, now: Stamp) -> bool {
+        let record = self.shelf.records.get(self.no);
+        !record.has(flag::WRITING) && record.stamp() != now
+    }
+
+    /// Pages of it are newer than below.
+    pub fn is_dirty(&self) -> bool {
+        let shelf = &self.shelf;
+        shelf.pages.marked_of(pagecache::shared::FileNo(self.no.0)) || shelf.ask(Ask::Open, self.no, 1, 0).is_ok_and(|dirty| dirty > 0)
+    }
+
+    /// Somebody else changed the file: what is cached of it is dropped.
+    ///
+    /// # Errors
+    /// `Conflict`: it had dirty pages; nothing is dropped, and each sync fails until its owner has decided.
+    pub fn drop_changed(&self, now: Stamp) -> Result<(), OpenFailed> {
+        let record = self.shelf.records.get(self.no);
+        let before = record.stamp();
+        let size = record.size().load(Ordering::Acquire);
+        let dirty = self.is_dirty();
+        // Looked at again: it was ours after all.
+        if !self.is_changed(now) {
+            return Ok(());
+        }
+        if dirty {
+            if before.mtime == now.mtime && before.size == now.size {
+                record.set_stamp(now);
+                return Ok(());
+            }
+            record.flags().fetch_or(flag::CONFLICT, Ordering::AcqRel);
+            return Err(OpenFailed::Conflict);
+        }
+        record.set_stamp(now);
+        if self.shelf.has_ssd() {
+            self.shelf.ask(Ask::DropClean, self.no, 0, 0).map_err(OpenFailed::Failed)?;
+        }
+        // Whoever wrote since we looked keeps what he wrote, and the length he gave it.
+        if self.shelf.pages.drop_clean(pagecache::shared::FileNo(self.no.0)) {
+            let _ = record.size().compare_exchange(size, now.size, Ordering::AcqRel, Ordering::Acquire);
+        }
+        Ok(())
+    }
+
+    /// Nothing of it is cached any more, dirty or not: its owner wants what is below.
+    ///
+    /// # Errors
+    /// The leader's.
+    pub fn discard(&self) -> Result<(), Errno> {
+        let record = self.shelf.records.get(self.no);
+        let now = self.below.stamp().map_err(|error| errno_of(&error))?;
+        record.set_stamp(now);
+        record.size().store(now.size, Ordering::Release);
+        self.drop_all()?;
+        record.flags().fetch_and(!flag::CONFLICT, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// It has no name any more: nothing of it needs to be kept when it is closed.
+    pub fn unlinked(&self) {
+        self.shelf.records.get(self.no).flags().fetch_or(flag::UNLINKED, Ordering::AcqRel);
+    }
+
+    /// It has another name.
+    pub fn renamed(&self, path: &Path) {
+        let lock = self.shelf.records.lock();
+        let _held = lock.lock();
+        self.shelf.records.get(self.no).set_path(path);
+    }
+
+    /// Does what changes the file below in our name (fallocate, rename, chmod): afterwards that is no change from outside.
+    ///
+    /// # Errors
+    /// What `change` answers.
+    pub fn ours<T>(&self, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let _held = self.shelf.lock_file(self.no);
+        let record = self.shelf.records.get(self.no);
+        record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        let result = change();
+        if let Ok(stamp) = self.below.stamp() {
+            if result.is_ok() && stamp.size > record.stamp().size {
+                record.size().fetch_max(stamp.size, Ordering::AcqRel);
+            }
+            record.set_stamp(stamp);
+            record.flags().fetch_and(!flag::WRITING, Ordering::AcqRel);
+        }
+        result
+    }
+
+    /// Nothing of these pages is cached any more: they were written past the cache.
+    ///
+    /// # Errors
+    /// The leader's.
+    pub fn drop_pages(&self, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        self.shelf.drop_cached(self.no, pages)
+    }
+
+    /// When it was written last, ns since 1970; 0: not since it was opened first.
+    pub fn written_ns(&self) -> u64 {
+        self.shelf.records.get(self.no).written().load(Ordering::Relaxed)
+    }
+
+    fn drop_all(&self) -> Result<(), Errno> {
+        self.shelf.drop_cached(self.no, 0..u64::MAX)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let shelf = &self.shelf;
+        let record = shelf.records.get(self.no);
+        let is_last = {
+            let mut opens = shelf.opens.lock();
+            let Some(count) = opens.get_mut(&self.no) else { return };
+            *count -= 1;
+            let is_last = *count == 0;
+            if is_last {
+                opens.remove(&self.no);
+            }
+            // Under the lock: an open in another thread sets the bit after us.
+            is_last && record.open_by().fetch_and(!(1 << shelf.me.0), Ordering::AcqRel) == 1 << shelf.me.0
+        };
+        if is_last && record.has(flag::UNLINKED) && record.key() == Some(self.key) {
+            if shelf.stopping.load(Ordering::Acquire) {
+                shelf.pages.invalidate(pagecache::shared::FileNo(self.no.0), 0..u64::MAX);
+            } else {
+                let _ = shelf.drop_cached(self.no, 0..u64::MAX);
+            }
+        }
+    }
+}
+
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}

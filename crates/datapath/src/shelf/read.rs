@@ -1,0 +1,397 @@
+//! The path of a read: *plan* what is in frames, *submit* what the SSD has in one batch and read below what it has not, *copy*
+//! into frames and to the caller.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use pagecache::shared::{Inserted, Marks, Pin, Ticket};
+use rustix::io::Errno;
+use ssdcache::{Found, Mode, PAGE_BYTES, Page, PageIndex, Seen, Verified};
+
+use super::counters::{Count, Tier};
+use super::open::{Open, errno_of};
+use super::request::Hint;
+use super::ssd::LANE_PAGES;
+
+/// Tries of one page before it is answered without being cached.
+const TRIES: usize = 16;
+/// Tries of one page alone.
+const TRIES_ALONE: usize = 1000;
+/// A stream's first piece read ahead, bytes.
+const AHEAD_FIRST: u64 = 32 << 10;
+
+/// Whether this read of the thread is timed: one of 64, for the clock costs as much as the hit.
+#[inline]
+fn is_sampled() -> bool {
+    use std::cell::Cell;
+    thread_local! {
+        static READS: Cell<u8> = const { Cell::new(0) };
+    }
+    READS.with(|reads| {
+        reads.set(reads.get().wrapping_add(4));
+        reads.get() == 0
+    })
+}
+
+/// A piece of a page, and where it goes in the caller's memory.
+#[derive(Clone, Copy)]
+struct Piece {
+    page: u64,
+    offset: usize,
+    at: usize,
+    len: usize,
+}
+
+fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let now = at + done as u64;
+        let offset = (now % PAGE_BYTES as u64) as usize;
+        let piece = Piece { page: now / PAGE_BYTES as u64, offset, at: done, len: (PAGE_BYTES - offset).min(len - done) };
+        done += piece.len;
+        (piece.len > 0).then_some(piece)
+    })
+}
+
+impl Open {
+    /// As pread: fewer bytes only at the end of the file.
+    ///
+    /// # Errors
+    /// EIO: a page that only the SSD had is lost; else what the file below says. Nothing was read then.
+    #[inline]
+    pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        let size = self.size();
+        if at >= size {
+            return Ok(0);
+        }
+        let len = to.len().min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        let to = &mut to[..len];
+        let offset = (at % PAGE_BYTES as u64) as usize;
+        let begun = is_sampled().then(Instant::now);
+        if offset + len <= PAGE_BYTES && self.shelf.pages.read(self.name(at / PAGE_BYTES as u64), offset, to) {
+            if let Some(begun) = begun {
+                self.shelf.counters.took(Tier::Ram, begun.elapsed().as_nanos() as u64);
+            }
+            return Ok(len);
+        }
+        self.read_pieces(at, to)
+    }
+
+    fn name(&self, page: u64) -> pagecache::shared::Name {
+        self.shelf.name(self.no, page)
+    }
+
+    #[inline(never)]
+    fn read_pieces(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        let len = to.len();
+        let run = self.in_stream(at, len);
+        let mut missed = Vec::new();
+        for piece in pieces(at, len) {
+            if !self.shelf.pages.read(self.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]) {
+                missed.push(piece);
+            }
+        }
+        for _ in 0..TRIES {
+            if missed.is_empty() {
+                return Ok(len);
+            }
+            missed = self.fetch(&missed, to, run)?;
+        }
+        // More than the frames hold, and what came first went before it was copied: one after the other.
+        missed.into_iter().try_for_each(|piece| self.fetch_alone(piece, to)).map(|()| len)
+    }
+
+    fn fetch_alone(&self, piece: Piece, to: &mut [u8]) -> Result<(), Errno> {
+        for _ in 0..TRIES_ALONE {
+            let at = piece.at..piece.at + piece.len;
+            if self.shelf.pages.read(self.name(piece.page), piece.offset, &mut to[at]) || self.fetch(&[piece], to, 0)?.is_empty() {
+                return Ok(());
+            }
+        }
+        // Somebody writes this page all the time: each try read a version that was right when it began.
+        Err(Errno::AGAIN)
+    }
+
+    /// How long the caller has been reading in sequence, this read included; 0: he is not.
+    fn in_stream(&self, at: u64, len: usize) -> u64 {
+        let end = at + len as u64;
+        let run =
+            if self.stream.next.swap(end, Ordering::Relaxed) == at { self.stream.run.load(Ordering::Relaxed) + len as u64 } else { 0 };
+        self.stream.run.store(run, Ordering::Relaxed);
+        run
+    }
+
+    /// Reads what was missed; answers what has to be tried again.
+    fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64) -> Result<Vec<Piece>, Errno> {
+        let mut again = Vec::new();
+        let before = self.truncations();
+        // Tickets first: what is written from now on is noticed when the page is to go into a frame.
+        let mut below = Vec::new();
+        for some in missed.chunks(LANE_PAGES) {
+            let mut found = Vec::with_capacity(some.len());
+            for piece in some {
+                let ticket = self.shelf.pages.ticket(self.name(piece.page));
+                if self.shelf.pages.read(self.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]) {
+                    continue;
+                }
+                match self.on_ssd(piece.page)? {
+                    Some(entry) => found.push((*piece, ticket, entry)),
+                    None => below.push((*piece, ticket)),
+                }
+            }
+            if !found.is_empty() {
+                self.fetch_from_ssd(&found, to, &mut below, &mut again)?;
+            }
+        }
+        let mut rest = &below[..];
+        while let Some((first, _)) = rest.first() {
+            let count = rest.iter().zip(first.page..).take_while(|((piece, _), page)| piece.page == *page).count();
+            let (run_of, behind) = rest.split_at(count.min(MAX_RUN));
+            self.fetch_below(run_of, to, if behind.is_empty() { run } else { 0 }, before, &mut again)?;
+            rest = behind;
+        }
+        Ok(again)
+    }
+
+    /// What the SSD has of a page. One that has failed is asked only for what nobody else has.
+    fn on_ssd(&self, page: u64) -> Result<Option<Found>, Errno> {
+        let Some(view) = &self.shelf.view else { return Ok(None) };
+        let Some(number) = self.shelf.records.get(self.no).on_ssd() else { return Ok(None) };
+        loop {
+            match view.lookup(number, self.key, PageIndex(page)) {
+                Seen::Hit(found) => return Ok(Some(found).filter(|found| found.is_dirty() || self.shelf.has_ssd())),
+                Seen::Miss => return Ok(None),
+                // The leader is at it, or a new one: he answers when he is done.
+                Seen::Unsure => self.shelf.ready()?,
+            }
+        }
+    }
+
+    /// Whether the SSD has one of these pages newer than below.
+    pub(super) fn is_dirty_on_ssd(&self, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
+        for page in pages {
+            if self.on_ssd(page)?.is_some_and(|found| found.is_dirty()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn fetch_from_ssd(
+        &self,
+        found: &[(Piece, Ticket, Found)],
+        to: &mut [u8],
+        below: &mut Vec<(Piece, Ticket)>,
+        again: &mut Vec<Piece>,
+    ) -> Result<(), Errno> {
+        let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else { return Err(Errno::IO) };
+        let begun = Instant::now();
+        let places: Vec<_> = found.iter().map(|(_, _, entry)| entry.item.at).collect();
+        let mut page = [0; PAGE_BYTES];
+        let mut lost = None;
+        let read = lanes.with(|lane| {
+            lane.read(&places, &mut page, |n, bytes| {
+                let (piece, ticket, entry) = &found[n];
+                let verdict = bytes.map_or(Verified::Bad, |bytes| view.verify(entry, bytes));
+                match (verdict, bytes) {
+                    (Verified::Good, Ok(bytes)) => {
+                        let bytes = &self.cut(piece.page, bytes);
+                        view.touch(entry);
+                        self.shelf.counters.add(Count::SsdHits, 1);
+                        self.shelf.counters.add(Count::SsdRead, PAGE_BYTES as u64);
+                        self.take_in(*piece, *ticket, bytes, to, again);
+                    }
+                    (Verified::Changed, _) => again.push(*piece),
+                    // The SSD lost it. What is below is as new, unless the page was dirty.
+                    _ => {
+                        self.shelf.counters.add(Count::Damaged, 1);
+                        if entry.is_dirty() { lost = Some(piece.page) } else { below.push((*piece, *ticket)) }
+                    }
+                }
+            });
+        });
+        self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
+        below.sort_by_key(|(piece, _)| piece.page);
+        match (read, lost) {
+            (Ok(()), None) => Ok(()),
+            (Ok(()), Some(page)) => {
+                self.shelf.world.report(&format!("page {page} of {} is lost: the SSD cannot read it", self.path().display()));
+                Err(Errno::IO)
+            }
+            (Err(error), _) => Err(Errno::from_raw_os_error(error.errno())),
+        }
+    }
+
+    /// Behind the end is nothing, whatever the SSD had there.
+    fn cut(&self, page: u64, bytes: &Page) -> Page {
+        let mut bytes = *bytes;
+        let end = usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        bytes[end.min(PAGE_BYTES)..].fill(0);
+        bytes
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.shelf.records.get(self.no).path()
+    }
+
+    /// Into a frame, and to the caller.
+    fn take_in(&self, piece: Piece, ticket: Ticket, bytes: &Page, to: &mut [u8], again: &mut Vec<Piece>) {
+        match self.shelf.pages.insert(self.name(piece.page), bytes, Marks::NONE, ticket, self.shelf.world.now_ms()) {
+            Inserted::Stale | Inserted::Present => again.push(piece),
+            Inserted::Done | Inserted::NoRoom => {
+                to[piece.at..piece.at + piece.len].copy_from_slice(&bytes[piece.offset..piece.offset + piece.len]);
+            }
+        }
+    }
+
+    /// A run of pages that only the file below has, and what a stream will want next.
+    fn fetch_below(
+        &self,
+        run: &[(Piece, Ticket)],
+        to: &mut [u8],
+        in_stream: u64,
+        before: u32,
+        again: &mut Vec<Piece>,
+    ) -> Result<(), Errno> {
+        let begun = Instant::now();
+        let first = run[0].0.page;
+        let ahead = self.ahead(in_stream, first + run.len() as u64);
+        let tickets: Vec<_> = (0..ahead).map(|n| self.shelf.pages.ticket(self.name(first + run.len() as u64 + n))).collect();
+        let mut bytes = vec![0; (run.len() + ahead as usize) * PAGE_BYTES];
+        let size = self.size();
+        let got = self.below.read_at(first * PAGE_BYTES as u64, &mut bytes).map_err(|error| errno_of(&error))?;
+        if self.was_truncated(before) {
+            again.extend(run.iter().map(|(piece, _)| *piece));
+            return Ok(());
+        }
+        // Behind the end that we know of is nothing, whatever is there below.
+        let end = usize::try_from(size.saturating_sub(first * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        bytes[got.min(end).min(got)..].fill(0);
+        let counters = &self.shelf.counters;
+        counters.add(Count::Misses, run.len() as u64);
+        counters.add(Count::BelowRead, got as u64);
+        let (asked, further) = bytes.as_chunks::<PAGE_BYTES>().0.split_at(run.len());
+        for ((piece, ticket), page) in run.iter().zip(asked) {
+            self.take_in(*piece, *ticket, page, to, again);
+            self.hint(piece.page, in_stream);
+        }
+        for (n, (page, ticket)) in further.iter().zip(tickets).enumerate() {
+            let number = first + (run.len() + n) as u64;
+            if number * PAGE_BYTES as u64 >= size || self.on_ssd(number)?.is_some() {
+                continue;
+            }
+            let name = self.name(number);
+            if self.shelf.pages.insert(name, page, Marks::NONE, ticket, self.shelf.world.now_ms()) == Inserted::NoRoom {
+                break;
+            }
+            counters.add(Count::ReadAhead, 1);
+            self.hint(number, in_stream);
+        }
+        counters.took(Tier::Below, begun.elapsed().as_nanos() as u64);
+        Ok(())
+    }
+
+    /// Pages to read ahead behind a miss: as far as the stream has come already, up to the limit.
+    fn ahead(&self, in_stream: u64, from: u64) -> u64 {
+        let limit = u64::from(self.shelf.header.get(super::layout::Word::ReadAhead));
+        let in_stream = self.advised(in_stream, limit);
+        if in_stream < AHEAD_FIRST || limit == 0 {
+            return 0;
+        }
+        let left = self.size().saturating_sub(from * PAGE_BYTES as u64).div_ceil(PAGE_BYTES as u64);
+        (in_stream.min(limit) / PAGE_BYTES as u64).min(left)
+    }
+
+    fn hint(&self, page: u64, in_stream: u64) {
+        if self.shelf.has_ssd() && self.mode() != Mode::PassThrough {
+            let in_stream = in_stream >= self.shelf.limits.admission.stream_bytes;
+            self.shelf.hints.tell(Hint { file: self.no, page, in_stream });
+        }
+    }
+
+    /// A page, whole, for a writer that changes a part of it; with the ticket it was read under.
+    pub(super) fn whole(&self, page: u64, bytes: &mut Page) -> Result<Option<Ticket>, Errno> {
+        let name = self.name(page);
+        for _ in 0..TRIES {
+            let before = self.truncations();
+            let ticket = self.shelf.pages.ticket(name);
+            if self.shelf.pages.contains(name) {
+                return Ok(None);
+            }
+            let Some(found) = self.on_ssd(page)? else {
+                self.whole_below(page, bytes)?;
+                if self.was_truncated(before) {
+                    continue;
+                }
+                return Ok(Some(ticket));
+            };
+            let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else { return Err(Errno::IO) };
+            let mut verdict = Verified::Bad;
+            let mut scratch = [0; PAGE_BYTES];
+            let read = lanes.with(|lane| {
+                lane.read(&[found.item.at], &mut scratch, |_, read| {
+                    if let Ok(read) = read {
+                        verdict = view.verify(&found, read);
+                        *bytes = self.cut(page, read);
+                    }
+                });
+            });
+            read.map_err(|error| Errno::from_raw_os_error(error.errno()))?;
+            match verdict {
+                Verified::Good => return Ok(Some(ticket)),
+                Verified::Changed => {}
+                Verified::Bad if found.is_dirty() => return Err(Errno::IO),
+                Verified::Bad => {
+                    self.shelf.counters.add(Count::Damaged, 1);
+                    self.whole_below(page, bytes)?;
+                    if !self.was_truncated(before) {
+                        return Ok(Some(ticket));
+                    }
+                }
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    fn whole_below(&self, page: u64, bytes: &mut Page) -> Result<(), Errno> {
+        let got = self.below.read_at(page * PAGE_BYTES as u64, &mut bytes[..]).map_err(|error| errno_of(&error))?;
+        let end = usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        bytes[got.min(end)..].fill(0);
+        self.shelf.counters.add(Count::BelowRead, got as u64);
+        Ok(())
+    }
+
+    /// Reads in the frame, without a copy: what is contiguous, at most to the end of the page. The page is read first if it is
+    /// not there.
+    ///
+    /// # Errors
+    /// As [`Open::read`]; ENOMEM: no frame is free for it.
+    pub fn pin(&self, at: u64, len: usize) -> Result<(Pin, usize, usize), Errno> {
+        let offset = (at % PAGE_BYTES as u64) as usize;
+        let size = self.size();
+        if at >= size {
+            return Err(Errno::NXIO);
+        }
+        let len = len.min(PAGE_BYTES - offset).min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        for _ in 0..TRIES {
+            if let Some(pin) = self.shelf.pages.pin(self.name(at / PAGE_BYTES as u64)) {
+                return Ok((pin, offset, len));
+            }
+            self.read_pieces(at, &mut [0])?;
+        }
+        Err(Errno::NOMEM)
+    }
+
+    /// Gives a pinned page back.
+    pub fn unpin(&self, pin: Pin) {
+        self.shelf.pages.unpin(pin);
+    }
+
+    /// Where a pinned page is.
+    pub fn address(&self, pin: &Pin) -> *const u8 {
+        self.shelf.pages.address(pin)
+    }
+}
+
+/// Pages read below in one call.
+const MAX_RUN: usize = 256;

@@ -1,0 +1,243 @@
+//! Files that are in use or were lately: one record each in the segment.
+//!
+//! ```text
+//!   0 key (0: free)        8 size              16 seats that have it open    24 length of the path, flags
+//!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
+//!  48 errors (count, errno)                    56 stamp: size, mtime, ctime (ns)
+//!  80 rule, used         88 written (ns)     128 path
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use shm::{OwnedLock, Region, SeatNo, Seats};
+use ssdcache::{FileKey, Mode, Rule};
+
+/// Bytes of a record.
+pub(crate) const RECORD_BYTES: usize = 1024;
+/// Longest path, bytes; a file with a longer one is not cached.
+pub const PATH_MAX: usize = RECORD_BYTES - 128;
+
+/// Records that a key can have.
+const WAYS: u32 = 16;
+
+/// A file's record, by number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileNo(pub u32);
+
+/// What tells whether somebody else changed a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stamp {
+    /// Bytes.
+    pub size: u64,
+    /// Modification time, ns since 1970.
+    pub mtime: i64,
+    /// Change time, ns since 1970.
+    pub ctime: i64,
+}
+
+/// Bits of a record's flags.
+pub(crate) mod flag {
+    /// We write to it below: its stamp says nothing.
+    pub const WRITING: u32 = 1;
+    /// It has no name any more: nothing of it is to be kept.
+    pub const UNLINKED: u32 = 2;
+    /// It is being written through, and its catalogue entry says so.
+    pub const THROUGH: u32 = 8;
+    /// Pages of it are being punched out below: frames may still have them.
+    pub const PUNCHING: u32 = 16;
+    /// It changed outside while pages of it were dirty.
+    pub const CONFLICT: u32 = 4;
+}
+
+/// All records. The lock at `at` is for taking and freeing them.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
+    pub(crate) region: Arc<Region>,
+    pub(crate) at: usize,
+    pub(crate) count: u32,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) me: SeatNo,
+}
+
+/// One record.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'a> {
+    region: &'a Region,
+    at: usize,
+}
+
+impl Records {
+    pub(crate) fn lock(&self) -> OwnedLock<'_> {
+        OwnedLock::new(&self.region, self.at, &self.seats, self.me)
+    }
+
+    /// A record; a number from outside that is too large names the last.
+    pub(crate) fn get(&self, no: FileNo) -> Record<'_> {
+        let number = no.0.min(self.count - 1) as usize;
+        Record { region: &self.region, at: self.at + 64 + number * RECORD_BYTES }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (FileNo, Record<'_>)> {
+        (0..self.count).map(|no| (FileNo(no), self.get(FileNo(no)))).filter(|(_, record)| record.key().is_some())
+    }
+
+    /// The records a key can have: sixteen, so that finding it needs no index.
+    pub(crate) fn set_of(&self, key: FileKey) -> impl Iterator<Item = (FileNo, Record<'_>)> {
+        let ways = WAYS.min(self.count);
+        let set = (key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % (self.count / ways);
+        (set * ways..(set + 1) * ways).map(|no| (FileNo(no), self.get(FileNo(no))))
+    }
+
+    pub(crate) fn find(&self, key: FileKey) -> Option<FileNo> {
+        self.set_of(key).find(|(_, record)| record.key() == Some(key)).map(|(no, _)| no)
+    }
+
+    /// The file's lock: appends, truncations, writes through.
+    pub(crate) fn lock_of(&self, no: FileNo) -> OwnedLock<'_> {
+        OwnedLock::new(&self.region, self.get(no).at + 32, &self.seats, self.me)
+    }
+
+    /// A dead seat has nothing open.
+    pub(crate) fn reap(&self, seat: SeatNo) {
+        for (_, record) in self.all() {
+            record.open_by().fetch_and(!(1 << seat.0), Ordering::AcqRel);
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    fn u64(self, at: usize) -> &'a AtomicU64 {
+        self.region.u64(self.at + at)
+    }
+
+    fn u32(self, at: usize) -> &'a AtomicU32 {
+        self.region.u32(self.at + at)
+    }
+
+    pub(crate) fn key(self) -> Option<FileKey> {
+        Some(self.u64(0).load(Ordering::Acquire)).filter(|key| *key != 0).map(FileKey)
+    }
+
+    pub(crate) fn set_key(self, key: Option<FileKey>) {
+        self.u64(0).store(key.map_or(0, |key| key.0), Ordering::Release);
+    }
+
+    pub(crate) fn size(self) -> &'a AtomicU64 {
+        self.u64(8)
+    }
+
+    pub(crate) fn open_by(self) -> &'a AtomicU64 {
+        self.u64(16)
+    }
+
+    pub(crate) fn flags(self) -> &'a AtomicU32 {
+        self.u32(28)
+    }
+
+    pub(crate) fn has(self, flag: u32) -> bool {
+        self.flags().load(Ordering::Acquire) & flag != 0
+    }
+
+    pub(crate) fn truncations(self) -> &'a AtomicU32 {
+        self.u32(36)
+    }
+
+    pub(crate) fn mode(self) -> Mode {
+        mode_of(self.u32(40).load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_mode(self, mode: Mode) {
+        self.u32(40).store(mode as u32, Ordering::Release);
+    }
+
+    /// Its number in the SSD's books.
+    pub(crate) fn on_ssd(self) -> Option<u32> {
+        self.u32(44).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    pub(crate) fn set_on_ssd(self, number: Option<u32>) {
+        self.u32(44).store(number.map_or(0, |number| number + 1), Ordering::Release);
+    }
+
+    /// How many write-backs failed so far, and how the last one did.
+    pub(crate) fn failures(self) -> (u32, Option<Errno>) {
+        let word = self.u64(48).load(Ordering::Acquire);
+        let errno = (word >> 32) as u16;
+        (word as u32, (errno != 0).then(|| Errno::from_raw_os_error(i32::from(errno))))
+    }
+
+    pub(crate) fn failed(self, errno: Errno) {
+        let count = self.failures().0.wrapping_add(1);
+        let word = u64::from(count) | (errno.raw_os_error() as u64 & 0xffff) << 32;
+        self.u64(48).store(word, Ordering::Release);
+    }
+
+    pub(crate) fn stamp(self) -> Stamp {
+        let get = |at| self.u64(at).load(Ordering::Acquire);
+        Stamp { size: get(56), mtime: get(64) as i64, ctime: get(72) as i64 }
+    }
+
+    pub(crate) fn set_stamp(self, stamp: Stamp) {
+        for (at, value) in [(56, stamp.size), (64, stamp.mtime as u64), (72, stamp.ctime as u64)] {
+            self.u64(at).store(value, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn rule(self) -> Rule {
+        match self.u32(80).load(Ordering::Relaxed) {
+            1 => Rule::Never,
+            2 => Rule::Always,
+            _ => Rule::Normal,
+        }
+    }
+
+    pub(crate) fn set_rule(self, rule: Rule) {
+        let value = match rule {
+            Rule::Normal => 0,
+            Rule::Never => 1,
+            Rule::Always => 2,
+        };
+        self.u32(80).store(value, Ordering::Relaxed);
+    }
+
+    /// When it was opened last, for who needs a record.
+    pub(crate) fn used(self) -> &'a AtomicU32 {
+        self.u32(84)
+    }
+
+    /// When it was written last, ns since 1970.
+    pub(crate) fn written(self) -> &'a AtomicU64 {
+        self.u64(88)
+    }
+
+    pub(crate) fn path(self) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt;
+        let len = (self.u32(24).load(Ordering::Acquire) as usize).min(PATH_MAX);
+        let mut bytes = vec![0; len];
+        self.region.read(self.at + 128, &mut bytes);
+        std::ffi::OsString::from_vec(bytes).into()
+    }
+
+    /// Under the file's lock, or before anybody knows the record.
+    pub(crate) fn set_path(self, path: &Path) {
+        use std::os::unix::ffi::OsStrExt;
+        let bytes = path.as_os_str().as_bytes();
+        let bytes = &bytes[..bytes.len().min(PATH_MAX)];
+        self.u32(24).store(0, Ordering::Release);
+        self.region.write(self.at + 128, bytes);
+        self.u32(24).store(bytes.len() as u32, Ordering::Release);
+    }
+
+    /// Everything zero.
+    pub(crate) fn clear(self) {
+        self.region.fill(self.at..self.at + RECORD_BYTES, 0);
+    }
+}
+
+/// As stored; what no version knows is pass-through, the mode that trusts the cache least.
+pub(crate) fn mode_of(word: u32) -> Mode {
+    [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly].get(word as usize).copied().unwrap_or(Mode::PassThrough)
+}

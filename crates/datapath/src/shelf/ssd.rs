@@ -1,0 +1,140 @@
+//! Pages of the SSD, through queues: a lane of each reader, and the leader's.
+
+use std::sync::Arc;
+
+use block::{Arena, Buf, Device, Error, Handle, OpenError, Params, Queue, QueueOptions};
+use parking_lot::Mutex;
+use ssdcache::{DevicePage, PAGE_BYTES, Page};
+
+/// Pages a lane reads at once.
+pub(super) const LANE_PAGES: usize = 64;
+/// Pages that the leader writes in one piece: a batch and its summary.
+pub(super) const BATCH_PAGES: usize = 128;
+
+/// A queue with memory.
+pub(crate) struct Lane {
+    handle: Handle<Box<dyn Queue>>,
+    buffers: Vec<Option<Buf>>,
+    arena: Arena,
+}
+
+/// A page of the device, as an address of bytes.
+fn bytes_at(at: DevicePage) -> u64 {
+    at.0 * PAGE_BYTES as u64
+}
+
+impl Lane {
+    pub(super) fn open(device: &dyn Device) -> Result<Lane, OpenError> {
+        let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
+        let options = QueueOptions { depth: LANE_PAGES as u32, ..QueueOptions::default() };
+        let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
+        let arena = Arena::private(LANE_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD's pages", error))?;
+        handle.register(&arena).map_err(failed)?;
+        let buffers = (0..LANE_PAGES).map(|_| arena.allocate(PAGE_BYTES)).collect();
+        Ok(Lane { handle, buffers, arena })
+    }
+
+    /// Reads pages, at most as many as a lane has; `each` gets them as they come, by number, with the bytes if they could be
+    /// read.
+    pub(super) fn read(&mut self, pages: &[DevicePage], page: &mut Page, mut each: impl FnMut(usize, Result<&Page, Error>)) {
+        let mut tickets = [None; LANE_PAGES];
+        for (n, at) in pages.iter().enumerate() {
+            let Some(buf) = self.buffers[n].take().or_else(|| self.arena.allocate(PAGE_BYTES)) else {
+                each(n, Err(Error::NoResources));
+                continue;
+            };
+            match self.handle.submit_read(bytes_at(*at), buf) {
+                Ok(ticket) => tickets[n] = Some(ticket),
+                Err(_) => each(n, Err(Error::NoResources)),
+            }
+        }
+        self.handle.ring();
+        for (n, ticket) in tickets.iter().enumerate().take(pages.len()) {
+            let Some(ticket) = ticket else { continue };
+            let done = loop {
+                if let Some(done) = self.handle.wait_for(*ticket, std::time::Duration::from_secs(60)) {
+                    break done;
+                }
+            };
+            let status = done.status;
+            let buf = done.into_buf();
+            match (status, &buf) {
+                (Ok(()), Some(buf)) => {
+                    buf.read(0, page);
+                    each(n, Ok(page));
+                }
+                (status, _) => each(n, Err(status.err().unwrap_or(Error::Media))),
+            }
+            self.buffers[n] = buf;
+        }
+    }
+}
+
+/// The readers' side of an SSD: lanes are made as they are needed, and kept.
+pub(crate) struct Lanes {
+    device: Arc<dyn Device>,
+    idle: Mutex<Vec<Lane>>,
+}
+
+impl Lanes {
+    pub(super) fn new(device: Arc<dyn Device>) -> Lanes {
+        Lanes { device, idle: Mutex::new(Vec::new()) }
+    }
+
+    pub(super) fn with<T>(&self, call: impl FnOnce(&mut Lane) -> T) -> Result<T, OpenError> {
+        let idle = self.idle.lock().pop();
+        let mut lane = match idle {
+            Some(lane) => lane,
+            None => Lane::open(&*self.device)?,
+        };
+        let result = call(&mut lane);
+        self.idle.lock().push(lane);
+        Ok(result)
+    }
+}
+
+/// The leader's side: one call after the other.
+pub(super) struct Disk {
+    handle: Handle<Box<dyn Queue>>,
+    arena: Arena,
+}
+
+impl Disk {
+    pub(super) fn open(device: &dyn Device) -> Result<Disk, OpenError> {
+        let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
+        let options = QueueOptions { depth: 32, ..QueueOptions::default() };
+        let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
+        let arena = Arena::private(2 * BATCH_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD", error))?;
+        handle.register(&arena).map_err(failed)?;
+        Ok(Disk { handle, arena })
+    }
+
+    pub(super) fn pages(&mut self) -> u64 {
+        self.handle.geometry().bytes() / PAGE_BYTES as u64
+    }
+
+    fn buffer(&self, bytes: usize) -> Result<Buf, Error> {
+        self.arena.allocate(bytes).ok_or(Error::NoResources)
+    }
+
+    /// Whole pages, at most a batch.
+    pub(super) fn read(&mut self, at: DevicePage, to: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(to.len())?;
+        let done = self.handle.read(bytes_at(at), buf);
+        done.status?;
+        done.into_buf().ok_or(Error::Media)?.read(0, to);
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, at: DevicePage, pages: &[&Page]) -> Result<(), Error> {
+        let buf = self.buffer(pages.len() * PAGE_BYTES)?;
+        for (n, page) in pages.iter().enumerate() {
+            buf.write(n * PAGE_BYTES, &page[..]);
+        }
+        self.handle.write(bytes_at(at), buf).status
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        self.handle.flush()
+    }
+}

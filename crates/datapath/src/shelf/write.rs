@@ -1,0 +1,257 @@
+//! The path of a write: into a frame, marked; with write-through and write-around below too, before the call returns.
+
+use std::sync::atomic::Ordering;
+
+use pagecache::shared::{Inserted, Marks};
+use rustix::io::Errno;
+use ssdcache::{Mode, PAGE_BYTES};
+
+use super::Ask;
+use super::counters::Count;
+use super::open::{Open, errno_of};
+use super::record::flag;
+
+/// Tries before a writer gives way to the others.
+const TRIES: usize = 1000;
+
+impl Open {
+    /// As pwrite: all of it.
+    ///
+    /// # Errors
+    /// EROFS in read-only mode; EIO, ENOSPC and others when room has to be made first and the file below takes nothing; what
+    /// the file below says when it is written through. Part of it may have been written then.
+    pub fn write(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
+        if from.is_empty() {
+            return Ok(0);
+        }
+        let end = at.checked_add(from.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        match self.mode() {
+            Mode::ReadOnly => return Err(Errno::ROFS),
+            Mode::WriteBack => self.write_frames(at, from, end, Marks::DIRTY)?,
+            Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => {
+                let _held = self.shelf.lock_file(self.no);
+                self.write_through(at, from, end)?;
+            }
+        }
+        self.shelf.counters.add(Count::Writes, (from.len() as u64).div_ceil(PAGE_BYTES as u64));
+        Ok(from.len())
+    }
+
+    /// As write with O_APPEND: all of it at the end, which nobody else's append can come between. The place it went to.
+    ///
+    /// # Errors
+    /// As [`Open::write`].
+    pub fn append(&self, from: &[u8]) -> Result<u64, Errno> {
+        let _held = self.shelf.lock_file(self.no);
+        let at = self.size();
+        let end = at.checked_add(from.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        match self.mode() {
+            Mode::ReadOnly => return Err(Errno::ROFS),
+            Mode::WriteBack => self.write_frames(at, from, end, Marks::DIRTY)?,
+            Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => self.write_through(at, from, end)?,
+        }
+        self.shelf.counters.add(Count::Writes, (from.len() as u64).div_ceil(PAGE_BYTES as u64));
+        Ok(at)
+    }
+
+    /// Below first, then the frames; the file's lock is held. Who dies in between leaves frames that are older than the file,
+    /// which whoever gets the lock next drops ([`super::Shelf::lock_file`]).
+    fn write_through(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
+        let marks = if self.shelf.view.is_some() { Marks::SSD_STALE } else { Marks::NONE };
+        let record = self.shelf.records.get(self.no);
+        if self.shelf.has_ssd() && !record.has(flag::THROUGH) {
+            self.shelf.ask(Ask::Through, self.no, 0, 0)?;
+        }
+        if self.is_dirty_on_ssd(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64))? {
+            // Left from another mode: written back later it would go over what is written now.
+            self.clean()?;
+        }
+        record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        let written = self.below.write_at(at, from).map_err(|error| errno_of(&error));
+        let framed = written.and_then(|()| self.write_frames(at, from, end, marks));
+        if framed.is_err() {
+            // What is below is not known: nobody shall read from frames what it may not have.
+            self.drop_pages(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64))?;
+        }
+        if let Ok(stamp) = self.below.stamp() {
+            record.set_stamp(stamp);
+            record.flags().fetch_and(!flag::WRITING, Ordering::AcqRel);
+            if framed.is_err() {
+                record.size().store(stamp.size, Ordering::Release);
+            }
+        }
+        self.shelf.counters.add(Count::BelowWrites, 1);
+        self.shelf.counters.add(Count::BelowWritten, from.len() as u64);
+        framed
+    }
+
+    fn write_frames(&self, at: u64, from: &[u8], end: u64, marks: Marks) -> Result<(), Errno> {
+        let record = self.shelf.records.get(self.no);
+        if !marks.is_none() {
+            self.throttle()?;
+        }
+        loop {
+            // A truncation meanwhile may have taken what we wrote: then it is written after it.
+            let before = self.truncations();
+            let mut done = 0;
+            while done < from.len() {
+                let now = at + done as u64;
+                let offset = (now % PAGE_BYTES as u64) as usize;
+                let len = (PAGE_BYTES - offset).min(from.len() - done);
+                self.write_page(now / PAGE_BYTES as u64, offset, &from[done..done + len], marks)?;
+                done += len;
+            }
+            let size = record.size().fetch_max(end, Ordering::AcqRel);
+            if size < end && !size.is_multiple_of(PAGE_BYTES as u64) && at / (PAGE_BYTES as u64) <= size / PAGE_BYTES as u64 {
+                // The page that the file ended in may have been taken, without what was behind the end.
+                let page = size / PAGE_BYTES as u64;
+                let (from_at, to) = (at.max(page * PAGE_BYTES as u64), end.min((page + 1) * PAGE_BYTES as u64));
+                let again = &from[(from_at - at) as usize..(to - at) as usize];
+                self.write_page(page, (from_at % PAGE_BYTES as u64) as usize, again, marks)?;
+            }
+            record.written().store(self.shelf.world.realtime_ns(), Ordering::Relaxed);
+            record.used().store(self.shelf.world.now_ms(), Ordering::Relaxed);
+            if !self.was_truncated(before) {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    fn write_page(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
+        let name = self.shelf.name(self.no, page);
+        if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) {
+            return Ok(());
+        }
+        self.write_missing(page, offset, from, marks)
+    }
+
+    #[inline(never)]
+    fn write_missing(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
+        let name = self.shelf.name(self.no, page);
+        let mut bytes = [0; PAGE_BYTES];
+        for _ in 0..TRIES {
+            if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) {
+                return Ok(());
+            }
+            let is_whole = from.len() == PAGE_BYTES || (offset == 0 && page * PAGE_BYTES as u64 + from.len() as u64 >= self.size());
+            let ticket = if is_whole {
+                bytes.fill(0);
+                self.shelf.pages.ticket(name)
+            } else {
+                match self.whole(page, &mut bytes)? {
+                    Some(ticket) => ticket,
+                    None => continue,
+                }
+            };
+            bytes[offset..offset + from.len()].copy_from_slice(from);
+            match self.shelf.pages.insert(name, &bytes, marks, ticket, self.shelf.world.now_ms()) {
+                Inserted::Done => return Ok(()),
+                Inserted::Present | Inserted::Stale => {}
+                Inserted::NoRoom => self.make_room()?,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Too much is marked: the leader gets on with it first.
+    #[inline]
+    fn throttle(&self) -> Result<(), Errno> {
+        if self.shelf.pages.marked_count() <= self.shelf.header.get(super::layout::Word::DirtyLimit) {
+            return Ok(());
+        }
+        self.make_room()
+    }
+
+    #[inline(never)]
+    fn make_room(&self) -> Result<(), Errno> {
+        self.shelf.counters.add(Count::Throttled, 1);
+        self.shelf.ask(Ask::Room, self.no, 0, 0).map(drop)
+    }
+
+    /// The lock is held by who truncates; if he died, whoever gets it ends what he had begun.
+    fn wait_for_truncation(&self) {
+        drop(self.shelf.lock_file(self.no));
+    }
+
+    /// How many truncations there were, twice; waits while there is one.
+    pub(super) fn truncations(&self) -> u32 {
+        loop {
+            let now = self.shelf.records.get(self.no).truncations().load(Ordering::Acquire);
+            if now.is_multiple_of(2) {
+                return now;
+            }
+            self.wait_for_truncation();
+        }
+    }
+
+    /// Whether one began since then: what was read below may be older than what it took from the SSD.
+    pub(super) fn was_truncated(&self, before: u32) -> bool {
+        self.shelf.records.get(self.no).truncations().load(Ordering::Acquire) != before
+    }
+
+    /// As ftruncate.
+    ///
+    /// # Errors
+    /// EROFS in read-only mode, or what the file below says.
+    pub fn set_len(&self, len: u64) -> Result<(), Errno> {
+        if self.mode() == Mode::ReadOnly {
+            return Err(Errno::ROFS);
+        }
+        if len > i64::MAX as u64 {
+            return Err(Errno::FBIG);
+        }
+        let _held = self.shelf.lock_file(self.no);
+        let record = self.shelf.records.get(self.no);
+        let before = self.size();
+        record.truncations().fetch_add(1, Ordering::AcqRel);
+        record.size().store(len, Ordering::Release);
+        let told = self.shelf.truncate(self.no, len, &mut |ask, a, b| self.shelf.ask(ask, self.no, a, b).map(drop));
+        if told.is_err() {
+            record.size().store(before, Ordering::Release);
+        }
+        record.truncations().fetch_add(1, Ordering::AcqRel);
+        told
+    }
+
+    /// The range reads as zeroes and needs no space (fallocate with PUNCH_HOLE and KEEP_SIZE).
+    ///
+    /// # Errors
+    /// As [`Open::set_len`].
+    pub fn punch(&self, at: u64, len: u64) -> Result<(), Errno> {
+        if self.mode() == Mode::ReadOnly {
+            return Err(Errno::ROFS);
+        }
+        let page = PAGE_BYTES as u64;
+        let end = at.saturating_add(len).min(self.size().next_multiple_of(page));
+        if at >= end {
+            return Ok(());
+        }
+        let _held = self.shelf.lock_file(self.no);
+        let (first, last) = (at.div_ceil(page), end / page);
+        let size = self.size();
+        // Parts of pages are zeroes written; whole pages go.
+        let edge = |from: u64, to: u64| -> Result<(), Errno> {
+            let to = to.min(size);
+            let zeroes = [0; PAGE_BYTES];
+            if from >= to {
+                return Ok(());
+            }
+            match self.mode() {
+                Mode::WriteBack => self.write_frames(from, &zeroes[..(to - from) as usize], to, Marks::DIRTY),
+                _ => self.write_through(from, &zeroes[..(to - from) as usize], to),
+            }
+        };
+        if first >= last {
+            return if first > last { edge(at, end) } else { edge(at, first * page).and_then(|()| edge(last * page, end)) };
+        }
+        edge(at, first * page)?;
+        edge(last * page, end)?;
+        // As in a truncation: nobody takes in what is below before the newer pages on the SSD are gone with it.
+        let record = self.shelf.records.get(self.no);
+        record.truncations().fetch_add(1, Ordering::AcqRel);
+        let told = self.shelf.ask(Ask::Punch, self.no, first, last).map(drop);
+        record.truncations().fetch_add(1, Ordering::AcqRel);
+        told
+    }
+}

@@ -1,0 +1,139 @@
+//! Looks at everything while nobody works.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use anyhow::{Context, Result, bail, ensure};
+use cachedfs::{Instance, Mode};
+
+use crate::cells::{CELL, Stamp};
+use crate::child::open;
+use crate::ledger::{Head, LOGS, Ledger, SLOTS, Word, cells};
+use crate::look::one;
+use crate::place::Place;
+
+/// All cells of a file, read through the cache; what is behind its end is zero.
+fn whole(instance: &Arc<Instance>, place: &Place, number: u32) -> Result<Vec<u8>> {
+    let file = open(instance, place, number)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    let got = file.read_at(0, &mut bytes)?;
+    ensure!(got == bytes.len(), "{got} bytes of {} were read", bytes.len());
+    Ok(bytes)
+}
+
+fn cell(bytes: &[u8], cell: u32) -> [u8; CELL] {
+    let mut there = [0; CELL];
+    let piece = bytes.get(cell as usize * CELL..).unwrap_or_default();
+    let len = piece.len().min(CELL);
+    there[..len].copy_from_slice(&piece[..len]);
+    there
+}
+
+/// Each cell is what it may be, from this word's version on.
+fn cells_are(ledger: &Ledger, number: u32, bytes: &[u8], oldest: Word) -> Result<()> {
+    for n in 0..cells(number) {
+        let version = ledger.get(number, n, oldest);
+        let found = one(ledger, Stamp { file: number, cell: n, version }, &cell(bytes, n))?;
+        // What was seen now may not go back; what was lost may.
+        ledger.cell(number, n, Word::Acked).store(found, SeqCst);
+        ledger.cell(number, n, Word::Seen).store(found, SeqCst);
+    }
+    Ok(())
+}
+
+/// Each record of the logs is there, once, where it was told to be, in the order of its writer.
+fn logs_are(ledger: &Ledger, log: u64, bytes: &[u8], only_synced: bool) -> Result<()> {
+    let number = LOGS + log as u32;
+    let mut last = [0; SLOTS as usize];
+    for (at, record) in bytes.chunks(CELL).enumerate() {
+        if record.iter().all(|byte| *byte == 0) || record.len() < CELL {
+            continue;
+        }
+        match Stamp::of(record) {
+            Some(Stamp { file, cell, version }) if file == number && cell < SLOTS => {
+                let last = &mut last[cell as usize];
+                ensure!(version > *last, "{number}, record {at}: {version} of writer {cell} after {last}");
+                *last = version;
+            }
+            other => {
+                let is_promised = (0..SLOTS).any(|slot| {
+                    (0..ledger.appends(slot)).any(|n| {
+                        let append = ledger.append(slot, n);
+                        append.log == log && append.at == Some(at as u64) && (append.is_synced || !only_synced)
+                    })
+                });
+                ensure!(!is_promised, "log {log}, record {at}: {other:?}");
+            }
+        }
+    }
+    for slot in 0..SLOTS {
+        for n in 0..ledger.appends(slot) {
+            let append = ledger.append(slot, n);
+            let Some(at) = append.at.filter(|_| append.log == log) else { continue };
+            let wanted = Stamp { file: number, cell: slot, version: 2 * (n + 1) };
+            let found = bytes.get(at as usize * CELL..(at as usize + 1) * CELL);
+            if found == Some(&wanted.bytes()[..]) {
+                continue;
+            }
+            if append.is_synced || !only_synced {
+                bail!("log {log}, record {at}: {:?}, not {wanted:?}; of {} bytes", found.map(Stamp::of), bytes.len());
+            }
+            ledger.forget(slot, n);
+        }
+    }
+    Ok(())
+}
+
+/// What the mode promises when all memory is lost: write-back what was synced, the others what was written.
+fn promised(mode: Mode) -> Word {
+    if mode == Mode::WriteBack { Word::Synced } else { Word::Acked }
+}
+
+/// All memory was lost.
+pub fn after_wipe(place: &Place, ledger: &Ledger) -> Result<()> {
+    let config = place.config()?;
+    let instance = Instance::open(&config)?;
+    let oldest = promised(config.mode);
+    for number in 0..LOGS {
+        let bytes = whole(&instance, place, number)?;
+        cells_are(ledger, number, &bytes, oldest).context("after all memory was lost")?;
+    }
+    for log in 0..=ledger.head(Head::Log).load(SeqCst) {
+        let bytes = whole(&instance, place, LOGS + log as u32)?;
+        logs_are(ledger, log, &bytes, config.mode == Mode::WriteBack).context("after all memory was lost")?;
+    }
+    instance.check().context("after all memory was lost")?;
+    instance.detach().context("after all memory was lost")
+}
+
+/// All have left.
+pub fn at_the_end(place: &Place, ledger: &Ledger) -> Result<()> {
+    let config = place.config()?;
+    let segment = Instance::segment_path(&config);
+    ensure!(!segment.exists(), "the segment is still there: {:?}", Instance::look(&config).map(|status| status.map(|status| status.seats)));
+    ensure!(!segment.with_extension("lock").exists(), "the lock file is still there");
+    let logs = 0..=ledger.head(Head::Log).load(SeqCst);
+    for number in 0..LOGS {
+        let below = std::fs::read(place.file(number)).unwrap_or_default();
+        cells_are(ledger, number, &below, Word::Acked).context("in the files below")?;
+    }
+    for log in logs.clone() {
+        let below = std::fs::read(place.file(LOGS + log as u32)).unwrap_or_default();
+        logs_are(ledger, log, &below, false).context("in the files below")?;
+    }
+    if config.ssd.is_some() {
+        let checked = cachedfs::image::check(&place.ssd(), false, &mut |_, _| ())?;
+        ensure!(checked.findings.is_empty() && checked.look.dirty_pages == 0, "the SSD: {checked:?}");
+    }
+    let instance = Instance::open(&config)?;
+    for number in (0..LOGS).chain(logs.map(|log| LOGS + log as u32)) {
+        let through = whole(&instance, place, number)?;
+        ensure!(through == std::fs::read(place.file(number))?, "file {number} is another through the cache than below");
+    }
+    instance.check().context("at the end")?;
+    let status = instance.status();
+    ensure!(status.seats.len() == 1 && status.lost.is_empty() && status.dirty_bytes == 0, "at the end: {status:?}");
+    instance.detach().context("at the end")?;
+    ensure!(!segment.exists(), "the last who left has left the segment");
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! What was read is compared with what may be there.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::cells::{CELL, Stamp};
+use crate::ledger::{Ledger, Word, cells};
+
+/// So long the death of a writer is waited for, which explains a cell in parts.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The oldest version of each cell that may be found from now on.
+pub fn floors(ledger: &Ledger, file: u32, first: u32, count: u32) -> Vec<u64> {
+    (first..first + count).map(|cell| ledger.floor(file, cell)).collect()
+}
+
+/// Looks at cells that were read; `bytes` may be too short: the file ended.
+pub fn look(ledger: &Ledger, file: u32, first: u32, floors: &[u64], bytes: &[u8]) -> Result<()> {
+    for (n, floor) in floors.iter().enumerate() {
+        let mut cell = [0; CELL];
+        let piece = bytes.get(n * CELL..).unwrap_or_default();
+        let len = piece.len().min(CELL);
+        cell[..len].copy_from_slice(&piece[..len]);
+        let stamp = Stamp { file, cell: first + n as u32, version: *floor };
+        let version = one(ledger, stamp, &cell)?;
+        ledger.cell(file, stamp.cell, Word::Seen).fetch_max(version, SeqCst);
+    }
+    Ok(())
+}
+
+/// Which version is there, if it may be; of what is there in parts, the oldest that it may be.
+pub fn one(ledger: &Ledger, oldest: Stamp, bytes: &[u8]) -> Result<u64> {
+    let Stamp { file, cell, version: floor } = oldest;
+    assert!(cell < cells(file), "a cell of that file");
+    let begun = ledger.get(file, cell, Word::Begun);
+    if let Some(found) = Stamp::of(bytes) {
+        if (found.file, found.cell) != (file, cell) {
+            bail!("file {file}, cell {cell}: there is cell {} of file {}", found.cell, found.file);
+        }
+        if found.version < floor || found.version > begun {
+            bail!("file {file}, cell {cell}: there is version {}, not {floor} to {begun}", found.version);
+        }
+        return Ok(found.version);
+    }
+    let is_empty = bytes.iter().all(|byte| *byte == 0);
+    // Zeroes say not of which version they are.
+    if is_empty && (floor..=begun).any(|version| version % 2 == 1) {
+        return Ok(floor);
+    }
+    let waiting = Instant::now();
+    loop {
+        let broken = ledger.get(file, cell, Word::Broken);
+        if broken > floor && oldest.is_mixed(floor, begun, bytes) {
+            return Ok(floor);
+        }
+        if waiting.elapsed() > PATIENCE {
+            let what = if is_empty { "nothing".to_owned() } else { format!("{:02x?}", &bytes[..32]) };
+            let mixed = oldest.is_mixed(floor, begun, bytes);
+            bail!("file {file}, cell {cell}: there is {what}, not {floor} to {begun} (broken {broken}; of these in parts: {mixed})");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

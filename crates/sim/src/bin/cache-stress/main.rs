@@ -1,0 +1,108 @@
+//! Processes that share one cache are killed at any moment.
+//!
+//! Some processes read, write, append, cut, punch and sync the same files through one cache. Each cell of 512 bytes has one who
+//! writes it, and says which version it is; everybody reads everything. Others are started for those that are killed. Never may
+//! anybody see a cell that is foreign, older than what was told as written, or in parts (but where its writer was killed as he
+//! wrote); what was told as durable survives also the loss of all shared memory; in the end every byte is in the files below.
+#![forbid(unsafe_code)]
+
+mod audit;
+mod cells;
+mod child;
+mod ledger;
+mod look;
+mod parent;
+mod place;
+mod stalls;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use cachedfs::Mode;
+use clap::Parser;
+
+use crate::ledger::Ledger;
+use crate::parent::Parent;
+use crate::place::Place;
+
+/// Kill processes that share a cache, and look what is left.
+#[derive(Debug, Parser)]
+struct Args {
+    /// A directory to work in; what is there of an earlier run is removed.
+    #[arg(long)]
+    dir: PathBuf,
+    /// Where the shared memory is; below the directory if not said.
+    #[arg(long)]
+    runtime: Option<PathBuf>,
+    /// Kills in all.
+    #[arg(long, default_value_t = 200)]
+    kills: u32,
+    /// Kills after which all end in good order and everything is looked at.
+    #[arg(long, default_value_t = 50)]
+    each: u32,
+    /// Where it all begins; printed when none is given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only this one of the set-ups.
+    #[arg(long)]
+    only: Option<usize>,
+    /// Is one of the processes.
+    #[arg(long, hide = true)]
+    child: Option<u32>,
+}
+
+/// What is tried, one after the other.
+const WORLDS: [(Mode, bool); 4] = [(Mode::WriteBack, true), (Mode::WriteThrough, true), (Mode::WriteBack, false), (Mode::WriteBack, true)];
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    if let Some(slot) = args.child {
+        return child::run(Place { dir: args.dir }, slot, seed);
+    }
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut killed = 0;
+    for round in 0.. {
+        if killed >= args.kills {
+            break;
+        }
+        let world = WORLDS[args.only.unwrap_or(round % WORLDS.len())];
+        let kills = args.each.min(args.kills - killed);
+        killed += one_round(&args, world, kills, rng.u64(..)).with_context(|| format!("--seed {seed}, round {round}, {world:?}"))?;
+    }
+    println!("{killed} kills survived");
+    Ok(())
+}
+
+fn one_round(args: &Args, (mode, has_ssd): (Mode, bool), kills: u32, seed: u64) -> Result<u32> {
+    let begun = Instant::now();
+    let place = Place { dir: args.dir.join("work") };
+    let runtime = args.runtime.clone().unwrap_or_else(|| args.dir.join("shm"));
+    for old in [&place.dir, &runtime.join(format!("hotshelf-{}", rustix::process::geteuid().as_raw()))] {
+        if old.exists() {
+            std::fs::remove_dir_all(old).context("removing what is left of an earlier run")?;
+        }
+    }
+    place.prepare(&runtime, mode, has_ssd)?;
+    let ledger = Ledger::create(&place.ledger())?;
+    let mut parent = Parent::new(&place, &ledger, seed)?;
+    parent.start_all()?;
+    let mut killed = 0;
+    while killed < kills {
+        killed += parent.some_kills()?;
+    }
+    parent.end()?;
+    audit::at_the_end(&place, &ledger)?;
+    let calls = parent.calls();
+    println!(
+        "{mode:?}{}: {killed} kills, {} of leaders, {} losses of all memory, {calls} calls, {:.1} s",
+        if has_ssd { " with an SSD" } else { "" },
+        parent.leaders_killed,
+        parent.wipes,
+        begun.elapsed().as_secs_f64()
+    );
+    parent.stalls.print();
+    Ok(killed)
+}

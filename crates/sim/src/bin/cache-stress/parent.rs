@@ -1,0 +1,201 @@
+//! Starts processes, kills them, watches that nobody waits for ever.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use cachedfs::{Config, Instance};
+
+use crate::ledger::{Head, Ledger, SLOTS, Slot, Word, all, now, writer};
+use crate::place::Place;
+use crate::stalls::{Killed, Stalls};
+
+/// A call that takes longer hangs, ns.
+const HANGS: u64 = 30_000_000_000;
+/// So long after a kill the others are looked at, ms.
+const AFTER_MS: std::ops::Range<u64> = 5..80;
+
+/// See the module.
+pub struct Parent<'a> {
+    pub place: &'a Place,
+    pub ledger: &'a Ledger,
+    pub config: Config,
+    pub rng: fastrand::Rng,
+    pub stalls: Stalls,
+    pub leaders_killed: u32,
+    /// Each time all memory was lost.
+    pub wipes: u32,
+    children: Vec<Option<Child>>,
+}
+
+impl<'a> Parent<'a> {
+    pub fn new(place: &'a Place, ledger: &'a Ledger, seed: u64) -> Result<Parent<'a>> {
+        let rng = fastrand::Rng::with_seed(seed);
+        let children = (0..SLOTS).map(|_| None).collect();
+        let config = place.config()?;
+        Ok(Parent { place, ledger, config, rng, stalls: Stalls::default(), leaders_killed: 0, wipes: 0, children })
+    }
+
+    pub fn start(&mut self, slot: u32) -> Result<()> {
+        self.ledger.slot(slot, Slot::Pid).store(0, SeqCst);
+        let child = Command::new(std::env::current_exe()?)
+            .arg("--dir")
+            .arg(&self.place.dir)
+            .args(["--child", &slot.to_string(), "--seed", &self.rng.u64(..).to_string()])
+            .spawn()
+            .context("starting a process")?;
+        self.children[slot as usize] = Some(child);
+        Ok(())
+    }
+
+    pub fn start_all(&mut self) -> Result<()> {
+        (0..SLOTS)
+            .filter(|slot| self.children[*slot as usize].is_none())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .try_for_each(|slot| self.start(slot))
+    }
+
+    /// Nobody may have ended by himself, or be in a call for too long.
+    fn watch(&mut self) -> Result<()> {
+        for slot in 0..SLOTS {
+            let Some(child) = &mut self.children[slot as usize] else { continue };
+            if let Some(status) = child.try_wait()? {
+                bail!("writer {slot}, process {}, ended: {status}", child.id());
+            }
+            let (since, call) = (self.ledger.slot(slot, Slot::Since).load(SeqCst), self.ledger.slot(slot, Slot::Call).load(SeqCst));
+            if since != 0 && now().saturating_sub(since) > HANGS {
+                let pid = child.id();
+                let stacks = stacks(pid);
+                bail!("writer {slot}, process {pid}, has been in a call `{}` for 30 s:\n{stacks}", char::from(call as u8));
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, ms: std::ops::Range<u64>) -> Result<()> {
+        let end = Instant::now() + Duration::from_millis(self.rng.u64(ms));
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+            self.watch()?;
+        }
+        Ok(())
+    }
+
+    /// SIGKILL, and what he had begun may be there in parts.
+    fn kill(&mut self, slot: u32) -> Result<()> {
+        let Some(mut child) = self.children[slot as usize].take() else { return Ok(()) };
+        child.kill()?;
+        let status = child.wait()?;
+        ensure!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(9), "writer {slot} had ended: {status}");
+        self.ledger.slot(slot, Slot::Since).store(0, SeqCst);
+        for (file, cell) in all().filter(|(file, cell)| writer(*file, *cell) == slot) {
+            let begun = self.ledger.get(file, cell, Word::Begun);
+            if begun > self.ledger.get(file, cell, Word::Acked) {
+                self.ledger.cell(file, cell, Word::Broken).store(begun, SeqCst);
+            }
+        }
+        Ok(())
+    }
+
+    fn leader(&self) -> Option<u32> {
+        let pid = u64::from(Instance::look(&self.config).ok()??.leader_pid?);
+        (0..SLOTS).find(|slot| self.ledger.slot(*slot, Slot::Pid).load(SeqCst) == pid)
+    }
+
+    /// Some kills; how many.
+    pub fn some_kills(&mut self) -> Result<u32> {
+        let all: Vec<u32> = (0..SLOTS).collect();
+        self.stalls.begin(self.ledger, &all);
+        self.wait(AFTER_MS)?;
+        self.stalls.end(self.ledger, &all, Killed::Nobody);
+        let leader = if self.rng.u8(0..10) < 4 { self.leader() } else { None };
+        let first = leader.unwrap_or_else(|| self.rng.u32(0..SLOTS));
+        let is_leader = leader.is_some() || self.leader() == Some(first);
+        self.leaders_killed += u32::from(is_leader);
+        let mut killed = vec![first];
+        match self.rng.u8(0..100) {
+            0..3 => killed = (0..SLOTS).collect(),
+            3..12 => killed.push((first + 1) % SLOTS),
+            _ => {}
+        }
+        let others: Vec<u32> = (0..SLOTS).filter(|slot| !killed.contains(slot)).collect();
+        self.stalls.begin(self.ledger, &others);
+        killed.iter().try_for_each(|slot| self.kill(*slot))?;
+        let is_wiped = killed.len() == SLOTS as usize && self.rng.bool();
+        if is_wiped {
+            self.wipe()?;
+        }
+        if self.rng.u8(0..4) == 0 {
+            self.wait(AFTER_MS)?;
+        }
+        self.start_all()?;
+        self.wait(AFTER_MS)?;
+        self.stalls.end(self.ledger, &others, if is_leader { Killed::Leader } else { Killed::Another });
+        Ok(killed.len() as u32)
+    }
+
+    /// As if the machine had stopped: shared memory is gone. What was told as durable is there, and nothing else needs be.
+    fn wipe(&mut self) -> Result<()> {
+        self.wipes += 1;
+        std::fs::remove_file(Instance::segment_path(&self.config)).context("removing the segment")?;
+        crate::audit::after_wipe(self.place, self.ledger)?;
+        self.ledger.head(Head::Log).fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    /// Calls of all processes so far.
+    pub fn calls(&self) -> u64 {
+        (0..SLOTS).map(|slot| self.ledger.slot(slot, Slot::Calls).load(SeqCst)).sum()
+    }
+
+    /// All end in good order.
+    pub fn end(&mut self) -> Result<()> {
+        self.ledger.head(Head::Stop).store(1, SeqCst);
+        let begun = Instant::now();
+        for (slot, child) in self.children.iter_mut().enumerate() {
+            let Some(child) = child else { continue };
+            loop {
+                match child.try_wait()? {
+                    Some(status) => {
+                        ensure!(status.success(), "writer {slot} ended: {status}");
+                        break;
+                    }
+                    None if begun.elapsed() > Duration::from_secs(60) => {
+                        bail!("writer {slot} does not end:\n{}", stacks(child.id()))
+                    }
+                    None => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        }
+        self.children.iter_mut().for_each(|child| *child = None);
+        self.ledger.head(Head::Stop).store(0, SeqCst);
+        Ok(())
+    }
+}
+
+impl Drop for Parent<'_> {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Where the threads of a process are.
+fn stacks(pid: u32) -> String {
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let mut told = String::new();
+    for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
+        let at = task.path();
+        told += &format!("{} {} {}\n", read(&at.join("comm")).trim(), read(&at.join("wchan")), read(&at.join("syscall")).trim());
+    }
+    if let Ok(out) = Command::new("gdb").args(["-p", &pid.to_string(), "-batch", "-ex", "thread apply all bt 18"]).output() {
+        told += &String::from_utf8_lossy(&out.stdout);
+    }
+    told
+}

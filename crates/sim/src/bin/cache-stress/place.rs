@@ -1,0 +1,60 @@
+//! Where everything is.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use cachedfs::{Config, Mode, Size};
+
+use crate::ledger::{LOGS, SHARED};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The directory.
+    pub dir: PathBuf,
+}
+
+impl Place {
+    pub fn ledger(&self) -> PathBuf {
+        self.dir.join("ledger")
+    }
+
+    pub fn ssd(&self) -> PathBuf {
+        self.dir.join("ssd")
+    }
+
+    /// A file by its number; from [`LOGS`] on they are logs.
+    pub fn file(&self, number: u32) -> PathBuf {
+        let kind = match number {
+            0..SHARED => "shared",
+            SHARED..LOGS => "own",
+            _ => "log",
+        };
+        self.dir.join(format!("{kind}{number}"))
+    }
+
+    /// The settings that all have.
+    pub fn config(&self) -> Result<Config> {
+        Ok(Config::read(&self.dir.join("config.toml"))?)
+    }
+
+    /// Makes them.
+    pub fn prepare(&self, runtime: &Path, mode: Mode, has_ssd: bool) -> Result<()> {
+        std::fs::create_dir_all(&self.dir)?;
+        std::fs::create_dir_all(runtime)?;
+        let config = Config {
+            name: "stress".to_owned(),
+            memory: Some(Size::Bytes(2 << 20)),
+            ssd: has_ssd.then(|| self.ssd()),
+            ssd_size: has_ssd.then_some(Size::Bytes(24 << 20)),
+            mode,
+            dirty_age: "300ms".parse().map_err(|error| anyhow::anyhow!("{error:?}"))?,
+            stream_cutoff: Size::Bytes(256 << 10),
+            files: 256,
+            runtime_dir: runtime.to_owned(),
+            ..Config::default()
+        };
+        let text = toml::to_string(&std::collections::BTreeMap::from([("cache", &config)]))?;
+        std::fs::write(self.dir.join("config.toml"), text).context("the settings")
+    }
+}

@@ -1,0 +1,343 @@
+//! The cache stack loses power, and its leader dies, at any moment: no byte that was synced is lost, and none is wrong.
+//!
+//! The engine with its worker, inline, over an SSD and files that lose what was not flushed (sectors torn, in any order). At
+//! random moments between two changes of the SSD or of a file the machine is looked at as a loss of power would leave it, and
+//! opened anew; and a process dies, and another one takes up the segment. `SIM_CUTS`: how many cuts (CI: 4,000; FULL=1:
+//! 100,000). `SIM_SEED`: one run, as a failure names it.
+
+mod model;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+
+use datapath::shelf::{How, Layout, Limits, Open, Parts, Shelf, Sizes, Worker};
+use pagecache::shared::{Replacement, Shape as Frames};
+use parking_lot::Mutex;
+use shm::{Pages, Region, Seats};
+use ssdcache::{FileKey, Mode, PAGE_BYTES, SsdCache};
+
+use model::{CELL, CELLS, File, Files, cell_bytes};
+use world::{Died, Handle, Machine, Outside, Remains, Ssd};
+
+const FILES: std::ops::Range<u64> = 1..4;
+const SSD: ssdcache::Shape = ssdcache::Shape { segment_pages: 32, segments: 6 };
+const FRAMES: Frames = Frames { frames: 24, shards: 1, ghosts: 24, replacement: Replacement::S3Fifo };
+
+/// One process on a machine.
+struct Process {
+    shelf: Arc<Shelf>,
+    opens: Vec<Open>,
+}
+
+fn limits() -> Limits {
+    Limits { dirty_age_ms: 50, dirty_percent: 60, ssd_dirty_percent: 40, read_ahead: 32 << 10, ..Limits::new(0) }
+}
+
+fn sizes(has_ssd: bool) -> Sizes {
+    Sizes { frames: FRAMES, ssd: has_ssd.then_some(SSD), files: 16 }
+}
+
+fn segment(has_ssd: bool, mode: Mode) -> Arc<Region> {
+    let layout = Layout::of(sizes(has_ssd));
+    let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
+    Shelf::format(&region, sizes(has_ssd), &limits(), mode, 7, "");
+    region
+}
+
+impl Process {
+    /// Attaches, leads, opens all files.
+    fn start(machine: &Arc<Machine>, region: &Arc<Region>, seats: &Arc<Seats>, has_ssd: bool) -> Process {
+        let ssd: Option<Arc<dyn block::Device>> = has_ssd.then(|| Arc::new(Ssd(Arc::clone(machine))) as Arc<dyn block::Device>);
+        let world = Arc::new(Outside(Arc::clone(machine)));
+        let parts =
+            Parts { region: Arc::clone(region), seats: Arc::clone(seats), device: ssd.clone(), plain: ssd, world, limits: limits() };
+        let shelf = Shelf::attach(parts).expect("attached");
+        shelf.lead_inline(Worker::begin(&shelf));
+        let open = |key: u64| {
+            let below = Arc::new(Handle { machine: Arc::clone(machine), key });
+            shelf.open(FileKey(key), format!("/f{key}").as_ref(), How::default(), below)
+        };
+        let opens = FILES.map(|key| open(key).unwrap_or_else(|error| panic!("file {key}: {error}"))).collect();
+        Process { shelf, opens }
+    }
+
+    fn read(&self, file: u64, cells: std::ops::Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0; cells.len() * CELL];
+        let count = self.opens[(file - FILES.start) as usize].read((cells.start * CELL) as u64, &mut bytes).expect("read");
+        bytes.truncate(count);
+        bytes
+    }
+}
+
+fn seats_of(region: &Arc<Region>, has_ssd: bool) -> Arc<Seats> {
+    Arc::new(Seats::pretend(Arc::clone(region), Layout::of(sizes(has_ssd)).seats))
+}
+
+/// The machine after the power came back: everything that may be seen is.
+fn check_remains(label: u32, remains: Remains, mut files: Files, has_ssd: bool, mode: Mode) {
+    let machine = Machine::new(label, remains);
+    let region = segment(has_ssd, mode);
+    let seats = seats_of(&region, has_ssd);
+    let process = Process::start(&machine, &region, &seats, has_ssd);
+    for (key, file) in &mut files {
+        let bytes = process.read(*key, 0..CELLS);
+        machine.trace(|| {
+            let (cells, below) = (bytes.len() / CELL, machine.bytes(*key).len() / CELL);
+            let is_dirty = process.opens[(*key - 1) as usize].is_dirty();
+            format!("after the cut: file {key}: {cells} cells, below {below}, dirty {is_dirty}, {:?}", process.shelf.ssd_state())
+        });
+        file.check_crashed(*key, &bytes, !has_ssd || mode != Mode::WriteBack);
+    }
+    // And it goes on: all of it comes down.
+    process.shelf.clean_all(&mut |_| {}).expect("all below");
+    let reports = machine.reports.lock();
+    assert!(reports.is_empty(), "{reports:?}");
+    for (key, file) in &files {
+        let below = machine.bytes(*key);
+        assert_eq!(below.len(), file.len() * CELL, "file {key}: its length below");
+        file.check_now(*key, &below, 0);
+    }
+}
+
+/// What became of a call.
+enum Ended {
+    Done(std::thread::Result<()>),
+    Died,
+}
+
+type Call = Box<dyn FnOnce(&Process) + Send>;
+
+/// A process that can die in the middle of a call: then its thread stands still, with all that it holds, until the run is over.
+struct Alive {
+    calls: mpsc::Sender<Call>,
+    ended: mpsc::Receiver<Ended>,
+    /// Tells of a death; dropped when the run is over.
+    dying: mpsc::Sender<Ended>,
+}
+
+impl Alive {
+    fn new(process: Process) -> Alive {
+        let (calls, to_do) = mpsc::channel::<Call>();
+        let (dying, ended) = mpsc::channel();
+        let done = dying.clone();
+        let work = move || {
+            while let Ok(call) = to_do.recv() {
+                let result = catch_unwind(AssertUnwindSafe(|| call(&process)));
+                if done.send(Ended::Done(result)).is_err() {
+                    break;
+                }
+            }
+        };
+        std::thread::Builder::new().stack_size(1 << 20).spawn(work).expect("a thread");
+        Alive { calls, ended, dying }
+    }
+
+    /// Whether the process is still alive.
+    fn call(&self, call: Call) -> bool {
+        self.calls.send(call).expect("a process");
+        match self.ended.recv().expect("a process") {
+            Ended::Done(result) => {
+                result.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
+                true
+            }
+            Ended::Died => false,
+        }
+    }
+}
+
+struct Run {
+    rng: fastrand::Rng,
+    machine: Arc<Machine>,
+    region: Arc<Region>,
+    seats: Arc<Seats>,
+    process: Alive,
+    files: Arc<Mutex<Files>>,
+    has_ssd: bool,
+    mode: Mode,
+    version: u64,
+    /// As they were before the last call.
+    before: Files,
+    /// When these are dropped, the dead go.
+    graves: Vec<mpsc::Sender<()>>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let has_ssd = !seed.is_multiple_of(8);
+        let mode = [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround][rng.usize(..4)];
+        let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
+        for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
+            ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
+        }
+        let machine = Machine::new(0, Machine::empty(ssd, FILES));
+        let region = segment(has_ssd, mode);
+        let seats = seats_of(&region, has_ssd);
+        let process = Alive::new(Process::start(&machine, &region, &seats, has_ssd));
+        let files = Arc::new(Mutex::new(FILES.map(|key| (key, File::default())).collect()));
+        Run { rng, machine, region, seats, process, files, has_ssd, mode, version: 0, before: Files::new(), graves: Vec::new() }
+    }
+
+    /// One call of a user, or time passes. Whether the process survived it.
+    fn act(&mut self) -> bool {
+        self.before = self.files.lock().clone();
+        let call = self.next_call();
+        self.process.call(call)
+    }
+
+    fn next_call(&mut self) -> Call {
+        let key = self.rng.u64(FILES);
+        let at = self.rng.usize(..CELLS);
+        let most = if self.rng.u8(..8) == 0 { 40 } else { 10 };
+        let mut end = (at + 1 + self.rng.usize(..most)).min(CELLS);
+        let what = self.rng.u8(..100);
+        let len = self.files.lock()[&key].len();
+        self.machine.trace(|| format!("file {key} cells {at}..{end}: {what}, version {}, length {len}", self.version + 1));
+        let files = Arc::clone(&self.files);
+        let model = |change: &mut dyn FnMut(&mut File)| change(files.lock().get_mut(&key).expect("a file"));
+        let open = move |process: &Process, call: &dyn Fn(&Open)| call(&process.opens[(key - FILES.start) as usize]);
+        match what {
+            0..35 => {
+                self.version += 1;
+                let version = self.version;
+                let bytes: Vec<u8> = (at..end).flat_map(|cell| cell_bytes(key, cell, version)).collect();
+                model(&mut |file| file.write(at..end, version));
+                Box::new(move |process| open(process, &|open| assert_eq!(open.write((at * CELL) as u64, &bytes), Ok(bytes.len()))))
+            }
+            35..40 => {
+                self.version += 1;
+                let version = self.version;
+                end = (len + 3).min(CELLS);
+                let bytes: Vec<u8> = (len..end).flat_map(|cell| cell_bytes(key, cell, version)).collect();
+                model(&mut |file| file.write(len..end, version));
+                let append = move |open: &Open| {
+                    if !bytes.is_empty() {
+                        assert_eq!(open.append(&bytes), Ok((len * CELL) as u64));
+                    }
+                };
+                Box::new(move |process| open(process, &append))
+            }
+            40..44 => {
+                model(&mut |file| file.truncate(at));
+                Box::new(move |process| open(process, &|open| assert_eq!(open.set_len((at * CELL) as u64), Ok(()))))
+            }
+            44..46 => {
+                end = end.min(len);
+                if at < end {
+                    model(&mut |file| file.punch(at..end));
+                }
+                let (at, len) = ((at * CELL) as u64, (end.saturating_sub(at) * CELL) as u64);
+                Box::new(move |process| open(process, &|open| assert_eq!(open.punch(at, len), Ok(()))))
+            }
+            46..56 => Box::new(move |process| {
+                open(process, &|open| assert_eq!(open.sync(), Ok(())));
+                files.lock().get_mut(&key).expect("a file").synced();
+            }),
+            56..57 => Box::new(move |process| open(process, &|open| assert_eq!(open.clean(), Ok(())))),
+            57..70 => {
+                self.machine.tick(self.rng.u32(..30));
+                Box::new(|process| _ = process.shelf.step_inline())
+            }
+            _ => Box::new(move |process| {
+                let bytes = process.read(key, at..end);
+                let files = files.lock();
+                let file = &files[&key];
+                assert_eq!(bytes.len(), file.len().clamp(at, end).saturating_sub(at) * CELL, "file {key}, from {at}");
+                file.check_now(key, &bytes, at);
+            }),
+        }
+    }
+
+    /// The process stands still in the middle of whatever it did; another one takes up the segment.
+    fn succeed(&mut self) {
+        self.machine.set_moment(None);
+        for seat in 0..64 {
+            if self.seats.taken() >> seat & 1 == 1 {
+                self.seats.kill(shm::SeatNo(seat));
+            }
+        }
+        let process = Process::start(&self.machine, &self.region, &self.seats, self.has_ssd);
+        // A call that was cut off was done, in part, or not.
+        for (key, file) in self.files.lock().iter_mut() {
+            file.check_died(*key, &process.read(*key, 0..CELLS), &self.before[key]);
+        }
+        self.process = Alive::new(process);
+    }
+
+    /// Looks at the machine at some of the moments that come, and may die at one.
+    fn watch(&mut self, taken: &Arc<Mutex<Vec<(Remains, Files)>>>) {
+        let (files, machine, out) = (Arc::clone(&self.files), Arc::downgrade(&self.machine), Arc::clone(taken));
+        let mut rng = self.rng.fork();
+        let dies_at = if rng.u8(..4) == 0 { rng.u32(1..60) } else { u32::MAX };
+        let (grave, end) = mpsc::channel::<()>();
+        self.graves.push(grave);
+        let dying = self.process.dying.clone();
+        let mut moments = 0;
+        self.machine.set_moment(Some(Box::new(move || {
+            moments += 1;
+            if rng.u8(..12) == 0
+                && out.lock().len() < 16
+                && let Some(machine) = machine.upgrade()
+            {
+                machine.trace(|| "  a cut here".into());
+                out.lock().push((machine.cut(rng.u64(..)), files.lock().clone()));
+            }
+            if moments == dies_at {
+                let _ = dying.send(Ended::Died);
+                let _ = end.recv();
+                std::panic::panic_any(Died);
+            }
+        })));
+    }
+}
+
+fn run(seed: u64, cuts: u32) -> u32 {
+    let mut run = Run::new(seed);
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let mut done = 0;
+    while done < cuts {
+        run.watch(&taken);
+        for _ in 0..40 {
+            if !run.act() {
+                run.machine.trace(|| "dies".into());
+                run.succeed();
+                break;
+            }
+        }
+        run.machine.set_moment(None);
+        for (remains, files) in taken.lock().drain(..) {
+            done += 1;
+            check_remains(done, remains, files, run.has_ssd, run.mode);
+        }
+    }
+    done
+}
+
+#[test]
+fn power_cuts_and_dead_leaders_lose_nothing_that_was_synced() {
+    std::panic::set_hook(Box::new(|info| {
+        if info.payload().downcast_ref::<Died>().is_none() {
+            eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
+        }
+    }));
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let is_full = std::env::var("FULL").is_ok_and(|full| full == "1");
+    let cuts = number("SIM_CUTS").unwrap_or(if is_full {
+        100_000
+    } else if cfg!(debug_assertions) {
+        500
+    } else {
+        4_000
+    });
+    let seeds = number("SIM_SEED").map_or(0..u64::MAX, |seed| seed..seed + 1);
+    let mut done = 0;
+    for seed in seeds {
+        let ended = catch_unwind(|| run(seed, 50));
+        done += u64::from(ended.unwrap_or_else(|_| panic!("replay with SIM_SEED={seed}")));
+        if done >= cuts {
+            break;
+        }
+    }
+    println!("{done} power cuts");
+}

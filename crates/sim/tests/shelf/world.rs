@@ -1,0 +1,325 @@
+//! What lies around the engine: an SSD and files below that lose what was not flushed, and moments at which to look.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use block::driver::MemoryDevice;
+use block::{Arena, Completion, Device, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
+use datapath::shelf::{Below, Stamp, World};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use sim::device::crash::{Medium, Volatile};
+use ssdcache::FileKey;
+
+pub const SECTOR: usize = 512;
+/// What a thread of a dead process panics with.
+pub struct Died;
+
+/// Called before each change of the SSD or of a file below: may look, may die.
+pub type Moment = Box<dyn FnMut() + Send>;
+
+/// Whether calls and changes are printed: SIM_TRACE.
+pub fn is_traced() -> bool {
+    static TRACED: OnceLock<bool> = OnceLock::new();
+    *TRACED.get_or_init(|| std::env::var_os("SIM_TRACE").is_some())
+}
+
+/// All that survives a process, and part of which survives the power.
+pub struct Machine {
+    /// In traces: 0 is the one that runs, others are those that a cut left.
+    label: u32,
+    pub medium: Medium,
+    memory: MemoryDevice,
+    files: Mutex<BTreeMap<u64, SimFile>>,
+    clock_ms: AtomicU32,
+    mtime: AtomicU64,
+    moment: Mutex<Option<Moment>>,
+    pub reports: Mutex<Vec<String>>,
+    /// Writes to files, and pages in them.
+    pub failing: AtomicU32,
+}
+
+#[derive(Clone, Default)]
+struct SimFile {
+    durable: State,
+    now: State,
+    /// Since the last sync, in order.
+    pending: Vec<Change>,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    bytes: Vec<u8>,
+    mtime: u64,
+}
+
+#[derive(Clone)]
+enum Change {
+    Write { at: usize, bytes: Vec<u8>, mtime: u64 },
+    Length { len: usize, mtime: u64 },
+}
+
+impl State {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        let end = at + bytes.len();
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[at..end].copy_from_slice(bytes);
+    }
+}
+
+impl SimFile {
+    /// Of what is pending, lengths and times up to some moment, and of the data any sectors within the length.
+    fn cut(&self, rng: &mut fastrand::Rng) -> State {
+        let mut state = self.durable.clone();
+        let until = rng.usize(..=self.pending.len());
+        let share = [0.0, 1.0, 0.5][rng.usize(..3)];
+        for (n, change) in self.pending.iter().enumerate() {
+            match change {
+                Change::Length { len, mtime } if n < until => {
+                    state.bytes.resize(*len, 0);
+                    state.mtime = *mtime;
+                }
+                Change::Length { .. } => {}
+                Change::Write { at, bytes, mtime } => {
+                    if n < until {
+                        let end = at + bytes.len();
+                        state.bytes.resize(state.bytes.len().max(end), 0);
+                        state.mtime = *mtime;
+                    }
+                    for (sector, from) in bytes.chunks(SECTOR).enumerate() {
+                        let to = at + sector * SECTOR;
+                        if to + from.len() <= state.bytes.len() && rng.f64() < share {
+                            state.bytes[to..to + from.len()].copy_from_slice(from);
+                        }
+                    }
+                }
+            }
+        }
+        state
+    }
+}
+
+/// What is left after the power went.
+pub struct Remains {
+    pub ssd: Vec<u8>,
+    files: BTreeMap<u64, State>,
+}
+
+impl Machine {
+    /// With this on the SSD and no files, or with what is left of another one.
+    pub fn new(label: u32, remains: Remains) -> Arc<Machine> {
+        let memory = MemoryDevice::new(SECTOR as u32, remains.ssd.len() as u64).expect("memory");
+        memory.region().write(0, &remains.ssd);
+        let file = |state: State| SimFile { durable: state.clone(), now: state, pending: Vec::new() };
+        let mtime = remains.files.values().map(|state| state.mtime).max().unwrap_or(0);
+        Arc::new(Machine {
+            label,
+            medium: Medium::new(remains.ssd, SECTOR),
+            memory,
+            files: Mutex::new(remains.files.into_iter().map(|(key, state)| (key, file(state))).collect()),
+            clock_ms: AtomicU32::new(1),
+            mtime: AtomicU64::new(mtime + 1),
+            moment: Mutex::new(None),
+            reports: Mutex::default(),
+            failing: AtomicU32::new(0),
+        })
+    }
+
+    pub fn empty(ssd: Vec<u8>, keys: impl Iterator<Item = u64>) -> Remains {
+        Remains { ssd, files: keys.map(|key| (key, State::default())).collect() }
+    }
+
+    pub fn cut(&self, seed: u64) -> Remains {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let files = self.files.lock().iter().map(|(key, file)| (*key, file.cut(&mut rng))).collect();
+        Remains { ssd: self.medium.power_cut(rng.u64(..)), files }
+    }
+
+    pub fn set_moment(&self, moment: Option<Moment>) {
+        *self.moment.lock() = moment;
+    }
+
+    pub fn tick(&self, ms: u32) {
+        self.clock_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// Now something will change.
+    fn moment(&self) {
+        let moment = self.moment.lock().take();
+        if let Some(mut moment) = moment {
+            moment();
+            *self.moment.lock() = Some(moment);
+        }
+    }
+
+    /// Prints, if that is wanted.
+    pub fn trace(&self, words: impl FnOnce() -> String) {
+        if is_traced() {
+            eprintln!("{} {}", self.label, words());
+        }
+    }
+
+    pub fn bytes(&self, key: u64) -> Vec<u8> {
+        self.files.lock()[&key].now.bytes.clone()
+    }
+}
+
+/// The SSD as a device.
+pub struct Ssd(pub Arc<Machine>);
+
+impl Device for Ssd {
+    fn geometry(&self) -> &Geometry {
+        self.0.memory.geometry()
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        let queue = self.0.memory.queue(options)?;
+        Ok(Box::new(Watched { queue: Volatile::new(queue, &self.0.medium, true), machine: Arc::clone(&self.0) }))
+    }
+}
+
+struct Watched {
+    queue: Volatile<Box<dyn Queue>>,
+    machine: Arc<Machine>,
+}
+
+impl Queue for Watched {
+    fn geometry(&self) -> &Geometry {
+        self.queue.geometry()
+    }
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        if request.op != block::Op::Read {
+            self.machine.trace(|| format!("  ssd: {:?} {:?}+{}", request.op, request.lba, request.blocks));
+            self.machine.moment();
+        }
+        self.queue.submit(request, data)
+    }
+    fn ring(&mut self) {
+        self.queue.ring();
+    }
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.queue.poll(completions)
+    }
+    fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+    fn wait(&mut self, at_most: std::time::Duration) {
+        self.queue.wait(at_most);
+    }
+    fn cancel(&mut self, tag: Tag) {
+        self.queue.cancel(tag);
+    }
+    fn reset(&mut self) -> Result<(), Error> {
+        self.queue.reset()
+    }
+}
+
+/// A file below.
+pub struct Handle {
+    pub machine: Arc<Machine>,
+    pub key: u64,
+}
+
+impl Handle {
+    fn change(&self, change: impl FnOnce(&mut SimFile, u64)) -> io::Result<()> {
+        self.machine.moment();
+        if self.machine.failing.load(Ordering::Relaxed) > 0 {
+            self.machine.failing.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::IO.into());
+        }
+        let mtime = self.machine.mtime.fetch_add(1, Ordering::Relaxed);
+        let mut files = self.machine.files.lock();
+        change(files.get_mut(&self.key).ok_or(Errno::NOENT)?, mtime);
+        Ok(())
+    }
+}
+
+impl Below for Handle {
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
+        let files = self.machine.files.lock();
+        let bytes = &files[&self.key].now.bytes;
+        let from = bytes.get(at as usize..).unwrap_or(&[]);
+        let count = from.len().min(to.len());
+        to[..count].copy_from_slice(&from[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        self.machine.trace(|| {
+            let versions = from.chunks(SECTOR).map(|cell| u64::from_le_bytes(cell[..8].try_into().expect("eight")));
+            format!("  below {}: write cell {}: {:?}", self.key, at as usize / SECTOR, versions.collect::<Vec<_>>())
+        });
+        self.change(|file, mtime| {
+            file.now.write(at as usize, from);
+            file.now.mtime = mtime;
+            file.pending.push(Change::Write { at: at as usize, bytes: from.to_vec(), mtime });
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.machine.trace(|| format!("  below {}: sync", self.key));
+        self.change(|file, _| {
+            file.durable = file.now.clone();
+            file.pending.clear();
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.machine.trace(|| format!("  below {}: length {}", self.key, len as usize / SECTOR));
+        self.change(|file, mtime| {
+            file.now.bytes.resize(len as usize, 0);
+            file.now.mtime = mtime;
+            file.pending.push(Change::Length { len: len as usize, mtime });
+        })
+    }
+
+    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        let end = {
+            let files = self.machine.files.lock();
+            (files[&self.key].now.bytes.len() as u64).min(at + len)
+        };
+        if at < end { self.write_at(at, &vec![0; (end - at) as usize]) } else { Ok(()) }
+    }
+
+    fn set_mtime(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn stamp(&self) -> io::Result<Stamp> {
+        let files = self.machine.files.lock();
+        let now = &files[&self.key].now;
+        Ok(Stamp { size: now.bytes.len() as u64, mtime: now.mtime as i64, ctime: now.mtime as i64 })
+    }
+}
+
+/// A process's view of the machine.
+pub struct Outside(pub Arc<Machine>);
+
+impl World for Outside {
+    fn open(&self, key: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn Below>> {
+        Ok(Arc::new(Handle { machine: Arc::clone(&self.0), key: key.0 }))
+    }
+
+    fn now_ms(&self) -> u32 {
+        self.0.clock_ms.load(Ordering::Relaxed)
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        1
+    }
+
+    fn report(&self, words: &str) {
+        self.0.reports.lock().push(words.to_owned());
+    }
+}
