@@ -13,7 +13,7 @@ const MANUAL: &str = "crates/capi/man/hotshelf.3";
 
 /// What stands before and after the declarations.
 const BEGIN: &str = "\
-/* libhotshelf: raw devices, their queues and block cache, for C and C++ programs.
+/* libhotshelf: files through a cache, and raw devices, their queues and block cache, for C and C++ programs.
  *
  * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
  * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
@@ -21,14 +21,21 @@ const BEGIN: &str = "\
  *
  * Memory: a request over a buffer of nvmed_get_buffer needs no copy; over any other memory it costs one.
  *
- * A child of fork() cannot use what its parent opened, nor open anything (EPERM): exec, or use hotshelf after the fork.
+ * A child of fork() goes on with its parent's files, and opens others: only positions are its own from then on. Devices, queues,
+ * directories and asynchronous requests are the parent's alone (EPERM): exec, or use them after the fork. Nothing here is for signal
+ * handlers.
  *
  * Link with: cc program.c $(pkg-config --cflags --libs hotshelf)
  */";
 const NEEDS: &str = "\
 #ifndef __LP64__
 #error \"hotshelf needs a 64-bit system\"
-#endif";
+#endif
+
+struct dirent;
+struct iovec;
+struct stat;
+struct timespec;";
 
 /// Writes both; `check`: only says whether they are as they should be.
 pub fn run(root: &Path, check: bool) -> Result<()> {
@@ -66,7 +73,10 @@ fn header(root: &Path) -> Result<String> {
 
 /// The types first: declarations come in the order of the files.
 fn sources(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
-    let order = ["types", "library", "device", "queue", "handle", "options", "transfer", "aio", "params", "quota"];
+    let order = [
+        "types", "library", "uopen", "ufile", "ustate", "upin", "umap", "udir", "uqueue", "device", "queue", "handle", "options",
+        "transfer", "aio", "params", "quota",
+    ];
     let files: Vec<_> = order.iter().map(|name| dir.join(name).with_extension("rs")).collect();
     match files.iter().find(|file| !file.is_file()) {
         Some(missing) => bail!("{} is missing", missing.display()),
@@ -74,7 +84,8 @@ fn sources(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
     }
 }
 
-/// Without what Rust alone has to know (`# Safety`), and without spaces at the ends of lines.
+/// Without what Rust alone has to know (`# Safety`), and without spaces at the ends of lines; and arguments that may be left out as C
+/// has them.
 fn tidy(text: &str) -> String {
     let mut out: Vec<&str> = Vec::new();
     let mut in_safety = false;
@@ -93,7 +104,7 @@ fn tidy(text: &str) -> String {
         in_safety = false;
         out.push(line);
     }
-    let mut text = out.join("\n");
+    let mut text = out.join("\n").replace("mode_t variadic)", "...)").replace("size_t variadic)", "...)");
     text.push('\n');
     text
 }
@@ -106,5 +117,6 @@ mod test {
     fn what_is_for_rust_alone_is_left_out() {
         let text = "/*\n * Reads.\n *\n * # Safety\n * `buf` has n bytes.\n */\nint f(void);  \n";
         assert_eq!(tidy(text), "/*\n * Reads.\n */\nint f(void);\n");
+        assert_eq!(tidy("int g(int a, mode_t variadic);\n"), "int g(int a, ...);\n");
     }
 }

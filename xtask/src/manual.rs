@@ -14,7 +14,7 @@ pub fn page(header: &str) -> String {
     let mut out = String::from(
         ".\\\" Made from include/hotshelf.h by `cargo xtask header`.\n.TH HOTSHELF 3 \"\" \"hotshelf\" \"Library Functions\"\n",
     );
-    out.push_str(".SH NAME\nlibhotshelf \\- raw devices, their queues and block cache\n");
+    out.push_str(".SH NAME\nlibhotshelf \\- files through a cache, and raw devices, their queues and block cache\n");
     out.push_str(".SH SYNOPSIS\n.nf\n.B #include <hotshelf.h>\n.PP\n.B cc program.c $(pkg-config \\-\\-cflags \\-\\-libs hotshelf)\n.fi\n");
     out.push_str(".SH DESCRIPTION\n");
     paragraphs(&mut out, &about);

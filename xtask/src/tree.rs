@@ -62,7 +62,8 @@ impl Tree {
         self.texts().filter_map(|(path, text)| {
             let dir = path.strip_suffix("/Cargo.toml")?;
             let manifest: toml::Table = text.parse().ok()?;
-            manifest.contains_key("package").then_some((dir, manifest))
+            // One with a workspace of its own is a guest: for comparisons, built by nobody else.
+            (manifest.contains_key("package") && !manifest.contains_key("workspace")).then_some((dir, manifest))
         })
     }
 }
@@ -106,6 +107,7 @@ mod test {
             ("Cargo.toml", "[workspace]\n"),
             ("crates/a/Cargo.toml", "[package]\nname = \"a\"\n"),
             ("crates/b/Cargo.toml", "[workspace]\n"),
+            ("bench/guest/Cargo.toml", "[workspace]\n[package]\nname = \"guest\"\n"),
         ]);
         let found: Vec<&str> = tree.crates().map(|(dir, _)| dir).collect();
         assert_eq!(found, ["crates/a"]);

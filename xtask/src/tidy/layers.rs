@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["block", "pci"],
     &["pagecache", "ssdcache", "nvme"],
     &["datapath"],
-    &["rawfs", "hybridfs"],
+    &["rawfs", "hybridfs", "cachedfs"],
     &["stack"],
     &["mount", "preload", "capi"],
     &["bench"],

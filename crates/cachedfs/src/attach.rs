@@ -1,0 +1,413 @@
+//! How a process takes part: finds the segment or makes it, takes a seat, lends a thread to lead; and how it leaves.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+
+use datapath::shelf::{AttachFailed, Layout, Limits, Parts, Shelf, Sizes};
+use pagecache::shared::Shape as Frames;
+use parking_lot::Mutex;
+use rustix::fs::{CWD, MemfdFlags, fstat, memfd_create, statat, statvfs, unlink};
+use rustix::io::Errno;
+use shm::{AttachError, Region, Seats};
+
+use crate::below::Around;
+use crate::config::Config;
+use crate::error::{Error, Kind};
+use crate::place::Place;
+use crate::rules::Rules;
+use crate::size::Size;
+use crate::ssd::{Ssd, Take};
+use crate::watch::Watch;
+
+/// Most memory that is taken unasked.
+const MEMORY_DEFAULT_MAX: u64 = 1 << 30;
+/// Fewer pages are no cache.
+const FRAMES_MIN: u64 = 64;
+
+/// How often the last one comes back for what the others left dirty.
+const COMES_BACK: u32 = 5;
+
+/// One process's part in an instance.
+pub struct Attachment {
+    /// The engine.
+    pub shelf: Arc<Shelf>,
+    /// What the engine tells people, and how it opens files.
+    pub around: Arc<Around>,
+    /// What the instance was made with; ours may differ.
+    pub running: Config,
+    /// Of `running`.
+    pub rules: Rules,
+    /// The SSD.
+    pub ssd: Option<Ssd>,
+    /// Notices changes from outside while files are open.
+    pub watch: Watch,
+    /// Where the segment is; none: private.
+    pub place: Option<Place>,
+    /// Files that are open in this process.
+    pub open_files: Arc<AtomicUsize>,
+    /// Pages that files of this process keep in memory.
+    pub pinned: AtomicUsize,
+    region: Arc<Region>,
+    seats: Arc<Seats>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Attachment({:?}, {:?})", self.running.name, self.seats)
+    }
+}
+
+/// What a seat is taken with.
+struct Found {
+    region: Arc<Region>,
+    seats: Arc<Seats>,
+    ssd: Option<Ssd>,
+    running: Config,
+    place: Option<Place>,
+}
+
+impl Attachment {
+    /// Takes part, and makes the instance if there is none.
+    ///
+    /// # Errors
+    /// See [`crate::Instance::open`].
+    pub fn open(config: &Config) -> Result<Attachment, Error> {
+        if config.private {
+            return private(config)?.sit();
+        }
+        let place = Place::of(config)?;
+        let _held = place.hold()?;
+        find_or_make(config, place)?.sit()
+    }
+
+    /// In a child of the process that had this one: the same instance, a seat of its own.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn again(&self) -> Result<Attachment, Error> {
+        let _held = match &self.place {
+            None => None,
+            Some(place) => {
+                let held = place.hold()?;
+                if !is_there(&self.region, &place.segment) {
+                    // The last one has left meanwhile.
+                    return find_or_make(&self.running, place.clone())?.sit();
+                }
+                Some(held)
+            }
+        };
+        let ssd = self.ssd.as_ref().map(|ssd| Ssd::open(&ssd.path, Take::Join)).transpose()?;
+        let (region, seats) = (Arc::clone(&self.region), Arc::clone(&self.seats));
+        Found { region, seats, ssd, running: self.running.clone(), place: self.place.clone() }.sit()
+    }
+
+    /// Whether somebody else takes part, for all we know.
+    fn is_alone(&self) -> bool {
+        let others = (0..Seats::COUNT as u8).map(shm::SeatNo).filter(|seat| self.seats.is_alive(*seat)).count();
+        others <= 1
+    }
+
+    /// Leaves. The last one out writes everything below and removes the segment, unless it is to be kept or something could not
+    /// be written. Files have to be closed.
+    ///
+    /// # Errors
+    /// What could not be written below: the segment stays, and has it.
+    pub fn close(&self) -> Result<(), Error> {
+        self.close_again(COMES_BACK)
+    }
+
+    fn close_again(&self, comes_back: u32) -> Result<(), Error> {
+        self.watch.stop();
+        let clean = || self.shelf.clean_all(&mut |_| ()).map_err(|errno| unwritten(errno, &self.around));
+        // Nothing that takes long is done while others wait to come or go.
+        let written = if self.is_alone() { clean() } else { Ok(()) };
+        self.shelf.detach();
+        if let Some(worker) = self.worker.lock().take() {
+            let _ = worker.join();
+        }
+        let Some(place) = &self.place else {
+            self.leave_seat();
+            return written;
+        };
+        let held = place.hold();
+        let is_last = self.is_alone();
+        let is_dirty = is_last && self.is_dirty();
+        self.leave_seat();
+        let held = held?;
+        written?;
+        if !is_last || !is_there(&self.region, &place.segment) {
+            return Ok(());
+        }
+        if is_dirty && comes_back > 0 {
+            // The others left when we seemed to stay: somebody has to come back.
+            let again = find_or_make(&self.running, place.clone())?.sit()?;
+            drop(held);
+            return again.close_again(comes_back - 1);
+        }
+        if self.running.keep || is_dirty { Ok(()) } else { place.remove(&held) }
+    }
+
+    fn leave_seat(&self) {
+        self.shelf.leave_seat();
+        if let Some(ssd) = &self.ssd {
+            ssd.let_go();
+        }
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.shelf.pages().marked_count() > 0 || self.shelf.ssd_state().dirty > 0
+    }
+
+    /// What could not be written, for people.
+    pub fn unwritten(&self, errno: Errno) -> Error {
+        unwritten(errno, &self.around)
+    }
+
+    /// Whether all who take part may see what is in the file, and write it if somebody does: who leads does that for all.
+    pub fn may_share(&self, stat: &rustix::fs::Stat, is_written: bool) -> bool {
+        let Some(group) = self.place.as_ref().and_then(|place| place.sharing.group) else { return true };
+        let wanted = if is_written { 0o6 } else { 0o4 };
+        let has = |bits: u32| bits & wanted == wanted;
+        has(stat.st_mode & 0o7) || (stat.st_gid == group && has(stat.st_mode >> 3 & 0o7))
+    }
+
+    /// Whether it is the segment's file.
+    pub fn is_segment(&self, stat: &rustix::fs::Stat) -> bool {
+        self.region.fd().and_then(|fd| fstat(fd).ok()).is_some_and(|own| (own.st_dev, own.st_ino) == (stat.st_dev, stat.st_ino))
+    }
+
+    /// Bytes of the segment.
+    pub fn segment_bytes(&self) -> u64 {
+        self.region.len() as u64
+    }
+}
+
+fn unwritten(errno: Errno, around: &Around) -> Error {
+    let last = around.notes.lock().last().cloned().unwrap_or_default();
+    let why = std::io::Error::from(errno);
+    Error::new(Kind::System, errno, format!("not everything could be written below ({why}); it stays in the cache. {last}"))
+}
+
+/// The file of that name is the one that is mapped.
+fn is_there(region: &Region, path: &Path) -> bool {
+    let Some(Ok(mapped)) = region.fd().map(fstat) else { return false };
+    statat(CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|named| (named.st_dev, named.st_ino) == (mapped.st_dev, mapped.st_ino))
+}
+
+/// The directory's lock is held.
+fn find_or_make(config: &Config, place: Place) -> Result<Found, Error> {
+    match Region::open_file(&place.segment, place.sharing.group) {
+        Ok(region) => join(place, region),
+        Err(AttachError::System(error)) if error.kind() == std::io::ErrorKind::NotFound => make(config, place),
+        Err(error) => Err(refused(&place.segment, &error)),
+    }
+}
+
+/// A segment that cannot be used, and what to do.
+pub fn refused(segment: &Path, why: &dyn std::fmt::Display) -> Error {
+    let what = format!("{}: {why}. `hotshelf cache destroy` removes it once nobody uses it", segment.display());
+    Error::new(Kind::Segment, Errno::PROTO, what)
+}
+
+fn join(place: Place, region: Region) -> Result<Found, Error> {
+    let layout = Layout::read(&region).map_err(|why| refused(&place.segment, &why))?;
+    let running = Config::parse(&Layout::settings(&region)).map_err(|why| refused(&place.segment, &why))?;
+    let (region, seats) = match kept(&place.segment) {
+        Some(kept) => kept,
+        None => {
+            let locks = Seats::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
+            let region = Arc::new(region);
+            let seats = seats(&region, &layout, locks)?;
+            (region, seats)
+        }
+    };
+    let is_first = !(0..Seats::COUNT as u8).any(|seat| seats.is_alive(shm::SeatNo(seat)));
+    let take = if is_first { Take::First(None) } else { Take::Join };
+    let ssd = running.ssd.as_deref().map(|path| Ssd::open(path, take)).transpose()?;
+    if ssd.as_ref().map(|ssd| ssd.shape) != layout.sizes().ssd {
+        return Err(refused(&place.segment, &"the SSD is not the one it was made with"));
+    }
+    Ok(Found { region, seats, ssd, running, place: Some(place) })
+}
+
+/// What this process has of segments, also after it left: the lock file of one that is there must not be closed as long as the
+/// process may take part in it (record locks end with any close).
+static KEPT: Mutex<Vec<(Arc<Region>, Arc<Seats>)>> = Mutex::new(Vec::new());
+
+/// The one at that place, if this process had it before.
+fn kept(segment: &Path) -> Option<(Arc<Region>, Arc<Seats>)> {
+    KEPT.lock().iter().find(|(region, _)| is_there(region, segment)).cloned()
+}
+
+fn keep(place: &Place, region: &Arc<Region>, seats: &Arc<Seats>) {
+    let mut kept = KEPT.lock();
+    if !kept.iter().any(|(known, _)| Arc::ptr_eq(known, region)) {
+        // Those of a segment that is gone have nothing to lose.
+        kept.retain(|(known, _)| !known.fd().is_some_and(|fd| fstat(fd).is_ok_and(|stat| stat.st_nlink == 0)));
+        if is_there(region, &place.segment) {
+            kept.push((Arc::clone(region), Arc::clone(seats)));
+        }
+    }
+}
+
+fn seats(region: &Arc<Region>, layout: &Layout, locks: OwnedFd) -> Result<Arc<Seats>, Error> {
+    let no_memory = |error| Error::new(Kind::System, Errno::NOMEM, format!("memory for the seats: {error}"));
+    Ok(Arc::new(Seats::open(Arc::clone(region), layout.seats_at(), locks).map_err(no_memory)?))
+}
+
+/// What a new instance is made of.
+struct Plan {
+    sizes: Sizes,
+    limits: Limits,
+    ssd: Option<Ssd>,
+    settings: String,
+    running: Config,
+}
+
+fn plan(config: &Config) -> Result<Plan, Error> {
+    let mut running = config.clone();
+    let ssd = match &config.ssd {
+        Some(path) => Some(Ssd::open(path, Take::First(config.ssd_size))?),
+        None => None,
+    };
+    running.ssd = ssd.as_ref().map(|ssd| ssd.path.clone());
+    let frames = u32::try_from((memory(config)? / 4096).max(FRAMES_MIN)).map_err(|_| Error::invalid("[cache] memory: at most 16 TiB"))?;
+    running.memory = Some(Size::Bytes(u64::from(frames) * 4096));
+    let sizes = Sizes { frames: Frames::new(frames), ssd: ssd.as_ref().map(|ssd| ssd.shape), files: config.files };
+    let settings = toml::to_string(&std::collections::BTreeMap::from([("cache", &running)]))
+        .map_err(|error| Error::invalid(format!("the configuration cannot be stored: {error}")))?;
+    if settings.len() > datapath::shelf::SETTINGS_BYTES - 8 {
+        return Err(Error::invalid("[cache] rules: too many: the whole table has 12 KiB at most"));
+    }
+    Ok(Plan { limits: limits(config, &sizes, u64::from(frames) * 4096), sizes, ssd, settings, running })
+}
+
+/// What the leader keeps to.
+fn limits(config: &Config, sizes: &Sizes, memory_bytes: u64) -> Limits {
+    let slots = sizes.ssd.map_or(0, |shape| shape.slots());
+    let mut limits = Limits::new(slots);
+    limits.dirty_age_ms = u32::try_from(config.dirty_age.0.as_millis()).unwrap_or(u32::MAX);
+    limits.dirty_percent = (config.dirty_limit.of(memory_bytes).saturating_mul(100) / memory_bytes.max(1)).clamp(1, 90) as u32;
+    limits.read_ahead = u32::try_from(config.read_ahead.of(memory_bytes)).unwrap_or(u32::MAX);
+    limits.admission.stream_bytes = config.stream_cutoff.of(memory_bytes);
+    if !config.second_touch {
+        limits.admission.ghosts = 0;
+    }
+    if let Some(size) = config.bytes_per_day {
+        limits.admission.bytes_per_day = size.of(u64::from(slots) * 4096);
+    }
+    limits
+}
+
+/// Bytes for pages.
+fn memory(config: &Config) -> Result<u64, Error> {
+    let system = rustix::system::sysinfo();
+    let ram = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)).min(cgroup_limit().unwrap_or(u64::MAX));
+    let Some(size) = config.memory else {
+        // Where shared memory is narrow (containers), half of what is free there.
+        let free =
+            if config.private { u64::MAX } else { statvfs(&config.runtime_dir).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize) };
+        return Ok((ram / 4).min(MEMORY_DEFAULT_MAX).min(free / 2));
+    };
+    let bytes = size.of(ram);
+    if bytes > ram { Err(Error::invalid(format!("[cache] memory: {bytes} bytes are more than there is ({ram})"))) } else { Ok(bytes) }
+}
+
+/// What this process's group may use.
+fn cgroup_limit() -> Option<u64> {
+    let group = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = group.lines().find_map(|line| line.strip_prefix("0::"))?;
+    fs::read_to_string(Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')).join("memory.max")).ok()?.trim().parse().ok()
+}
+
+fn seed() -> u64 {
+    let uuid = crate::ssd::uuid();
+    uuid[..8].iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+}
+
+fn make(config: &Config, place: Place) -> Result<Found, Error> {
+    // One that was left behind belongs to a segment that is gone.
+    let _ = unlink(&place.locks);
+    let plan = plan(config)?;
+    let bytes = Layout::of(plan.sizes).bytes;
+    let failed = |error: std::io::Error| {
+        let what =
+            format!("{}: making {bytes} bytes of shared memory: {error}; say less memory, or another runtime_dir", place.segment.display());
+        Error::new(Kind::System, Errno::from_io_error(&error).unwrap_or(Errno::NOMEM), what)
+    };
+    let region = Region::create_file_with(&place.segment, bytes, place.sharing, |region| {
+        Shelf::format(region, plan.sizes, &plan.limits, config.mode, seed(), &plan.settings);
+        Ok(())
+    });
+    let region = Arc::new(region.map_err(failed)?);
+    let locks = Seats::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
+    let seats = seats(&region, &Layout::of(plan.sizes), locks)?;
+    Ok(Found { region, seats, ssd: plan.ssd, running: plan.running, place: Some(place) })
+}
+
+/// Memory of this process and of its children.
+fn private(config: &Config) -> Result<Found, Error> {
+    let plan = plan(config)?;
+    let layout = Layout::of(plan.sizes);
+    let failed = |error: std::io::Error| {
+        let what = format!("{} bytes of memory for the cache: {error}; say less memory", layout.bytes);
+        Error::new(Kind::System, Errno::from_io_error(&error).unwrap_or(Errno::NOMEM), what)
+    };
+    let region = Arc::new(Region::shared("hotshelf", layout.bytes).map_err(failed)?);
+    Shelf::format(&region, plan.sizes, &plan.limits, config.mode, seed(), &plan.settings);
+    let locks = memfd_create("hotshelf-locks", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    let seats = seats(&region, &layout, locks)?;
+    Ok(Found { region, seats, ssd: plan.ssd, running: plan.running, place: None })
+}
+
+impl Found {
+    fn sit(self) -> Result<Attachment, Error> {
+        let Found { region, seats, ssd, running, place } = self;
+        if let Some(place) = &place {
+            keep(place, &region, &seats);
+        }
+        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default() });
+        let sizes = Layout::read(&region).map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?.sizes();
+        let parts = Parts {
+            region: Arc::clone(&region),
+            seats: Arc::clone(&seats),
+            device: ssd.as_ref().map(|ssd| Arc::clone(&ssd.device)),
+            plain: ssd.as_ref().map(|ssd| Arc::clone(&ssd.plain)),
+            world: Arc::clone(&around) as Arc<dyn datapath::shelf::World>,
+            limits: limits(&running, &sizes, u64::from(sizes.frames.frames) * 4096),
+        };
+        let shelf = Shelf::attach(parts).map_err(|failed| match failed {
+            AttachFailed::NoSeat(why) => Error::new(Kind::Full, Errno::NFILE, format!("the cache `{}`: {why}", running.name)),
+            other => Error::new(Kind::Segment, Errno::PROTO, format!("the cache `{}`: {other}", running.name)),
+        })?;
+        let leads = Arc::clone(&shelf);
+        let worker = std::thread::Builder::new().name("hotshelf-lead".into()).spawn(move || leads.work());
+        let worker = worker.map_err(|error| {
+            shelf.detach();
+            shelf.leave_seat();
+            Error::new(Kind::System, Errno::from_io_error(&error).unwrap_or(Errno::AGAIN), format!("a thread for the cache: {error}"))
+        })?;
+        let rules = Rules::new(&running.rules)?;
+        let watch = Watch::new();
+        Ok(Attachment {
+            shelf,
+            around,
+            rules,
+            ssd,
+            watch,
+            place,
+            region,
+            seats,
+            running,
+            open_files: Arc::default(),
+            pinned: AtomicUsize::new(0),
+            worker: Mutex::new(Some(worker)),
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! A file below, as the engine reads and writes it; and how it is found again when only its key and its last path are known.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datapath::shelf::{Below, Stamp};
+use parking_lot::Mutex;
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, openat};
+use rustix::io::Errno;
+use ssdcache::FileKey;
+
+use crate::key::key_of;
+
+/// What `O_DIRECT` wants everything to be a multiple of; more than any drive asks for.
+const ALIGN: usize = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Local {
+    fd: OwnedFd,
+    direct: Option<Direct>,
+}
+
+/// Past the kernel's page cache.
+#[derive(Debug)]
+struct Direct {
+    fd: OwnedFd,
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Local {
+    /// `direct`: past the kernel's page cache, where the file system can.
+    pub fn new(fd: OwnedFd, direct: bool) -> Local {
+        let reopened =
+            || reopen(fd.as_fd(), OFlags::RDWR | OFlags::DIRECT).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECT));
+        let direct = if direct { reopened().ok().map(|fd| Direct { fd, buffers: Mutex::default() }) } else { None };
+        Local { fd, direct }
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The same file, opened anew with other flags; the file system checks permissions anew.
+pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(CWD, in_proc(fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
+}
+
+fn in_proc(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// Where an open file is now; none if it has no name any more.
+pub fn path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    let path = fs::read_link(in_proc(fd)).ok()?;
+    let is_there = path.is_absolute() && !path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
+    is_there.then_some(path)
+}
+
+/// What tells a change.
+pub fn stamp_of(stat: &Stat) -> Stamp {
+    Stamp {
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mtime: ns(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
+        ctime: ns(stat.st_ctime.into(), stat.st_ctime_nsec.into()),
+    }
+}
+
+/// Since 1970; as far as 64 bits go.
+fn ns(seconds: i128, ns: i128) -> i64 {
+    (seconds * 1_000_000_000 + ns).clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+impl Direct {
+    /// With a buffer whose begin and length are as the drive wants them.
+    fn with<T>(&self, bytes: usize, call: impl FnOnce(BorrowedFd<'_>, &mut [u8]) -> T) -> T {
+        let mut buffer = self.buffers.lock().pop().unwrap_or_default();
+        buffer.resize(buffer.len().max(bytes + ALIGN), 0);
+        let skip = buffer.as_ptr().align_offset(ALIGN);
+        let result = call(self.fd.as_fd(), &mut buffer[skip..skip + bytes]);
+        self.buffers.lock().push(buffer);
+        result
+    }
+
+    fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        self.with(to.len(), |fd, buffer| {
+            let got = rustix::io::pread(fd, &mut *buffer, at)?;
+            to[..got].copy_from_slice(&buffer[..got]);
+            Ok(got)
+        })
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
+        self.with(from.len(), |fd, buffer| {
+            buffer.copy_from_slice(from);
+            write_all(fd, at, buffer)
+        })
+    }
+}
+
+fn is_aligned(at: u64, bytes: usize) -> bool {
+    at.is_multiple_of(ALIGN as u64) && bytes.is_multiple_of(ALIGN)
+}
+
+fn write_all(fd: BorrowedFd<'_>, mut at: u64, mut from: &[u8]) -> Result<(), Errno> {
+    while !from.is_empty() {
+        match rustix::io::pwrite(fd, from, at) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(done) => (at, from) = (at + done as u64, &from[done..]),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+impl Below for Local {
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
+        if let Some(direct) = self.direct.as_ref().filter(|_| is_aligned(at, to.len())) {
+            match direct.read_at(at, to) {
+                // Some file systems take O_DIRECT at open and refuse it later.
+                Err(Errno::INVAL) => {}
+                result => return result.map_err(io::Error::from),
+            }
+        }
+        let mut done = 0;
+        while done < to.len() {
+            match rustix::io::pread(&self.fd, &mut to[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(got) => done += got,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        if let Some(direct) = self.direct.as_ref().filter(|_| is_aligned(at, from.len())) {
+            match direct.write_at(at, from) {
+                Err(Errno::INVAL) => {}
+                result => return result.map_err(io::Error::from),
+            }
+        }
+        write_all(self.fd(), at, from).map_err(io::Error::from)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // Not fdatasync: the times are what a change from outside is told by.
+        rustix::fs::fsync(&self.fd).map_err(io::Error::from)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        rustix::fs::ftruncate(&self.fd, len).map_err(io::Error::from)
+    }
+
+    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.fd, how, at, len).map_err(io::Error::from)
+    }
+
+    fn set_mtime(&self, ns: u64) -> io::Result<()> {
+        let mtime = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ };
+        let atime = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        futimens(&self.fd, &Timestamps { last_access: atime, last_modification: mtime }).map_err(io::Error::from)
+    }
+
+    fn stamp(&self) -> io::Result<Stamp> {
+        Ok(stamp_of(&fstat(&self.fd)?))
+    }
+}
+
+/// The file of a key: at its last path, else in the same directory under another name, else where a process has it open.
+///
+/// # Errors
+/// ENOENT: nowhere. Else the kernel's: it is there, and may not be opened.
+pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool) -> Result<OwnedFd, Errno> {
+    let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let is_it = |path: &Path| -> Option<OwnedFd> {
+        let fd = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let is_file = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::RegularFile;
+        (is_file && key_of(fd.as_fd()) == Ok(key)).then_some(fd)
+    };
+    let of_pid = |pid: &u32| entries(&PathBuf::from(format!("/proc/{pid}/fd"))).find_map(|path| is_it(&path));
+    let found = is_it(path).or_else(|| pids.iter().find_map(of_pid)).or_else(|| entries(path.parent()?).find_map(|path| is_it(&path)));
+    reopen(found.ok_or(Errno::NOENT)?.as_fd(), flags)
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// What is around the engine of this process.
+#[derive(Debug)]
+pub struct Around {
+    /// Files below are read and written with `O_DIRECT`.
+    pub direct: bool,
+    /// What people should know, newest last; at most a few.
+    pub notes: Mutex<Vec<String>>,
+}
+
+/// Notes that are kept.
+const NOTES_MAX: usize = 32;
+
+impl datapath::shelf::World for Around {
+    fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn Below>> {
+        let fd = find(key, path, pids, writable)?;
+        Ok(Arc::new(Local::new(fd, self.direct)))
+    }
+
+    fn now_ms(&self) -> u32 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        (now.tv_sec as u64).wrapping_mul(1000).wrapping_add(now.tv_nsec as u64 / 1_000_000) as u32
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    }
+
+    fn report(&self, words: &str) {
+        tracing::warn!("{words}");
+        let mut notes = self.notes.lock();
+        if notes.len() == NOTES_MAX {
+            notes.remove(0);
+        }
+        notes.push(words.to_owned());
+    }
+}

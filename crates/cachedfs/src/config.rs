@@ -1,0 +1,269 @@
+//! The table `[cache]` of the configuration file.
+//!
+//! ```toml
+//! [cache]
+//! name = "default"          # instances of one user are told apart by it
+//! memory = "25%"            # of RAM; not said: a quarter, at most 1GiB
+//! ssd = "/ssd/cache"        # a file or a block device; not said: none
+//! ssd_size = "100GiB"       # of the file, when it is made
+//! mode = "write-back"       # write-through, write-around, read-only, pass-through
+//! rules = [{ glob = "*.log", admit = "never" }, { glob = "/data/index/**", pin = true }]
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use ssdcache::Mode;
+
+use crate::error::Error;
+use crate::size::{Age, Size};
+
+/// What an instance is made with. A process that finds one running takes what that one has (see [`crate::Status::notes`]).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Tells apart the instances of one user: letters, digits, `.`, `-` and `_`, at most 64.
+    pub name: String,
+    /// Memory for pages; a share is of RAM. Not said: a quarter of RAM, at most 1 GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Size>,
+    /// The SSD: a file or a block device. Not said: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssd: Option<PathBuf>,
+    /// Bytes of the SSD's file when it is made; a share is of what is free in its file system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssd_size: Option<Size>,
+    /// What becomes of writes.
+    #[serde(with = "mode")]
+    pub mode: Mode,
+    /// Dirty pages that may be there before writers wait; a share is of the memory.
+    pub dirty_limit: Size,
+    /// Dirty pages are written below at this age.
+    pub dirty_age: Age,
+    /// Most that is read ahead of a sequential reader; 0: nothing.
+    pub read_ahead: Size,
+    /// Files below are read and written past the kernel's page cache (`O_DIRECT`), where their file system can.
+    pub direct: bool,
+    /// Memory of this process alone: nobody else sees the cache.
+    pub private: bool,
+    /// A group (name or number) whose members may take part; not said: the user alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Bits of the segment's file, such as 0o660. Not said: 0600, with a group 0660.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<u32>,
+    /// Bytes written to the SSD in a day; not said: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_day: Option<Size>,
+    /// A page goes to the SSD when it is read a second time; else at the first.
+    pub second_touch: bool,
+    /// Who has read so much in sequence is a stream, which the SSD does not keep.
+    pub stream_cutoff: Size,
+    /// The first whose glob matches a file's path holds.
+    pub rules: Vec<RuleConfig>,
+    /// Files that may be known at once.
+    pub files: u32,
+    /// The segment stays when the last process leaves.
+    pub keep: bool,
+    /// Where segments are.
+    pub runtime_dir: PathBuf,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            name: "default".to_owned(),
+            memory: None,
+            ssd: None,
+            ssd_size: None,
+            mode: Mode::WriteBack,
+            dirty_limit: Size::Percent(20),
+            dirty_age: Age(std::time::Duration::from_secs(30)),
+            read_ahead: Size::Bytes(512 << 10),
+            direct: false,
+            private: false,
+            group: None,
+            permissions: None,
+            bytes_per_day: None,
+            second_touch: true,
+            stream_cutoff: Size::Bytes(4 << 20),
+            rules: Vec::new(),
+            files: 65_536,
+            keep: false,
+            runtime_dir: PathBuf::from("/dev/shm"),
+        }
+    }
+}
+
+/// What holds for files whose path matches.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleConfig {
+    /// Of the absolute path; one without a `/` matches the last component.
+    pub glob: String,
+    /// The mode of its files, within the instance's.
+    #[serde(default, with = "mode_option", skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Whether the SSD takes them.
+    #[serde(default)]
+    pub admit: Admit,
+    /// Their pages stay in memory.
+    #[serde(default)]
+    pub pin: bool,
+}
+
+/// Whether the SSD takes a file's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Admit {
+    /// Never.
+    Never,
+    /// At the second touch, streams not.
+    #[default]
+    Normal,
+    /// At the first touch, streams too.
+    Always,
+}
+
+impl Config {
+    /// Reads the table `[cache]` of a text in TOML; without one, the defaults.
+    ///
+    /// # Errors
+    /// It cannot be read, a key is not known, or a value is out of range.
+    pub fn parse(text: &str) -> Result<Config, Error> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| Error::invalid(error.message()))?;
+        let config = match table.get("cache") {
+            None => Config::default(),
+            Some(ours) => {
+                ours.clone().try_into().map_err(|error: toml::de::Error| Error::invalid(format!("[cache] {}", error.message())))?
+            }
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// See [`Config::parse`]; or the file cannot be read.
+    pub fn read(path: &Path) -> Result<Config, Error> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
+            Error::new(crate::Kind::System, errno, format!("{shown}: the configuration file: {error}"))
+        })?;
+        Config::parse(&text).map_err(|error| Error::invalid(format!("{shown}: {error}")))
+    }
+
+    /// Whether the values make sense together.
+    ///
+    /// # Errors
+    /// They do not; the sentence names the key.
+    pub fn check(&self) -> Result<(), Error> {
+        if !Config::is_name(&self.name) {
+            return Err(Error::invalid("[cache] name: at most 64 letters, digits, `-`, `_` and `.`, not beginning with `.`"));
+        }
+        if self.ssd_size.is_some() && self.ssd.is_none() {
+            return Err(Error::invalid("[cache] ssd_size: without `ssd` there is nothing of that size"));
+        }
+        if self.permissions.is_some_and(|bits| bits & !0o666 != 0 || bits & 0o600 != 0o600) {
+            return Err(Error::invalid("[cache] permissions: 0o600, with bits of 0o066 for others"));
+        }
+        if !(16..1 << 20).contains(&self.files) {
+            return Err(Error::invalid("[cache] files: 16 to 1048575"));
+        }
+        for rule in &self.rules {
+            globset::Glob::new(&rule.glob).map_err(|error| Error::invalid(format!("[cache] rules: {error}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a mode, as configuration and commands have it.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::WriteBack => "write-back",
+        Mode::WriteThrough => "write-through",
+        Mode::WriteAround => "write-around",
+        Mode::ReadOnly => "read-only",
+        Mode::PassThrough => "pass-through",
+    }
+}
+
+/// The mode of that name.
+///
+/// # Errors
+/// There is none.
+pub fn mode_of(name: &str) -> Result<Mode, Error> {
+    let all = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly, Mode::PassThrough];
+    let found = all.into_iter().find(|mode| mode_name(*mode) == name);
+    found.ok_or_else(|| Error::invalid(format!("`{name}` is no mode: write-back, write-through, write-around, read-only or pass-through")))
+}
+
+pub(crate) mod mode {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(mode: &Mode, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(mode_name(*mode))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mode, D::Error> {
+        mode_of(&String::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
+}
+
+mod mode_option {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(mode: &Option<Mode>, to: S) -> Result<S::Ok, S::Error> {
+        match mode {
+            Some(mode) => to.serialize_some(mode_name(*mode)),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mode>, D::Error> {
+        mode::deserialize(from).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_table_among_others() {
+        let text = "ssd = \"/other\"\n[cache]\nmemory = \"64MiB\"\nmode = \"write-through\"\n\
+                    rules = [{ glob = \"*.log\", admit = \"never\" }, { glob = \"/a/**\", mode = \"read-only\", pin = true }]\n";
+        let config = Config::parse(text).expect("understood");
+        assert_eq!((config.memory, config.mode, config.rules.len()), (Some(Size::Bytes(64 << 20)), Mode::WriteThrough, 2));
+        assert_eq!((config.rules[0].admit, config.rules[1].mode), (Admit::Never, Some(Mode::ReadOnly)));
+        assert_eq!(Config::parse("").expect("defaults"), Config::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, named) in [
+            ("[cache]\ncolour = 1", "colour"),
+            ("[cache]\nmemory = \"much\"", "much"),
+            ("[cache]\nmode = \"fast\"", "fast"),
+            ("[cache]\nname = \"../x\"", "name"),
+            ("[cache]\nssd_size = \"1GiB\"", "ssd"),
+            ("[cache]\nrules = [{ glob = \"[\" }]", "rules"),
+            ("[cache]\nrules = [{ glob = \"a\", what = 1 }]", "what"),
+            ("cache = 1", "cache"),
+        ] {
+            let error = Config::parse(text).expect_err(text);
+            assert_eq!(error.errno(), 22);
+            assert!(error.to_string().contains(named), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let config =
+            Config { rules: vec![RuleConfig { glob: "*".into(), mode: Some(Mode::ReadOnly), ..Default::default() }], ..Config::default() };
+        let text = toml::to_string(&std::collections::BTreeMap::from([("cache", &config)])).expect("written");
+        assert_eq!(Config::parse(&text).expect("read"), config);
+    }
+}

@@ -1,0 +1,682 @@
+//! An open file. In pass-through each call is the plain one.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagecache::shared::Pin;
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, Stat, Timestamps};
+use rustix::io::Errno;
+use ssdcache::Mode;
+
+use crate::cached::{Cached, Opening};
+use crate::error::{Error, Kind};
+use crate::forks::PerProcess;
+use crate::instance::Instance;
+use crate::plain;
+
+/// From where a position counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    /// The begin of the file.
+    Start,
+    /// The present position.
+    Current,
+    /// The end of the file.
+    End,
+    /// The next data at or after it.
+    Data,
+    /// The next hole at or after it.
+    Hole,
+}
+
+/// An open file of an [`Instance`]. All methods may be called from several threads; those with a position (`read`, `write`, `seek`)
+/// one after the other, as POSIX has it.
+///
+/// After a fork the child may go on with it: at its first call it takes a seat of its own. The position is then the child's own, too
+/// (the kernel's would be shared).
+#[derive(Debug)]
+pub struct File {
+    instance: Arc<Instance>,
+    fd: OwnedFd,
+    path: Arc<Path>,
+    flags: OFlags,
+    appends: AtomicBool,
+    position: Mutex<u64>,
+    cached: Option<(Opening, PerProcess<Arc<Cached>>)>,
+}
+
+/// Bytes of a page that stay where they are until this is dropped. Others' writes are seen in them while one looks, so there is no
+/// slice of them: who reads through the pointer reads memory that other processes change.
+pub struct Pinned(Held);
+
+enum Held {
+    Frame { file: Arc<Cached>, pin: Option<Pin>, address: usize, len: usize },
+    Copy(Box<[u8]>),
+}
+
+impl std::fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pinned({} bytes)", self.len())
+    }
+}
+
+impl Pinned {
+    /// Where they are.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        match &self.0 {
+            Held::Frame { address, .. } => *address as *const u8,
+            Held::Copy(bytes) => bytes.as_ptr(),
+        }
+    }
+
+    /// How many they are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Held::Frame { len, .. } => *len,
+            Held::Copy(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are none: the end of the file.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it is a copy: where there is no page to look at (pass-through, what is not cached).
+    pub fn is_copy(&self) -> bool {
+        matches!(self.0, Held::Copy(_))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Held::Frame { file, pin, .. } = &mut self.0
+            && let Some(pin) = pin.take()
+        {
+            file.open.unpin(pin);
+        }
+    }
+}
+
+/// As the engine tells it: what it means, and what to do.
+fn sentence(errno: Errno) -> Option<(Kind, &'static str)> {
+    match errno {
+        Errno::STALE => Some((
+            Kind::Conflict,
+            "it was changed from outside while the cache held newer pages of it; nothing was merged: `discard` takes what is below, \
+             or copy what you need from here and write it anew",
+        )),
+        Errno::SHUTDOWN => Some((Kind::Detached, "this process has left the cache")),
+        _ => None,
+    }
+}
+
+impl File {
+    pub(crate) fn plain(instance: Arc<Instance>, fd: OwnedFd, path: Arc<Path>, flags: OFlags) -> File {
+        File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached: None }
+    }
+
+    pub(crate) fn cached(instance: Arc<Instance>, fd: OwnedFd, path: Arc<Path>, flags: OFlags, opening: Opening) -> Result<File, Error> {
+        let cached = instance.take_in(&opening, &path)?;
+        if flags.contains(OFlags::APPEND) {
+            // Ours alone, so that `set_appends` holds in pass-through, too.
+            let told = rustix::fs::fcntl_getfl(&fd).and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags - OFlags::APPEND));
+            told.map_err(|errno| Error::system(errno, "opening", &path))?;
+        }
+        let cached = Some((opening, PerProcess::new(cached)?));
+        Ok(File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached })
+    }
+
+    #[cold]
+    fn told(&self, doing: &'static str, errno: Errno) -> Error {
+        match sentence(errno) {
+            Some((kind, sentence)) => Error::system(errno, doing, &self.path).because(kind, sentence),
+            None if errno == Errno::ROFS && self.is_cached() => Error::system(errno, doing, &self.path)
+                .because(Kind::ReadOnly, "the mode of the cache, or of this file in it, is read-only"),
+            None if errno == Errno::IO && self.has_lost() => Error::system(errno, doing, &self.path).because(
+                Kind::Lost,
+                "the SSD failed with pages that were not written below yet; what else is in the file can be read. `hotshelf cache status` \
+                 has the list",
+            ),
+            None => Error::system(errno, doing, &self.path),
+        }
+    }
+
+    /// Whether dirty pages of the instance are lost.
+    fn has_lost(&self) -> bool {
+        let here = self.cached.as_ref().and_then(|(_, here)| here.get());
+        here.is_some_and(|cached| cached.shelf().ssd_state().lost > 0)
+    }
+
+    /// Through the cache, in this process; none: past it.
+    #[inline]
+    fn through(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
+        let Some((opening, here)) = &self.cached else { return Ok(None) };
+        let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
+        match cached.is_bare() {
+            Ok(false) => Ok(Some(cached)),
+            Ok(true) => Ok(None),
+            Err(errno) => Err(self.told(doing, errno)),
+        }
+    }
+
+    /// For what changes the file in pass-through.
+    fn past<T>(&self, doing: &'static str, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
+        let here = self.cached.as_ref().and_then(|(_, here)| here.get());
+        let result = match here {
+            Some(cached) => cached.past(range, call),
+            None => call(),
+        };
+        result.map_err(|errno| self.told(doing, errno))
+    }
+
+    #[inline]
+    fn may_read(&self) -> Result<(), Error> {
+        if self.flags & OFlags::RWMODE == OFlags::WRONLY { Err(self.told("reading", Errno::BADF)) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn may_write(&self) -> Result<(), Error> {
+        if self.flags & OFlags::RWMODE == OFlags::RDONLY { Err(self.told("writing", Errno::BADF)) } else { Ok(()) }
+    }
+
+    /// Reads at a position, without moving the file's own. Less than asked for: the end of the file.
+    ///
+    /// # Errors
+    /// As pread(2); [`Kind::Lost`]: the page was on an SSD that failed.
+    #[inline]
+    pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize, Error> {
+        match self.through("reading")? {
+            Some(cached) => {
+                self.may_read()?;
+                cached.open.read(at, to).map_err(|errno| self.told("reading", errno))
+            }
+            None => plain::read_at(self.fd(), at, to).map_err(|errno| self.told("reading", errno)),
+        }
+    }
+
+    /// Likewise into several buffers, one after the other.
+    ///
+    /// # Errors
+    /// As preadv(2).
+    pub fn read_vectored_at(&self, at: u64, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
+        let Some(cached) = self.through("reading")? else {
+            return plain::read_vectored_at(self.fd(), at, to).map_err(|errno| self.told("reading", errno));
+        };
+        self.may_read()?;
+        let mut done = 0;
+        for buffer in to {
+            match cached.open.read(at + done as u64, buffer) {
+                Ok(got) => {
+                    done += got;
+                    if got < buffer.len() {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(self.told("reading", errno)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes at a position, without moving the file's own; with `O_APPEND` at the end of the file, as Linux does.
+    ///
+    /// # Errors
+    /// As pwrite(2); [`Kind::ReadOnly`].
+    #[inline]
+    pub fn write_at(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
+        match self.through("writing")? {
+            Some(cached) => self.write_through(cached, Some(at), from).map(|_| from.len()),
+            None if self.is_cached() && self.appends() => self.append(from).map(|_| from.len()),
+            None => {
+                let range = at..at.saturating_add(from.len() as u64);
+                self.past("writing", range, || plain::write_at(self.fd(), at, from))
+            }
+        }
+    }
+
+    /// At a position, or at the end; where it was.
+    #[inline]
+    fn write_through(&self, cached: &Cached, at: Option<u64>, from: &[u8]) -> Result<u64, Error> {
+        self.may_write()?;
+        let written = match at {
+            Some(at) if !self.appends() => cached.open.write(at, from).map(|_| at),
+            _ => cached.open.append(from),
+        };
+        let at = written.map_err(|errno| self.told("writing", errno))?;
+        if self.flags.intersects(OFlags::SYNC | OFlags::DSYNC) && !from.is_empty() {
+            cached.open.sync().map_err(|errno| self.told("writing", errno))?;
+        }
+        Ok(at)
+    }
+
+    /// Likewise from several buffers.
+    ///
+    /// # Errors
+    /// As pwritev(2).
+    pub fn write_vectored_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<usize, Error> {
+        let whole: usize = from.iter().map(|buffer| buffer.len()).sum();
+        match self.through("writing")? {
+            Some(cached) => match from {
+                [one] => self.write_through(cached, Some(at), one).map(|_| whole),
+                // Together: an append is one piece, and a failure leaves no part that was told as written.
+                several => self.write_through(cached, Some(at), &gathered(several, whole)).map(|_| whole),
+            },
+            None if self.is_cached() && self.appends() => self.append(&gathered(from, whole)).map(|_| whole),
+            None => {
+                let range = at..at.saturating_add(whole as u64);
+                self.past("writing", range, || plain::write_vectored_at(self.fd(), at, from))
+            }
+        }
+    }
+
+    /// Writes at the end of the file, whole, with no other writer of the instance between. Returns where it was written.
+    ///
+    /// # Errors
+    /// As `write_at`.
+    pub fn append(&self, from: &[u8]) -> Result<u64, Error> {
+        self.may_write()?;
+        if let Some(cached) = self.through("writing")? {
+            return self.write_through(cached, None, from);
+        }
+        self.past("writing", 0..u64::MAX, || plain::append(self.fd(), from))
+    }
+
+    /// Whether the position is the kernel's: of what has none, and of what is never cached.
+    fn has_kernel_position(&self) -> bool {
+        self.cached.is_none()
+    }
+
+    /// Reads at the file's position and moves it. Of what has no position (pipes, sockets), read(2).
+    ///
+    /// # Errors
+    /// As read(2).
+    pub fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::read(self.fd(), to).map_err(|errno| self.told("reading", errno));
+        }
+        let mut position = self.position.lock();
+        let got = self.read_at(*position, to)?;
+        *position += got as u64;
+        Ok(got)
+    }
+
+    /// Likewise into several buffers.
+    ///
+    /// # Errors
+    /// As readv(2).
+    pub fn read_vectored(&self, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::readv(self.fd(), to).map_err(|errno| self.told("reading", errno));
+        }
+        let mut position = self.position.lock();
+        let got = self.read_vectored_at(*position, to)?;
+        *position += got as u64;
+        Ok(got)
+    }
+
+    /// Writes at the file's position (with `O_APPEND` at its end) and moves it.
+    ///
+    /// # Errors
+    /// As write(2).
+    pub fn write(&self, from: &[u8]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::write(self.fd(), from).map_err(|errno| self.told("writing", errno));
+        }
+        let mut position = self.position.lock();
+        if self.appends() && !from.is_empty() {
+            let at = self.append(from)?;
+            *position = at + from.len() as u64;
+            return Ok(from.len());
+        }
+        let done = self.write_at(*position, from)?;
+        *position += done as u64;
+        Ok(done)
+    }
+
+    /// Likewise from several buffers.
+    ///
+    /// # Errors
+    /// As writev(2).
+    pub fn write_vectored(&self, from: &[IoSlice<'_>]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::writev(self.fd(), from).map_err(|errno| self.told("writing", errno));
+        }
+        match from {
+            [one] => self.write(one),
+            several => self.write(&gathered(several, several.iter().map(|buffer| buffer.len()).sum())),
+        }
+    }
+
+    /// Moves the file's position.
+    ///
+    /// # Errors
+    /// As lseek(2): a position before the begin, or a file that has none.
+    pub fn seek(&self, to: i64, whence: Whence) -> Result<u64, Error> {
+        let told = |errno| self.told("seeking", errno);
+        if self.has_kernel_position() {
+            let from_begin = |errno| u64::try_from(to).map_err(|_| told(errno));
+            let to = match whence {
+                Whence::Start => SeekFrom::Start(from_begin(Errno::INVAL)?),
+                Whence::Current => SeekFrom::Current(to),
+                Whence::End => SeekFrom::End(to),
+                Whence::Data => SeekFrom::Data(from_begin(Errno::NXIO)?),
+                Whence::Hole => SeekFrom::Hole(from_begin(Errno::NXIO)?),
+            };
+            return plain::seek(self.fd(), to).map_err(told);
+        }
+        let mut position = self.position.lock();
+        let base = match whence {
+            Whence::Start => 0,
+            Whence::Current => *position,
+            Whence::End => self.len()?,
+            Whence::Data | Whence::Hole => {
+                let at = u64::try_from(to).map_err(|_| told(Errno::NXIO))?;
+                let to = if whence == Whence::Data { SeekFrom::Data(at) } else { SeekFrom::Hole(at) };
+                *position = self.data_or_hole(at, to)?;
+                return Ok(*position);
+            }
+        };
+        let at = base.checked_add_signed(to).filter(|at| *at <= i64::MAX as u64).ok_or_else(|| told(Errno::INVAL))?;
+        *position = at;
+        Ok(at)
+    }
+
+    /// The file below knows, once it has everything.
+    fn data_or_hole(&self, at: u64, to: SeekFrom) -> Result<u64, Error> {
+        let told = |errno| self.told("seeking", errno);
+        if let Some(cached) = self.through("seeking")? {
+            if at >= cached.open.size() {
+                return Err(told(Errno::NXIO));
+            }
+            cached.open.clean().map_err(told)?;
+        }
+        plain::seek(self.fd(), to).map_err(told)
+    }
+
+    /// Bytes of the file, as all users of the instance see it.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn len(&self) -> Result<u64, Error> {
+        match self.through("stat")? {
+            Some(cached) => Ok(cached.open.size()),
+            None => Ok(self.stat_below()?.st_size as u64),
+        }
+    }
+
+    /// Whether it has no bytes.
+    ///
+    /// # Errors
+    /// As `len`.
+    pub fn is_empty(&self) -> Result<bool, Error> {
+        Ok(self.len()? == 0)
+    }
+
+    fn stat_below(&self) -> Result<Stat, Error> {
+        rustix::fs::fstat(self.fd()).map_err(|errno| self.told("stat", errno))
+    }
+
+    /// Up to `len` bytes without a copy: those from `at` to the end of its page or of the file. Empty at the end of the file.
+    /// Where there is no page (pass-through) it is a copy.
+    ///
+    /// # Errors
+    /// As `read_at`; ENOMEM if no page is free for it.
+    pub fn pin(&self, at: u64, len: usize) -> Result<Pinned, Error> {
+        if let Some(cached) = self.through("pinning")? {
+            self.may_read()?;
+            return match cached.open.pin(at, len) {
+                Ok((pin, offset, len)) => {
+                    let address = cached.open.address(&pin) as usize + offset;
+                    Ok(Pinned(Held::Frame { file: Arc::clone(cached), pin: Some(pin), address, len }))
+                }
+                Err(Errno::NXIO) => Ok(Pinned(Held::Copy(Box::default()))),
+                Err(errno) => Err(self.told("pinning", errno)),
+            };
+        }
+        let within = ssdcache::PAGE_BYTES - (at % ssdcache::PAGE_BYTES as u64) as usize;
+        let mut bytes = vec![0; len.min(within)];
+        let got = self.read_at(at, &mut bytes)?;
+        bytes.truncate(got);
+        Ok(Pinned(Held::Copy(bytes.into())))
+    }
+
+    /// A view of a range as it is now: a copy, in one piece, shorter at the end of the file. Unlike with mmap(2), later writes are
+    /// not seen in it, and no page fault of it can fail.
+    ///
+    /// # Errors
+    /// As `read_at`.
+    pub fn view(&self, range: Range<u64>) -> Result<Box<[u8]>, Error> {
+        let whole = range.end.min(self.len()?).saturating_sub(range.start);
+        let whole = usize::try_from(whole).map_err(|_| self.told("reading", Errno::NOMEM))?;
+        let mut bytes = vec![0; whole];
+        let mut done = 0;
+        while done < whole {
+            match self.read_at(range.start + done as u64, &mut bytes[done..])? {
+                0 => break,
+                got => done += got,
+            }
+        }
+        bytes.truncate(done);
+        Ok(bytes.into())
+    }
+
+    /// Every byte that was written is safe from anything when this returns.
+    ///
+    /// # Errors
+    /// As fsync(2); each handle that could have relied on what failed is told once. [`Kind::Conflict`]: the file was changed from
+    /// outside meanwhile.
+    pub fn sync(&self, data_only: bool) -> Result<(), Error> {
+        let told = |errno| self.told("syncing", errno);
+        let Some(cached) = self.through("syncing")? else { return plain::sync(self.fd(), data_only).map_err(told) };
+        cached.look_below().map_err(told)?;
+        cached.open.sync().map_err(told)
+    }
+
+    /// Writes everything of the file below, and it is durable there. (After `sync` it is safe, but may be on the SSD.)
+    ///
+    /// # Errors
+    /// As `sync`.
+    pub fn clean(&self) -> Result<(), Error> {
+        match self.through("writing below")? {
+            Some(cached) => cached.open.clean().map_err(|errno| self.told("writing below", errno)),
+            None => self.sync(false),
+        }
+    }
+
+    /// After a conflict: the file is what is below; our changes that were not written there are forgotten.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn discard(&self) -> Result<(), Error> {
+        match self.through("discarding")? {
+            Some(cached) => cached.open.discard().map_err(|errno| self.told("discarding", errno)),
+            None => Ok(()),
+        }
+    }
+
+    /// Cuts or extends the file.
+    ///
+    /// # Errors
+    /// As ftruncate(2).
+    pub fn set_len(&self, bytes: u64) -> Result<(), Error> {
+        if let Some(cached) = self.through("truncating")? {
+            if self.flags & OFlags::RWMODE == OFlags::RDONLY {
+                return Err(self.told("truncating", Errno::INVAL));
+            }
+            return cached.open.set_len(bytes).map_err(|errno| self.told("truncating", errno));
+        }
+        self.past("truncating", 0..u64::MAX, || rustix::fs::ftruncate(self.fd(), bytes))
+    }
+
+    /// `O_TRUNC`: what open(2) would have done, if it is a regular file. That needs the right to write, whatever it was opened for.
+    pub(crate) fn cut(&self, is_regular: impl FnOnce() -> bool) -> Result<(), Error> {
+        let told = |errno| self.told("truncating", errno);
+        if self.flags & OFlags::RWMODE != OFlags::RDONLY {
+            return if self.is_cached() || is_regular() { self.set_len(0) } else { Ok(()) };
+        }
+        if !self.is_cached() && !is_regular() {
+            return Ok(());
+        }
+        let writable = crate::below::reopen(self.fd(), OFlags::WRONLY).map_err(told)?;
+        match self.through("truncating")? {
+            Some(cached) => cached.open.set_len(0).map_err(told),
+            None => self.past("truncating", 0..u64::MAX, || rustix::fs::ftruncate(&writable, 0)),
+        }
+    }
+
+    /// Gives back the space of a range, which reads as zeroes then.
+    ///
+    /// # Errors
+    /// As fallocate(2) with `FALLOC_FL_PUNCH_HOLE`.
+    pub fn punch_hole(&self, range: Range<u64>) -> Result<(), Error> {
+        let bytes = range.end.saturating_sub(range.start);
+        if let Some(cached) = self.through("punching a hole")? {
+            self.may_write()?;
+            if bytes == 0 {
+                return Err(self.told("punching a hole", Errno::INVAL));
+            }
+            return cached.open.punch(range.start, bytes).map_err(|errno| self.told("punching a hole", errno));
+        }
+        self.past("punching a hole", range.clone(), || plain::punch_hole(self.fd(), &range))
+    }
+
+    /// Reserves space; unless `keep_size`, the file then reaches to its end.
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    pub fn allocate(&self, range: Range<u64>, keep_size: bool) -> Result<(), Error> {
+        let how = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+        let bytes = range.end.saturating_sub(range.start);
+        let told = |errno| self.told("allocating", errno);
+        let Some(cached) = self.through("allocating")? else {
+            return self.past("allocating", range.clone(), || rustix::fs::fallocate(self.fd(), how, range.start, bytes));
+        };
+        self.may_write()?;
+        if cached.open.mode() == Mode::ReadOnly {
+            return Err(told(Errno::ROFS));
+        }
+        cached.open.ours(|| rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, range.start, bytes)).map_err(told)?;
+        if !keep_size && range.end > cached.open.size() {
+            cached.open.set_len(range.end).map_err(told)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the times, after everything is written below: else writing it would change them once more.
+    ///
+    /// # Errors
+    /// As futimens(3).
+    pub fn set_times(&self, times: &Timestamps) -> Result<(), Error> {
+        let told = |errno| self.told("setting times", errno);
+        match self.through("setting times")? {
+            Some(cached) => {
+                cached.open.clean().map_err(told)?;
+                cached.open.ours(|| rustix::fs::futimens(self.fd(), times)).map_err(told)?;
+                cached.open.times_were_set();
+                Ok(())
+            }
+            None => rustix::fs::futimens(self.fd(), times).map_err(told),
+        }
+    }
+
+    /// As fstat(2), with the size and times that our writes make.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn stat(&self) -> Result<Stat, Error> {
+        let mut stat = self.stat_below()?;
+        if let Some(cached) = self.through("stat")? {
+            if cached.open.is_changed(crate::below::stamp_of(&stat)) {
+                // A conflict is told by sync.
+                let _ = cached.look_below();
+                stat = self.stat_below()?;
+            }
+            plain::as_cached(&mut stat, cached.open.size(), cached.open.written_ns());
+        }
+        Ok(stat)
+    }
+
+    /// The kernel's file below: for what is not offered here. What is written through it is a change from outside.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The flags it was opened with.
+    pub fn flags(&self) -> OFlags {
+        self.flags
+    }
+
+    /// Whether it writes at the end of the file, whatever the position: `O_APPEND`, or since then `set_appends`.
+    #[inline]
+    pub fn appends(&self) -> bool {
+        self.appends.load(Ordering::Relaxed)
+    }
+
+    /// As F_SETFL does it. Of what is not cached, the kernel's descriptor has to be told, too; of what is, it never has the flag.
+    pub fn set_appends(&self, appends: bool) {
+        self.appends.store(appends, Ordering::Relaxed);
+    }
+
+    /// As it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it goes through the cache at all: a regular file of a file system that keeps what is written to it.
+    pub fn is_cached(&self) -> bool {
+        self.cached.is_some()
+    }
+
+    /// The mode in force.
+    pub fn mode(&self) -> Mode {
+        let here = self.cached.as_ref().and_then(|(_, here)| here.get());
+        here.map_or(Mode::PassThrough, |cached| cached.open.mode())
+    }
+
+    /// The instance.
+    pub fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    /// Another mode for this file, within the instance's, for all who have it open.
+    ///
+    /// # Errors
+    /// What was dirty could not be written.
+    pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
+        let Some((opening, here)) = &self.cached else { return Ok(()) };
+        let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
+        cached.open.set_mode(mode).map_err(|errno| self.told("changing its mode", errno))
+    }
+
+    /// Closes it and says what went wrong with writing it below, if something did and nobody was told. Not a `sync`.
+    ///
+    /// # Errors
+    /// As close(2).
+    pub fn close(self) -> Result<(), Error> {
+        let here = self.cached.as_ref().and_then(|(_, here)| here.get());
+        match here.and_then(|cached| cached.open.untold()) {
+            Some(errno) => Err(self.told("closing", errno)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn appends(flags: OFlags) -> AtomicBool {
+    AtomicBool::new(flags.contains(OFlags::APPEND))
+}
+
+/// In one piece.
+fn gathered(from: &[IoSlice<'_>], bytes: usize) -> Vec<u8> {
+    let mut whole = Vec::with_capacity(bytes);
+    from.iter().for_each(|buffer| whole.extend_from_slice(buffer));
+    whole
+}

@@ -1,0 +1,104 @@
+//! What a process has for itself and a child forked from it makes anew: a seat, an open file.
+
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use shm::Generations;
+
+use crate::error::{Error, Kind};
+
+static GENERATIONS: OnceLock<Generations> = OnceLock::new();
+
+/// The generation of this process: constant, another one in a child.
+#[inline]
+fn now() -> u32 {
+    GENERATIONS.get().map_or(0, Generations::now)
+}
+
+/// A thing of the process that made it, and of each process forked since, of its own.
+#[derive(Debug)]
+pub struct PerProcess<T> {
+    generation: u32,
+    here: Option<T>,
+    /// One thread at a time makes it anew.
+    making: Mutex<()>,
+    after: OnceLock<Box<PerProcess<T>>>,
+}
+
+impl<T> PerProcess<T> {
+    /// Of this process.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(here: T) -> Result<PerProcess<T>, Error> {
+        if GENERATIONS.get().is_none() {
+            let made =
+                Generations::new().map_err(|error| Error::new(Kind::System, rustix::io::Errno::NOMEM, format!("memory: {error}")))?;
+            let _ = GENERATIONS.set(made);
+        }
+        Ok(PerProcess { generation: now(), here: Some(here), making: Mutex::new(()), after: OnceLock::new() })
+    }
+
+    /// This process's, if it has one.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        if self.generation == now() { self.here.as_ref() } else { self.later() }
+    }
+
+    #[cold]
+    fn later(&self) -> Option<&T> {
+        self.after.get()?.get()
+    }
+
+    /// That of the nearest process before this one.
+    pub fn parent(&self) -> Option<&T> {
+        self.after.get().and_then(|after| after.parent()).or(self.here.as_ref())
+    }
+
+    /// This process's; made if it has none.
+    ///
+    /// # Errors
+    /// What `make` says.
+    #[inline]
+    pub fn get_or(&self, make: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+        match self.get() {
+            Some(here) => Ok(here),
+            None => self.make(make),
+        }
+    }
+
+    #[cold]
+    fn make(&self, make: impl FnOnce() -> Result<T, Error>) -> Result<&T, Error> {
+        let _held = self.making.lock();
+        let mut last = self;
+        while let Some(after) = last.after.get() {
+            last = after;
+        }
+        if last.generation != now() {
+            let made = PerProcess::new(make()?)?;
+            last = last.after.get_or_init(|| Box::new(made));
+        }
+        last.here.as_ref().ok_or_else(|| Error::new(Kind::Forked, rustix::io::Errno::CHILD, "it was closed in this process"))
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        // What is another process's is not ours to give back.
+        if self.generation != now() {
+            let _ = std::mem::ManuallyDrop::new(self.here.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn in_one_process_there_is_one() {
+        let one = PerProcess::new(Box::new(7)).expect("memory");
+        assert_eq!(one.get().map(|seven| **seven), Some(7));
+        assert_eq!(**one.get_or(|| unreachable!("made twice")).expect("there"), 7);
+    }
+}

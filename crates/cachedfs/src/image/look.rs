@@ -1,0 +1,111 @@
+//! What is on an SSD, as a start of the cache would find it.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use datapath::shelf::CATALOGUE;
+use serde::Serialize;
+use ssdcache::{DevicePage, PAGE_BYTES, Page, Recovered, SsdCache};
+
+use super::disk::Disk;
+use crate::error::Error;
+
+/// Most files that are told apart.
+const FILES_MAX: u64 = 1 << 20;
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Look {
+    /// File or device.
+    pub path: PathBuf,
+    /// What tells it apart.
+    pub uuid: String,
+    /// How often it was opened.
+    pub generation: u64,
+    /// Bytes for pages.
+    pub bytes: u64,
+    /// Segments of its log.
+    pub segments: u32,
+    /// Those that hold something.
+    pub segments_used: u32,
+    /// Pages of each.
+    pub segment_pages: u32,
+    /// Pages of files that are cached.
+    pub pages: u64,
+    /// Of them, newer than what is below: their only copy.
+    pub dirty_pages: u64,
+    /// Pages of the catalogue, which names the files.
+    pub catalogue_pages: u64,
+    /// Segments of which something was missing or damaged.
+    pub damaged_segments: u64,
+    /// Dirty pages that were given up, since what is missing may have been newer.
+    pub suspect_pages: u64,
+    /// Pages given up because there are too many files.
+    pub crowded_pages: u64,
+    /// Bytes written to it since it was formatted.
+    pub written_ever_bytes: u64,
+    /// How long it took to find all this, milliseconds: a start of the cache takes the same.
+    pub recovery_ms: u64,
+    /// Pages that were read for it.
+    pub recovery_reads: u64,
+    /// Of them, those that the device failed to read.
+    pub failed_reads: u64,
+}
+
+/// Looks at a cache that nobody uses. Nothing is written.
+///
+/// # Errors
+/// [`crate::Kind::Device`]: somebody uses it, it is no cache, or of a later version; [`crate::Kind::System`]: the kernel's.
+pub fn look(path: &std::path::Path) -> Result<Look, Error> {
+    of(&Disk::alone(path)?)
+}
+
+pub(super) fn of(disk: &Disk) -> Result<Look, Error> {
+    books(disk).map(|(_, _, look)| look)
+}
+
+/// The books themselves, too.
+pub(super) fn books(disk: &Disk) -> Result<(SsdCache, Recovered, Look), Error> {
+    let begin = Instant::now();
+    let superblock = disk.superblock()?;
+    let files_max = u64::from(superblock.shape.slots()).clamp(16, FILES_MAX - 1) as u32;
+    let (mut page, mut failed_reads) = ([0; PAGE_BYTES], 0);
+    let read = |wanted: &[DevicePage], found: &mut dyn FnMut(usize, &Page)| {
+        for (n, at) in wanted.iter().enumerate() {
+            match disk.read(*at, &mut page) {
+                Ok(()) => found(n, &page),
+                Err(_) => failed_reads += 1,
+            }
+        }
+    };
+    let recovered = ssdcache::recover(disk.pages(), Some(superblock.uuid), files_max, None, &[], read);
+    let (cache, found) = recovered.map_err(|why| disk.unusable(why))?;
+    let (live, dirty) = cache.len();
+    let (own, own_dirty) = (u64::from(cache.pages_of(CATALOGUE)), u64::from(cache.dirty_of(CATALOGUE)));
+    let look = Look {
+        path: disk.path.clone(),
+        uuid: hex(&superblock.uuid),
+        generation: superblock.generation,
+        bytes: u64::from(superblock.shape.slots()) * PAGE_BYTES as u64,
+        segments: superblock.shape.segments,
+        segments_used: cache.segments_used(),
+        segment_pages: superblock.shape.segment_pages,
+        pages: live - own,
+        dirty_pages: dirty - own_dirty,
+        catalogue_pages: own,
+        damaged_segments: found.damaged,
+        suspect_pages: found.suspect.iter().filter(|item| item.key != CATALOGUE).count() as u64,
+        crowded_pages: found.crowded,
+        written_ever_bytes: cache.written_ever_pages() * PAGE_BYTES as u64,
+        recovery_ms: begin.elapsed().as_millis() as u64,
+        recovery_reads: found.reads,
+        failed_reads,
+    };
+    Ok((cache, found, look))
+}
+
+/// A UUID as people write it.
+pub(crate) fn hex(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}

@@ -1,0 +1,73 @@
+//! The SSD of a cache while nobody uses it: made, looked over, changed, removed.
+//!
+//! Whoever takes part in an instance holds its SSD locked (`flock`, shared); what is here locks it alone, and is refused while
+//! anybody has it. All is read and written page by page with ordinary calls: nobody waits for it but a person.
+//!
+//! *A cache is there or not.* A file is filled under no name and gets its name last. On a device, or a file that is there, the
+//! superblocks are erased durably before anything else is written, and written last.
+
+mod check;
+mod create;
+mod disk;
+mod log;
+mod look;
+mod resize;
+mod signature;
+#[cfg(test)]
+mod test;
+
+pub use check::{Checked, Finding, check};
+pub use create::{Made, Options, create};
+pub(crate) use look::hex;
+pub use look::{Look, look};
+pub use resize::{Resized, resize};
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, Kind};
+use disk::Disk;
+pub(crate) use disk::holder;
+
+/// What a call tells of how far it has come: done, of how many.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// What tells a cache apart, whether or not somebody uses it. None: there is none, or it may not be read.
+pub fn uuid_of(path: &Path) -> Option<String> {
+    let file = std::fs::File::open(path).ok()?;
+    let mut pages = [[0; ssdcache::PAGE_BYTES]; 2];
+    std::os::unix::fs::FileExt::read_exact_at(&file, pages.as_flattened_mut(), 0).ok()?;
+    // Whether it is all there is for others to say.
+    Some(hex(&ssdcache::Superblock::choose(&pages, u64::MAX).ok()?.uuid))
+}
+
+/// Removes a cache: the file, or what marks the device.
+///
+/// # Errors
+/// [`Kind::Device`]: somebody uses it, it is no cache, or it holds the only copy of something and `lose_dirty` is not said.
+pub fn remove(path: &Path, lose_dirty: bool) -> Result<(), Error> {
+    let disk = Disk::alone(path)?;
+    if !lose_dirty {
+        let found = look::of(&disk)?;
+        if found.dirty_pages + found.suspect_pages > 0 {
+            return Err(Error::new(
+                Kind::Device,
+                Errno::BUSY,
+                format!(
+                    "{}: {} pages are on this SSD only: `hotshelf cache flush {0}` writes them below, --discard gives them up",
+                    path.display(),
+                    found.dirty_pages + found.suspect_pages
+                ),
+            ));
+        }
+    } else {
+        // A wrong path must not cost anybody a file: it has to be a cache, if a damaged one.
+        disk.is_ours()?;
+    }
+    disk.erase()?;
+    if disk.is_file() {
+        std::fs::remove_file(path).map_err(|error| disk.failed("removing", &error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Another size. Of a file: what is cached is copied, oldest first, to a new log in a new file, which then takes the old one's name.
+//! Of a device, and of a file if there is no room for both: in place ([`ssdcache::resize`]), where less can be kept.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde::Serialize;
+use ssdcache::{DevicePage, PAGE_BYTES, SsdCache, Verified, Version};
+
+use super::Progress;
+use super::create::{self, Unnamed};
+use super::disk::{Disk, failed};
+use super::log::Log;
+use super::look;
+use crate::error::{Error, Kind};
+use crate::size::Size;
+
+/// What became of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Resized {
+    /// Bytes of the file before.
+    pub bytes_before: u64,
+    /// And now.
+    pub bytes: u64,
+    /// Pages that are cached still.
+    pub pages: u64,
+    /// Clean pages, the oldest, for which there is no room any more, or which were damaged.
+    pub left_out: u64,
+}
+
+/// Gives a cache that nobody uses another size. Killed at any moment, either the old one is there or the new one.
+///
+/// # Errors
+/// [`Kind::Invalid`]: a size that cannot be; [`Kind::Device`]: in use, or dirty pages do not fit or are damaged;
+/// [`Kind::System`]: the kernel's, no space among them.
+pub fn resize(path: &Path, size: Size, progress: Progress<'_>) -> Result<Resized, Error> {
+    let old = Disk::alone(path)?;
+    if !old.is_file() {
+        let bytes = size.of(old.bytes);
+        if bytes > old.bytes {
+            return Err(Error::invalid(format!("{} has {} bytes, less than that --size", path.display(), old.bytes)));
+        }
+        return in_place(&old, bytes);
+    }
+    let path = &std::fs::canonicalize(path).map_err(|error| failed(path, "finding", &error))?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let free = create::free_bytes(dir)?;
+    let bytes = size.of(free + old.bytes) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    let shape = create::shape(bytes)?;
+    if bytes > free && bytes > old.bytes && bytes - old.bytes <= free {
+        create::allocate(&old.file, bytes, progress).map_err(|error| old.failed("allocating", &error))?;
+        return in_place(&Disk { bytes, ..old }, bytes);
+    }
+    let (cache, _, look) = look::books(&old)?;
+    let own = |dirty: u64| {
+        Error::new(
+            Kind::Device,
+            Errno::NOSPC,
+            format!("{}: {dirty} pages are on this SSD only, too many for that size: `hotshelf cache flush` first", path.display()),
+        )
+    };
+    // Half, so that the log can go around.
+    if look.dirty_pages + look.catalogue_pages > u64::from(shape.slots()) / 2 {
+        return Err(own(look.dirty_pages));
+    }
+    let unnamed = Unnamed::new(dir, path)?;
+    let new = Disk::of(unnamed.file.try_clone().map_err(|error| failed(path, "making", &error))?, path, true)?;
+    create::allocate(&new.file, bytes, &mut |_, _| {}).map_err(|error| new.failed("allocating the new file beside the old one", &error))?;
+    create::like(&new.file, &old.file).map_err(|error| new.failed("giving it its owner", &error))?;
+    let uuid = create::random()?;
+    new.finish(&SsdCache::format(uuid, shape))?;
+    let new = Disk { bytes, ..new };
+    let mut resized = Resized { bytes_before: old.bytes, bytes, pages: 0, left_out: 0 };
+    copy(&old, &cache, &new, &mut resized, progress)?;
+    unnamed.replace(path)?;
+    Ok(resized)
+}
+
+/// As many segments as fit into so many bytes, of the size they have.
+pub(super) fn in_place(disk: &Disk, bytes: u64) -> Result<Resized, Error> {
+    let before = look::of(disk)?;
+    let segment_bytes = u64::from(before.segment_pages) * PAGE_BYTES as u64;
+    let segments = (bytes.saturating_sub(2 * PAGE_BYTES as u64) / segment_bytes).min(u32::MAX.into()) as u32;
+    let mut page = [0; PAGE_BYTES];
+    let read = |wanted: &[DevicePage], found: &mut dyn FnMut(usize, &ssdcache::Page)| {
+        for (n, at) in wanted.iter().enumerate() {
+            if disk.read(*at, &mut page).is_ok() {
+                found(n, &page);
+            }
+        }
+    };
+    let superblocks = ssdcache::resize(disk.pages(), segments, read)
+        .map_err(|why| Error::new(Kind::Device, Errno::BUSY, format!("{}: {why}", disk.path.display())))?;
+    for (at, page) in superblocks {
+        disk.write(at, &page[..])?;
+        disk.sync()?;
+    }
+    let after = look::of(disk)?;
+    let pages = after.pages + after.catalogue_pages;
+    let left_out = (before.pages + before.catalogue_pages).saturating_sub(pages);
+    Ok(Resized { bytes_before: before.bytes, bytes: after.bytes, pages, left_out })
+}
+
+/// The oldest clean ones are left out if there is no room.
+fn copy(old: &Disk, cache: &SsdCache, new: &Disk, resized: &mut Resized, progress: Progress<'_>) -> Result<(), Error> {
+    let (mut books, _, look) = look::books(new)?;
+    let room = u64::from(look.segments.saturating_sub(2)) * pages_of_segment(u64::from(look.segment_pages));
+    let (pages, dirty) = cache.len();
+    let mut leave = (pages - dirty).min(pages.saturating_sub(room));
+    resized.left_out = leave;
+    let mut log = Log::open(new, &mut books)?;
+    let mut page = [0; PAGE_BYTES];
+    for (n, (item, version)) in cache.items().enumerate() {
+        if n.is_multiple_of(256) {
+            progress(n as u64, pages);
+        }
+        if version == Version::Clean && leave > 0 {
+            leave -= 1;
+            continue;
+        }
+        let is_good = old.read(item.at, &mut page).is_ok() && cache.verify(&item, &page) == Verified::Good;
+        match version {
+            _ if is_good => {}
+            Version::Clean => {
+                resized.left_out += 1;
+                continue;
+            }
+            Version::Dirty => return Err(damaged(old, item.at)),
+        }
+        log.put(&page, |books| books.put(item.key, item.page, version, &page))?;
+        resized.pages += 1;
+    }
+    progress(pages, pages);
+    log.end()
+}
+
+/// Besides its summaries, one for 126 pages, and its last page, which is kept for one.
+fn pages_of_segment(segment_pages: u64) -> u64 {
+    segment_pages - 1 - (segment_pages - 1).div_ceil(127)
+}
+
+fn damaged(old: &Disk, at: DevicePage) -> Error {
+    let what = format!(
+        "{}: page {} is damaged and was the only copy of something: `hotshelf cache check --repair` says of what, and drops it",
+        old.path.display(),
+        at.0
+    );
+    Error::new(Kind::Device, Errno::IO, what)
+}

@@ -1,0 +1,406 @@
+//! An instance: the cache that processes share.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use datapath::shelf::{Advice, How, OpenFailed};
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, fstatfs, openat};
+use rustix::io::Errno;
+use ssdcache::Mode;
+
+use crate::attach::Attachment;
+use crate::below::{Local, path_of, reopen};
+use crate::cached::{Cached, Opening};
+use crate::config::Config;
+use crate::error::{Error, Kind};
+use crate::file::File;
+use crate::forks::PerProcess;
+use crate::key::key_of;
+use crate::options::Options;
+use crate::place::Place;
+use crate::plain;
+use crate::status::Status;
+
+/// Instances of this process.
+static HERE: Mutex<Vec<Weak<Instance>>> = Mutex::new(Vec::new());
+
+/// File systems whose files are not what was written to them: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs, configfs,
+/// bpf, pstore, selinux, efivarfs, binfmt_misc (statfs(2)).
+const SPECIAL: [u64; 13] = [
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0x6265_6570,
+    0xcafe_4a11,
+    0x6165_676c,
+    0xf97c_ff8c,
+    0xde5e_81e4,
+    0x4249_4e4d,
+];
+
+/// See the module. One attachment a process: opened twice, it is the same. After a fork the child takes part by itself, with a seat
+/// of its own, at its first call.
+#[derive(Debug)]
+pub struct Instance {
+    config: Config,
+    part: PerProcess<Arc<Attachment>>,
+    is_detached: RwLock<bool>,
+}
+
+impl Instance {
+    /// Takes part in the instance of that name, which is made if there is none.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`], [`Kind::Segment`], [`Kind::Device`], [`Kind::Full`], or the kernel's.
+    pub fn open(config: &Config) -> Result<Arc<Instance>, Error> {
+        config.check()?;
+        let place = identity(config)?;
+        let mut here = HERE.lock();
+        here.retain(|instance| instance.strong_count() > 0);
+        for instance in here.iter().filter_map(Weak::upgrade) {
+            if !*instance.is_detached.read() && identity(&instance.config)? == place {
+                return Ok(instance);
+            }
+        }
+        let part = PerProcess::new(Arc::new(Attachment::open(config)?))?;
+        let instance = Arc::new(Instance { part, config: config.clone(), is_detached: RwLock::new(false) });
+        here.push(Arc::downgrade(&instance));
+        Ok(instance)
+    }
+
+    /// This process's part.
+    pub(crate) fn part(&self) -> Result<&Arc<Attachment>, Error> {
+        if let Some(part) = self.part.get() {
+            return Ok(part);
+        }
+        let before = self.part.parent().ok_or_else(|| Error::new(Kind::Forked, Errno::CHILD, "the parent had left the cache"))?;
+        self.part.get_or(|| Ok(Arc::new(before.again()?)))
+    }
+
+    /// Opens a file as openat(2) does.
+    ///
+    /// # Errors
+    /// As openat(2); [`Kind::Conflict`]: it was changed from outside while the cache held newer pages of it.
+    pub fn open_file(
+        self: &Arc<Self>,
+        at: BorrowedFd<'_>,
+        path: &Path,
+        flags: OFlags,
+        mode: rustix::fs::Mode,
+        options: &Options,
+    ) -> Result<File, Error> {
+        let told: Arc<Path> = path.into();
+        let failed = |errno| Error::system(errno, "opening", &told);
+        if flags.intersects(OFlags::PATH | OFlags::DIRECTORY) || flags.contains(OFlags::TMPFILE) {
+            let fd = openat(at, path, flags, mode).map_err(failed)?;
+            return Ok(File::plain(Arc::clone(self), fd, told, flags));
+        }
+        // Cut off through the cache, or the cache would not know.
+        let fd = openat(at, path, flags - OFlags::TRUNC, mode).map_err(failed)?;
+        let is_cut = flags.contains(OFlags::TRUNC);
+        let file = match self.opening(&fd, flags, options).map_err(failed)? {
+            Some(opening) => {
+                let again = rustix::io::fcntl_dupfd_cloexec(&fd, 0).map_err(failed)?;
+                match File::cached(Arc::clone(self), again, Arc::clone(&told), flags, opening) {
+                    Err(error) if error.kind() == Kind::Full => File::plain(Arc::clone(self), fd, Arc::clone(&told), flags),
+                    opened => opened?,
+                }
+            }
+            None => File::plain(Arc::clone(self), fd, Arc::clone(&told), flags),
+        };
+        if is_cut {
+            file.cut(|| fstat(file.fd()).is_ok_and(|stat| is_regular(&stat)))?;
+        }
+        Ok(file)
+    }
+
+    /// How a file goes through the cache; none: not at all.
+    fn opening(&self, fd: &OwnedFd, flags: OFlags, options: &Options) -> Result<Option<Opening>, Errno> {
+        let stat = fstat(fd)?;
+        let Ok(part) = self.part() else { return Ok(None) };
+        let is_ours = part.ssd.as_ref().is_some_and(|ssd| ssd.file == (stat.st_dev, stat.st_ino)) || part.is_segment(&stat);
+        if !is_regular(&stat) || is_ours || SPECIAL.contains(&(fstatfs(fd)?.f_type as u64)) {
+            return Ok(None);
+        }
+        // The engine reads and writes anywhere, which such a descriptor cannot do.
+        let is_plain = flags & OFlags::RWMODE != OFlags::WRONLY && !flags.intersects(OFlags::APPEND | OFlags::DIRECT | OFlags::NONBLOCK);
+        let below = if is_plain {
+            rustix::io::fcntl_dupfd_cloexec(fd, 0)
+        } else {
+            let access = if flags & OFlags::RWMODE == OFlags::RDONLY { OFlags::RDONLY } else { OFlags::RDWR };
+            reopen(fd.as_fd(), access)
+        };
+        // Who may only write it, or only append, uses it without the cache; the others notice as if it were from outside.
+        let Ok(below) = below else { return Ok(None) };
+        let Some(path) = path_of(fd.as_fd()) else { return Ok(None) };
+        let mut holds = part.rules.of(&path, options);
+        let is_written = flags & OFlags::RWMODE != OFlags::RDONLY || flags.contains(OFlags::TRUNC);
+        if flags.contains(OFlags::DIRECT) || !part.may_share(&stat, is_written) {
+            holds.mode = holds.mode.within(Mode::PassThrough);
+        }
+        let how = How { mode: holds.mode, rule: holds.admit };
+        let local = Arc::new(Local::new(below, part.running.direct));
+        let Options { advice, discard, dirty_age, .. } = *options;
+        Ok(Some(Opening { local, how, advice, pin: holds.pin, discard, dirty_age }))
+    }
+
+    /// An open file gets its place in the cache of this process.
+    pub(crate) fn take_in(&self, opening: &Opening, path: &Arc<Path>) -> Result<Arc<Cached>, Error> {
+        let is_detached = self.is_detached.read();
+        if *is_detached {
+            return Err(detached());
+        }
+        let part = self.part()?;
+        Cached::open(part, opening, &part.open_files).map_err(|failed| {
+            let told = |errno| Error::system(errno, "opening", path);
+            match failed {
+                OpenFailed::NoRecord | OpenFailed::LongPath => told(Errno::NFILE).because(Kind::Full, &failed.to_string()),
+                OpenFailed::Conflict => told(Errno::STALE).because(
+                    Kind::Conflict,
+                    "it was changed from outside while the cache held newer pages of it; nothing was merged: open it with `discard` to \
+                     take what is below",
+                ),
+                OpenFailed::Failed(errno) => told(errno),
+            }
+        })
+    }
+
+    /// As fstatat(2), with the size and times that our writes make.
+    ///
+    /// # Errors
+    /// As fstatat(2).
+    pub fn stat(&self, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<Stat, Error> {
+        let mut stat = rustix::fs::statat(at, path, flags).map_err(|errno| Error::system(errno, "stat", &path.into()))?;
+        if is_regular(&stat)
+            && let Ok(key) = named(at, path, flags.contains(AtFlags::SYMLINK_NOFOLLOW)).and_then(|fd| key_of(fd.as_fd()))
+            && let Some((size, written_ns)) = self.part()?.shelf.peek(key, crate::below::stamp_of(&stat))
+        {
+            plain::as_cached(&mut stat, size, written_ns);
+        }
+        Ok(stat)
+    }
+
+    /// As truncate(2).
+    ///
+    /// # Errors
+    /// As truncate(2).
+    pub fn truncate(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, bytes: u64) -> Result<(), Error> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        self.open_file(at, path, flags, rustix::fs::Mode::empty(), &Options::default())?.set_len(bytes)
+    }
+
+    /// As unlinkat(2). What was cached of the file goes when nobody has it open.
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    pub fn unlink(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<(), Error> {
+        let known = if flags.contains(AtFlags::REMOVEDIR) { None } else { self.known(at, path) };
+        let call = || rustix::fs::unlinkat(at, path, flags);
+        let done = match &known {
+            Some(known) => known.open.ours(call),
+            None => call(),
+        };
+        done.map_err(|errno| Error::system(errno, "unlinking", &path.into()))
+    }
+
+    /// As renameat2(2).
+    ///
+    /// # Errors
+    /// As renameat2(2).
+    pub fn rename(
+        self: &Arc<Self>,
+        at: BorrowedFd<'_>,
+        from: &Path,
+        to_at: BorrowedFd<'_>,
+        to: &Path,
+        flags: RenameFlags,
+    ) -> Result<(), Error> {
+        // Who is replaced has no name afterwards, and is told so when the last who has it closes it: us, perhaps.
+        let (moved, replaced) = (self.known(at, from), self.known(to_at, to));
+        let call = || rustix::fs::renameat_with(at, from, to_at, to, flags);
+        let inner = || match &replaced {
+            Some(known) if moved.as_ref().is_none_or(|moved| moved.open.no() != known.open.no()) => known.open.ours(call),
+            _ => call(),
+        };
+        let done = match &moved {
+            Some(known) => known.open.ours(inner),
+            None => inner(),
+        };
+        done.map_err(|errno| Error::system(errno, "renaming", &from.into()))?;
+        moved.iter().chain(&replaced).for_each(|known| known.look_for_name());
+        Ok(())
+    }
+
+    /// A file by its name, if the cache knows it.
+    fn known(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path) -> Option<Arc<Cached>> {
+        let fd = named(at, path, true).ok()?;
+        if !fstat(&fd).is_ok_and(|stat| is_regular(&stat)) {
+            return None;
+        }
+        if !self.part().ok()?.shelf.knows(key_of(fd.as_fd()).ok()?) {
+            return None;
+        }
+        let below = reopen(fd.as_fd(), OFlags::RDWR).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY)).ok()?;
+        let local = Arc::new(Local::new(below, false));
+        let mode = self.part().ok()?.shelf.mode();
+        let how = How { mode, ..How::default() };
+        let opening = Opening { local, how, advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
+        self.take_in(&opening, &path.into()).ok()
+    }
+
+    /// How it is.
+    pub fn status(&self) -> Status {
+        match self.part() {
+            Ok(part) => crate::report::of(part, &self.config),
+            Err(error) => Status { name: self.config.name.clone(), notes: vec![error.to_string()], ..Status::default() },
+        }
+    }
+
+    /// How a running instance is, for who does not take part: without a seat, without leading, without making anything. None: there
+    /// is none.
+    ///
+    /// # Errors
+    /// [`Kind::Segment`]: there is something else.
+    pub fn look(config: &Config) -> Result<Option<Status>, Error> {
+        let here = HERE.lock();
+        let place = identity(config)?;
+        // Who takes part may not open the lock file once more.
+        for instance in here.iter().filter_map(Weak::upgrade) {
+            if !*instance.is_detached.read() && identity(&instance.config)? == place {
+                return Ok(Some(instance.status()));
+            }
+        }
+        crate::report::look(config)
+    }
+
+    /// Another mode for all, once what the new one does not allow to be dirty is written.
+    ///
+    /// # Errors
+    /// What was dirty could not be written: the old mode stays.
+    pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
+        let part = self.part()?;
+        part.shelf.set_mode(mode).map_err(|errno| part.unwritten(errno))
+    }
+
+    /// Writes everything dirty below, and ends: what is dirtied later is not waited for. `progress` hears how many pages are done,
+    /// of how many.
+    ///
+    /// # Errors
+    /// The first thing that could not be written; the rest is.
+    pub fn flush(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
+        let part = self.part()?;
+        let mut most = 0;
+        let cleaned = part.shelf.clean_all(&mut |left| {
+            most = most.max(left);
+            progress(most - left, most);
+        });
+        cleaned.map_err(|errno| part.unwritten(errno))
+    }
+
+    /// Whether the books of the page cache agree with each other. Takes its locks, one after the other: for tests.
+    ///
+    /// # Errors
+    /// [`Kind::Segment`]: they do not.
+    pub fn check(&self) -> Result<(), Error> {
+        let checked = self.part()?.shelf.pages().check();
+        checked.map_err(|damaged| Error::new(Kind::Segment, Errno::PROTO, format!("the page cache: {damaged}")))
+    }
+
+    /// Leaves. The last one out writes everything below, and removes the segment unless it is kept. Files have to be closed before.
+    ///
+    /// # Errors
+    /// EBUSY: files are open, nothing is done. Something could not be written: the process has left all the same, and the segment
+    /// stays with what it has.
+    pub fn detach(&self) -> Result<(), Error> {
+        let part = self.part()?;
+        let mut is_detached = self.is_detached.write();
+        if *is_detached {
+            return Ok(());
+        }
+        // It may be looking at a file that was closed this moment.
+        part.watch.stop();
+        let open = part.open_files.load(Ordering::Acquire);
+        if open > 0 {
+            part.watch.go_on();
+            return Err(Error::new(Kind::Invalid, Errno::BUSY, format!("{open} files are open: close them before leaving the cache")));
+        }
+        *is_detached = true;
+        part.close()
+    }
+
+    /// The configuration it was opened with; the running instance may have another, see [`Status::notes`].
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The segment that a configuration means, whether or not it is there.
+    pub fn segment_path(config: &Config) -> PathBuf {
+        Place::of(config).map_or_else(|_| config.runtime_dir.clone(), |place| place.segment)
+    }
+
+    /// Whether the instance runs: somebody takes part.
+    pub fn is_running(config: &Config) -> bool {
+        Instance::look(config).is_ok_and(|status| status.is_some_and(|status| status.seats.iter().any(|seat| seat.alive)))
+    }
+
+    /// Removes the segment of an instance that nobody takes part in. (Its SSD is another matter.)
+    ///
+    /// # Errors
+    /// [`Kind::Device`], EBUSY: somebody takes part, or pages are in it that are newer than below and `lose_dirty` is not said.
+    pub fn destroy(config: &Config, lose_dirty: bool) -> Result<(), Error> {
+        let Some(status) = Instance::look(config).or_else(|error| if lose_dirty { Ok(Some(Status::default())) } else { Err(error) })?
+        else {
+            return Ok(());
+        };
+        let busy = |sentence: String| Err(Error::new(Kind::Device, Errno::BUSY, sentence));
+        if let Some(seat) = status.seats.iter().find(|seat| seat.alive) {
+            return busy(format!("process {} uses the cache `{}`: end it first", seat.pid, config.name));
+        }
+        if status.dirty_bytes > 0 && !lose_dirty {
+            let what = "bytes in its memory are not written below: open it once more to write them, or say that they may be lost";
+            return busy(format!("the cache `{}`: {} {what}", config.name, status.dirty_bytes));
+        }
+        let place = Place::of(config)?;
+        let held = place.hold()?;
+        place.remove(&held)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Who does not detach is a process that ended, as far as the others can tell; here it is only somebody who forgot.
+        if !*self.is_detached.get_mut()
+            && let Some(part) = self.part.get()
+            // A pinned page, say, which is still looked at.
+            && part.open_files.load(Ordering::Acquire) == 0
+        {
+            let _ = part.close();
+        }
+    }
+}
+
+fn detached() -> Error {
+    Error::new(Kind::Detached, Errno::NXIO, "this process has left the cache")
+}
+
+/// What tells instances apart.
+fn identity(config: &Config) -> Result<(bool, PathBuf), Error> {
+    if config.private { Ok((true, PathBuf::from(&config.name))) } else { Ok((false, Place::of(config)?.segment)) }
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// A file by its name, only to look at.
+fn named(at: BorrowedFd<'_>, path: &Path, no_follow: bool) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
+    openat(at, path, flags, rustix::fs::Mode::empty())
+}

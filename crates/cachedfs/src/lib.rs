@@ -1,0 +1,40 @@
+//! Files through the cache: what front doors call.
+//!
+//! An [`Instance`] is a cache that processes share: a segment of memory, at most one SSD, and any files below, which live in ordinary
+//! file systems. A [`File`] of it behaves as the kernel's would (POSIX: append, truncate, rename, unlink, holes), only faster. What
+//! cannot be cached (pipes, devices, directories, /proc, `O_PATH`) is passed to the kernel, each call as it is.
+//!
+//! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] are what one open asks for.
+//! - `image.rs`: the SSD while nobody uses it: making, looking over, removing. `settings.rs`: where settings are.
+//! - `file.rs`: the calls on an open file. `plain.rs`: those that go to the kernel as they are.
+#![forbid(unsafe_code)]
+
+mod attach;
+mod below;
+mod cached;
+mod config;
+mod error;
+mod file;
+mod forks;
+pub mod image;
+mod instance;
+mod key;
+mod options;
+mod place;
+mod plain;
+mod report;
+mod rules;
+mod settings;
+mod size;
+mod ssd;
+mod status;
+mod watch;
+
+pub use config::{Admit, Config, RuleConfig, mode_name, mode_of};
+pub use error::{Error, Kind};
+pub use file::{File, Pinned, Whence};
+pub use instance::Instance;
+pub use options::{Advice, Options};
+pub use size::{Age, BadSetting, Size};
+pub use ssdcache::Mode;
+pub use status::{Latency, Lost, Memory, Seat, Ssd, Status, Tier};

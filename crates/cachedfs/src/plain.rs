@@ -1,0 +1,71 @@
+//! The calls as the kernel has them: for what cannot be cached, and in pass-through mode.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{FallocateFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+type Outcome<T> = Result<T, Errno>;
+
+pub fn read_at(fd: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> Outcome<usize> {
+    rustix::io::pread(fd, to, at)
+}
+
+pub fn write_at(fd: BorrowedFd<'_>, at: u64, from: &[u8]) -> Outcome<usize> {
+    rustix::io::pwrite(fd, from, at)
+}
+
+pub fn read_vectored_at(fd: BorrowedFd<'_>, at: u64, to: &mut [IoSliceMut<'_>]) -> Outcome<usize> {
+    rustix::io::preadv(fd, to, at)
+}
+
+pub fn write_vectored_at(fd: BorrowedFd<'_>, at: u64, from: &[IoSlice<'_>]) -> Outcome<usize> {
+    rustix::io::pwritev(fd, from, at)
+}
+
+pub fn sync(fd: BorrowedFd<'_>, data_only: bool) -> Outcome<()> {
+    if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }
+}
+
+pub fn punch_hole(fd: BorrowedFd<'_>, range: &Range<u64>) -> Outcome<()> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(fd, how, range.start, range.end.saturating_sub(range.start))
+}
+
+pub fn seek(fd: BorrowedFd<'_>, to: SeekFrom) -> Outcome<u64> {
+    rustix::fs::seek(fd, to)
+}
+
+/// At the end, wherever that is; where it went to. Others may write between pieces, not within one.
+pub fn append(fd: BorrowedFd<'_>, from: &[u8]) -> Outcome<u64> {
+    use rustix::io::{ReadWriteFlags, pwritev2};
+    let mut done = 0;
+    let mut begin = None;
+    while done < from.len() {
+        let got = pwritev2(fd, &[IoSlice::new(&from[done..])], u64::MAX, ReadWriteFlags::APPEND)?;
+        done += got;
+        let end = seek_end(fd)?;
+        begin.get_or_insert(end.saturating_sub(got as u64));
+    }
+    begin.map_or_else(|| seek_end(fd), Ok)
+}
+
+fn seek_end(fd: BorrowedFd<'_>) -> Outcome<u64> {
+    Ok(rustix::fs::fstat(fd)?.st_size as u64)
+}
+
+/// What our writes make of what is below.
+pub fn as_cached(stat: &mut Stat, size: u64, written_ns: u64) {
+    stat.st_size = size as _;
+    let below = crate::below::stamp_of(stat);
+    let Ok(written) = i64::try_from(written_ns) else { return };
+    let (seconds, ns) = (written_ns / 1_000_000_000, written_ns % 1_000_000_000);
+    if written > below.mtime {
+        (stat.st_mtime, stat.st_mtime_nsec) = (seconds as _, ns as _);
+    }
+    if written > below.ctime {
+        (stat.st_ctime, stat.st_ctime_nsec) = (seconds as _, ns as _);
+    }
+}

@@ -1,0 +1,204 @@
+//! What an instance says of itself: from the segment, so that who does not take part can see it, too.
+
+use std::sync::Arc;
+
+use datapath::shelf::{Count, Layout, Look, Seen, Tier as Of, percentile};
+use shm::{AttachError, Region, SeatNo, Seats};
+
+use crate::attach::{Attachment, refused};
+use crate::config::Config;
+use crate::error::Error;
+use crate::place::Place;
+use crate::status::{Latency, Lost, Memory, Seat, Ssd, Status, Tier};
+
+const PAGE: u64 = 4096;
+
+/// Of an instance in which this process takes part.
+pub fn of(part: &Attachment, config: &Config) -> Status {
+    let mut status = match part.shelf.look() {
+        Ok(look) => look_at(&look, &part.running, part.segment_bytes()),
+        Err(error) => Status { notes: vec![error.to_string()], ..Status::default() },
+    };
+    status.segment = part.place.as_ref().map(|place| place.segment.clone());
+    since(&mut status);
+    if let (Some(told), Some(ssd)) = (&mut status.ssd, &part.ssd) {
+        told.uuid = crate::image::hex(&ssd.uuid);
+    }
+    status.notes.extend(part.around.notes.lock().iter().cloned());
+    status.notes.extend(differences(config, &part.running));
+    status
+}
+
+/// Of one in which it does not.
+///
+/// # Errors
+/// There is something that is no instance of ours.
+pub fn look(config: &Config) -> Result<Option<Status>, Error> {
+    if config.private {
+        return Ok(None);
+    }
+    let place = Place::of(config)?;
+    if place.open()?.is_none() {
+        return Ok(None);
+    }
+    let region = match Region::open_file(&place.segment, place.sharing.group) {
+        Ok(region) => Arc::new(region),
+        Err(AttachError::System(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(refused(&place.segment, &error)),
+    };
+    let layout = Layout::read(&region).map_err(|why| refused(&place.segment, &why))?;
+    let running = Config::parse(&Layout::settings(&region)).map_err(|why| refused(&place.segment, &why))?;
+    let locks = Seats::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
+    let seats = Seats::open(Arc::clone(&region), layout.seats_at(), locks).map_err(|why| refused(&place.locks, &why))?;
+    let look = Look::at(&region, &Arc::new(seats)).map_err(|why| refused(&place.segment, &why))?;
+    let mut status = look_at(&look, &running, region.len() as u64);
+    status.segment = Some(place.segment);
+    since(&mut status);
+    if let Some(ssd) = &mut status.ssd {
+        ssd.uuid = crate::image::uuid_of(&ssd.path).unwrap_or_default();
+    }
+    Ok(Some(status))
+}
+
+/// How long the instance is there: as long as its segment has its name.
+fn since(status: &mut Status) {
+    let made = status.segment.as_ref().and_then(|path| std::fs::metadata(path).ok()?.created().ok());
+    status.uptime_s = made.and_then(|made| made.elapsed().ok()).map_or(0, |age| age.as_secs());
+    if let Some(ssd) = status.ssd.as_mut().filter(|_| status.uptime_s > 0) {
+        let per_day = u128::from(ssd.written_bytes) * 86_400 / u128::from(status.uptime_s);
+        ssd.written_per_day_bytes = per_day.min(u64::MAX.into()) as u64;
+    }
+}
+
+fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
+    let stats = look.pages().stats();
+    let (counters, state) = (look.counters(), look.ssd_state());
+    let files = look.files();
+    let dirty_pages = u64::from(stats.marked).saturating_add(state.dirty);
+    let failed = state.failed.map(|errno| format!("the SSD failed: {}", std::io::Error::from_raw_os_error(errno as i32)));
+    Status {
+        name: running.name.clone(),
+        mode: look.mode(),
+        mode_because: failed.clone(),
+        seats: seats(look.seats()),
+        leader_pid: look.seats().leader(),
+        memory: Memory {
+            bytes: u64::from(stats.frames) * PAGE,
+            pages: stats.frames.into(),
+            free_pages: stats.free.into(),
+            dirty_pages: stats.marked.into(),
+            pinned_pages: 0,
+            segment_bytes,
+        },
+        ssd: running.ssd.as_ref().zip(look.sizes().ssd).map(|(path, shape)| {
+            let (data, written) = (counters.sum(Count::SsdData), counters.sum(Count::SsdWritten));
+            Ssd {
+                path: path.clone(),
+                bytes: u64::from(shape.slots()) * PAGE,
+                pages: state.live,
+                dirty_pages: state.dirty,
+                books_bytes: ssdcache::shared_bytes(shape) as u64,
+                user_bytes: data,
+                written_bytes: written,
+                write_amplification: if data == 0 { 0.0 } else { written as f64 / data as f64 },
+                bytes_per_day: running.bytes_per_day.map(|size| size.of(u64::from(shape.slots()) * PAGE)),
+                segments: shape.segments,
+                segment_pages: shape.segment_pages,
+                written_ever_bytes: state.written_ever,
+                recovery_pages: state.found,
+                recovery_ms: state.recovery_ms.into(),
+                damaged_pages: counters.sum(Count::Damaged),
+                lost_pages: state.lost,
+                failed,
+                ..Ssd::default()
+            }
+        }),
+        tiers: tiers(look, stats.hits),
+        promoted_pages: counters.sum(Count::Promoted),
+        written_back_pages: counters.sum(Count::WrittenBack),
+        below_writes: counters.sum(Count::BelowWrites),
+        throttled: counters.sum(Count::Throttled),
+        read_ahead_pages: counters.sum(Count::ReadAhead),
+        syncs: counters.sum(Count::Syncs),
+        leaders: state.leaders,
+        files: files.len() as u32,
+        files_max: look.sizes().files,
+        dirty_bytes: dirty_pages.saturating_mul(PAGE),
+        dirty_limit_bytes: u64::from(look.dirty_limit()) * PAGE,
+        lost: files.iter().filter_map(trouble).collect(),
+        ..Status::default()
+    }
+}
+
+fn seats(seats: &Seats) -> Vec<Seat> {
+    let (taken, leader) = (seats.taken(), seats.leader());
+    let all = (0..Seats::COUNT as u8).filter(|seat| taken >> seat & 1 == 1).map(SeatNo);
+    all.map(|seat| {
+        let pid = seats.pid(seat).unwrap_or(0);
+        Seat { seat: seat.0, pid, alive: seats.is_alive(seat), leads: leader == Some(pid) }
+    })
+    .collect()
+}
+
+fn tiers(look: &Look, ram_hits: u64) -> Vec<Tier> {
+    let counters = look.counters();
+    let sum = |what| counters.sum(what);
+    let (ssd_hits, misses) = (sum(Count::SsdHits), sum(Count::Misses));
+    let all = (ram_hits as f64 + ssd_hits as f64 + misses as f64).max(1.0);
+    let tier = |name: &str, of, hits: u64, read_bytes, written_bytes| Tier {
+        name: name.to_owned(),
+        hits,
+        ratio: hits as f64 / all,
+        read_bytes,
+        written_bytes,
+        requests: hits,
+        read_latency: latency(&counters.latencies(of)),
+        ..Tier::default()
+    };
+    let mut tiers = vec![tier("ram", Of::Ram, ram_hits, ram_hits.saturating_mul(PAGE), sum(Count::Writes).saturating_mul(PAGE))];
+    if look.sizes().ssd.is_some() {
+        let mut ssd = tier("ssd", Of::Ssd, ssd_hits, sum(Count::SsdRead), sum(Count::SsdWritten));
+        ssd.errors = sum(Count::Damaged);
+        tiers.push(ssd);
+    }
+    let failures = look.files().iter().map(|file| u64::from(file.failures.0)).sum();
+    tiers.push(Tier { errors: failures, ..tier("below", Of::Below, misses, sum(Count::BelowRead), sum(Count::BelowWritten)) });
+    tiers
+}
+
+fn latency(buckets: &[u64]) -> Latency {
+    let at = |per_mille| percentile(buckets, per_mille).map_or(0.0, |ns| ns as f64 / 1000.0);
+    Latency {
+        p50_us: at(500),
+        p90_us: at(900),
+        p99_us: at(990),
+        p999_us: at(999),
+        max_us: at(1000),
+        count: buckets.iter().fold(0, |sum, count| u64::saturating_add(sum, *count)),
+    }
+}
+
+/// A file that somebody has to look after.
+fn trouble(file: &Seen) -> Option<Lost> {
+    let why = match file.failures {
+        _ if file.is_conflict => "changed from outside while the cache held newer pages of it".to_owned(),
+        (count, Some(errno)) => format!("{count} times it could not be written below: {}", std::io::Error::from(errno)),
+        _ => return None,
+    };
+    Some(Lost { path: file.path.clone(), start: 0, end: file.size, why })
+}
+
+/// What a process asked for and the running instance has otherwise.
+fn differences(ours: &Config, running: &Config) -> Vec<String> {
+    let text = |config: &Config| toml::Table::try_from(config).unwrap_or_default();
+    let (ours, running) = (text(ours), text(running));
+    let differs = |(key, value): (&String, &toml::Value)| {
+        let theirs = running.get(key);
+        let is_other = theirs != Some(value) && key != "ssd_size" && key != "memory";
+        is_other.then(|| match theirs {
+            Some(theirs) => format!("[cache] {key}: the running instance has {theirs}, not {value}"),
+            None => format!("[cache] {key}: the running instance has none, not {value}"),
+        })
+    };
+    ours.iter().filter_map(differs).collect()
+}

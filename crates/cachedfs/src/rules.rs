@@ -1,0 +1,79 @@
+//! The rules of the configuration: what holds for a file of some path.
+
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use ssdcache::{Mode, Rule};
+
+use crate::config::{Admit, RuleConfig};
+use crate::error::Error;
+use crate::options::Options;
+
+/// The rules, ready to be asked.
+#[derive(Debug)]
+pub struct Rules {
+    globs: GlobSet,
+    rules: Vec<RuleConfig>,
+}
+
+/// What holds for one open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holds {
+    /// The mode, within the instance's.
+    pub mode: Mode,
+    /// Admission to the SSD.
+    pub admit: Rule,
+    /// Its pages stay in memory.
+    pub pin: bool,
+}
+
+impl Rules {
+    /// # Errors
+    /// A glob means nothing.
+    pub fn new(rules: &[RuleConfig]) -> Result<Rules, Error> {
+        let mut set = GlobSetBuilder::new();
+        let wrong = |error: globset::Error| Error::invalid(format!("[cache] rules: {error}"));
+        for rule in rules {
+            // Without a slash it is about the last component, wherever the file is.
+            let glob = if rule.glob.contains('/') { rule.glob.clone() } else { format!("**/{}", rule.glob) };
+            set.add(GlobBuilder::new(&glob).literal_separator(true).build().map_err(wrong)?);
+        }
+        Ok(Rules { globs: set.build().map_err(wrong)?, rules: rules.to_vec() })
+    }
+
+    /// For a file that is opened so: what the open asks for, else what the first rule that matches says, else the default.
+    pub fn of(&self, path: &Path, options: &Options) -> Holds {
+        let first = if self.rules.is_empty() { None } else { self.globs.matches(path).first().map(|at| &self.rules[*at]) };
+        let rule = first.cloned().unwrap_or_default();
+        let admit = match options.admit.unwrap_or(rule.admit) {
+            Admit::Never => Rule::Never,
+            Admit::Normal => Rule::Normal,
+            Admit::Always => Rule::Always,
+        };
+        // The rule is the owner's word: an open may ask for less trust in the cache, not for more.
+        let mode = options.mode.unwrap_or_default().within(rule.mode.unwrap_or_default());
+        Holds { mode, admit, pin: options.pin || rule.pin }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_first_that_matches_holds_and_an_open_asks_for_less() {
+        let rule = |glob: &str, mode, admit, pin| RuleConfig { glob: glob.into(), mode, admit, pin };
+        let rules =
+            Rules::new(&[rule("*.log", Some(Mode::WriteThrough), Admit::Never, false), rule("/data/**", None, Admit::Always, true)])
+                .expect("globs");
+        let of = |path: &str, options: &Options| rules.of(Path::new(path), options);
+        let plain = Options::default();
+        assert_eq!(of("/data/x.log", &plain), Holds { mode: Mode::WriteThrough, admit: Rule::Never, pin: false });
+        assert_eq!(of("/data/a/b", &plain), Holds { mode: Mode::WriteBack, admit: Rule::Always, pin: true });
+        assert_eq!(of("/else", &plain), Holds { mode: Mode::WriteBack, admit: Rule::Normal, pin: false });
+        let back = Options { mode: Some(Mode::WriteBack), admit: Some(Admit::Normal), ..plain };
+        assert_eq!(of("/x.log", &back).mode, Mode::WriteThrough);
+        assert_eq!(of("/x.log", &back).admit, Rule::Normal);
+        assert_eq!(of("/else", &Options { mode: Some(Mode::ReadOnly), ..plain }).mode, Mode::ReadOnly);
+    }
+}

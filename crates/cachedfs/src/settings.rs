@@ -1,0 +1,65 @@
+//! Where the settings of caches are: one file each, by name. A program is pointed to one with `HOTSHELF_CONFIG`.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::error::Error;
+
+/// Longest name.
+const NAME_MAX: usize = 64;
+
+impl Config {
+    /// The directory of the settings: hotshelf/caches in `$XDG_CONFIG_HOME`; if that is not set, in /etc for root, else in ~/.config.
+    pub fn dir() -> PathBuf {
+        let said = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = || match rustix::process::geteuid().is_root() {
+            true => "/etc".into(),
+            false => said("HOME").unwrap_or_else(|| "/".into()).join(".config"),
+        };
+        said("XDG_CONFIG_HOME").unwrap_or_else(home).join("hotshelf/caches")
+    }
+
+    /// The settings of the cache of that name, whether or not they are there.
+    pub fn file_of(name: &str) -> PathBuf {
+        Config::dir().join(format!("{name}.toml"))
+    }
+
+    /// All settings there are, by name; what cannot be read is listed with what is wrong.
+    pub fn known() -> Vec<(PathBuf, Result<Config, Error>)> {
+        let entries = std::fs::read_dir(Config::dir()).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
+        files.sort();
+        files.into_iter().map(|path| (path.clone(), Config::read(&path))).collect()
+    }
+
+    /// Whether a cache may be called so: letters, digits, `-`, `_` and `.`, not beginning with `.`.
+    pub fn is_name(name: &str) -> bool {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !name.is_empty() && name.len() <= NAME_MAX && !name.starts_with('.') && name.chars().all(plain)
+    }
+
+    /// What a cache on this SSD is called when nobody says: the last part of the path, and of an extension nothing.
+    pub fn name_for(ssd: &Path) -> String {
+        let stem = ssd.file_stem().unwrap_or_default().to_string_lossy();
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+        let name: String = stem.trim_start_matches('.').chars().map(plain).take(NAME_MAX).collect();
+        if name.is_empty() { "cache".to_owned() } else { name }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_path_gives_a_name() {
+        for (path, name) in
+            [("/ssd/cache", "cache"), ("/dev/nvme0n1p3", "nvme0n1p3"), ("a b\u{e9}.img", "a-b-"), ("/x/.hid", "hid"), ("/", "cache")]
+        {
+            assert_eq!(Config::name_for(Path::new(path)), name);
+            assert!(Config::is_name(name));
+        }
+        assert_eq!(Config::name_for(Path::new(&"x".repeat(200))).len(), NAME_MAX);
+        assert!(["", ".x", "a/b", "a b", "a\n"].iter().all(|name| !Config::is_name(name)));
+    }
+}

@@ -1,0 +1,212 @@
+//! The SSD of an instance: opened, made if it is not there, and ours alone.
+//!
+//! Every process that takes part holds a shared lock (flock(2)) on it. Who makes an instance, or takes up one in which nobody lives,
+//! needs the lock alone for a moment; so one SSD never has two instances, and tools that work offline ask for it alone, too.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use block::driver::{Engine, FileDevice, FileOptions};
+use block::{Device, OpenError};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
+use rustix::io::Errno;
+use ssdcache::{PAGE_BYTES, Page, Shape, Superblock, Unusable};
+
+use crate::error::{Error, Kind};
+use crate::image;
+use crate::size::Size;
+
+/// So long a process that is being killed may take to close its files.
+const DYING: Duration = Duration::from_millis(300);
+
+/// See the module.
+pub struct Ssd {
+    /// Where it is.
+    pub path: PathBuf,
+    /// For readers: any driver.
+    pub device: Arc<dyn Device>,
+    /// For the leader: calls that are over when the process is.
+    pub plain: Arc<dyn Device>,
+    /// Of its log.
+    pub shape: Shape,
+    /// What tells it apart.
+    pub uuid: [u8; 16],
+    /// What the file system calls it: such a file is not cached.
+    pub file: (u64, u64),
+    lock: File,
+}
+
+impl std::fmt::Debug for Ssd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ssd({}, {:?})", self.path.display(), self.shape)
+    }
+}
+
+/// Who opens it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Take {
+    /// The first of an instance: nobody else may have it. It is made if it is not there, or empty, and a size is said.
+    First(Option<Size>),
+    /// One of several.
+    Join,
+}
+
+impl Ssd {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`Kind::Device`]: it belongs to something else, or to another instance; it is not there and no size was said.
+    pub fn open(path: &Path, take: Take) -> Result<Ssd, Error> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let file = open_or_make(&path, take)?;
+        lock(&file, &path, take)?;
+        let superblock = superblock(&file, &path)?;
+        let options = FileOptions { exclusive: false, round_down: true, ..FileOptions::default() };
+        let failed = |error: OpenError| told(Errno::from_raw_os_error(error.errno()), error.to_string());
+        let device = FileDevice::open(&path, &options).map_err(failed)?;
+        let plain = FileDevice::open(&path, &FileOptions { engine: Engine::Plain, ..options }).map_err(failed)?;
+        let stat = fstat(&file).map_err(|errno| Error::system(errno, "looking at the SSD", &path.as_path().into()))?;
+        Ok(Ssd {
+            device: Arc::new(device),
+            plain: Arc::new(plain),
+            shape: superblock.shape,
+            uuid: superblock.uuid,
+            file: (stat.st_dev, stat.st_ino),
+            path,
+            lock: file,
+        })
+    }
+
+    /// This process has left the instance: others may have it alone.
+    pub fn let_go(&self) {
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
+}
+
+fn told(errno: Errno, sentence: String) -> Error {
+    Error::new(Kind::Device, errno, sentence)
+}
+
+fn open(path: &Path) -> Result<Option<File>, Error> {
+    match openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => Ok(Some(fd.into())),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(Error::system(errno, "opening the SSD", &path.into())),
+    }
+}
+
+/// Opens it, and makes it first if it is not there or empty and we may.
+fn open_or_make(path: &Path, take: Take) -> Result<File, Error> {
+    let found = open(path)?;
+    let size = match take {
+        Take::First(size) => size,
+        Take::Join => None,
+    };
+    let is_empty = found.as_ref().is_some_and(|file| file.metadata().is_ok_and(|stat| stat.is_file() && stat.len() == 0));
+    match found {
+        Some(file) if !is_empty => Ok(file),
+        _ if size.is_some() => {
+            image::create(path, &image::Options { size, ..image::Options::default() }, &mut |_, _| ())?;
+            open(path)?.ok_or_else(|| Error::system(Errno::NOENT, "opening the SSD", &path.into()))
+        }
+        _ => Err(told(
+            Errno::NOENT,
+            format!("{}: there is no SSD cache: make it with `hotshelf cache create`, or say ssd_size", path.display()),
+        )),
+    }
+}
+
+fn lock(file: &File, path: &Path, take: Take) -> Result<(), Error> {
+    let busy = |errno| match errno {
+        Errno::WOULDBLOCK => told(Errno::BUSY, format!("{}: another instance, or a tool, uses this SSD: end it first", path.display())),
+        errno => Error::system(errno, "locking the SSD", &path.into()),
+    };
+    if let Take::First(_) = take {
+        let begun = Instant::now();
+        // A process that is being killed loses its seat first and this lock a moment later.
+        loop {
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < DYING => std::thread::sleep(Duration::from_millis(2)),
+                locked => break locked.map_err(busy)?,
+            }
+        }
+    }
+    flock(file, FlockOperation::NonBlockingLockShared).map_err(busy)
+}
+
+fn length(path: &Path) -> Result<u64, Error> {
+    let device = FileDevice::open(path, &FileOptions { round_down: true, ..FileOptions::default() });
+    let device = device.map_err(|error| told(Errno::from_raw_os_error(error.errno()), error.to_string()))?;
+    Ok(device.geometry().bytes())
+}
+
+/// Random.
+pub fn uuid() -> [u8; 16] {
+    let mut uuid = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
+    if read.is_err() {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        uuid[..8].copy_from_slice(&(now.tv_nsec as u64 ^ (now.tv_sec as u64) << 20).to_le_bytes());
+        uuid[8..12].copy_from_slice(&std::process::id().to_le_bytes());
+    }
+    uuid
+}
+
+/// What it says of itself.
+pub fn superblock(file: &File, path: &Path) -> Result<Superblock, Error> {
+    let mut pages: [Page; 2] = [[0; PAGE_BYTES]; 2];
+    for (page, at) in pages.iter_mut().zip([0, PAGE_BYTES as u64]) {
+        let mut done = 0;
+        while done < PAGE_BYTES {
+            match file.read_at(&mut page[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(got) => done += got,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Err(Error::system(Errno::from_io_error(&error).unwrap_or(Errno::IO), "reading the SSD", &path.into()));
+                }
+            }
+        }
+    }
+    let bytes = match file.metadata() {
+        Ok(stat) if stat.is_file() => stat.len(),
+        _ => length(path)?,
+    };
+    Superblock::choose(&pages, bytes / PAGE_BYTES as u64).map_err(|why| match why {
+        Unusable::None if pages.iter().flatten().any(|byte| *byte != 0) => {
+            let what = "it holds something that is no cache of ours, or a damaged one: nothing was changed; \
+                        `hotshelf cache create --force` makes a new one";
+            told(Errno::EXIST, format!("{}: {what}", path.display()))
+        }
+        why => told(Errno::INVAL, format!("{}: {why}", path.display())),
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_empty_one_is_made_a_foreign_one_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ssd");
+        assert_eq!(Ssd::open(&path, Take::First(None)).expect_err("not there").errno(), Errno::NOENT.raw_os_error());
+        assert!(!path.exists());
+        let made = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20)))).expect("made");
+        let (uuid, shape) = (made.uuid, made.shape);
+        assert!(shape.device_pages() <= 2048);
+        assert_eq!(Ssd::open(&path, Take::First(None)).expect_err("in use").errno(), Errno::BUSY.raw_os_error());
+        let joined = Ssd::open(&path, Take::Join).expect("joined");
+        assert_eq!((joined.uuid, joined.shape), (uuid, shape));
+        drop((made, joined));
+        assert_eq!(Ssd::open(&path, Take::First(None)).expect("again").uuid, uuid);
+        std::fs::write(&path, vec![7; 8 << 20]).expect("written");
+        let refused = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20)))).expect_err("foreign");
+        assert!(refused.to_string().contains("--force"), "{refused}");
+        assert_eq!(std::fs::read(&path).expect("there")[..10], [7; 10]);
+    }
+}

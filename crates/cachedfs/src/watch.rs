@@ -1,0 +1,170 @@
+//! A hint while files are open: the kernel tells (inotify(7)) when somebody touches one, and we look whether it was us.
+//!
+//! Only a hint: it comes late, network file systems do not send it for others' changes, and watches may run out. What counts is
+//! looked at by open and sync.
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::inotify;
+use rustix::io::Errno;
+
+/// How often files with a deadline of their own are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// Changes of one file are looked at together when they come closer than this.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// What is told of changes.
+pub trait Watched: Send + Sync {
+    /// Somebody touched the file: data, attributes or name.
+    fn touched(&self);
+    /// Time passes; whether it wants to hear of it again.
+    fn tick(&self, now: Instant) -> bool;
+}
+
+type Files = HashMap<i32, Vec<Weak<dyn Watched>>>;
+
+struct Inner {
+    fd: OwnedFd,
+    stop: OwnedFd,
+    files: Mutex<Files>,
+    timed: Mutex<Vec<Weak<dyn Watched>>>,
+}
+
+/// See the module. Without inotify it does nothing.
+pub struct Watch {
+    inner: Option<Arc<Inner>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Watch {
+    pub fn new() -> Watch {
+        let made = || -> Result<Inner, Errno> {
+            let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+            let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            Ok(Inner { fd, stop, files: Mutex::default(), timed: Mutex::default() })
+        };
+        Watch { inner: made().ok().map(Arc::new), thread: Mutex::new(None) }
+    }
+
+    /// Watches an open file; a number to end it with, or none if the kernel does not watch it.
+    pub fn add(&self, fd: BorrowedFd<'_>, file: &Weak<dyn Watched>) -> Option<i32> {
+        let inner = self.inner.as_ref()?;
+        let which = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
+        let mut files = inner.files.lock();
+        let number = inotify::add_watch(&inner.fd, format!("/proc/self/fd/{}", fd.as_raw_fd()), which).ok()?;
+        files.entry(number).or_default().push(Weak::clone(file));
+        drop(files);
+        self.begin(inner);
+        Some(number)
+    }
+
+    /// Tells the file of the time from now on.
+    pub fn add_timed(&self, file: &Weak<dyn Watched>) {
+        let Some(inner) = &self.inner else { return };
+        inner.timed.lock().push(Weak::clone(file));
+        self.begin(inner);
+        wake(inner);
+    }
+
+    /// One of those who watch it does not any more.
+    pub fn remove(&self, number: i32) {
+        let Some(inner) = &self.inner else { return };
+        let mut files = inner.files.lock();
+        let Some(watching) = files.get_mut(&number) else { return };
+        watching.retain(|file| file.strong_count() > 0);
+        if watching.is_empty() {
+            files.remove(&number);
+            let _ = inotify::remove_watch(&inner.fd, number);
+        }
+    }
+
+    /// After `stop`.
+    pub fn go_on(&self) {
+        if let Some(inner) = &self.inner {
+            self.begin(inner);
+        }
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        let Some(inner) = &self.inner else { return };
+        let Some(thread) = self.thread.lock().take() else { return };
+        let _ = rustix::io::write(&inner.stop, &STOP.to_ne_bytes());
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+
+    fn begin(&self, inner: &Arc<Inner>) {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let inner = Arc::clone(inner);
+            // Without a thread there is no hint.
+            *thread = std::thread::Builder::new().name("hotshelf-watch".into()).spawn(move || watch(&inner)).ok();
+        }
+    }
+}
+
+fn wake(inner: &Inner) {
+    let _ = rustix::io::write(&inner.stop, &1_u64.to_ne_bytes());
+}
+
+/// Until it is told to stop.
+fn watch(inner: &Inner) {
+    loop {
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        let tick = if inner.timed.lock().is_empty() { None } else { Some(&tick) };
+        let mut polled = [PollFd::new(&inner.fd, PollFlags::IN), PollFd::new(&inner.stop, PollFlags::IN)];
+        match poll(&mut polled, tick) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+        let [events, told] = polled.map(|fd| fd.revents().contains(PollFlags::IN));
+        if told && is_stopped(inner) {
+            return;
+        }
+        if events {
+            std::thread::sleep(GATHER);
+            tell(inner);
+        }
+        let now = Instant::now();
+        let timed = std::mem::take(&mut *inner.timed.lock());
+        let again = timed.into_iter().filter(|file| file.upgrade().is_some_and(|file| file.tick(now)));
+        let again: Vec<_> = again.collect();
+        inner.timed.lock().extend(again);
+    }
+}
+
+fn is_stopped(inner: &Inner) -> bool {
+    let mut count = [0; 8];
+    rustix::io::read(&inner.stop, &mut count).is_ok() && u64::from_ne_bytes(count) >= STOP
+}
+
+/// Of the counter; who only wakes adds one.
+const STOP: u64 = 1 << 32;
+
+fn tell(inner: &Inner) {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&inner.fd, &mut buffer);
+    let mut numbers = Vec::new();
+    while let Ok(event) = reader.next() {
+        numbers.push(event.wd());
+        // Some were lost: everybody looks.
+        if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) {
+            numbers.extend(inner.files.lock().keys());
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    for number in numbers {
+        let files: Vec<_> = inner.files.lock().get(&number).into_iter().flatten().filter_map(Weak::upgrade).collect();
+        files.iter().for_each(|file| file.touched());
+    }
+}

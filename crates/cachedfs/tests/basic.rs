@@ -1,0 +1,62 @@
+//! One process, one file at a time, the simple things.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use cachedfs::{Config, File, Instance, Mode, Options, Size};
+use rustix::fs::{CWD, OFlags};
+
+fn config(dir: &Path) -> Config {
+    Config { memory: Some(Size::Bytes(4 << 20)), runtime_dir: dir.to_owned(), files: 64, ..Config::default() }
+}
+
+fn open(instance: &Arc<Instance>, path: &Path, flags: OFlags) -> File {
+    let at: BorrowedFd<'_> = CWD;
+    let bits = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    instance.open_file(at, path, flags | OFlags::CLOEXEC, bits, &Options::default()).expect("opened")
+}
+
+fn read_all(file: &File) -> Vec<u8> {
+    file.view(0..u64::MAX).expect("read").into()
+}
+
+#[test]
+fn what_is_written_is_read_and_is_below_after_a_flush() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("file");
+    for (n, (mode, ssd)) in [
+        (Mode::WriteBack, false),
+        (Mode::WriteBack, true),
+        (Mode::WriteThrough, true),
+        (Mode::WriteAround, false),
+        (Mode::PassThrough, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ssd = ssd.then(|| dir.path().join("ssd"));
+        let ssd_size = ssd.is_some().then_some(Size::Bytes(8 << 20));
+        let instance = Instance::open(&Config { mode, ssd, ssd_size, direct: n % 2 == 1, ..config(dir.path()) }).expect("an instance");
+        let file = open(&instance, &path, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
+        assert!(file.is_cached());
+        assert_eq!(file.write_at(0, b"hello").expect("written"), 5);
+        assert_eq!(file.write_at(10_000, b"world").expect("written"), 5);
+        let mut expected = vec![0; 10_005];
+        expected[..5].copy_from_slice(b"hello");
+        expected[10_000..].copy_from_slice(b"world");
+        assert!(read_all(&file) == expected, "{mode:?}");
+        assert_eq!(file.stat().expect("stat").st_size, 10_005);
+        file.sync(false).expect("synced");
+        assert!(read_all(&file) == expected, "{mode:?}");
+        file.clean().expect("written below");
+        assert!(std::fs::read(&path).expect("below") == expected, "{mode:?}");
+        file.set_len(3).expect("cut");
+        assert_eq!(read_all(&file), b"hel");
+        file.close().expect("closed");
+        instance.detach().expect("left");
+        assert_eq!(std::fs::read(&path).expect("below"), b"hel");
+        assert!(!Instance::segment_path(instance.config()).exists(), "the last one out removes it");
+        let _ = std::fs::remove_file(dir.path().join("ssd"));
+    }
+}
