@@ -1,4 +1,4 @@
-/* libhotshelf: raw devices, their queues and block cache, for C and C++ programs.
+/* libhotshelf: files through a cache, and raw devices, their queues and block cache, for C and C++ programs.
  *
  * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
  * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
@@ -6,7 +6,9 @@
  *
  * Memory: a request over a buffer of nvmed_get_buffer needs no copy; over any other memory it costs one.
  *
- * A child of fork() cannot use what its parent opened, nor open anything (EPERM): exec, or use hotshelf after the fork.
+ * A child of fork() goes on with its parent's files, and opens others: only positions are its own from then on. Devices, queues,
+ * directories and asynchronous requests are the parent's alone (EPERM): exec, or use them after the fork. Nothing here is for signal
+ * handlers.
  *
  * Link with: cc program.c $(pkg-config --cflags --libs hotshelf)
  */
@@ -22,6 +24,11 @@
 #ifndef __LP64__
 #error "hotshelf needs a 64-bit system"
 #endif
+
+struct dirent;
+struct iovec;
+struct stat;
+struct timespec;
 
 /**
  * For nvmed_handle_create: past the block cache. This is the default. (NVMeDirect: HANDLE_DIRECT_IO.)
@@ -293,6 +300,26 @@
 #define NVMED_AIO_BUSY 2
 
 /**
+ * For struct uaio: as upread.
+ */
+#define UAIO_READ 0
+
+/**
+ * As upwrite.
+ */
+#define UAIO_WRITE 1
+
+/**
+ * As ufsync.
+ */
+#define UAIO_FSYNC 2
+
+/**
+ * As ufdatasync.
+ */
+#define UAIO_FDATASYNC 3
+
+/**
  * A device that is open.
  */
 typedef struct NVMED NVMED;
@@ -306,6 +333,50 @@ typedef struct NVMED_HANDLE NVMED_HANDLE;
  * A queue of a device.
  */
 typedef struct NVMED_QUEUE NVMED_QUEUE;
+
+/**
+ * Asynchronous requests of the u calls (uaio_create).
+ */
+typedef struct UAIO UAIO;
+
+/**
+ * A directory that is open for reading (uopendir).
+ */
+typedef struct UDIR UDIR;
+
+/**
+ * One asynchronous request of the u calls. This struct does not change.
+ */
+typedef struct uaio {
+    /**
+     * Of which file: it may be closed once the request is submitted, and is kept open for it.
+     */
+    int ufd;
+    /**
+     * UAIO_...
+     */
+    uint32_t op;
+    /**
+     * Belongs to the library until the request is reaped.
+     */
+    void *buf;
+    /**
+     * Bytes.
+     */
+    size_t n;
+    /**
+     * Bytes from the file's begin.
+     */
+    off_t off;
+    /**
+     * Comes back as it was.
+     */
+    uint64_t user;
+    /**
+     * Of uaio_reap: what the call would have returned, or a negative errno.
+     */
+    int64_t result;
+} uaio;
 
 /**
  * How a device is opened. Call nvmed_device_options_init first.
@@ -569,18 +640,21 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Begins the use of the library. Optional: opening the first device does hs_init(NULL). Thread-safe.
+ * Begins the use of the library. Optional: opening the first device or file does hs_init(NULL). Thread-safe.
  *
- * `config_path`: a TOML file whose table [library] has defaults (buffer_bytes, and the parameters of nvmed_set_param by name);
- * NULL: the file that $HOTSHELF_CONFIG names, else built-in defaults. Again with other defaults: only while nothing is open.
+ * `config_path`: a TOML file whose table [cache] says what the u calls go through (memory, ssd, mode and more), and whose table
+ * [library] has defaults of devices (buffer_bytes, and the parameters of nvmed_set_param by name). NULL: the file that
+ * $HOTSHELF_CONFIG names, else built-in defaults: one cache for all programs of the user, in a quarter of the memory, at most 1 GiB,
+ * and no SSD. Again with other settings: only while nothing is open.
  *
  * Returns 0, or -1: ENOENT and others of open(2); EINVAL (the file is wrong, hs_error says where); EBUSY.
  */
 int hs_init(const char *config_path);
 
 /**
- * Ends the use of the library: flushes cached handles and closes every handle, queue and device. Runs at exit, too (not after
- * _exit or a signal). Thread-safe; calls of other threads that are under way end first or fail with EBADF.
+ * Ends the use of the library: flushes cached handles and closes every handle, queue and device; closes every ufd and leaves the cache,
+ * whose last program writes what is dirty to the files below. Runs at exit, too (not after _exit or a signal). Thread-safe; calls of
+ * other threads that are under way end first or fail with EBADF.
  *
  * Returns 0, or -1 with the errno of the first flush that failed; everything is closed all the same.
  */
@@ -596,6 +670,327 @@ const char *hs_error(void);
  * The version of the library, such as "0.1.0". Thread-safe.
  */
 const char *hs_version(void);
+
+/**
+ * As open(2), through the cache: what is in memory or on the cache's SSD is read without the kernel. What cannot be cached (pipes,
+ * devices, directories, /proc) is handed on to the kernel, each call as it is; so is a file whose name ends with -shm, which programs
+ * map (SQLite). Thread-safe.
+ *
+ * The third argument is the mode of a new file (O_CREAT, O_TMPFILE). The cache is that of hs_init; without it, hs_init(NULL).
+ *
+ * Returns a ufd: the lowest free number, of a table of its own (0, 1 and 2 stand for the process's own streams), which exec does
+ * not pass on. Or -1: those of open(2); EMFILE; those of the cache when this is the first file (hs_error says which).
+ */
+int uopen(const char *path,
+          int flags,
+          ...);
+
+/**
+ * As openat(2); see uopen. `dir` is a ufd or AT_FDCWD. Thread-safe.
+ */
+int uopenat(int dir, const char *path, int flags, ...);
+
+/**
+ * As creat(2); see uopen. Thread-safe.
+ */
+int ucreat(const char *path, mode_t mode);
+
+/**
+ * As close(2). What was written stays in the cache, for all who share it, and reaches the file below in time; ufsync makes it
+ * safe. Pins of the file end with its last ufd. Thread-safe: calls of other threads on this ufd end first, or fail with EBADF.
+ *
+ * Returns 0, or -1: EBADF; an error of writing that nobody was told of (the ufd is closed all the same).
+ */
+int uclose(int ufd);
+
+/**
+ * As dup(2): both share the file's position and flags. Thread-safe.
+ *
+ * Returns the lowest free ufd, or -1: EBADF, EMFILE.
+ */
+int udup(int ufd);
+
+/**
+ * As dup2(2). Thread-safe.
+ *
+ * Returns `to`, or -1: EBADF.
+ */
+int udup2(int ufd, int to);
+
+/**
+ * As fcntl(2): F_DUPFD (a ufd), F_GETFD and F_SETFD (a ufd is never passed on by exec), F_GETFL, F_SETFL (O_APPEND, O_NONBLOCK and
+ * the like); F_GETLK, F_SETLK and F_SETLKW: record locks as POSIX has them, among all programs of the machine, only that others are
+ * told -1 as the process that has one, and that nobody looks for deadlocks; and all others on the kernel's descriptor below. Thread-safe.
+ */
+int ufcntl(int ufd,
+           int command,
+           ...);
+
+/**
+ * The kernel's descriptor below a ufd, for what is not offered here (such as ioctl). It is the library's: not to be closed, and
+ * gone with the last duplicate of the ufd. What is read and written through it goes past the cache. Thread-safe.
+ *
+ * Returns the descriptor, or -1: EBADF.
+ */
+int ufileno(int ufd);
+
+/**
+ * As read(2), through the cache. Thread-safe: reads and writes at the file's position come one after the other.
+ *
+ * Returns the number of bytes, 0 at the end of the file, or -1: those of read(2); EFAULT (`buf` is NULL); ESTALE (the file was
+ * changed from outside under changes of ours).
+ */
+ssize_t uread(int ufd, void *buf, size_t n);
+
+/**
+ * As write(2), through the cache: the bytes are seen by all who share it at once, and safe from a loss of power after ufsync. Thread-safe.
+ *
+ * Returns the number of bytes, or -1: those of write(2); EFAULT (`buf` is NULL); EROFS (the cache is read-only).
+ */
+ssize_t uwrite(int ufd,
+               const void *buf,
+               size_t n);
+
+/**
+ * As pread(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a negative offset).
+ */
+ssize_t upread(int ufd, void *buf, size_t n, off_t off);
+
+/**
+ * As pwrite(2), through the cache; with O_APPEND at the end of the file, as Linux has it. Thread-safe. Returns as uwrite; also EINVAL.
+ */
+ssize_t upwrite(int ufd,
+                const void *buf,
+                size_t n,
+                off_t off);
+
+/**
+ * As readv(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a count that is negative or above 1024).
+ */
+ssize_t ureadv(int ufd, const struct iovec *iov, int count);
+
+/**
+ * As writev(2), through the cache. Thread-safe. Returns as uwrite; also EINVAL.
+ */
+ssize_t uwritev(int ufd, const struct iovec *iov, int count);
+
+/**
+ * As preadv(2), through the cache. Thread-safe. Returns as ureadv.
+ */
+ssize_t upreadv(int ufd, const struct iovec *iov, int count, off_t off);
+
+/**
+ * As pwritev(2), through the cache. Thread-safe. Returns as uwritev.
+ */
+ssize_t upwritev(int ufd, const struct iovec *iov, int count, off_t off);
+
+/**
+ * As lseek(2), SEEK_DATA and SEEK_HOLE included. Thread-safe.
+ *
+ * Returns the new position, or -1: those of lseek(2).
+ */
+off_t ulseek(int ufd, off_t off, int whence);
+
+/**
+ * As fsync(2): when it returns 0, every byte of the file that was written before survives anything. Thread-safe.
+ *
+ * Returns 0, or -1: those of fsync(2); each open file that could have relied on what failed is told once.
+ */
+int ufsync(int ufd);
+
+/**
+ * As fdatasync(2): as ufsync, without what is not needed to read the bytes again. Thread-safe. Returns as ufsync.
+ */
+int ufdatasync(int ufd);
+
+/**
+ * As ftruncate(2). Thread-safe. Returns 0, or -1: those of ftruncate(2).
+ */
+int uftruncate(int ufd, off_t len);
+
+/**
+ * As fallocate(2), with the modes 0, FALLOC_FL_KEEP_SIZE, and FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE. Thread-safe.
+ *
+ * Returns 0, or -1: those of fallocate(2); EOPNOTSUPP (another mode, or the file system below cannot).
+ */
+int ufallocate(int ufd, int mode, off_t off, off_t len);
+
+/**
+ * As fstat(2), with the size and times that what is in the cache makes. Thread-safe. Returns 0, or -1: those of fstat(2).
+ */
+int ufstat(int ufd, struct stat *st);
+
+/**
+ * As fchmod(2). Thread-safe.
+ */
+int ufchmod(int ufd, mode_t mode);
+
+/**
+ * As fchown(2). Thread-safe.
+ */
+int ufchown(int ufd, uid_t owner, gid_t group);
+
+/**
+ * As flock(2): locks of the open file, among all programs of the machine. Thread-safe.
+ */
+int uflock(int ufd, int operation);
+
+/**
+ * As futimens(2), once what was written before is below, so that the times stay. Thread-safe.
+ */
+int ufutimens(int ufd, const struct timespec *times);
+
+/**
+ * Lends bytes of a file where the cache has them, without a copy: up to `n` from `off` on, at most to the end of their page of 4096
+ * bytes and of the file. They stay there until uunpin, or until the last ufd of the file is closed, and are only to be read; what
+ * others write to the file meanwhile is seen in them. Where there is no page to lend (what is not cached) they are a copy. Thread-safe.
+ *
+ * Returns how many bytes are at *p; 0 at the end of the file (*p is NULL, nothing is to be given back); or -1: those of upread;
+ * EFAULT (p is NULL); ENOBUFS (too many pages are lent).
+ */
+ssize_t upin(int ufd,
+             off_t off,
+             size_t n,
+             const void **p);
+
+/**
+ * Gives back what upin lent, of the same offset. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EINVAL (it is not lent, or not at that offset).
+ */
+int uunpin(int ufd, off_t off, const void *p);
+
+/**
+ * A view of a file as it is now, to be read: `n` bytes from any `off` on, in a row; behind the end of the file they are 0. It does not
+ * change when the file does, stays when the file is closed, and never raises SIGBUS: it is a copy, in memory of its own. For pages of
+ * the cache themselves see upin. Thread-safe.
+ *
+ * Returns its address, at the begin of a page, or NULL: those of upread; EINVAL (no bytes, or a negative offset); ENOMEM.
+ */
+const void *umap(int ufd,
+                 off_t off,
+                 size_t n);
+
+/**
+ * Gives back a view of umap. Thread-safe.
+ *
+ * Returns 0, or -1: EINVAL (there is none at this address).
+ */
+int uunmap(const void *p);
+
+/**
+ * As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. What was written before is put below first; what is written
+ * through uwrite later is seen in the mapping once it is below (ufsync). Who maps a file shared and for writing uses it past the
+ * cache from then on: nobody else should be writing it at that moment. Give it back with munmap(2). Thread-safe.
+ *
+ * Returns the address, or MAP_FAILED: EBADF; those of mmap(2) and ufsync.
+ */
+void *ummap(void *addr, size_t n, int prot, int flags, int ufd, off_t off);
+
+/**
+ * As stat(2), with the size and times that what is in the cache makes. Thread-safe. Returns 0, or -1: those of stat(2).
+ */
+int ustat(const char *path, struct stat *st);
+
+/**
+ * As lstat(2); see ustat. Thread-safe.
+ */
+int ulstat(const char *path, struct stat *st);
+
+/**
+ * As fstatat(2); see ustat. `dir` is a ufd or AT_FDCWD. Thread-safe.
+ */
+int ufstatat(int dir, const char *path, struct stat *st, int flags);
+
+/**
+ * As truncate(2). Thread-safe. Returns 0, or -1: those of truncate(2).
+ */
+int utruncate(const char *path, off_t len);
+
+/**
+ * As unlink(2). What the cache has of the file goes when nobody has it open any more. Thread-safe.
+ */
+int uunlink(const char *path);
+
+/**
+ * As unlinkat(2), AT_REMOVEDIR included; see uunlink. `dir` is a ufd or AT_FDCWD. Thread-safe.
+ */
+int uunlinkat(int dir, const char *path, int flags);
+
+/**
+ * As rename(2). Thread-safe.
+ */
+int urename(const char *from, const char *to);
+
+/**
+ * As renameat2(2). The directories are ufds or AT_FDCWD. Thread-safe.
+ */
+int urenameat2(int from_dir, const char *from, int to_dir, const char *to, uint32_t flags);
+
+/**
+ * As mkdir(2). Thread-safe.
+ */
+int umkdir(const char *path, mode_t mode);
+
+/**
+ * As rmdir(2). Thread-safe.
+ */
+int urmdir(const char *path);
+
+/**
+ * As opendir(3). Thread-safe.
+ *
+ * Returns the directory, or NULL: those of opendir(3); EMFILE.
+ */
+struct UDIR *uopendir(const char *path);
+
+/**
+ * As readdir(3). Thread-safe, but what is returned stays only until the next call for the same directory.
+ *
+ * Returns the next entry; or NULL: at the end, where errno stays, or EBADF and those of readdir(3).
+ */
+struct dirent *ureaddir(struct UDIR *dir);
+
+/**
+ * As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
+ */
+int urewinddir(struct UDIR *dir);
+
+/**
+ * As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
+ */
+int uclosedir(struct UDIR *dir);
+
+/**
+ * Makes room for asynchronous requests: `depth` of them under way or not reaped, 1 to 65536. Thread-safe.
+ *
+ * Returns it, or NULL: EINVAL (depth), EMFILE.
+ */
+struct UAIO *uaio_create(uint32_t depth);
+
+/**
+ * Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants
+ * one after the other waits for the first. Thread-safe.
+ *
+ * Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first). One that is wrong ends
+ * the call, and those before it are taken.
+ */
+int uaio_submit(struct UAIO *aio,
+                const struct uaio *requests,
+                int count);
+
+/**
+ * Takes requests that have ended: at least `min`, unless fewer are there at all or `timeout` (NULL: none) is over, at most `max`.
+ * `result` of each is what the call would have returned, or a negative errno. Thread-safe: each goes to one thread.
+ *
+ * Returns how many, or -1: EBADF; EFAULT; EINVAL (min, max or timeout).
+ */
+int uaio_reap(struct UAIO *aio, struct uaio *done, int min, int max, const struct timespec *timeout);
+
+/**
+ * Waits for what is under way, and forgets it. Thread-safe. Returns 0, or -1: EBADF.
+ */
+int uaio_destroy(struct UAIO *aio);
 
 /**
  * Opens a device. Thread-safe.

@@ -5,6 +5,8 @@
 //! buffer_bytes = 67108864   # memory of each device for nvmed_get_buffer and for copies
 //! queue_depth = 64          # and every other parameter of a handle or queue, by its name
 //! ```
+//!
+//! The table `[cache]` is what the u calls use: see `cachedfs::Config`.
 
 use std::path::Path;
 
@@ -15,15 +17,16 @@ use toml::{Table, Value};
 use crate::fail::{Fail, Outcome};
 
 /// What is not said when a device, a queue or a handle is opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Defaults {
     pub params: Params,
     pub buffer_bytes: u64,
+    pub cache: cachedfs::Config,
 }
 
 impl Default for Defaults {
     fn default() -> Self {
-        Defaults { params: Params::default(), buffer_bytes: 32 << 20 }
+        Defaults { params: Params::default(), buffer_bytes: 32 << 20, cache: cachedfs::Config::default() }
     }
 }
 
@@ -38,7 +41,7 @@ pub fn read(path: &Path) -> Outcome<Defaults> {
 fn parse(text: &str) -> Outcome<Defaults> {
     let wrong = |what: String| Fail::new(libc::EINVAL, what);
     let table: Table = text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
-    let mut defaults = Defaults::default();
+    let mut defaults = Defaults { cache: cachedfs::Config::parse(text)?, ..Defaults::default() };
     let Some(ours) = table.get("library") else { return Ok(defaults) };
     let ours = ours.as_table().ok_or_else(|| wrong("`library` has to be a table".to_owned()))?;
     for (name, value) in ours {
@@ -66,8 +69,11 @@ mod test {
     fn a_table_of_ours_among_others() {
         let read = parse("ssd = \"/ssd\"\n[library]\nbuffer_bytes = 8192\nqueue_depth = 16\ncached = true\n").expect("understood");
         assert_eq!((read.buffer_bytes, read.params.queue_depth, read.params.cached), (8192, 16, true));
+        assert_eq!(parse("[cache]\nname = \"mine\"").expect("understood").cache.name, "mine");
         assert_eq!(parse(""), Ok(Defaults::default()));
-        for wrong in ["[library]\ncolour = 1", "[library]\nqueue_depth = 3", "[library]\nqueue_depth = \"a\"", "library = 1", "["] {
+        for wrong in
+            ["[library]\ncolour = 1", "[library]\nqueue_depth = 3", "[library]\nqueue_depth = \"a\"", "library = 1", "[", "[cache]\nx = 1"]
+        {
             assert_eq!(parse(wrong).err().map(|fail| fail.errno), Some(libc::EINVAL), "{wrong}");
         }
     }

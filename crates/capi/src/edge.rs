@@ -2,9 +2,9 @@
 #![expect(unsafe_code, reason = "writes errno")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fail::{Fail, Outcome, remember};
+use crate::fork;
 
 /// What a C function returns.
 pub trait Answer {
@@ -26,49 +26,56 @@ impl Answer for i64 {
     const FAILED: i64 = -1;
 }
 
+impl<T> Answer for *const T {
+    const FAILED: *const T = std::ptr::null();
+}
+
 impl<T> Answer for *mut T {
     const FAILED: *mut T = std::ptr::null_mut();
 }
 
-/// Set in the child of a fork: its memory has our objects, but the threads and rings behind them are the parent's.
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Watches for forks from now on.
-pub fn watch_forks() {
-    extern "C" fn forked() {
-        FORKED.store(true, Ordering::Relaxed);
-    }
-    // SAFETY: the function only stores a flag, which is safe in the child of any fork. Without memory for it forks go unnoticed.
-    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-}
-
-/// Whether this is the child of a fork.
-pub fn is_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
-}
-
-/// Runs what a C function does. errno is only changed when it fails.
+/// Runs what a C function does. errno is only changed when it fails. Not for the child of a fork.
 pub fn answer<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
+    answer_anywhere(|| if fork::is_child() { Err(not_here()) } else { call() })
+}
+
+#[cold]
+fn not_here() -> Fail {
+    let why = "this process was forked from the one that uses this part of hotshelf: only the parent may go on; use exec, or hotshelf \
+               after the fork";
+    Fail::new(libc::EPERM, why)
+}
+
+/// Likewise for a function that uses files: also in the child of a fork.
+#[inline]
+pub fn answer_of_files<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
+    if fork::is_child() {
+        fork::use_files();
+    }
+    answer_anywhere(call)
+}
+
+#[inline]
+fn answer_anywhere<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
     let before = errno();
     match checked(call) {
         Ok(value) => {
             set_errno(before);
             value
         }
-        Err(fail) => {
-            remember(&fail);
-            set_errno(fail.errno);
-            T::FAILED
-        }
+        Err(fail) => failed(&fail),
     }
 }
 
+#[cold]
+fn failed<T: Answer>(fail: &Fail) -> T {
+    remember(fail);
+    set_errno(fail.errno);
+    T::FAILED
+}
+
+#[inline]
 fn checked<T>(call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    if is_forked() {
-        let why =
-            "this process was forked from the one that uses hotshelf: only the parent may go on; use exec, or hotshelf after the fork";
-        return Err(Fail::new(libc::EPERM, why));
-    }
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         let what = said.unwrap_or("no words");

@@ -21,6 +21,12 @@ impl Fail {
         Fail { errno, text: text.to_string() }
     }
 
+    /// What the C library's last call failed with; and what was done.
+    pub fn last(what: &str) -> Fail {
+        let error = std::io::Error::last_os_error();
+        Fail::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {error}"))
+    }
+
     /// With what was done, before.
     pub fn of(what: impl fmt::Display, error: Error) -> Fail {
         Fail::new(error.errno(), format!("{what}: {error}"))
@@ -35,6 +41,13 @@ impl From<Error> for Fail {
 
 impl From<OpenError> for Fail {
     fn from(error: OpenError) -> Fail {
+        Fail::new(error.errno(), error)
+    }
+}
+
+impl From<cachedfs::Error> for Fail {
+    #[cold]
+    fn from(error: cachedfs::Error) -> Fail {
         Fail::new(error.errno(), error)
     }
 }

@@ -10,27 +10,43 @@
 //! - `pool.rs`: memory that is lent to the program, and reaches the device without a copy.
 //! - `transfer.rs`: calls that return when it is done. `aio.rs`: those that do not. `cached.rs`: a handle's place in the cache.
 //! - `options.rs`: structs with versions. `params.rs`: parameters by key. `quota.rs`: whose queues.
+//! - The u calls, files through the cache: `ufd.rs` and `seat.rs` are their numbers, `open.rs` what a number stands for, `cache.rs` the
+//!   instance; `uopen.rs`, `ufile.rs`, `ustate.rs`, `upin.rs`, `umap.rs`, `ulock.rs`, `udir.rs` and
+//!   `uqueue.rs` the calls by noun. `fork.rs`: what a child may do.
 //!
 //! Unsafe code is in the functions that C calls, in `table.rs`, and in `memory.rs`, where the program's pointers become bytes.
 
 mod aio;
+mod cache;
 mod cached;
 mod config;
 mod device;
 mod edge;
 mod fail;
+mod fork;
 mod handle;
 mod library;
 mod memory;
+mod open;
 mod options;
 mod params;
 mod pool;
 mod queue;
 mod quota;
+mod seat;
 mod table;
 #[cfg(test)]
 mod test;
 mod transfer;
 mod types;
+mod udir;
+mod ufd;
+mod ufile;
+mod ulock;
+mod umap;
+mod uopen;
+mod upin;
+mod uqueue;
+mod ustate;
 
 pub use types::*;

@@ -10,25 +10,30 @@ use parking_lot::Mutex;
 
 use crate::config::{self, Defaults};
 use crate::device::Device;
-use crate::edge::{answer, is_forked, watch_forks};
+use crate::edge::answer_of_files;
 use crate::fail::{self, Fail, Outcome};
 use crate::handle::Handle;
 use crate::memory;
 use crate::queue::Queue;
 use crate::table::{Inside, Refused, Table};
+use crate::udir::Dir;
+use crate::uqueue::Requests;
+use crate::{cache, fork, uopen};
 
 /// What an opaque pointer can be.
 pub enum Object {
     Device(Arc<Device>),
     Queue(Arc<Queue>),
     Handle(Arc<Handle>),
+    Requests(Arc<Requests>),
+    Dir(Arc<Dir>),
 }
 
 static OBJECTS: Table<Object> = Table::new();
 
 /// Takes an object in, as a pointer for C.
 pub fn enroll<P>(object: Object) -> Outcome<*mut P> {
-    let full = |_| Fail::new(libc::EMFILE, "too many devices, queues and handles are open: close some");
+    let full = |_| Fail::new(libc::EMFILE, "too many devices, queues, handles and directories are open: close some");
     OBJECTS.insert(object).map(std::ptr::without_provenance_mut).map_err(full)
 }
 
@@ -125,20 +130,24 @@ fn init(path: Option<PathBuf>) -> Outcome<()> {
     let from_environment = || std::env::var_os("HOTSHELF_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
     let path = path.or_else(from_environment);
     let read = path.as_deref().map(config::read).transpose()?.unwrap_or_default();
-    if DEFAULTS.lock().as_ref().is_some_and(|(now, _)| *now != read) && !OBJECTS.open().is_empty() {
-        return Err(Fail::new(libc::EBUSY, "devices are open with another configuration: hs_shutdown first"));
+    if DEFAULTS.lock().as_ref().is_some_and(|(now, _)| *now != read) && in_use() {
+        return Err(Fail::new(libc::EBUSY, "devices or files are open with another configuration: hs_shutdown first"));
     }
     *DEFAULTS.lock() = Some((read, path));
     FIRST.call_once(|| {
-        watch_forks();
+        fork::watch();
         // SAFETY: the function may run at any exit. Without memory for it the process ends without our flush, as after a kill.
         unsafe { libc::atexit(at_exit) };
     });
     Ok(())
 }
 
+fn in_use() -> bool {
+    !OBJECTS.open().is_empty() || uopen::any_open() || cache::is_open()
+}
+
 extern "C" fn at_exit() {
-    if !is_forked() {
+    if fork::has_files() {
         hs_shutdown();
     }
 }
@@ -152,13 +161,17 @@ fn shutdown() -> Outcome<i32> {
         }
     };
     let agree = |_: &Handle| Ok(());
-    for order in 0..3 {
+    // In the child of a fork these are the parent's.
+    let orders = if fork::is_child() { 0..0 } else { 0..5 };
+    for order in orders {
         for number in OBJECTS.open() {
             let pointer: *const u8 = std::ptr::without_provenance(number);
             let here = match OBJECTS.enter(number).as_deref() {
                 Ok(Object::Handle(_)) => 0,
                 Ok(Object::Queue(_)) => 1,
-                _ => 2,
+                Ok(Object::Device(_)) => 2,
+                Ok(Object::Requests(_)) => 3,
+                _ => 4,
             };
             if here != order {
                 continue;
@@ -167,18 +180,24 @@ fn shutdown() -> Outcome<i32> {
             match order {
                 0 => note(end(pointer, agree, Handle::finish)),
                 1 => note(end(pointer, |_: &Queue| Ok(()), Queue::finish)),
-                _ => note(end(pointer, |_: &Device| Ok(()), Device::finish)),
+                2 => note(end(pointer, |_: &Device| Ok(()), Device::finish)),
+                3 => note(end(pointer, |_: &Requests| Ok(()), Requests::finish)),
+                _ => note(end(pointer, |_: &Dir| Ok(()), Dir::finish)),
             }
         }
     }
+    note(uopen::close_all().map(|()| 0));
+    note(cache::leave().map(|()| 0));
     *DEFAULTS.lock() = None;
     first
 }
 
-/// Begins the use of the library. Optional: opening the first device does hs_init(NULL). Thread-safe.
+/// Begins the use of the library. Optional: opening the first device or file does hs_init(NULL). Thread-safe.
 ///
-/// `config_path`: a TOML file whose table [library] has defaults (buffer_bytes, and the parameters of nvmed_set_param by name);
-/// NULL: the file that $HOTSHELF_CONFIG names, else built-in defaults. Again with other defaults: only while nothing is open.
+/// `config_path`: a TOML file whose table [cache] says what the u calls go through (memory, ssd, mode and more), and whose table
+/// [library] has defaults of devices (buffer_bytes, and the parameters of nvmed_set_param by name). NULL: the file that
+/// $HOTSHELF_CONFIG names, else built-in defaults: one cache for all programs of the user, in a quarter of the memory, at most 1 GiB,
+/// and no SSD. Again with other settings: only while nothing is open.
 ///
 /// Returns 0, or -1: ENOENT and others of open(2); EINVAL (the file is wrong, hs_error says where); EBUSY.
 ///
@@ -186,7 +205,7 @@ fn shutdown() -> Outcome<i32> {
 /// `config_path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hs_init(config_path: *const c_char) -> c_int {
-    answer(|| {
+    answer_of_files(|| {
         if config_path.is_null() {
             return init(None).map(|()| 0);
         }
@@ -196,13 +215,14 @@ pub unsafe extern "C" fn hs_init(config_path: *const c_char) -> c_int {
     })
 }
 
-/// Ends the use of the library: flushes cached handles and closes every handle, queue and device. Runs at exit, too (not after
-/// _exit or a signal). Thread-safe; calls of other threads that are under way end first or fail with EBADF.
+/// Ends the use of the library: flushes cached handles and closes every handle, queue and device; closes every ufd and leaves the cache,
+/// whose last program writes what is dirty to the files below. Runs at exit, too (not after _exit or a signal). Thread-safe; calls of
+/// other threads that are under way end first or fail with EBADF.
 ///
 /// Returns 0, or -1 with the errno of the first flush that failed; everything is closed all the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn hs_shutdown() -> c_int {
-    answer(shutdown)
+    answer_of_files(shutdown)
 }
 
 /// The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same

@@ -1,7 +1,10 @@
 //! Where the program's pointers become bytes: the only place.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::{IoSlice, IoSliceMut};
+
+use libc::iovec;
 
 use crate::fail::{Fail, Outcome};
 
@@ -74,12 +77,90 @@ impl Memory {
 /// # Safety
 /// NULL, or a string that ends with a zero byte and does not change during the call.
 pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Outcome<&'a str> {
+    // SAFETY: the caller's promise.
+    let string = unsafe { bytes(string, what) }?;
+    std::str::from_utf8(string).map_err(|_| Fail::new(libc::EINVAL, format!("{what} is not UTF-8: {}", String::from_utf8_lossy(string))))
+}
+
+/// Likewise, whatever its bytes are.
+///
+/// # Safety
+/// As `text`.
+pub unsafe fn bytes<'a>(string: *const c_char, what: &str) -> Outcome<&'a [u8]> {
     if string.is_null() {
         return Err(Fail::new(libc::EFAULT, format!("{what} is NULL")));
     }
     // SAFETY: not NULL, the rest is the caller's promise.
-    let string = unsafe { CStr::from_ptr(string) };
-    string.to_str().map_err(|_| Fail::new(libc::EINVAL, format!("{what} is not UTF-8: {}", string.to_string_lossy())))
+    Ok(unsafe { CStr::from_ptr(string) }.to_bytes())
+}
+
+/// Most parts of a vectored call, as the kernel's own.
+const PARTS_MAX: usize = 1024;
+/// So many need no allocation.
+const PARTS_FEW: usize = 16;
+
+/// The parts of a vectored call, each checked.
+///
+/// # Safety
+/// `iov` has `count` elements.
+unsafe fn parts<'a>(iov: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX);
+    let count = count.ok_or_else(|| Fail::new(libc::EINVAL, format!("at most {PARTS_MAX} parts of memory, and not fewer than none")))?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if iov.is_null() {
+        return Err(Fail::new(libc::EFAULT, "the list of parts is NULL"));
+    }
+    // SAFETY: not NULL, the rest is the caller's promise.
+    let parts = unsafe { std::slice::from_raw_parts(iov, count) };
+    let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
+    if sum.is_none_or(|sum| sum > isize::MAX as usize) {
+        return Err(Fail::new(libc::EINVAL, "more bytes than memory can have"));
+    }
+    if parts.iter().any(|part| part.iov_base.is_null() && part.iov_len > 0) {
+        return Err(Fail::new(libc::EFAULT, "the memory of a part is NULL"));
+    }
+    Ok(parts)
+}
+
+/// Where a part is; what has no bytes may be NULL.
+fn place(part: &iovec) -> *mut u8 {
+    if part.iov_len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { part.iov_base.cast() }
+}
+
+/// Calls with the parts that a vectored read fills.
+///
+/// # Safety
+/// `iov` has `count` elements, each as `Memory::new` wants it.
+pub unsafe fn scatter<T>(iov: *const iovec, count: c_int, fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Outcome<T>) -> Outcome<T> {
+    // SAFETY: the caller's promise.
+    let parts = unsafe { parts(iov, count) }?;
+    // SAFETY: valid for writes as promised; `fill` only writes (see `Memory::with_mut`).
+    let slice = |part: &iovec| IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(place(part), part.iov_len) });
+    if parts.len() > PARTS_FEW {
+        return fill(&mut parts.iter().map(slice).collect::<Vec<_>>());
+    }
+    let mut few = [(); PARTS_FEW].map(|()| IoSliceMut::new(&mut []));
+    few.iter_mut().zip(parts).for_each(|(to, part)| *to = slice(part));
+    fill(&mut few[..parts.len()])
+}
+
+/// Calls with the parts that a vectored write takes.
+///
+/// # Safety
+/// As `scatter`.
+pub unsafe fn gather<T>(iov: *const iovec, count: c_int, take: impl FnOnce(&[IoSlice<'_>]) -> Outcome<T>) -> Outcome<T> {
+    // SAFETY: the caller's promise.
+    let parts = unsafe { parts(iov, count) }?;
+    // SAFETY: valid for reads as promised.
+    let slice = |part: &iovec| IoSlice::new(unsafe { std::slice::from_raw_parts(place(part), part.iov_len) });
+    if parts.len() > PARTS_FEW {
+        return take(&parts.iter().map(slice).collect::<Vec<_>>());
+    }
+    let mut few = [IoSlice::new(&[]); PARTS_FEW];
+    few.iter_mut().zip(parts).for_each(|(to, part)| *to = slice(part));
+    take(&few[..parts.len()])
 }
 
 /// Stores an answer, if it is wanted.

@@ -18,6 +18,16 @@ pub struct NVMED_HANDLE {
     _opaque: (),
 }
 
+/// A directory that is open for reading (uopendir).
+pub struct UDIR {
+    _opaque: (),
+}
+
+/// Asynchronous requests of the u calls (uaio_create).
+pub struct UAIO {
+    _opaque: (),
+}
+
 /// For nvmed_handle_create: past the block cache. This is the default. (NVMeDirect: HANDLE_DIRECT_IO.)
 pub const NVMED_DIRECT: u32 = 1 << 0;
 /// A call returns when the device has done it. The default of direct handles; on a cached handle writes go through to the device.
@@ -297,3 +307,32 @@ pub struct NVMED_AIO_CTX {
 /// the thread that submits, which must not call functions of the handle from there, nor throw or jump out.
 pub type nvmed_mq_get_queue =
     Option<unsafe extern "C" fn(handle: *mut NVMED_HANDLE, opcode: u8, offset: u64, length: u32) -> *mut NVMED_QUEUE>;
+
+/// For struct uaio: as upread.
+pub const UAIO_READ: u32 = 0;
+/// As upwrite.
+pub const UAIO_WRITE: u32 = 1;
+/// As ufsync.
+pub const UAIO_FSYNC: u32 = 2;
+/// As ufdatasync.
+pub const UAIO_FDATASYNC: u32 = 3;
+
+/// One asynchronous request of the u calls. This struct does not change.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct uaio {
+    /// Of which file: it may be closed once the request is submitted, and is kept open for it.
+    pub ufd: c_int,
+    /// UAIO_...
+    pub op: u32,
+    /// Belongs to the library until the request is reaped.
+    pub buf: *mut c_void,
+    /// Bytes.
+    pub n: usize,
+    /// Bytes from the file's begin.
+    pub off: libc::off_t,
+    /// Comes back as it was.
+    pub user: u64,
+    /// Of uaio_reap: what the call would have returned, or a negative errno.
+    pub result: i64,
+}

@@ -121,5 +121,17 @@ int main(void)
     NUMBER(NVMED_AIO_DONE);
     NUMBER(NVMED_AIO_ERROR);
     NUMBER(NVMED_AIO_BUSY);
+    TYPE(uaio);
+    FIELD(uaio, ufd);
+    FIELD(uaio, op);
+    FIELD(uaio, buf);
+    FIELD(uaio, n);
+    FIELD(uaio, off);
+    FIELD(uaio, user);
+    FIELD(uaio, result);
+    NUMBER(UAIO_READ);
+    NUMBER(UAIO_WRITE);
+    NUMBER(UAIO_FSYNC);
+    NUMBER(UAIO_FDATASYNC);
     return 0;
 }

@@ -90,6 +90,13 @@ fn programs_that_are_wrong_get_errors_and_others_what_they_ask_for() {
     assert_eq!(library.run(C, "tests/behaviour.c", &[library.dir.path()]), "all is well\n");
 }
 
+#[test]
+fn files_are_as_posix_has_them() {
+    let library = Library::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    assert_eq!(library.run(C, "tests/files.c", &[dir.path()]), "all is well\n");
+}
+
 /// The example, on memory and on a file.
 #[test]
 fn the_example_works_as_c_and_as_cpp() {

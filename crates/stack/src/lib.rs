@@ -1,8 +1,12 @@
 //! The wiring. What a configuration names is opened here, once for all front doors; there is no logic besides.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod device;
 mod queue;
 
+pub use cache::open_cache;
+/// Files through the cache, for programs in Rust: see examples/files.rs.
+pub use cachedfs;
 pub use device::{BadDevice, DeviceName, DeviceOptions};
 pub use queue::{open_queue, open_shared_queue};

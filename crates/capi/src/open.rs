@@ -1,0 +1,233 @@
+//! An open file as ufds share it: a file of the cache, or a stream of the process (0, 1, 2), each call handed on as it is.
+#![expect(unsafe_code, reason = "the descriptors 0, 1 and 2 are the process's")]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cachedfs::{File, Whence};
+use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use crate::fail::{Fail, Outcome};
+use crate::upin::Pins;
+
+/// See the module.
+pub struct Open {
+    body: Body,
+    /// A call may wait for somebody else as long as it likes: pipes, terminals, sockets.
+    pub waits: bool,
+    pub pins: Pins,
+    broken: AtomicBool,
+}
+
+enum Body {
+    File(File),
+    Stream(RawFd),
+}
+
+/// A call of the kernel's on a stream.
+fn plain<T>(what: &str, done: Result<T, Errno>) -> Outcome<T> {
+    done.map_err(|errno| Fail::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno))))
+}
+
+fn waits(fd: BorrowedFd<'_>) -> bool {
+    let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    !matches!(kind, Ok(FileType::RegularFile | FileType::Directory | FileType::BlockDevice))
+}
+
+impl Open {
+    pub fn file(file: File) -> Open {
+        let waits = !file.is_cached() && waits(file.fd());
+        Open { body: Body::File(file), waits, pins: Pins::default(), broken: AtomicBool::new(false) }
+    }
+
+    /// One of the process's own three.
+    pub fn stream(fd: RawFd) -> Open {
+        Open { body: Body::Stream(fd), waits: true, pins: Pins::default(), broken: AtomicBool::new(false) }
+    }
+
+    /// The kernel's descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        match &self.body {
+            Body::File(file) => file.fd(),
+            // SAFETY: a program that closes descriptors behind our back gets EBADF from the kernel; nothing else is done with it.
+            Body::Stream(fd) => unsafe { BorrowedFd::borrow_raw(*fd) },
+        }
+    }
+
+    pub fn is_stream(&self) -> bool {
+        matches!(self.body, Body::Stream(_))
+    }
+
+    /// The file of the cache.
+    pub fn cached(&self) -> Option<&File> {
+        if let Body::File(file) = &self.body { Some(file) } else { None }
+    }
+
+    /// Whether it goes through the cache at the moment.
+    pub fn is_cached(&self) -> bool {
+        self.cached().is_some_and(File::is_cached)
+    }
+
+    /// Runs a call on it; one that panics leaves it broken.
+    #[inline]
+    pub fn run<T>(&self, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(Fail::new(libc::EIO, "an earlier call failed inside this file: it can only be closed"));
+        }
+        let _watch = Watch(self);
+        call(self)
+    }
+
+    pub fn read(&self, to: &mut [u8]) -> Outcome<usize> {
+        match &self.body {
+            Body::File(file) => Ok(file.read(to)?),
+            Body::Stream(_) => plain("reading", rustix::io::read(self.fd(), to)),
+        }
+    }
+
+    pub fn write(&self, from: &[u8]) -> Outcome<usize> {
+        match &self.body {
+            Body::File(file) => Ok(file.write(from)?),
+            Body::Stream(_) => plain("writing", rustix::io::write(self.fd(), from)),
+        }
+    }
+
+    pub fn read_at(&self, at: u64, to: &mut [u8]) -> Outcome<usize> {
+        match &self.body {
+            Body::File(file) => Ok(file.read_at(at, to)?),
+            Body::Stream(_) => plain("reading", rustix::io::pread(self.fd(), to, at)),
+        }
+    }
+
+    pub fn write_at(&self, at: u64, from: &[u8]) -> Outcome<usize> {
+        match &self.body {
+            Body::File(file) => Ok(file.write_at(at, from)?),
+            Body::Stream(_) => plain("writing", rustix::io::pwrite(self.fd(), from, at)),
+        }
+    }
+
+    /// At the position, or where it is said.
+    pub fn read_vectored(&self, at: Option<u64>, to: &mut [IoSliceMut<'_>]) -> Outcome<usize> {
+        match (&self.body, at) {
+            (Body::File(file), None) => Ok(file.read_vectored(to)?),
+            (Body::File(file), Some(at)) => Ok(file.read_vectored_at(at, to)?),
+            (Body::Stream(_), None) => plain("reading", rustix::io::readv(self.fd(), to)),
+            (Body::Stream(_), Some(at)) => plain("reading", rustix::io::preadv(self.fd(), to, at)),
+        }
+    }
+
+    /// At the position, or where it is said.
+    pub fn write_vectored(&self, at: Option<u64>, from: &[IoSlice<'_>]) -> Outcome<usize> {
+        match (&self.body, at) {
+            (Body::File(file), None) => Ok(file.write_vectored(from)?),
+            (Body::File(file), Some(at)) => Ok(file.write_vectored_at(at, from)?),
+            (Body::Stream(_), None) => plain("writing", rustix::io::writev(self.fd(), from)),
+            (Body::Stream(_), Some(at)) => plain("writing", rustix::io::pwritev(self.fd(), from, at)),
+        }
+    }
+
+    pub fn seek(&self, to: i64, whence: Whence) -> Outcome<u64> {
+        let Body::File(file) = &self.body else {
+            let negative = || plain("seeking", u64::try_from(to).map_err(|_| Errno::INVAL));
+            let to = match whence {
+                Whence::Start => SeekFrom::Start(negative()?),
+                Whence::Current => SeekFrom::Current(to),
+                Whence::End => SeekFrom::End(to),
+                Whence::Data => SeekFrom::Data(negative()?),
+                Whence::Hole => SeekFrom::Hole(negative()?),
+            };
+            return plain("seeking", rustix::fs::seek(self.fd(), to));
+        };
+        Ok(file.seek(to, whence)?)
+    }
+
+    pub fn sync(&self, data_only: bool) -> Outcome<()> {
+        match &self.body {
+            Body::File(file) => Ok(file.sync(data_only)?),
+            Body::Stream(_) if data_only => plain("syncing", rustix::fs::fdatasync(self.fd())),
+            Body::Stream(_) => plain("syncing", rustix::fs::fsync(self.fd())),
+        }
+    }
+
+    pub fn set_len(&self, bytes: u64) -> Outcome<()> {
+        match &self.body {
+            Body::File(file) => Ok(file.set_len(bytes)?),
+            Body::Stream(_) => plain("truncating", rustix::fs::ftruncate(self.fd(), bytes)),
+        }
+    }
+
+    /// With `hole` what is there goes; else room is reserved.
+    pub fn allocate(&self, range: Range<u64>, keep_size: bool, hole: bool) -> Outcome<()> {
+        match &self.body {
+            Body::File(file) if hole => Ok(file.punch_hole(range)?),
+            Body::File(file) => Ok(file.allocate(range, keep_size)?),
+            Body::Stream(_) => {
+                let hole = if hole { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::empty() };
+                let keep = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+                plain("allocating", rustix::fs::fallocate(self.fd(), hole | keep, range.start, range.end - range.start))
+            }
+        }
+    }
+
+    pub fn stat(&self) -> Outcome<Stat> {
+        match &self.body {
+            Body::File(file) => Ok(file.stat()?),
+            Body::Stream(_) => plain("stat", rustix::fs::fstat(self.fd())),
+        }
+    }
+
+    /// As F_GETFL.
+    pub fn flags(&self) -> Outcome<OFlags> {
+        let mut flags = plain("its flags", rustix::fs::fcntl_getfl(self.fd()))?;
+        if let Some(file) = self.cached().filter(|file| file.is_cached()) {
+            flags.set(OFlags::APPEND, file.appends());
+        }
+        Ok(flags)
+    }
+
+    /// As F_SETFL. The descriptor below a cached file is the cache's: of the flags only appending means something there.
+    pub fn set_flags(&self, flags: OFlags) -> Outcome<()> {
+        let Some(file) = self.cached().filter(|file| file.is_cached()) else {
+            return plain("its flags", rustix::fs::fcntl_setfl(self.fd(), flags));
+        };
+        if flags.contains(OFlags::DIRECT) && !file.flags().contains(OFlags::DIRECT) {
+            return Err(Fail::new(libc::EINVAL, "O_DIRECT is for open: what is cached cannot be made direct later"));
+        }
+        file.set_appends(flags.contains(OFlags::APPEND));
+        Ok(())
+    }
+
+    /// Closes it; says what nobody was told yet.
+    pub fn close(self) -> Outcome<()> {
+        self.pins.release_all();
+        match self.body {
+            Body::File(file) => Ok(file.close()?),
+            Body::Stream(fd) => {
+                // SAFETY: the program asked for it by closing the ufd that stands for this descriptor of its own.
+                let closed = unsafe { libc::close(fd) };
+                if closed == 0 { Ok(()) } else { Err(Fail::new(libc::EBADF, "it was closed behind the library's back")) }
+            }
+        }
+    }
+}
+
+/// Looks after a file during a call.
+struct Watch<'a>(&'a Open);
+
+impl Drop for Watch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl AsFd for Open {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}

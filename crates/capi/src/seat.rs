@@ -1,0 +1,179 @@
+//! Who is inside: each thread says in a word of its own, on a cache line of its own, which place of a table it looks at. Who empties
+//! a place waits until nobody looks at it any more. A look costs two plain stores; all the cost is with who empties.
+//!
+//! ```text
+//!   looking:   my word = place        emptying:   place = NULL
+//!              (compiler fence)                   membarrier(2): a full fence in every running thread of ours
+//!              look at the place                  wait for each word that names the place to change
+//! ```
+//! Either the one who looks sees NULL, or the one who empties sees the word. Where the kernel has no membarrier, a full fence stands
+//! in the place of the compiler fence.
+#![expect(unsafe_code, reason = "membarrier(2), and a list of seats that only grows")]
+
+use std::cell::Cell;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
+use std::time::Duration;
+
+/// A thread's word: which time this is (upper half), and which place (lower half), plus one; 0: none.
+#[repr(align(128))]
+#[derive(Default)]
+pub struct Seat {
+    word: AtomicU64,
+    taken: AtomicBool,
+    next: AtomicPtr<Seat>,
+}
+
+const PLACE: u64 = 0xffff_ffff;
+const ONCE_MORE: u64 = 1 << 32;
+
+/// All seats there ever were: as many as threads at a time.
+static SEATS: AtomicPtr<Seat> = AtomicPtr::new(std::ptr::null_mut());
+
+thread_local! {
+    static MINE: Cell<Option<&'static Seat>> = const { Cell::new(None) };
+    static LEASE: Lease = const { Lease };
+}
+
+/// Gives the seat back when the thread ends.
+struct Lease;
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(seat) = MINE.take() {
+            seat.taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// A look under way.
+pub struct Look(&'static Seat);
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        let word = self.0.word.load(Ordering::Relaxed);
+        self.0.word.store(word & !PLACE, Ordering::Release);
+    }
+}
+
+/// Begins to look at a place. None: this thread looks at another one already (a signal handler), or is about to end.
+pub fn look(place: u32) -> Option<Look> {
+    let seat = match MINE.get() {
+        Some(seat) => seat,
+        None => sit()?,
+    };
+    let word = seat.word.load(Ordering::Relaxed);
+    if word & PLACE != 0 {
+        return None;
+    }
+    seat.word.store(word.wrapping_add(ONCE_MORE) | u64::from(place + 1), Ordering::Relaxed);
+    if HAS_BARRIER.load(Ordering::Relaxed) == YES {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+    Some(Look(seat))
+}
+
+/// Takes a seat for this thread.
+#[cold]
+fn sit() -> Option<&'static Seat> {
+    LEASE.try_with(|_| ()).ok()?;
+    ask_for_barrier();
+    let seat = free_seat().unwrap_or_else(new_seat);
+    MINE.set(Some(seat));
+    Some(seat)
+}
+
+fn seats() -> impl Iterator<Item = &'static Seat> {
+    let mut at = SEATS.load(Ordering::SeqCst);
+    std::iter::from_fn(move || {
+        // SAFETY: seats are made from boxes that are never given back.
+        let seat: &'static Seat = unsafe { at.as_ref() }?;
+        at = seat.next.load(Ordering::Relaxed);
+        Some(seat)
+    })
+}
+
+fn free_seat() -> Option<&'static Seat> {
+    seats().find(|seat| seat.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+}
+
+fn new_seat() -> &'static Seat {
+    let seat: &'static Seat = Box::leak(Box::default());
+    seat.taken.store(true, Ordering::Relaxed);
+    let ours = std::ptr::from_ref(seat).cast_mut();
+    let mut first = SEATS.load(Ordering::Relaxed);
+    loop {
+        seat.next.store(first, Ordering::Relaxed);
+        match SEATS.compare_exchange(first, ours, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => return seat,
+            Err(now) => first = now,
+        }
+    }
+}
+
+/// Waits until nobody looks at what this place held before it was emptied (with `SeqCst`). The caller looks at nothing itself.
+pub fn wait_until_unseen(place: u32) {
+    barrier();
+    for seat in seats() {
+        let seen = seat.word.load(Ordering::SeqCst);
+        if seen & PLACE != u64::from(place + 1) {
+            continue;
+        }
+        let mut turns = 0_u32;
+        // The word of a later look is another one.
+        while seat.word.load(Ordering::Acquire) == seen {
+            turns += 1;
+            match turns {
+                0..64 => std::hint::spin_loop(),
+                64..128 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    }
+}
+
+/// In the child of a fork: the other threads are the parent's, and look at nothing here.
+pub fn forked() {
+    let mine = MINE.get().map(std::ptr::from_ref);
+    for seat in seats().filter(|seat| mine != Some(std::ptr::from_ref(*seat))) {
+        seat.word.store(0, Ordering::Relaxed);
+        seat.taken.store(false, Ordering::Relaxed);
+    }
+    if HAS_BARRIER.load(Ordering::Relaxed) == YES && !membarrier(REGISTER_PRIVATE_EXPEDITED) {
+        HAS_BARRIER.store(NO, Ordering::SeqCst);
+    }
+}
+
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+static HAS_BARRIER: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+fn ask_for_barrier() {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| {
+        let there = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
+        HAS_BARRIER.store(if there { YES } else { NO }, Ordering::SeqCst);
+    });
+}
+
+/// A full fence, also in every other thread that is looking.
+fn barrier() {
+    ask_for_barrier();
+    fence(Ordering::SeqCst);
+    if HAS_BARRIER.load(Ordering::SeqCst) == YES {
+        assert!(membarrier(PRIVATE_EXPEDITED), "membarrier(2) worked before");
+    }
+    fence(Ordering::SeqCst);
+}
+
+// linux/membarrier.h
+const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: no memory is handed over.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}

@@ -1,0 +1,235 @@
+//! Names and directories: the kernel's, where a file's cached bytes have to be thought of with the cache's help.
+#![expect(unsafe_code, reason = "called by C; C's own directory streams")]
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use libc::{DIR, dirent, mode_t, off_t, stat};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, RenameFlags};
+
+use crate::cache::instance;
+use crate::edge::answer_of_files as answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object, end, enroll, with};
+use crate::memory;
+use crate::transfer::offset_of;
+use crate::types::UDIR;
+use crate::uopen::{at, path};
+use crate::ustate::tell;
+
+/// As stat(2), with the size and times that what is in the cache makes. Thread-safe. Returns 0, or -1: those of stat(2).
+///
+/// # Safety
+/// `path` is NULL or a string; `st` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ustat(path: *const c_char, st: *mut stat) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { ufstatat(libc::AT_FDCWD, path, st, 0) }
+}
+
+/// As lstat(2); see ustat. Thread-safe.
+///
+/// # Safety
+/// As ustat.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ulstat(path: *const c_char, st: *mut stat) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { ufstatat(libc::AT_FDCWD, path, st, libc::AT_SYMLINK_NOFOLLOW) }
+}
+
+/// As fstatat(2); see ustat. `dir` is a ufd or AT_FDCWD. Thread-safe.
+///
+/// # Safety
+/// As ustat.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ufstatat(dir: c_int, path: *const c_char, st: *mut stat, flags: c_int) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let path = unsafe { self::path(path) }?;
+        let flags = AtFlags::from_bits_retain(flags as u32);
+        // SAFETY: the caller's promise.
+        unsafe { tell(st, || at(dir, |dir| Ok(instance()?.stat(dir, path, flags)?))) }
+    })
+}
+
+/// As truncate(2). Thread-safe. Returns 0, or -1: those of truncate(2).
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn utruncate(path: *const c_char, len: off_t) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (path, len) = (unsafe { self::path(path) }?, offset_of(len)?);
+        Ok(instance()?.truncate(CWD, path, len).map(|()| 0)?)
+    })
+}
+
+/// As unlink(2). What the cache has of the file goes when nobody has it open any more. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uunlink(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { uunlinkat(libc::AT_FDCWD, path, 0) }
+}
+
+/// As unlinkat(2), AT_REMOVEDIR included; see uunlink. `dir` is a ufd or AT_FDCWD. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uunlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let path = unsafe { self::path(path) }?;
+        at(dir, |dir| Ok(instance()?.unlink(dir, path, AtFlags::from_bits_retain(flags as u32))?)).map(|()| 0)
+    })
+}
+
+/// As rename(2). Thread-safe.
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn urename(from: *const c_char, to: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { urenameat2(libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) }
+}
+
+/// As renameat2(2). The directories are ufds or AT_FDCWD. Thread-safe.
+///
+/// # Safety
+/// Both paths are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn urenameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: u32) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (from, to) = unsafe { (path(from)?, path(to)?) };
+        let flags = RenameFlags::from_bits_retain(flags);
+        let cache = instance()?;
+        at(from_dir, |from_dir| at(to_dir, |to_dir| Ok(cache.rename(from_dir, from, to_dir, to, flags)?))).map(|()| 0)
+    })
+}
+
+/// As mkdir(2). Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn umkdir(path: *const c_char, mode: mode_t) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        unsafe { self::path(path) }?;
+        // SAFETY: a string, as was promised.
+        if unsafe { libc::mkdir(path, mode) } == 0 { Ok(0) } else { Err(Fail::last("making a directory")) }
+    })
+}
+
+/// As rmdir(2). Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn urmdir(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { uunlinkat(libc::AT_FDCWD, path, libc::AT_REMOVEDIR) }
+}
+
+/// A directory being read.
+pub struct Dir(Mutex<Stream>);
+
+/// C's own. NULL once it is closed.
+struct Stream(*mut DIR);
+
+// SAFETY: one thread at a time has it (the lock); C ties it to no thread.
+unsafe impl Send for Stream {}
+
+impl Dir {
+    fn stream<T>(&self, call: impl FnOnce(*mut DIR) -> Outcome<T>) -> Outcome<T> {
+        let stream = self.0.lock();
+        if stream.0.is_null() { Err(Fail::new(libc::EBADF, "the directory is closed")) } else { call(stream.0) }
+    }
+
+    pub fn finish(&self) -> Outcome<()> {
+        let stream = std::mem::replace(&mut self.0.lock().0, std::ptr::null_mut());
+        // SAFETY: of opendir, closed once.
+        if stream.is_null() || unsafe { libc::closedir(stream) } == 0 { Ok(()) } else { Err(Fail::last("closing a directory")) }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // What it says at the end is said by nobody.
+        let _ = self.finish();
+    }
+}
+
+impl Kind for Dir {
+    const NAME: &'static str = "directory";
+    fn of(object: &Object) -> Option<&Arc<Dir>> {
+        if let Object::Dir(dir) = object { Some(dir) } else { None }
+    }
+}
+
+/// As opendir(3). Thread-safe.
+///
+/// Returns the directory, or NULL: those of opendir(3); EMFILE.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uopendir(path: *const c_char) -> *mut UDIR {
+    answer(|| {
+        crate::library::ensure_init()?;
+        // SAFETY: the caller's promise.
+        unsafe { memory::bytes(path, "the path") }?;
+        // SAFETY: a string, as was promised.
+        let dir = unsafe { libc::opendir(path) };
+        if dir.is_null() {
+            return Err(Fail::last("opening a directory"));
+        }
+        enroll(Object::Dir(Arc::new(Dir(Mutex::new(Stream(dir))))))
+    })
+}
+
+/// As readdir(3). Thread-safe, but what is returned stays only until the next call for the same directory.
+///
+/// Returns the next entry; or NULL: at the end, where errno stays, or EBADF and those of readdir(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn ureaddir(dir: *mut UDIR) -> *mut dirent {
+    answer(|| {
+        with(dir, |dir: &Arc<Dir>| {
+            dir.stream(|stream| {
+                // SAFETY: the address of this thread's errno; readdir tells an end from a failure only by it.
+                unsafe { *libc::__errno_location() = 0 };
+                // SAFETY: of opendir, not closed.
+                let entry = unsafe { libc::readdir(stream) };
+                let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+                if entry.is_null() && errno != 0 { Err(Fail::last("reading a directory")) } else { Ok(entry) }
+            })
+        })
+    })
+}
+
+/// As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn urewinddir(dir: *mut UDIR) -> c_int {
+    answer(|| {
+        with(dir, |dir: &Arc<Dir>| {
+            dir.stream(|stream| {
+                // SAFETY: of opendir, not closed.
+                unsafe { libc::rewinddir(stream) };
+                Ok(0)
+            })
+        })
+    })
+}
+
+/// As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn uclosedir(dir: *mut UDIR) -> c_int {
+    answer(|| end(dir, |_: &Dir| Ok(()), Dir::finish))
+}

@@ -1,0 +1,227 @@
+//! File numbers of the `u` calls: small numbers in a table of their own, the lowest free one first, as POSIX has it.
+//!
+//! Each place has the open file it stands for; several may have the same one (udup). A call looks at its place without a lock and
+//! without writing to memory that other threads read (`seat.rs`); who closes a number waits until nobody looks any more. So a call
+//! that may wait for somebody else, as a read from a pipe does, takes a share of the file instead (`Ufds::get`).
+#![expect(unsafe_code, reason = "places hold what Arc::into_raw gave; a look keeps it there")]
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::seat;
+
+/// Numbers at a time. What is open has a kernel descriptor each, so RLIMIT_NOFILE is met before, except by duplicates.
+pub const UFDS_MAX: usize = 1 << 16;
+const WORDS: usize = UFDS_MAX / 64;
+
+/// See the module.
+pub struct Ufds<T> {
+    places: [AtomicPtr<T>; UFDS_MAX],
+    taken: Mutex<Taken>,
+}
+
+/// Which numbers are in use.
+struct Taken {
+    bits: [u64; WORDS],
+}
+
+impl Taken {
+    fn lowest_free(&self, from: usize) -> Option<usize> {
+        let mut word = from / 64;
+        let mut free = !*self.bits.get(word)? & (u64::MAX << (from % 64));
+        while free == 0 {
+            word += 1;
+            free = !*self.bits.get(word)?;
+        }
+        Some(word * 64 + free.trailing_zeros() as usize)
+    }
+
+    fn set(&mut self, ufd: usize, taken: bool) {
+        let bit = 1 << (ufd % 64);
+        if taken { self.bits[ufd / 64] |= bit } else { self.bits[ufd / 64] &= !bit }
+    }
+}
+
+/// All numbers are in use.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl<T: Send + Sync + 'static> Ufds<T> {
+    pub const fn new() -> Ufds<T> {
+        Ufds { places: [const { AtomicPtr::new(std::ptr::null_mut()) }; UFDS_MAX], taken: Mutex::new(Taken { bits: [0; WORDS] }) }
+    }
+
+    fn place(&self, ufd: i32) -> Option<(u32, &AtomicPtr<T>)> {
+        let number = u32::try_from(ufd).ok()?;
+        Some((number, self.places.get(number as usize)?))
+    }
+
+    /// Gives a file the lowest free number that is not below `from`.
+    pub fn insert(&self, file: Arc<T>, from: usize) -> Result<i32, Full> {
+        let mut taken = self.taken.lock();
+        let ufd = taken.lowest_free(from).ok_or(Full)?;
+        taken.set(ufd, true);
+        self.places[ufd].store(Arc::into_raw(file).cast_mut(), Ordering::SeqCst);
+        Ok(ufd as i32)
+    }
+
+    /// Gives a file this very number; what had it before is handed out, nobody looks at it any more. Err: no such number.
+    pub fn replace(&self, ufd: i32, file: Arc<T>) -> Result<Option<Arc<T>>, Full> {
+        let (number, place) = self.place(ufd).ok_or(Full)?;
+        let mut taken = self.taken.lock();
+        taken.set(number as usize, true);
+        let before = place.swap(Arc::into_raw(file).cast_mut(), Ordering::SeqCst);
+        drop(taken);
+        Ok(reclaim(number, before))
+    }
+
+    /// Frees a number. The file is handed out when nobody looks at it by this number any more.
+    pub fn remove(&self, ufd: i32) -> Option<Arc<T>> {
+        let (number, place) = self.place(ufd)?;
+        let mut taken = self.taken.lock();
+        let before = place.swap(std::ptr::null_mut(), Ordering::SeqCst);
+        if before.is_null() {
+            return None;
+        }
+        taken.set(number as usize, false);
+        drop(taken);
+        reclaim(number, before)
+    }
+
+    /// Calls with the file, which stays as long. The call must not wait for other calls.
+    #[inline]
+    pub fn with<R>(&self, ufd: i32, call: impl FnOnce(&T) -> R) -> Option<R> {
+        let (number, place) = self.place(ufd)?;
+        let Some(_look) = seat::look(number) else {
+            return self.get_slowly(place).map(|file| call(&file));
+        };
+        // SAFETY: a place has NULL or a file with a share of its own, which is taken from it only when this look has ended.
+        unsafe { place.load(Ordering::Acquire).as_ref() }.map(call)
+    }
+
+    /// A share of the file.
+    pub fn get(&self, ufd: i32) -> Option<Arc<T>> {
+        let (number, place) = self.place(ufd)?;
+        let Some(_look) = seat::look(number) else { return self.get_slowly(place) };
+        share(place.load(Ordering::Acquire))
+    }
+
+    #[cold]
+    fn get_slowly(&self, place: &AtomicPtr<T>) -> Option<Arc<T>> {
+        let _taken = self.taken.lock();
+        share(place.load(Ordering::Acquire))
+    }
+
+    /// Before a fork: nobody is in the middle of a change.
+    pub fn hold(&self) {
+        let _held = ManuallyDrop::new(self.taken.lock());
+    }
+
+    /// After a fork, in both.
+    ///
+    /// # Safety
+    /// After `hold`, once in each process.
+    pub unsafe fn let_go(&self) {
+        // SAFETY: held since `hold`, by this thread or the one that this is the child of.
+        unsafe { self.taken.force_unlock() }
+    }
+
+    /// The numbers in use.
+    pub fn open(&self) -> Vec<i32> {
+        let taken = self.taken.lock();
+        (0..UFDS_MAX).filter(|ufd| taken.bits[ufd / 64] >> (ufd % 64) & 1 == 1).map(|ufd| ufd as i32).collect()
+    }
+}
+
+/// One more share of what a place has. The caller looks at the place, or holds the lock under which places are emptied.
+fn share<T>(file: *mut T) -> Option<Arc<T>> {
+    if file.is_null() {
+        return None;
+    }
+    // SAFETY: the place's own share is there as long as the caller looks or holds the lock.
+    unsafe {
+        Arc::increment_strong_count(file);
+        Some(Arc::from_raw(file))
+    }
+}
+
+fn reclaim<T>(number: u32, before: *mut T) -> Option<Arc<T>> {
+    if before.is_null() {
+        return None;
+    }
+    seat::wait_until_unseen(number);
+    // SAFETY: it came from Arc::into_raw, was taken from its place once, and nobody looks at it by that place any more.
+    Some(unsafe { Arc::from_raw(before) })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn the_lowest_free_number_is_next() {
+        static UFDS: Ufds<u32> = Ufds::new();
+        let insert = |value| UFDS.insert(Arc::new(value), 0);
+        assert_eq!((insert(10), insert(11), insert(12)), (Ok(0), Ok(1), Ok(2)));
+        assert_eq!(UFDS.remove(1).as_deref(), Some(&11));
+        assert_eq!((UFDS.remove(1), UFDS.remove(-1), UFDS.remove(i32::MAX)), (None, None, None));
+        assert_eq!((insert(13), insert(14)), (Ok(1), Ok(3)));
+        assert_eq!(UFDS.insert(Arc::new(15), 100), Ok(100));
+        assert_eq!((UFDS.with(100, |value| *value), UFDS.with(99, |value| *value), UFDS.with(-1, |value| *value)), (Some(15), None, None));
+        assert_eq!(UFDS.replace(1, Arc::new(16)), Ok(Some(Arc::new(13))));
+        assert_eq!(UFDS.replace(7, Arc::new(17)), Ok(None));
+        assert_eq!(UFDS.replace(UFDS_MAX as i32, Arc::new(0)), Err(Full));
+        assert_eq!(UFDS.open(), [0, 1, 2, 3, 7, 100]);
+        assert_eq!(UFDS.insert(Arc::new(0), UFDS_MAX), Err(Full));
+    }
+
+    #[test]
+    fn a_look_within_a_look_is_answered() {
+        static UFDS: Ufds<u32> = Ufds::new();
+        let ufd = UFDS.insert(Arc::new(5), 0).expect("room");
+        assert_eq!(UFDS.with(ufd, |outer| outer + UFDS.with(ufd, |inner| *inner).expect("open")), Some(10));
+    }
+
+    /// Alive until dropped, and told so.
+    struct Alive(AtomicBool, &'static AtomicU64);
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            self.0.store(false, Ordering::SeqCst);
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn who_looks_never_sees_a_closed_file() {
+        static UFDS: Ufds<Alive> = Ufds::new();
+        static DROPPED: AtomicU64 = AtomicU64::new(0);
+        static DONE: AtomicBool = AtomicBool::new(false);
+        let rounds = 2000;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !DONE.load(Ordering::SeqCst) {
+                        UFDS.with(0, |file| assert!(file.0.load(Ordering::SeqCst), "dropped under a look"));
+                        if let Some(file) = UFDS.get(0) {
+                            assert!(file.0.load(Ordering::SeqCst));
+                        }
+                    }
+                });
+            }
+            for round in 0..rounds {
+                assert_eq!(UFDS.insert(Arc::new(Alive(AtomicBool::new(true), &DROPPED)), 0), Ok(0));
+                if round % 2 == 0 {
+                    let again = Arc::new(Alive(AtomicBool::new(true), &DROPPED));
+                    assert!(matches!(UFDS.replace(0, again), Ok(Some(_))));
+                }
+                assert!(UFDS.remove(0).is_some());
+            }
+            DONE.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(DROPPED.load(Ordering::SeqCst), rounds * 3 / 2);
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading, writing and seeking.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_int, c_void};
+
+use cachedfs::Whence;
+use libc::{iovec, off_t, ssize_t};
+
+use crate::edge::answer_of_files as answer;
+use crate::fail::{Fail, Outcome};
+use crate::memory::{Memory, gather, scatter};
+use crate::transfer::offset_of;
+use crate::uopen::with;
+
+/// As read(2), through the cache. Thread-safe: reads and writes at the file's position come one after the other.
+///
+/// Returns the number of bytes, 0 at the end of the file, or -1: those of read(2); EFAULT (`buf` is NULL); ESTALE (the file was
+/// changed from outside under changes of ours).
+///
+/// # Safety
+/// `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uread(ufd: c_int, buf: *mut c_void, n: usize) -> ssize_t {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Memory::new(buf, n) }?;
+        with(ufd, |open| memory.with_mut(|bytes| open.read(bytes)).map(|n| n as isize))
+    })
+}
+
+/// As write(2), through the cache: the bytes are seen by all who share it at once, and safe from a loss of power after ufsync. Thread-safe.
+///
+/// Returns the number of bytes, or -1: those of write(2); EFAULT (`buf` is NULL); EROFS (the cache is read-only).
+///
+/// # Safety
+/// `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uwrite(ufd: c_int, buf: *const c_void, n: usize) -> ssize_t {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Memory::new(buf.cast_mut(), n) }?;
+        with(ufd, |open| memory.with(|bytes| open.write(bytes)).map(|n| n as isize))
+    })
+}
+
+/// As pread(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a negative offset).
+///
+/// # Safety
+/// `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upread(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (memory, at) = (unsafe { Memory::new(buf, n) }?, offset_of(off)?);
+        with(ufd, |open| memory.with_mut(|bytes| open.read_at(at, bytes)).map(|n| n as isize))
+    })
+}
+
+/// As pwrite(2), through the cache; with O_APPEND at the end of the file, as Linux has it. Thread-safe. Returns as uwrite; also EINVAL.
+///
+/// # Safety
+/// `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upwrite(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (memory, at) = (unsafe { Memory::new(buf.cast_mut(), n) }?, offset_of(off)?);
+        with(ufd, |open| memory.with(|bytes| open.write_at(at, bytes)).map(|n| n as isize))
+    })
+}
+
+unsafe fn read_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option<off_t>) -> ssize_t {
+    answer(|| {
+        let at = at.map(offset_of).transpose()?;
+        // SAFETY: the promise of those who call.
+        unsafe { scatter(iov, count, |parts| with(ufd, |open| open.read_vectored(at, parts)).map(|n| n as isize)) }
+    })
+}
+
+unsafe fn write_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option<off_t>) -> ssize_t {
+    answer(|| {
+        let at = at.map(offset_of).transpose()?;
+        // SAFETY: the promise of those who call.
+        unsafe { gather(iov, count, |parts| with(ufd, |open| open.write_vectored(at, parts)).map(|n| n as isize)) }
+    })
+}
+
+/// As readv(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a count that is negative or above 1024).
+///
+/// # Safety
+/// `iov` has `count` elements, whose memory has as many bytes as each says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ureadv(ufd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { read_vectored(ufd, iov, count, None) }
+}
+
+/// As writev(2), through the cache. Thread-safe. Returns as uwrite; also EINVAL.
+///
+/// # Safety
+/// As ureadv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uwritev(ufd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { write_vectored(ufd, iov, count, None) }
+}
+
+/// As preadv(2), through the cache. Thread-safe. Returns as ureadv.
+///
+/// # Safety
+/// As ureadv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upreadv(ufd: c_int, iov: *const iovec, count: c_int, off: off_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { read_vectored(ufd, iov, count, Some(off)) }
+}
+
+/// As pwritev(2), through the cache. Thread-safe. Returns as uwritev.
+///
+/// # Safety
+/// As ureadv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn upwritev(ufd: c_int, iov: *const iovec, count: c_int, off: off_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { write_vectored(ufd, iov, count, Some(off)) }
+}
+
+fn whence_of(whence: c_int) -> Outcome<Whence> {
+    match whence {
+        libc::SEEK_SET => Ok(Whence::Start),
+        libc::SEEK_CUR => Ok(Whence::Current),
+        libc::SEEK_END => Ok(Whence::End),
+        libc::SEEK_DATA => Ok(Whence::Data),
+        libc::SEEK_HOLE => Ok(Whence::Hole),
+        _ => Err(Fail::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE"))),
+    }
+}
+
+/// As lseek(2), SEEK_DATA and SEEK_HOLE included. Thread-safe.
+///
+/// Returns the new position, or -1: those of lseek(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn ulseek(ufd: c_int, off: off_t, whence: c_int) -> off_t {
+    answer(|| {
+        let whence = whence_of(whence)?;
+        with(ufd, |open| open.seek(off, whence).map(|at| at as off_t))
+    })
+}

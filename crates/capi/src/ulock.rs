@@ -1,0 +1,148 @@
+//! Record locks, as fcntl(2) has them: of the process, gone when it closes the file.
+//!
+//! The kernel drops a process's record locks when it closes *any* descriptor of the file, and the cache opens and closes descriptors of
+//! its own as it likes. So the locks are taken on a descriptor that is kept for them alone, one a file, as locks of that open file
+//! description (F_OFD_SETLK): those of other processes see no difference. What POSIX says of closing is done here.
+#![expect(unsafe_code, reason = "called for C; fcntl(2)")]
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{c_int, flock, off_t};
+use parking_lot::Mutex;
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::fail::{Fail, Outcome};
+use crate::open::Open;
+
+/// What the locks of a file are taken on.
+struct Locked {
+    file: (u64, u64),
+    fd: Arc<OwnedFd>,
+}
+
+/// Of this process.
+static LOCKED: Mutex<Vec<Locked>> = Mutex::new(Vec::new());
+/// How many there are, for those who only want to know whether there are any.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn identity(open: &Open) -> Outcome<(u64, u64)> {
+    let stat = rustix::fs::fstat(open.fd());
+    let stat = stat.map_err(|errno| Fail::new(errno.raw_os_error(), format!("locking: {}", std::io::Error::from(errno))))?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// A description of its own for the locks of a file; where there is no right to open it once more, that of the ufd.
+fn descriptor(open: &Open) -> Outcome<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", open.fd().as_raw_fd());
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    if let Ok(fd) = rustix::fs::openat(CWD, path, flags | OFlags::RDWR, Mode::empty()) {
+        return Ok(fd);
+    }
+    rustix::io::fcntl_dupfd_cloexec(open.fd(), 0)
+        .map_err(|errno| Fail::new(errno.raw_os_error(), format!("locking: {}", std::io::Error::from(errno))))
+}
+
+fn lock_fd(open: &Open) -> Outcome<Arc<OwnedFd>> {
+    let file = identity(open)?;
+    let mut locked = LOCKED.lock();
+    if let Some(there) = locked.iter().find(|locked| locked.file == file) {
+        return Ok(Arc::clone(&there.fd));
+    }
+    let fd = Arc::new(descriptor(open)?);
+    locked.push(Locked { file, fd: Arc::clone(&fd) });
+    COUNT.store(locked.len(), Ordering::Release);
+    Ok(fd)
+}
+
+/// From the begin of the file: positions and ends are ours, not the kernel's.
+fn absolute(open: &Open, lock: &flock) -> Outcome<off_t> {
+    let wrong = || Fail::new(libc::EINVAL, "a lock begins at no such place");
+    let from = match c_int::from(lock.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => open.seek(0, cachedfs::Whence::Current)? as off_t,
+        libc::SEEK_END => open.stat()?.st_size,
+        _ => return Err(wrong()),
+    };
+    from.checked_add(lock.l_start).ok_or_else(wrong)
+}
+
+fn check_access(open: &Open, kind: c_int) -> Outcome<()> {
+    let access = open.flags()? & OFlags::RWMODE;
+    let wrong = (kind == libc::F_RDLCK && access == OFlags::WRONLY) || (kind == libc::F_WRLCK && access == OFlags::RDONLY);
+    if wrong { Err(Fail::new(libc::EBADF, "the file is not open for what the lock is for")) } else { Ok(()) }
+}
+
+/// F_GETLK, F_SETLK or F_SETLKW.
+///
+/// # Safety
+/// `lock` is NULL or valid for reads and writes.
+pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> Outcome<c_int> {
+    if lock.is_null() {
+        return Err(Fail::new(libc::EFAULT, "the struct flock is NULL"));
+    }
+    // SAFETY: the caller's promise.
+    let mut asked = unsafe { lock.read() };
+    asked.l_start = absolute(open, &asked)?;
+    (asked.l_whence, asked.l_pid) = (libc::SEEK_SET as _, 0);
+    let command = match command {
+        libc::F_GETLK => libc::F_OFD_GETLK,
+        libc::F_SETLK => libc::F_OFD_SETLK,
+        _ => libc::F_OFD_SETLKW,
+    };
+    if command != libc::F_OFD_GETLK {
+        check_access(open, c_int::from(asked.l_type))?;
+    }
+    let fd = lock_fd(open)?;
+    // SAFETY: `asked` is ours.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut asked) } < 0 {
+        return Err(Fail::last("locking"));
+    }
+    if command == libc::F_OFD_GETLK {
+        // SAFETY: the caller's promise.
+        unsafe { lock.write(asked) };
+    }
+    Ok(0)
+}
+
+/// A ufd of the file was closed: the process has no locks on it any more.
+pub fn closed(open: &Open) {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let Ok(file) = identity(open) else { return };
+    let mut locked = LOCKED.lock();
+    let Some(at) = locked.iter().position(|locked| locked.file == file) else { return };
+    let gone = locked.swap_remove(at);
+    COUNT.store(locked.len(), Ordering::Release);
+    drop(locked);
+    // SAFETY: integers alone, for which zeroes are values: the whole file.
+    let mut all: flock = unsafe { std::mem::zeroed() };
+    all.l_type = libc::F_UNLCK as _;
+    // Explicitly: a forked child may have the description, too.
+    // SAFETY: `all` is ours.
+    unsafe { libc::fcntl(gone.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut all) };
+}
+
+/// Before a fork: nobody is in the middle of a change.
+pub fn hold() {
+    let _held = ManuallyDrop::new(LOCKED.lock());
+}
+
+/// After a fork, in both.
+///
+/// # Safety
+/// After `hold`, once in each process.
+pub unsafe fn let_go(is_child: bool) {
+    // SAFETY: held since `hold`, by this thread or the one that this is the child of.
+    unsafe {
+        if is_child {
+            // The locks are the parent's.
+            drop(std::mem::take(&mut *LOCKED.data_ptr()));
+            COUNT.store(0, Ordering::Release);
+        }
+        LOCKED.force_unlock();
+    }
+}

@@ -1,0 +1,128 @@
+//! Files as memory: a view to read, and the kernel's own mappings.
+#![expect(unsafe_code, reason = "called by C; maps memory")]
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::LazyLock;
+
+use libc::off_t;
+use parking_lot::Mutex;
+
+use crate::edge::answer_of_files as answer;
+use crate::fail::{Fail, Outcome};
+use crate::memory::Memory;
+use crate::open::Open;
+use crate::transfer::offset_of;
+use crate::uopen::share;
+
+const PAGE_BYTES: usize = 4096;
+
+/// Views there are: where, and how long.
+static VIEWS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
+
+/// Memory of our own, zeroed, given back when dropped.
+struct Fresh {
+    address: *mut c_void,
+    bytes: usize,
+}
+
+impl Fresh {
+    fn new(n: usize) -> Outcome<Fresh> {
+        let full = || Fail::new(libc::ENOMEM, format!("no memory for a view of {n} bytes"));
+        let bytes = n.checked_next_multiple_of(PAGE_BYTES).filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(full)?;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory wherever there is room.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+        if address == libc::MAP_FAILED { Err(full()) } else { Ok(Fresh { address, bytes }) }
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nobody knows of it.
+        unsafe { libc::munmap(self.address, self.bytes) };
+    }
+}
+
+fn fill(open: &Open, at: u64, to: &mut [u8]) -> Outcome<()> {
+    let mut done = 0;
+    while done < to.len() {
+        match open.read_at(at + done as u64, &mut to[done..])? {
+            0 => break,
+            got => done += got,
+        }
+    }
+    Ok(())
+}
+
+/// A view of a file as it is now, to be read: `n` bytes from any `off` on, in a row; behind the end of the file they are 0. It does not
+/// change when the file does, stays when the file is closed, and never raises SIGBUS: it is a copy, in memory of its own. For pages of
+/// the cache themselves see upin. Thread-safe.
+///
+/// Returns its address, at the begin of a page, or NULL: those of upread; EINVAL (no bytes, or a negative offset); ENOMEM.
+#[unsafe(no_mangle)]
+pub extern "C" fn umap(ufd: c_int, off: off_t, n: usize) -> *const c_void {
+    answer(|| {
+        let at = offset_of(off)?;
+        if n == 0 {
+            return Err(Fail::new(libc::EINVAL, "a view of no bytes"));
+        }
+        let open = share(ufd)?;
+        let fresh = Fresh::new(n)?;
+        // SAFETY: `n` bytes of new memory.
+        let memory = unsafe { Memory::new(fresh.address, n) }?;
+        open.run(|open| memory.with_mut(|bytes| fill(open, at, bytes)))?;
+        // SAFETY: the memory is ours.
+        unsafe { libc::mprotect(fresh.address, fresh.bytes, libc::PROT_READ) };
+        let fresh = std::mem::ManuallyDrop::new(fresh);
+        VIEWS.lock().insert(fresh.address.addr(), fresh.bytes);
+        Ok(fresh.address.cast_const())
+    })
+}
+
+/// Gives back a view of umap. Thread-safe.
+///
+/// Returns 0, or -1: EINVAL (there is none at this address).
+#[unsafe(no_mangle)]
+pub extern "C" fn uunmap(p: *const c_void) -> c_int {
+    answer(|| {
+        let bytes = VIEWS.lock().remove(&p.addr());
+        let bytes = bytes.ok_or_else(|| Fail::new(libc::EINVAL, "there is no view at this address: given back before?"))?;
+        drop(Fresh { address: p.cast_mut(), bytes });
+        Ok(0)
+    })
+}
+
+/// As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. What was written before is put below first; what is written
+/// through uwrite later is seen in the mapping once it is below (ufsync). Who maps a file shared and for writing uses it past the
+/// cache from then on: nobody else should be writing it at that moment. Give it back with munmap(2). Thread-safe.
+///
+/// Returns the address, or MAP_FAILED: EBADF; those of mmap(2) and ufsync.
+///
+/// # Safety
+/// As mmap(2): a fixed address is the program's to give away.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ummap(addr: *mut c_void, n: usize, prot: c_int, flags: c_int, ufd: c_int, off: off_t) -> *mut c_void {
+    let mapped = answer(|| {
+        let open = if ufd == -1 { None } else { Some(share(ufd)?) };
+        if let Some(open) = &open {
+            open.run(|open| settle(open, prot & libc::PROT_WRITE != 0 && flags & libc::MAP_SHARED != 0))?;
+        }
+        let fd = open.as_ref().map_or(-1, |open| open.fd().as_raw_fd());
+        // SAFETY: the caller's promise.
+        let mapped = unsafe { libc::mmap(addr, n, prot, flags, fd, off) };
+        if mapped == libc::MAP_FAILED { Err(Fail::last("mapping")) } else { Ok(mapped.expose_provenance() as isize) }
+    });
+    std::ptr::with_exposed_provenance_mut(mapped as usize)
+}
+
+/// Puts below what is written, and leaves the cache if it will be written past it.
+fn settle(open: &Open, past_cache: bool) -> Outcome<()> {
+    let Some(file) = open.cached().filter(|file| file.is_cached()) else { return Ok(()) };
+    file.sync(true)?;
+    if past_cache {
+        file.set_mode(cachedfs::Mode::PassThrough)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! The numbers of open files: uopen and its like, duplicates, uclose, ufcntl.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{OsStr, c_char, c_int};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Once};
+
+use cachedfs::Options;
+use libc::mode_t;
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::cache::instance;
+use crate::edge::answer_of_files as answer;
+use crate::fail::{Fail, Outcome};
+use crate::memory;
+use crate::open::Open;
+use crate::ufd::{Full, Ufds};
+use crate::ulock;
+
+static UFDS: Ufds<Open> = Ufds::new();
+
+/// The table, with the process's own three streams in it from the first use on.
+fn ufds() -> &'static Ufds<Open> {
+    static STREAMS: Once = Once::new();
+    STREAMS.call_once(|| {
+        for fd in 0..3 {
+            // Also where the process has none at the moment: calls on it then say EBADF, and files get numbers from 3 on.
+            let _ = UFDS.replace(fd, Arc::new(Open::stream(fd)));
+        }
+    });
+    &UFDS
+}
+
+fn closed(ufd: i32) -> Fail {
+    Fail::new(libc::EBADF, format!("ufd {ufd} is not open"))
+}
+
+/// Calls with an open file.
+#[inline]
+pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+    let mut call = Some(call);
+    let looked = UFDS.with(ufd, |open| if open.waits { None } else { call.take().map(|call| open.run(call)) });
+    match (looked, call) {
+        (Some(Some(done)), _) => done,
+        (_, Some(call)) => share(ufd)?.run(call),
+        (_, None) => Err(closed(ufd)),
+    }
+}
+
+/// A share of an open file: for calls that may wait for somebody else.
+pub fn share(ufd: i32) -> Outcome<Arc<Open>> {
+    ufds().get(ufd).ok_or_else(|| closed(ufd))
+}
+
+/// Calls with the directory that a path counts from: AT_FDCWD, or a ufd.
+pub fn at<T>(dir: i32, call: impl FnOnce(BorrowedFd<'_>) -> Outcome<T>) -> Outcome<T> {
+    if dir == libc::AT_FDCWD { call(CWD) } else { call(share(dir)?.fd()) }
+}
+
+/// A path of the program's.
+///
+/// # Safety
+/// NULL, or a string that does not change during the call.
+pub unsafe fn path<'a>(path: *const c_char) -> Outcome<&'a Path> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { memory::bytes(path, "the path") }?;
+    Ok(Path::new(OsStr::from_bytes(bytes)))
+}
+
+fn insert(open: Arc<Open>, from: usize) -> Outcome<i32> {
+    ufds().insert(open, from).map_err(|Full| Fail::new(libc::EMFILE, "too many files are open: close some"))
+}
+
+/// What programs map to share memory: SQLite's index of a write-ahead log. From the first open on it is used past the cache; a file
+/// that some map and others still write through the cache would be two.
+fn is_mapped(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"-shm")
+}
+
+fn open_at(dir: c_int, path: &Path, flags: c_int, mode: mode_t) -> Outcome<c_int> {
+    // A ufd means nothing to the program of an exec, so neither does what is below it.
+    let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC;
+    let creates = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
+    let mode = if creates { Mode::from_bits_retain(mode & 0o7777) } else { Mode::empty() };
+    let instance = instance()?;
+    let options = Options { mode: is_mapped(path).then_some(cachedfs::Mode::PassThrough), ..Options::default() };
+    let file = at(dir, |dir| Ok(instance.open_file(dir, path, flags, mode, &options)?))?;
+    insert(Arc::new(Open::file(file)), 0)
+}
+
+/// Before a fork.
+pub fn hold() {
+    UFDS.hold();
+}
+
+/// After a fork, in both.
+///
+/// # Safety
+/// After `hold`, once in each process.
+pub unsafe fn let_go() {
+    // SAFETY: the caller's promise.
+    unsafe { UFDS.let_go() }
+}
+
+/// The end of a share that was a ufd's: the file is closed with the last one.
+fn finish(open: Arc<Open>) -> Outcome<()> {
+    ulock::closed(&open);
+    Arc::try_unwrap(open).map_or(Ok(()), Open::close)
+}
+
+/// Closes every file, of which the process's own streams are none. The first error counts.
+pub fn close_all() -> Outcome<()> {
+    let mut first = Ok(());
+    for ufd in UFDS.open() {
+        if UFDS.with(ufd, Open::is_stream) != Some(false) {
+            continue;
+        }
+        // Who closed it meanwhile has told its error.
+        let done = UFDS.remove(ufd).map_or(Ok(()), finish);
+        first = first.and(done);
+    }
+    first
+}
+
+/// Whether files are open.
+pub fn any_open() -> bool {
+    UFDS.open().into_iter().any(|ufd| UFDS.with(ufd, Open::is_stream) == Some(false))
+}
+
+/// As open(2), through the cache: what is in memory or on the cache's SSD is read without the kernel. What cannot be cached (pipes,
+/// devices, directories, /proc) is handed on to the kernel, each call as it is; so is a file whose name ends with -shm, which programs
+/// map (SQLite). Thread-safe.
+///
+/// The third argument is the mode of a new file (O_CREAT, O_TMPFILE). The cache is that of hs_init; without it, hs_init(NULL).
+///
+/// Returns a ufd: the lowest free number, of a table of its own (0, 1 and 2 stand for the process's own streams), which exec does
+/// not pass on. Or -1: those of open(2); EMFILE; those of the cache when this is the first file (hs_error says which).
+///
+/// # Safety
+/// `path` is NULL or a string.
+// C declares it with `...`. An argument there is passed as this one is on the systems we build for (x86-64, AArch64 and RISC-V as
+// System V has them); it is looked at only when the flags say that it is there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uopen(path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { uopenat(libc::AT_FDCWD, path, flags, variadic) }
+}
+
+/// As openat(2); see uopen. `dir` is a ufd or AT_FDCWD. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uopenat(dir: c_int, path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| open_at(dir, unsafe { self::path(path) }?, flags, variadic))
+}
+
+/// As creat(2); see uopen. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ucreat(path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { uopenat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+}
+
+/// As close(2). What was written stays in the cache, for all who share it, and reaches the file below in time; ufsync makes it
+/// safe. Pins of the file end with its last ufd. Thread-safe: calls of other threads on this ufd end first, or fail with EBADF.
+///
+/// Returns 0, or -1: EBADF; an error of writing that nobody was told of (the ufd is closed all the same).
+#[unsafe(no_mangle)]
+pub extern "C" fn uclose(ufd: c_int) -> c_int {
+    answer(|| finish(ufds().remove(ufd).ok_or_else(|| closed(ufd))?).map(|()| 0))
+}
+
+/// As dup(2): both share the file's position and flags. Thread-safe.
+///
+/// Returns the lowest free ufd, or -1: EBADF, EMFILE.
+#[unsafe(no_mangle)]
+pub extern "C" fn udup(ufd: c_int) -> c_int {
+    answer(|| insert(share(ufd)?, 0))
+}
+
+/// As dup2(2). Thread-safe.
+///
+/// Returns `to`, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn udup2(ufd: c_int, to: c_int) -> c_int {
+    answer(|| {
+        let open = share(ufd)?;
+        if ufd == to {
+            return Ok(to);
+        }
+        let before = ufds().replace(to, open).map_err(|Full| Fail::new(libc::EBADF, format!("{to} is no number for a ufd")))?;
+        // As dup2(2): what closing it would have said is lost.
+        drop(before.map(finish));
+        Ok(to)
+    })
+}
+
+/// As fcntl(2): F_DUPFD (a ufd), F_GETFD and F_SETFD (a ufd is never passed on by exec), F_GETFL, F_SETFL (O_APPEND, O_NONBLOCK and
+/// the like); F_GETLK, F_SETLK and F_SETLKW: record locks as POSIX has them, among all programs of the machine, only that others are
+/// told -1 as the process that has one, and that nobody looks for deadlocks; and all others on the kernel's descriptor below. Thread-safe.
+///
+/// # Safety
+/// The argument is what fcntl(2) wants for the command.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ufcntl(ufd: c_int, command: c_int, variadic: usize) -> c_int {
+    // What C passes as an int has nothing said in its upper half.
+    let number = variadic as c_int;
+    answer(|| match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let from = usize::try_from(number).map_err(|_| Fail::new(libc::EINVAL, format!("no ufd from {number} on")))?;
+            if from >= crate::ufd::UFDS_MAX {
+                return Err(Fail::new(libc::EINVAL, format!("no ufd from {from} on: there are {}", crate::ufd::UFDS_MAX)));
+            }
+            insert(share(ufd)?, from)
+        }
+        libc::F_GETFD => with(ufd, |_| Ok(libc::FD_CLOEXEC)),
+        libc::F_SETFD => with(ufd, |_| Ok(0)),
+        libc::F_GETFL => with(ufd, |open| Ok(open.flags()?.bits() as c_int)),
+        libc::F_SETFL => with(ufd, |open| open.set_flags(OFlags::from_bits_retain(number as u32)).map(|()| 0)),
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => {
+            let open = share(ufd)?;
+            let lock = std::ptr::with_exposed_provenance_mut(variadic);
+            // SAFETY: the caller's promise.
+            if !open.is_stream() { unsafe { ulock::control(&open, command, lock) } } else { unsafe { below(&open, command, variadic) } }
+        }
+        _ => {
+            let open = share(ufd)?;
+            // SAFETY: the caller's promise.
+            unsafe { below(&open, command, variadic) }
+        }
+    })
+}
+
+/// A command on the kernel's descriptor.
+///
+/// # Safety
+/// The argument is what fcntl(2) wants for the command.
+unsafe fn below(open: &Open, command: c_int, argument: usize) -> Outcome<c_int> {
+    // SAFETY: the caller's promise.
+    let done = unsafe { libc::fcntl(open.fd().as_raw_fd(), command, argument) };
+    if done < 0 { Err(Fail::last(&format!("fcntl command {command}"))) } else { Ok(done) }
+}
+
+/// The kernel's descriptor below a ufd, for what is not offered here (such as ioctl). It is the library's: not to be closed, and
+/// gone with the last duplicate of the ufd. What is read and written through it goes past the cache. Thread-safe.
+///
+/// Returns the descriptor, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn ufileno(ufd: c_int) -> c_int {
+    answer(|| share(ufd).map(|open| open.fd().as_raw_fd()))
+}

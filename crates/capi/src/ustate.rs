@@ -1,0 +1,145 @@
+//! An open file's bytes made safe, its size, what stat says of it, and what is handed on to the kernel's descriptor.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+
+use libc::{gid_t, mode_t, off_t, stat, timespec, uid_t};
+use rustix::fs::Stat;
+
+use crate::edge::answer_of_files as answer;
+use crate::fail::{Fail, Outcome};
+use crate::transfer::offset_of;
+use crate::uopen::{share, with};
+
+/// As fsync(2): when it returns 0, every byte of the file that was written before survives anything. Thread-safe.
+///
+/// Returns 0, or -1: those of fsync(2); each open file that could have relied on what failed is told once.
+#[unsafe(no_mangle)]
+pub extern "C" fn ufsync(ufd: c_int) -> c_int {
+    answer(|| share(ufd)?.run(|open| open.sync(false)).map(|()| 0))
+}
+
+/// As fdatasync(2): as ufsync, without what is not needed to read the bytes again. Thread-safe. Returns as ufsync.
+#[unsafe(no_mangle)]
+pub extern "C" fn ufdatasync(ufd: c_int) -> c_int {
+    answer(|| share(ufd)?.run(|open| open.sync(true)).map(|()| 0))
+}
+
+/// As ftruncate(2). Thread-safe. Returns 0, or -1: those of ftruncate(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn uftruncate(ufd: c_int, len: off_t) -> c_int {
+    answer(|| {
+        let len = offset_of(len)?;
+        with(ufd, |open| open.set_len(len)).map(|()| 0)
+    })
+}
+
+/// As fallocate(2), with the modes 0, FALLOC_FL_KEEP_SIZE, and FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE. Thread-safe.
+///
+/// Returns 0, or -1: those of fallocate(2); EOPNOTSUPP (another mode, or the file system below cannot).
+#[unsafe(no_mangle)]
+pub extern "C" fn ufallocate(ufd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
+    answer(|| {
+        let (keep, hole) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE);
+        if mode != 0 && mode != keep && mode != hole {
+            return Err(Fail::new(libc::EOPNOTSUPP, format!("fallocate mode {mode:#x}: only keeping the size and punching holes")));
+        }
+        let (start, len) = (offset_of(off)?, offset_of(len)?);
+        let end = start.checked_add(len).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or_else(|| Fail::new(libc::EFBIG, "no file is that long"))?;
+        if len == 0 {
+            return Err(Fail::new(libc::EINVAL, "a range of no bytes"));
+        }
+        with(ufd, |open| open.allocate(start..end, mode & keep != 0, mode == hole)).map(|()| 0)
+    })
+}
+
+/// The kernel's words as C's library has them.
+fn told(from: &Stat) -> stat {
+    // SAFETY: integers alone, for which zeroes are values.
+    let mut to: stat = unsafe { std::mem::zeroed() };
+    to.st_dev = from.st_dev as _;
+    to.st_ino = from.st_ino as _;
+    to.st_nlink = from.st_nlink as _;
+    to.st_mode = from.st_mode as _;
+    to.st_uid = from.st_uid as _;
+    to.st_gid = from.st_gid as _;
+    to.st_rdev = from.st_rdev as _;
+    to.st_size = from.st_size as _;
+    to.st_blksize = from.st_blksize as _;
+    to.st_blocks = from.st_blocks as _;
+    (to.st_atime, to.st_atime_nsec) = (from.st_atime as _, from.st_atime_nsec as _);
+    (to.st_mtime, to.st_mtime_nsec) = (from.st_mtime as _, from.st_mtime_nsec as _);
+    (to.st_ctime, to.st_ctime_nsec) = (from.st_ctime as _, from.st_ctime_nsec as _);
+    to
+}
+
+/// Hands an answer of stat to the program.
+///
+/// # Safety
+/// `to` is NULL or valid for a write.
+pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> Outcome<Stat>) -> Outcome<c_int> {
+    if to.is_null() {
+        return Err(Fail::new(libc::EFAULT, "the struct stat is NULL"));
+    }
+    let found = found()?;
+    // SAFETY: not NULL, the rest is the caller's promise.
+    unsafe { to.write(told(&found)) };
+    Ok(0)
+}
+
+/// As fstat(2), with the size and times that what is in the cache makes. Thread-safe. Returns 0, or -1: those of fstat(2).
+///
+/// # Safety
+/// `st` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ufstat(ufd: c_int, st: *mut stat) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { tell(st, || with(ufd, |open| open.stat())) })
+}
+
+/// A call on the kernel's descriptor.
+fn below(ufd: c_int, what: &str, call: impl FnOnce(c_int) -> c_int) -> c_int {
+    answer(|| {
+        let open = share(ufd)?;
+        let done = call(open.fd().as_raw_fd());
+        if done < 0 { Err(Fail::last(what)) } else { Ok(done) }
+    })
+}
+
+/// As fchmod(2). Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn ufchmod(ufd: c_int, mode: mode_t) -> c_int {
+    // SAFETY: no memory is handed over.
+    below(ufd, "changing its mode", |fd| unsafe { libc::fchmod(fd, mode) })
+}
+
+/// As fchown(2). Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn ufchown(ufd: c_int, owner: uid_t, group: gid_t) -> c_int {
+    // SAFETY: no memory is handed over.
+    below(ufd, "changing its owner", |fd| unsafe { libc::fchown(fd, owner, group) })
+}
+
+/// As flock(2): locks of the open file, among all programs of the machine. Thread-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn uflock(ufd: c_int, operation: c_int) -> c_int {
+    // SAFETY: no memory is handed over.
+    below(ufd, "locking", |fd| unsafe { libc::flock(fd, operation) })
+}
+
+/// As futimens(2), once what was written before is below, so that the times stay. Thread-safe.
+///
+/// # Safety
+/// `times` is NULL or has two elements.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ufutimens(ufd: c_int, times: *const timespec) -> c_int {
+    answer(|| {
+        let open = share(ufd)?;
+        open.run(|open| if open.is_cached() { open.sync(true) } else { Ok(()) })?;
+        // SAFETY: the caller's promise.
+        let done = unsafe { libc::futimens(open.fd().as_raw_fd(), times) };
+        if done < 0 { Err(Fail::last("changing its times")) } else { Ok(0) }
+    })
+}
