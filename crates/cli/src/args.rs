@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hybridfs::{Promotion, Size};
 
+use crate::cache::args::CacheArgs;
 use crate::queue::args::QueueArgs;
 
 /// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
@@ -26,8 +27,8 @@ pub enum Command {
     /// Unmount in good order
     #[command(visible_alias = "umount", after_help = "Example:\n  hotshelf unmount /pool")]
     Unmount(UnmountArgs),
-    /// Show use, hits, moves and warnings of one mount or of all
-    #[command(after_help = "Example:\n  hotshelf status /pool\n  hotshelf status --json | jq .[0].hit_ratio")]
+    /// Show use, hits, moves and warnings of one mount or cache, or of all
+    #[command(after_help = "Example:\n  hotshelf status /pool\n  hotshelf status --json | jq .[0].hit_ratio\n  hotshelf status /ssd/cache")]
     Status(StatusArgs),
     /// Tell where a file lives, why, and what would move it
     #[command(after_help = "Example:\n  hotshelf why /pool/photos/2024.tar")]
@@ -41,8 +42,9 @@ pub enum Command {
     /// Move a file, or all below a directory, to one side now
     #[command(after_help = "Example:\n  hotshelf migrate /pool/old-projects --to hdd")]
     Migrate(MigrateArgs),
-    /// Look over an unmounted pair
-    #[command(after_help = "Example:\n  hotshelf check /ssd/pool /hdd/pool\n  hotshelf check /ssd/pool /hdd/pool --repair")]
+    /// Look over an unmounted pair, or a cache that is not in use
+    #[command(after_help = "Example:\n  hotshelf check /ssd/pool /hdd/pool\n  hotshelf check /ssd/pool /hdd/pool --repair\n  \
+                      hotshelf check /ssd/cache")]
     Check(CheckArgs),
     /// Tell what this machine supports, what is missing and how to get it
     #[command(after_help = "Example:\n  hotshelf doctor --ssd /ssd/pool --hdd /hdd/pool")]
@@ -51,6 +53,10 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf bench list\n  hotshelf bench run block --size small --dir /mnt/ssd\n  \
                       hotshelf bench run block --device /dev/sdb --out results")]
     Bench(BenchArgs),
+    /// Make caches of RAM and SSD that programs share, look at them, change them
+    #[command(after_help = "Example:\n  hotshelf cache create /ssd/cache --size 100GiB\n  hotshelf cache status /ssd/cache\n  \
+                      hotshelf cache flush /ssd/cache")]
+    Cache(CacheArgs),
     /// Hand out queues of devices to users, and say who may have them
     #[command(after_help = "Example:\n  hotshelf queue serve /dev/nvme0n1\n  hotshelf queue grant alice /dev/nvme0n1 --queues 4 \
                       --depth 256\n  hotshelf queue stat")]
@@ -75,7 +81,7 @@ pub struct MountArgs {
     /// Settings from a TOML file; flags win
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Which file leaves the SSD first: lru, lfu, s3-fifo or a shared object [default: lru]
+    /// Which file leaves the SSD first: lru, lfu, fifo, s3-fifo or a shared object [default: lru]
     #[arg(long, value_name = "NAME|FILE.so")]
     pub policy: Option<String>,
     /// Demotion starts above this use of the SSD [default: 90%]
@@ -168,7 +174,8 @@ pub struct UnmountArgs {
 /// `hotshelf status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The mount; all if none is given
+    /// The mount or the cache; all if none is given
+    #[arg(value_name = "MOUNTPOINT|CACHE")]
     pub mountpoint: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
@@ -214,11 +221,12 @@ pub struct MigrateArgs {
 /// `hotshelf check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// The SSD directory
+    /// The SSD directory of a pair; or, alone, a cache: the path of its SSD or its name
+    #[arg(value_name = "SSD|CACHE")]
     pub ssd: PathBuf,
     /// The HDD directory
-    pub hdd: PathBuf,
-    /// Remove temporaries and needless copies
+    pub hdd: Option<PathBuf>,
+    /// Remove temporaries and needless copies; of a cache, what is damaged
     #[arg(long)]
     pub repair: bool,
     /// As JSON
@@ -259,7 +267,8 @@ pub enum BenchCommand {
         json: bool,
     },
     /// Run experiments; write their figures and plots
-    #[command(after_help = "Example:\n  hotshelf bench run block --size small")]
+    #[command(after_help = "Example:\n  hotshelf bench run block --size small\n  \
+                      hotshelf bench run policies --trace my.trace.gz --cache 1%,10%")]
     Run(BenchRunArgs),
 }
 
@@ -296,6 +305,12 @@ pub struct BenchRunArgs {
     /// Of the random choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// A trace to replay (may be given several times): a page a line, or version,time,op,size,lbn; also gzip [default: made-up ones]
+    #[arg(long, value_name = "FILE")]
+    pub trace: Vec<PathBuf>,
+    /// Sizes of the caches that traces are replayed with: shares of their pages, or numbers of pages
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
+    pub cache: Vec<bench::replay::CacheSize>,
     /// Where figures and plots are written
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub out: PathBuf,

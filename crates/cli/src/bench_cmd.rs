@@ -75,6 +75,8 @@ fn context(args: &BenchRunArgs) -> anyhow::Result<Context> {
         extent,
         runs: args.runs.unwrap_or(runs),
         seed: args.seed,
+        traces: args.trace.clone(),
+        cache_sizes: args.cache.clone(),
         progress,
     })
 }

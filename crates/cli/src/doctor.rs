@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use block::completion::{Floor, Mode};
+use indicatif::BinaryBytes;
 use rustix::fs::{AtFlags, StatxFlags, XattrFlags};
 use serde::Serialize;
 
@@ -22,6 +23,7 @@ struct Line {
 /// Looks around; `false` when something is missing without which nothing works.
 pub fn doctor(args: &DoctorArgs) -> anyhow::Result<bool> {
     let mut lines = vec![kernel(), fuse_device(), fusermount(), allow_other(), passthrough(), open_files(), completion()];
+    lines.extend(shared_memory(Path::new(SHARED_MEMORY)));
     for (what, dir) in [("ssd", &args.ssd), ("hdd", &args.hdd)] {
         if let Some(dir) = dir {
             lines.extend(directory(what, dir));
@@ -62,6 +64,41 @@ fn fuse_device() -> Line {
         true,
         opened.map(|_| "can be opened".into()).map_err(|error| format!("{error}: load the fuse module (modprobe fuse)")),
     )
+}
+
+/// Where caches have their memory.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What the memory that a cache's programs share needs: room, and locks that the kernel frees when a process dies.
+fn shared_memory(dir: &Path) -> Vec<Line> {
+    let probe = dir.join(format!(".hotshelf-doctor-{}", std::process::id()));
+    let room = rustix::fs::statvfs(dir).map_err(|error| format!("{}: {error}: mount a tmpfs there", dir.display())).and_then(|stat| {
+        let (all, free) = (stat.f_blocks.saturating_mul(stat.f_frsize), stat.f_bavail.saturating_mul(stat.f_frsize));
+        let said = format!("{} of {} free in {}", BinaryBytes(free), BinaryBytes(all), dir.display());
+        let wanted = (memory_bytes() / 4).min(1 << 30);
+        if free >= wanted { Ok(said) } else { Err(format!("{said}: give caches less --memory, or enlarge it (mount -o remount,size=...)")) }
+    });
+    let opened = std::fs::File::options().create_new(true).read(true).write(true).open(&probe);
+    let lock = opened.map_err(|error| format!("{}: {error}", dir.display())).and_then(|file| {
+        let locked = rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        locked
+            .map(|()| "the kernel tells which processes live".into())
+            .map_err(|error| format!("{}: {error}: caches need record locks", dir.display()))
+    });
+    let _ = std::fs::remove_file(&probe);
+    vec![line("cache: shared memory", false, room), line("cache: lock files", false, lock)]
+}
+
+/// Of the machine.
+fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
+/// Whether files can be told apart for ever, as a cache that outlives its programs must.
+fn file_handles(what: &str, file: &std::fs::File) -> Line {
+    let found = shm::FileHandle::of(file).map(|_| "files here can be cached".into());
+    line(format!("{what}: file handles"), false, found.map_err(|error| format!("{error}: files here are not cached")))
 }
 
 fn in_path(program: &str) -> bool {
@@ -137,8 +174,10 @@ fn directory(what: &str, dir: &Path) -> Vec<Line> {
     let xattr = rustix::fs::fsetxattr(&file, "user.hotshelf.probe", b"x", XattrFlags::empty());
     let statx = rustix::fs::statx(file.as_fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
     let born = statx.is_ok_and(|st| st.stx_mask & StatxFlags::BTIME.bits() != 0);
+    let handles = file_handles(what, &file);
     let _ = std::fs::remove_file(&probe);
     vec![
+        handles,
         line(format!("{what}: write"), true, Ok(dir.display().to_string())),
         line(
             format!("{what}: attributes"),

@@ -13,6 +13,7 @@ macro_rules! say {
 
 mod args;
 mod bench_cmd;
+mod cache;
 mod check;
 mod config_file;
 mod daemon;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench_cmd::bench(&args),
+        Command::Cache(args) => cache::cache(&args),
         Command::Queue(args) => queue::queue(&args),
         Command::Generate(args) => generate::generate(&args),
     };

@@ -11,7 +11,7 @@ use mount::control::{ControlClient, escape};
 use mount::source::{Mounted, is_dead, mounted, without_following};
 
 use crate::args::{MigrateArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
-use crate::show;
+use crate::{cache, show};
 
 /// The mount a path is below, and the path below it. The last name is not followed if it is a link.
 fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
@@ -69,6 +69,13 @@ fn status_of(mounted: &Mounted) -> anyhow::Result<Box<Status>> {
 
 /// `hotshelf status`.
 pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
+    if let Some(path) = &args.mountpoint
+        && at_mountpoint(path).is_err()
+        && locate(path).is_err()
+        && cache::is_cache(path)
+    {
+        return cache::status_of(path, args.json);
+    }
     let mounts = match &args.mountpoint {
         Some(path) => vec![at_mountpoint(path).or_else(|error| locate(path).map(|(mounted, _)| mounted).map_err(|_| error))?],
         None => mounted().context("reading the list of mounts")?,
@@ -85,18 +92,34 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
             Err(error) => return Err(error),
         }
     }
+    let caches = if args.mountpoint.is_none() { caches(&mut complete) } else { Vec::new() };
     if args.json {
         let text = match (&args.mountpoint, all.as_slice()) {
             (Some(_), [one]) => serde_json::to_string_pretty(one)?,
-            _ => serde_json::to_string_pretty(&all)?,
+            _ => {
+                let mounts = all.iter().map(serde_json::to_value);
+                let all: Vec<_> = mounts.chain(caches.iter().map(serde_json::to_value)).collect::<Result<_, _>>()?;
+                serde_json::to_string_pretty(&all)?
+            }
         };
         say!("{text}");
-    } else if all.is_empty() && complete {
-        say!("no hotshelf is mounted");
+    } else if all.is_empty() && caches.is_empty() && complete {
+        say!("no hotshelf is mounted, and there is no cache");
     } else {
         all.iter().for_each(|status| show::status(status));
+        caches.iter().for_each(cache::show);
     }
     Ok(complete)
+}
+
+/// All caches of which something can be told; of the others it is said why not.
+fn caches(complete: &mut bool) -> Vec<cache::Report> {
+    let (told, failed): (Vec<_>, Vec<_>) = cache::all().into_iter().partition(Result::is_ok);
+    for error in failed.into_iter().filter_map(Result::err) {
+        eprintln!("hotshelf: {error:#}");
+        *complete = false;
+    }
+    told.into_iter().flatten().collect()
 }
 
 /// `hotshelf why`.
@@ -183,6 +206,11 @@ fn is_zombie(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let first_ended = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
     first_ended && std::fs::read_dir(format!("/proc/{pid}/task")).map_or(true, |threads| threads.count() <= 1)
+}
+
+/// Whether a process is there and has not ended.
+pub fn is_running(pid: u32) -> bool {
+    PathBuf::from(format!("/proc/{pid}")).exists() && !is_zombie(pid)
 }
 
 /// Processes that have something open below a mount, as far as we may look.

@@ -104,7 +104,12 @@ fn commands_given_wrongly_exit_2_with_one_line_that_says_where_to_read() {
         (&["why"], "required arguments were not provided: <PATH>"),
         (&["migrate", "/m"], "--to <TO>"),
         (&["migrate", "/m", "--to", "tape"], "possible values: ssd, hdd"),
-        (&["check", "/only"], "<HDD>"),
+        (&["cache", "mode", "/c"], "<MODE>"),
+        (&["cache", "mode", "/c", "fast"], "`fast` is no mode"),
+        (&["cache", "create", "/c", "--size", "lots"], "`lots` is not a size"),
+        (&["cache", "create", "/c", "--dirty-age", "soon"], "`soon` is not a time"),
+        (&["cache", "resize", "/c"], "--size"),
+        (&["cache", "status", "--json", "--prometheus"], "cannot be used with"),
         (&["unmount", "/m", "--timeout", "soon"], "invalid value 'soon'"),
         (&["generate", "poems", "/tmp"], "possible values"),
     ] {
@@ -122,6 +127,8 @@ fn commands_given_wrongly_exit_2_with_one_line_that_says_where_to_read() {
         (&["mount", "--ssd", "/a", "--hdd", "/b", "/m", "--move-rate", "5%"], "--move-rate must be a size such as"),
         (&["mount", "--ssd", "/a", "--hdd", "/b", "/m", "--min-file-size", "5%"], "--min-file-size must be a size such as"),
         (&["/a", "/m"], "the source must be SSD_DIR:HDD_DIR"),
+        (&["check", "/"], "/ is a directory: give the HDD directory of the pair, too"),
+        (&["cache", "create", "/c", "--name", "a/b", "--size", "1GiB"], "`a/b` is no name"),
     ] {
         let said = refused(2, words);
         assert!(said.contains(says), "{words:?}: {said}");
@@ -158,6 +165,12 @@ fn failures_exit_1_with_one_line_that_says_what_to_do() {
         (&["migrate", here, "--to", "hdd"], "`hotshelf status` lists them"),
         (&["check", &none, here], "give the SSD directory and the HDD directory of a pair"),
         (&["generate", "man", "/dev/null/x"], "/dev/null/x"),
+        (&["check", &none], "hotshelf cache create"),
+        (&["cache", "check", &none], "hotshelf cache create"),
+        (&["cache", "check", here], "is a directory: name a file in it"),
+        (&["cache", "create", &none], "--size 100GiB"),
+        (&["cache", "create", "/none/at/all", "--size", "1MiB"], "there is no directory /none/at: create it"),
+        (&["cache", "status", "no-such-cache"], "`hotshelf status` names those there are"),
     ] {
         let said = refused(1, words);
         assert!(said.contains(says), "{words:?}: {said}");

@@ -7,6 +7,8 @@ mod show;
 mod trial;
 mod who;
 
+pub use self::show::table;
+
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -51,6 +53,13 @@ fn default_journal() -> PathBuf {
     let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state");
     state.unwrap_or_else(home).join("hotshelf/grants")
+}
+
+/// A group by its name or number.
+pub fn group_id(group: &str) -> anyhow::Result<u32> {
+    match who::parse(&format!("@{}", group.trim_start_matches('@')))? {
+        block::broker::Who::Group(number) | block::broker::Who::User(number) => Ok(number),
+    }
 }
 
 /// A device's name: for a file its path without links, so that each has one name.

@@ -72,7 +72,8 @@ fn access(read_only: bool) -> String {
     if read_only { "read".into() } else { "read, write".into() }
 }
 
-fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+/// Columns as wide as they need.
+pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     let rows: Vec<Vec<String>> = std::iter::once(head.iter().map(|word| (*word).to_owned()).collect()).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();

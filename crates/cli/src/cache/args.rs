@@ -1,0 +1,297 @@
+//! The command line of `hotshelf cache`.
+
+use std::path::PathBuf;
+
+use cachedfs::{Age, Mode, Size};
+use clap::{Args, Subcommand};
+
+/// `hotshelf cache`.
+#[derive(Debug, Args)]
+pub struct CacheArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+/// Its commands.
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// Make a cache: format its SSD, and write down its settings
+    #[command(after_help = "Example:\n  hotshelf cache create /ssd/cache --size 100GiB --memory 4GiB\n  \
+                      hotshelf cache create /dev/nvme0n1p3 --name fast --mode write-through\n  \
+                      hotshelf cache create scratch --memory 2GiB\n\n\
+                      CACHE is a file, which is made, or a block device; or a name: that cache has memory and no SSD.\n\
+                      Rules by file name are written into the settings file, whose path is printed.")]
+    Create(Box<CreateArgs>),
+    /// Load a cache into memory now, and keep it there until `detach`
+    #[command(after_help = "Example:\n  hotshelf cache attach /ssd/cache")]
+    Attach(AttachArgs),
+    /// End what `attach` began
+    #[command(after_help = "Example:\n  hotshelf cache detach /ssd/cache")]
+    Detach(DetachArgs),
+    /// The same as `attach` in the foreground, until ended by a signal; does the cache's work while it leads
+    #[command(after_help = "Example:\n  hotshelf cache serve /ssd/cache")]
+    Serve(ServeArgs),
+    /// Show hits, latencies, bytes, wear, dirty pages and who takes part
+    #[command(after_help = "Example:\n  hotshelf cache status /ssd/cache\n  hotshelf cache status --json | jq .tiers[0].ratio\n  \
+                      hotshelf cache status --all --prometheus > /var/lib/prometheus/node-exporter/hotshelf.prom")]
+    Status(StatusArgs),
+    /// Show the rates, again and again
+    #[command(after_help = "Example:\n  hotshelf cache top /ssd/cache --interval 2s")]
+    Top(TopArgs),
+    /// Write everything that is dirty to the files below
+    #[command(after_help = "Example:\n  hotshelf cache flush /ssd/cache")]
+    Flush(FlushArgs),
+    /// Change what becomes of writes, while the cache is in use
+    #[command(after_help = "Example:\n  hotshelf cache mode /ssd/cache write-through\n\n\
+                      write-back     writes are on the SSD (without one: in memory) first, and below later\n\
+                      write-through  writes are below first, and then on the SSD\n\
+                      write-around   writes are below only\n\
+                      read-only      no writes\n\
+                      pass-through   the cache is not used")]
+    Mode(ModeArgs),
+    /// Change the size of the SSD file, or of the memory, of a cache that is not in use
+    #[command(after_help = "Example:\n  hotshelf cache resize /ssd/cache --size 200GiB\n  hotshelf cache resize fast --memory 8GiB")]
+    Resize(ResizeArgs),
+    /// Look over the SSD of a cache that is not in use
+    #[command(after_help = "Example:\n  hotshelf cache check /ssd/cache\n  hotshelf cache check /ssd/cache --repair")]
+    Check(CheckArgs),
+    /// Remove a cache: its SSD file or what marks its device, and its settings
+    #[command(after_help = "Example:\n  hotshelf cache destroy /ssd/cache")]
+    Destroy(DestroyArgs),
+}
+
+/// Which cache, where one need not be named.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// The path of its SSD, or its name [default: that of $HOTSHELF_CONFIG, else `default`]
+    #[arg(value_name = "CACHE")]
+    pub cache: Option<PathBuf>,
+    /// Its settings are in this file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Which cache, where it has to be named.
+#[derive(Debug, Args)]
+pub struct This {
+    /// The path of its SSD, or its name
+    #[arg(value_name = "CACHE")]
+    pub cache: PathBuf,
+    /// Its settings are in this file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `hotshelf cache create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// A file, a block device, or a name
+    #[arg(value_name = "CACHE")]
+    pub cache: PathBuf,
+    /// What the cache is called [default: the last part of its path]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Bytes of the file; a share is of what is free there [default: all of a device]
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// Memory for pages; a share is of RAM [default: a quarter of RAM, at most 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// What becomes of writes: write-back, write-through, write-around, read-only or pass-through [default: write-back]
+    #[arg(long, value_parser = cachedfs::mode_of)]
+    pub mode: Option<Mode>,
+    /// Members of this group may take part
+    #[arg(long)]
+    pub group: Option<String>,
+    /// Dirty pages before writers wait; a share is of the memory [default: 20%]
+    #[arg(long, value_name = "SIZE")]
+    pub dirty_limit: Option<Size>,
+    /// Dirty pages are written below at this age [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub dirty_age: Option<Age>,
+    /// Most that is read ahead of a sequential reader [default: 512KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub read_ahead: Option<Size>,
+    /// Most that is written to the SSD in a day [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub bytes_per_day: Option<Size>,
+    /// Who has read so much in sequence is a stream, which the SSD does not keep [default: 4MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub stream_cutoff: Option<Size>,
+    /// Pages go to the SSD when they are read for the first time
+    #[arg(long)]
+    pub first_touch: bool,
+    /// Read and write the files below past the kernel's page cache
+    #[arg(long)]
+    pub direct: bool,
+    /// Files that may be known at once [default: 65536]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..1 << 20))]
+    pub files: Option<u32>,
+    /// Where its shared memory is: in a tmpfs [default: /dev/shm]
+    #[arg(long, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+    /// The memory stays as it is when the last program leaves
+    #[arg(long)]
+    pub keep: bool,
+    /// Overwrite what is there
+    #[arg(long)]
+    pub force: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How the log of a process in the background or foreground is.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// Log as JSON
+    #[arg(long)]
+    pub log_json: bool,
+    /// error, warn, info, debug or trace, or a filter [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+/// `hotshelf cache attach`.
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// Log into this file [default: no log]
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// `hotshelf cache detach`.
+#[derive(Debug, Args)]
+pub struct DetachArgs {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// Give up after this time
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub timeout: Age,
+}
+
+/// `hotshelf cache serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Tells the waiting parent that the cache is there.
+    #[arg(long, hide = true)]
+    pub ready_pipe: bool,
+}
+
+/// `hotshelf cache status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// All that are in use or have settings
+    #[arg(long, conflicts_with_all = ["cache", "config"])]
+    pub all: bool,
+    /// As JSON
+    #[arg(long, conflicts_with = "prometheus")]
+    pub json: bool,
+    /// As Prometheus reads it
+    #[arg(long)]
+    pub prometheus: bool,
+}
+
+/// `hotshelf cache top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// How often
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Age,
+    /// End after so many times [default: never]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// As JSON, one line each time
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf cache flush`.
+#[derive(Debug, Args)]
+pub struct FlushArgs {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf cache mode`.
+#[derive(Debug, Args)]
+pub struct ModeArgs {
+    /// Which.
+    #[command(flatten)]
+    pub this: This,
+    /// The mode from now on
+    #[arg(value_name = "MODE", value_parser = cachedfs::mode_of)]
+    pub mode: Mode,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf cache resize`.
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// Which.
+    #[command(flatten)]
+    pub this: This,
+    /// Of the SSD file; a share is of what is free there and what it has
+    #[arg(long, required_unless_present = "memory")]
+    pub size: Option<Size>,
+    /// Of the memory; a share is of RAM
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Size>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf cache check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Which.
+    #[command(flatten)]
+    pub this: This,
+    /// Drop what is damaged, so that the cache can be used
+    #[arg(long)]
+    pub repair: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf cache destroy`.
+#[derive(Debug, Args)]
+pub struct DestroyArgs {
+    /// Which.
+    #[command(flatten)]
+    pub this: This,
+    /// Also when it holds the only copy of something
+    #[arg(long)]
+    pub discard: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}

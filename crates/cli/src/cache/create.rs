@@ -1,0 +1,114 @@
+//! `hotshelf cache create`.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use cachedfs::{Config, image};
+use serde_json::json;
+
+use super::args::CreateArgs;
+use super::locate::Located;
+use super::{bar, serve, settings, size};
+use crate::Usage;
+
+/// Formats the SSD and writes the settings down.
+pub fn create(args: &CreateArgs) -> anyhow::Result<bool> {
+    let config = config(args)?;
+    let file = Config::file_of(&config.name);
+    if !args.force
+        && let Some(other) = other_of_that_name(&config)
+    {
+        bail!("{other} is called {} already: give this one another --name", config.name);
+    }
+    serve::take_down(&Located { config: config.clone(), file: Some(file.clone()) })?;
+    let made = match &config.ssd {
+        Some(ssd) => Some(format(ssd, args, &config)?),
+        None => None,
+    };
+    if let Err(error) = settings::write(&file, &config) {
+        // A file that nobody knows would be in the way of the next try.
+        if let (Some(ssd), Some(made)) = (&config.ssd, &made)
+            && made.is_new
+        {
+            image::remove(ssd, true)?;
+        }
+        return Err(error);
+    }
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&json!({ "name": config.name, "settings": file, "ssd": config.ssd, "image": made }))?);
+        return Ok(true);
+    }
+    match (&config.ssd, &made) {
+        (Some(ssd), Some(made)) => {
+            let replaced = made.replaced.as_ref().map_or(String::new(), |what| format!("; {what} is overwritten"));
+            say!("{}: a cache of {}, {} pages in {} segments{replaced}", ssd.display(), size(made.bytes), made.pages, made.segments);
+        }
+        _ => say!("{}: a cache in memory alone; with --size or the path of a device it has an SSD, too", config.name),
+    }
+    say!("its settings are in {}; programs use it with\n  export HOTSHELF_CONFIG={}", file.display(), file.display());
+    Ok(true)
+}
+
+fn config(args: &CreateArgs) -> anyhow::Result<Config> {
+    let usage = |what: String| Usage(format!("{what}; see `hotshelf cache create --help`"));
+    let is_path = args.size.is_some() || args.cache.exists() || args.cache.to_str().is_none_or(|given| given.contains('/'));
+    let ssd = if is_path { Some(absolute(&args.cache)?) } else { None };
+    let name = match (&args.name, &ssd) {
+        (Some(name), _) => name.clone(),
+        (None, Some(ssd)) => Config::name_for(ssd),
+        (None, None) => args.cache.to_string_lossy().into_owned(),
+    };
+    if !Config::is_name(&name) {
+        return Err(usage(format!("`{name}` is no name: letters, digits, `-`, `_` and `.`, at most 64, not beginning with `.`")).into());
+    }
+    let plain = Config::default();
+    let config = Config {
+        name,
+        ssd,
+        memory: args.memory,
+        mode: args.mode.unwrap_or(plain.mode),
+        group: args.group.clone(),
+        dirty_limit: args.dirty_limit.unwrap_or(plain.dirty_limit),
+        dirty_age: args.dirty_age.unwrap_or(plain.dirty_age),
+        read_ahead: args.read_ahead.unwrap_or(plain.read_ahead),
+        bytes_per_day: args.bytes_per_day,
+        stream_cutoff: args.stream_cutoff.unwrap_or(plain.stream_cutoff),
+        second_touch: !args.first_touch,
+        direct: args.direct,
+        files: args.files.unwrap_or(plain.files),
+        runtime_dir: args.runtime_dir.clone().unwrap_or_else(|| plain.runtime_dir.clone()),
+        keep: args.keep,
+        ..plain
+    };
+    config.check().map_err(|error| usage(error.to_string()))?;
+    Ok(config)
+}
+
+fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
+    std::path::absolute(path).with_context(|| format!("{}", path.display()))
+}
+
+/// Another cache's settings, of one that is still there, would be overwritten.
+fn other_of_that_name(config: &Config) -> Option<String> {
+    let there = Config::read(&Config::file_of(&config.name)).ok()?;
+    match (there.ssd, &config.ssd) {
+        (Some(ssd), ours) if Some(&ssd) != ours.as_ref() && ssd.exists() => Some(ssd.display().to_string()),
+        (None, Some(_)) => Some(format!("a cache in memory alone ({})", Config::file_of(&config.name).display())),
+        _ => None,
+    }
+}
+
+fn format(ssd: &Path, args: &CreateArgs, config: &Config) -> anyhow::Result<image::Made> {
+    let group = match &config.group {
+        Some(group) => Some(crate::queue::group_id(group)?),
+        None => None,
+    };
+    let bar = bar("{bar:30} {bytes}/{total_bytes} {eta} left")?;
+    let options = image::Options { size: args.size, force: args.force, group };
+    let made = image::create(ssd, &options, &mut |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    Ok(made?)
+}

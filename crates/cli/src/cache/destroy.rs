@@ -1,0 +1,34 @@
+//! `hotshelf cache destroy`.
+
+use anyhow::Context;
+use cachedfs::{Instance, image};
+use serde_json::json;
+
+use super::args::DestroyArgs;
+use super::{locate, serve};
+
+/// Removes the SSD file or what marks the device, the segment if one was left, and the settings.
+pub fn destroy(args: &DestroyArgs) -> anyhow::Result<bool> {
+    let located = locate::this(&args.this)?;
+    // One that was killed may have left pages in memory: they are as dirty as those on the SSD.
+    if args.discard {
+        serve::refuse_if_used(&located)?
+    } else {
+        serve::refuse_if_needed(&located)?
+    }
+    if let Some(ssd) = &located.config.ssd
+        && std::fs::symlink_metadata(ssd).is_ok()
+    {
+        image::remove(ssd, args.discard)?;
+    }
+    Instance::destroy(&located.config, true)?;
+    if let Some(file) = &located.file {
+        std::fs::remove_file(file).with_context(|| format!("{}: the settings cannot be removed", file.display()))?;
+    }
+    if args.json {
+        say!("{}", json!({ "name": located.config.name, "ssd": located.config.ssd, "settings": located.file }));
+    } else {
+        say!("{} is gone", located.shown());
+    }
+    Ok(true)
+}

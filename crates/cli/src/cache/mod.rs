@@ -1,0 +1,51 @@
+//! `hotshelf cache`: caches of RAM and SSD that programs share.
+
+pub mod args;
+mod check;
+mod create;
+mod destroy;
+mod locate;
+mod prometheus;
+mod resize;
+mod serve;
+mod settings;
+mod show;
+mod status;
+mod top;
+mod work;
+
+use self::args::{CacheArgs, CacheCommand};
+pub use self::check::check_path;
+pub use self::locate::is_cache;
+pub use self::show::report as show;
+pub use self::status::{Report, all, status_of};
+
+/// Does what was asked for.
+pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
+    match &args.command {
+        CacheCommand::Create(args) => create::create(args),
+        CacheCommand::Attach(args) => serve::attach(args),
+        CacheCommand::Detach(args) => serve::detach(args),
+        CacheCommand::Serve(args) => serve::serve(args),
+        CacheCommand::Status(args) => status::status(args),
+        CacheCommand::Top(args) => top::top(args),
+        CacheCommand::Flush(args) => work::flush(args),
+        CacheCommand::Mode(args) => work::mode(args),
+        CacheCommand::Resize(args) => resize::resize(args),
+        CacheCommand::Check(args) => check::check(args),
+        CacheCommand::Destroy(args) => destroy::destroy(args),
+    }
+}
+
+/// A bar on a terminal; nothing elsewhere.
+fn bar(template: &str) -> anyhow::Result<indicatif::ProgressBar> {
+    use std::io::IsTerminal;
+    let bar = if std::io::stderr().is_terminal() { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
+    bar.set_style(indicatif::ProgressStyle::with_template(template)?);
+    Ok(bar)
+}
+
+/// Bytes as people read them.
+fn size(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}

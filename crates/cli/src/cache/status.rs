@@ -1,0 +1,115 @@
+//! `hotshelf cache status`: of a cache that is used, and of one that is not.
+
+use std::path::{Path, PathBuf};
+
+use cachedfs::{Config, Instance, Ssd, Status, image};
+use serde::Serialize;
+
+use super::args::{StatusArgs, Which};
+use super::locate::{self, Located};
+use super::{prometheus, show};
+
+/// What is known of a cache.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// Some process takes part.
+    pub in_use: bool,
+    /// Where its settings are.
+    pub settings: Option<PathBuf>,
+    /// The rest.
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// Shows it.
+pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
+    if !args.all {
+        let report = of(&locate::which(&args.which)?)?;
+        print(&[report], args.json, args.prometheus, false)?;
+        return Ok(true);
+    }
+    let (reports, failed): (Vec<_>, Vec<_>) = all().into_iter().partition(Result::is_ok);
+    let reports: Vec<Report> = reports.into_iter().flatten().collect();
+    print(&reports, args.json, args.prometheus, true)?;
+    for error in failed.iter().filter_map(|one| one.as_ref().err()) {
+        eprintln!("hotshelf: {error:#}");
+    }
+    Ok(failed.is_empty())
+}
+
+/// `hotshelf status CACHE`.
+pub fn status_of(cache: &Path, json: bool) -> anyhow::Result<bool> {
+    let which = Which { cache: Some(cache.to_owned()), config: None };
+    status(&StatusArgs { which, all: false, json, prometheus: false })
+}
+
+fn print(reports: &[Report], json: bool, prometheus: bool, list: bool) -> anyhow::Result<()> {
+    match reports {
+        [one] if json && !list => say!("{}", serde_json::to_string_pretty(one)?),
+        _ if json => say!("{}", serde_json::to_string_pretty(reports)?),
+        _ if prometheus => say!("{}", prometheus::text(reports).trim_end()),
+        [] => say!("there is no cache"),
+        _ => reports.iter().for_each(show::report),
+    }
+    Ok(())
+}
+
+/// Of one cache.
+pub fn of(located: &Located) -> anyhow::Result<Report> {
+    let running = Instance::look(&located.config)?;
+    let in_use = running.as_ref().is_some_and(|status| status.seats.iter().any(|seat| seat.alive));
+    let status = match running {
+        Some(mut status) => {
+            if !in_use {
+                status.notes.push("its memory is there, but nobody takes part: the next who does goes on with it".to_owned());
+            }
+            status
+        }
+        None => resting(&located.config)?,
+    };
+    Ok(Report { in_use, settings: located.file.clone(), status })
+}
+
+/// Of all that are used, and all that have settings; what cannot be told of one is told instead.
+pub fn all() -> Vec<anyhow::Result<Report>> {
+    let mut known: Vec<anyhow::Result<Located>> = Vec::new();
+    for (file, config) in Config::known() {
+        known.push(config.map(|config| Located { config, file: Some(file) }).map_err(anyhow::Error::from));
+    }
+    let plain = Config::default();
+    let has_default = known.iter().flatten().any(|located| located.config.name == plain.name);
+    if !has_default && Instance::is_running(&plain) {
+        known.push(Ok(Located { config: plain, file: None }));
+    }
+    known.into_iter().map(|located| of(&located?)).collect()
+}
+
+/// What a cache says that nobody uses: what its SSD holds.
+fn resting(config: &Config) -> anyhow::Result<Status> {
+    let mut status = Status { name: config.name.clone(), mode: config.mode, files_max: config.files, ..Status::default() };
+    let Some(path) = &config.ssd else { return Ok(status) };
+    let look = match image::look(path) {
+        Ok(look) => look,
+        Err(error) => {
+            status.ssd = Some(Ssd { path: path.clone(), failed: Some(error.to_string()), ..Ssd::default() });
+            return Ok(status);
+        }
+    };
+    status.dirty_bytes = look.dirty_pages * 4096;
+    status.ssd = Some(Ssd {
+        path: path.clone(),
+        uuid: look.uuid,
+        bytes: look.bytes,
+        pages: look.pages,
+        dirty_pages: look.dirty_pages,
+        written_ever_bytes: look.written_ever_bytes,
+        segments: look.segments,
+        segment_pages: look.segment_pages,
+        recovery_ms: look.recovery_ms,
+        recovery_pages: look.pages,
+        damaged_pages: look.damaged_segments,
+        lost_pages: look.suspect_pages,
+        ..Ssd::default()
+    });
+    Ok(status)
+}
