@@ -24,7 +24,7 @@ BASH_DIR := $(DATADIR)/bash-completion/completions
 ZSH_DIR := $(DATADIR)/zsh/site-functions
 FISH_DIR := $(DATADIR)/fish/vendor_completions.d
 
-.PHONY: help setup build demo test test-full test-vm bench check install uninstall clean
+.PHONY: help setup build fio-engine demo test test-full test-vm bench check install uninstall clean
 
 help: ## this text
 	@echo "hotshelf: the speed of the small device with the capacity of the big one"
@@ -38,6 +38,9 @@ setup: ## install what building and testing needs (Debian, Ubuntu)
 
 build: ## build the release program and the C library
 	$(CARGO) build --release --locked --package cli --package capi
+
+fio-engine: build ## build fio's engine, target/fio/libhotshelf_fio.so, for the fio that is installed
+	fio/build.sh
 
 demo: ## see it work on scratch directories
 	scripts/setup.sh demo
@@ -55,7 +58,7 @@ test-vm: ## the tests in a virtual machine with NVMe drives alone
 	$(CARGO) build --release --locked --package cli --package capi
 	HOTSHELF=$(abspath $(PROGRAM)) tests/vm/run.sh
 
-bench: build ## measure against the plain directories and mergerfs
+bench: build ## measure against the plain directories, the kernel and other caches
 	HOTSHELF=$(abspath $(PROGRAM)) scripts/bench.sh
 
 check: ## formatting, clippy, unit tests, the house's rules
@@ -78,6 +81,7 @@ install: $(PROGRAM) $(LIBRARY) ## install the program, the C library, man pages,
 	ln -sfn libhotshelf.so.0 $(DESTDIR)$(LIBDIR)/libhotshelf.so
 	install -Dm644 $(LIBRARY:.so=.a) $(DESTDIR)$(LIBDIR)/libhotshelf.a
 	install -Dm644 include/hotshelf.h $(DESTDIR)$(INCLUDEDIR)/hotshelf.h
+	install -Dm644 include/hotshelf_posix.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
 	install -Dm644 crates/capi/man/hotshelf.3 $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' contrib/hotshelf.pc.in \
@@ -102,6 +106,7 @@ uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/hotshelf
 	rm -f $(DESTDIR)$(DATADIR)/man/man1/hotshelf.1 $(DESTDIR)$(DATADIR)/man/man1/hotshelf-*.1
 	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf.* $(DESTDIR)$(INCLUDEDIR)/hotshelf.h $(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc
+	rm -f $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
 	rm -f $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
 	rm -f $(DESTDIR)$(BASH_DIR)/hotshelf $(DESTDIR)$(ZSH_DIR)/_hotshelf $(DESTDIR)$(FISH_DIR)/hotshelf.fish
 	rm -rf $(DESTDIR)$(DATADIR)/doc/hotshelf

@@ -5,10 +5,11 @@ HOTSHELF=${HOTSHELF:-$(realpath "$(dirname "${BASH_SOURCE[0]}")/../target/releas
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/hotshelf-bench.XXXXXX")
 SSD=$SCRATCH/ssd HDD=$SCRATCH/hdd MNT=$SCRATCH/mnt
 mkdir -p "$SSD" "$HDD" "$MNT"
-loops=() cgroup= throttled=
+loops=() held=() cgroup= throttled=
 
 clean_up() {
     cd /
+    let_go
     "$HOTSHELF" unmount "$MNT" 2>/dev/null || umount -l "$MNT" 2>/dev/null || true
     if [[ -n $throttled ]]; then
         echo "$throttled 0" >/sys/fs/cgroup/blkio/blkio.throttle.read_iops_device
@@ -60,4 +61,52 @@ disk() {
     loops+=("$loop")
     mkdir -p "$SCRATCH/$1"
     mount "$loop" "$SCRATCH/$1"
+}
+
+# The cache: what the benches of it share. Instances of a run have its process number in their name.
+
+# conf FILE LINE...: a configuration of the cache, with lines of the table [cache] beside its name.
+conf() {
+    local file=$1 name
+    shift
+    name=bench-$$-$(basename "$file" .toml)
+    printf '%s\n' '[cache]' "name = \"$name\"" "$@" >"$file"
+}
+
+# hold CONF: somebody takes part until let_go, so that the cache stays as it is between the processes that are measured.
+hold() {
+    "$HOTSHELF" cache attach --config "$1" >/dev/null
+    held+=("$1")
+}
+
+let_go() {
+    local conf
+    for conf in "${held[@]}"; do "$HOTSHELF" cache detach --config "$conf" >/dev/null || true; done
+    held=()
+}
+
+# of_cache CONF EXPRESSION: what the cache says of itself (`s`), in Python's words.
+of_cache() {
+    "$HOTSHELF" cache status --json --config "$1" |
+        python3 -c 'import json, sys
+s = json.load(sys.stdin)
+t = {tier["name"]: tier for tier in s["tiers"]}
+print(eval(sys.argv[1]))' "$2"
+}
+
+# need_engine: fio's engine is there, or the bench is skipped; sets $engine.
+need_engine() {
+    need fio cc
+    # shellcheck disable=SC2034
+    engine=$(realpath -m "${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}")/fio/libhotshelf_fio.so
+    local code=0
+    "$(dirname "${BASH_SOURCE[0]}")/../fio/build.sh" >"$SCRATCH/engine.log" 2>&1 || code=$?
+    ((code == 0)) || { sed 's/^fio.build.sh: /SKIP: /' "$SCRATCH/engine.log"; exit "$((code == 77 ? 0 : code))"; }
+}
+
+# fio_read FIO-ARGUMENT...: a job that reads; prints IOPS, KiB a second, p99 and mean in microseconds.
+fio_read() {
+    fio --name=b --rw=randread --bs=4k --norandommap --randrepeat=0 --invalidate=0 --fallocate=none --time_based \
+        --output-format=terse --terse-version=3 "$@" | grep '^3;' |
+        awk -F';' '{ for (i = 18; i <= 37; i++) if (split($i, p, "=") == 2 && p[1] == "99.000000%") tail = p[2]; print $8, $7, tail, $16 }'
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use stack::DeviceName;
 
+use crate::replay::CacheSize;
 use crate::row::Row;
 
 /// One measurement that can be repeated by name.
@@ -45,6 +46,10 @@ pub struct Context {
     pub runs: u32,
     /// Of the random choices.
     pub seed: u64,
+    /// Traces to replay; made-up ones if none is named.
+    pub traces: Vec<PathBuf>,
+    /// Sizes of caches to replay them with; the experiment's own if none is named.
+    pub cache_sizes: Vec<CacheSize>,
     /// Shows how far it is.
     pub progress: ProgressBar,
 }

@@ -12,6 +12,7 @@ mod fio;
 pub mod load;
 mod machine;
 mod plot;
+pub mod replay;
 pub mod report;
 mod row;
 

@@ -65,7 +65,9 @@ pub fn table(rows: &[Row]) -> String {
 
 fn short(value: f64) -> String {
     match value.abs() {
-        0.0..10.0 => format!("{value:.2}"),
+        // Ratios: four digits tell them apart.
+        0.0..1.0 => format!("{value:.4}"),
+        1.0..10.0 => format!("{value:.2}"),
         10.0..1000.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }

@@ -220,6 +220,8 @@ mod test {
             extent: Extent::Small,
             runs: 1,
             seed: 1,
+            traces: Vec::new(),
+            cache_sizes: Vec::new(),
             progress: ProgressBar::hidden(),
         };
         let outcome = run(&context).expect("it runs");

@@ -1,0 +1,113 @@
+//! The books of the SSD cache, with a device that takes everything and keeps nothing.
+
+use ssdcache::{DevicePage, FileKey, Item, Lookup, Page, PageIndex, Refused, Shape, SsdCache, Stats, Version, recover};
+
+const UUID: [u8; 16] = [1; 16];
+/// Of every page: what is in it is nobody's matter here.
+const BYTES: Page = [0; ssdcache::PAGE_BYTES];
+/// All pages are of one file.
+const KEY: FileKey = FileKey(1);
+/// Segments of a cache, if they may be so small: few enough for each to matter, enough for age to tell.
+const SEGMENTS: u32 = 64;
+
+/// [`SsdCache`], and what whoever moves the bytes does for it: seal, flush, reclaim, put hot pages again.
+#[derive(Debug)]
+pub struct Books {
+    cache: SsdCache,
+    hot: Vec<Item>,
+}
+
+impl Books {
+    /// With so many slots, or a few less: segments are of one size.
+    ///
+    /// # Errors
+    /// Too few or too many.
+    pub fn new(slots: u32) -> anyhow::Result<Books> {
+        let segment_pages = (slots / SEGMENTS).clamp(8, 2048);
+        let shape = Shape { segment_pages, segments: slots / segment_pages };
+        let first = SsdCache::format(UUID, shape);
+        let read = |wanted: &[DevicePage], each: &mut dyn FnMut(usize, &Page)| {
+            for (at, page) in wanted.iter().enumerate() {
+                each(at, first.get(page.0 as usize).unwrap_or(&BYTES));
+            }
+        };
+        let (mut cache, _) = recover(shape.device_pages(), Some(UUID), 1, None, &[], read)?;
+        cache.superblock(&mut BYTES.clone());
+        cache.superblock_written();
+        Ok(Books { cache, hot: Vec::new() })
+    }
+
+    /// Whether a page is here; if so it was asked for.
+    pub fn read(&mut self, page: u64) -> bool {
+        match self.cache.lookup(KEY, PageIndex(page)) {
+            Lookup::Hit(item) | Lookup::Pending(item) => {
+                self.cache.touch(&item);
+                true
+            }
+            Lookup::Miss => false,
+        }
+    }
+
+    /// A page comes, clean.
+    ///
+    /// # Errors
+    /// It cannot be cached.
+    pub fn put(&mut self, page: u64) -> Result<(), Refused> {
+        self.ahead()?;
+        self.until_taken(|cache| cache.put(KEY, PageIndex(page), Version::Clean, &BYTES).map(drop))
+    }
+
+    /// The sizes.
+    pub fn slots(&self) -> u32 {
+        self.cache.shape().slots()
+    }
+
+    /// What was written.
+    pub fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+
+    /// The next segment is made free before it is needed: its hot pages are put again, the others leave.
+    fn ahead(&mut self) -> Result<(), Refused> {
+        while self.cache.is_full() {
+            let mut hot = std::mem::take(&mut self.hot);
+            self.cache.collect_hot(usize::MAX, &mut hot);
+            for item in &hot {
+                match self.until_taken(|cache| cache.reinsert(item, &BYTES).map(drop)) {
+                    Ok(()) | Err(Refused::Changed) => {}
+                    Err(other) => return Err(other),
+                }
+            }
+            self.hot = hot;
+            self.until_taken(|cache| cache.reclaim().map(drop))?;
+        }
+        Ok(())
+    }
+
+    fn until_taken(&mut self, mut call: impl FnMut(&mut SsdCache) -> Result<(), Refused>) -> Result<(), Refused> {
+        loop {
+            let Err(refused) = call(&mut self.cache) else { return Ok(()) };
+            match refused {
+                Refused::Seal => self.seal(),
+                Refused::Flush => {
+                    self.seal();
+                    let began = self.cache.flush_begins();
+                    self.cache.flush_ended(began, true);
+                }
+                Refused::Superblock => {
+                    self.cache.superblock(&mut BYTES.clone());
+                    self.cache.superblock_written();
+                }
+                // With hot pages put again the next segment may be needed at once.
+                Refused::Reclaim => drop(self.cache.reclaim()?),
+                other => return Err(other),
+            }
+        }
+    }
+
+    fn seal(&mut self) {
+        if let Some(sealed) = self.cache.seal(&mut BYTES.clone()) {
+            self.cache.ended(sealed.stamp, true);
+        }
+    }
+}

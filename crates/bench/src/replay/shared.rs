@@ -1,0 +1,43 @@
+//! The page cache in shared memory, used by one process.
+
+use std::sync::Arc;
+
+use pagecache::shared::{FileNo, Inserted, Marks, Name, Page, Shape, SharedPages};
+use pagecache::{PAGE_BYTES, PageIndex};
+use shm::{Pages, Region, Seats};
+
+use super::Cache;
+
+/// Of every page: what is in it is nobody's matter here.
+const BYTES: Page = [0; PAGE_BYTES];
+
+/// [`SharedPages`] in memory of our own. All pages are of one file. Its frames are its shape's, whole shards.
+#[derive(Debug)]
+pub struct Shared(SharedPages);
+
+impl Shared {
+    /// # Errors
+    /// No memory.
+    pub fn new(shape: &Shape, seed: u64) -> anyhow::Result<Shared> {
+        let (seats_at, bytes) = (SharedPages::bytes(shape).next_multiple_of(PAGE_BYTES), SharedPages::bytes(shape));
+        let region = Arc::new(Region::private(seats_at + Seats::BYTES, Pages::Small)?);
+        SharedPages::format(&region, 0, shape, seed);
+        let seats = Arc::new(Seats::pretend(region.clone(), seats_at));
+        let me = seats.sit()?;
+        Ok(Shared(SharedPages::attach(&region, 0, bytes, &seats, me)?))
+    }
+}
+
+impl Cache for Shared {
+    fn access(&mut self, page: u64) -> bool {
+        let name = Name { file: FileNo(1), page: PageIndex(page) };
+        let ticket = self.0.ticket(name);
+        if self.0.read(name, 0, &mut []) {
+            return true;
+        }
+        // Nothing is marked or pinned and nobody else is here: there is room, and the ticket holds.
+        let inserted = self.0.insert(name, &BYTES, Marks::NONE, ticket, 0);
+        debug_assert_eq!(inserted, Inserted::Done);
+        false
+    }
+}

@@ -1,0 +1,96 @@
+//! Both tiers: pages in RAM, and below it the SSD with its admission.
+
+use block::Time;
+use ssdcache::{Admission, FileKey, Limits, PAGE_BYTES, PageIndex, Rule, Stats, Verdict};
+
+use super::{Books, Cache};
+
+/// Who reads: how far he has come in sequence.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reader {
+    next: u64,
+    bytes: u64,
+}
+
+impl Reader {
+    /// He reads a page; so many bytes he has read right before it.
+    fn comes_to(&mut self, page: u64) -> u64 {
+        if page != self.next {
+            self.bytes = 0;
+        }
+        self.next = page + 1;
+        let before = self.bytes;
+        self.bytes += PAGE_BYTES as u64;
+        before
+    }
+}
+
+/// Where the pages that were asked for came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hits {
+    /// RAM.
+    pub ram: u64,
+    /// The SSD.
+    pub ssd: u64,
+    /// Below.
+    pub below: u64,
+}
+
+impl Hits {
+    /// All.
+    pub fn requests(&self) -> u64 {
+        self.ram + self.ssd + self.below
+    }
+
+    /// The share of those that did not come from below.
+    pub fn ratio(&self) -> f64 {
+        (self.ram + self.ssd) as f64 / self.requests().max(1) as f64
+    }
+
+    /// Since an earlier count.
+    #[must_use]
+    pub fn since(&self, earlier: &Hits) -> Hits {
+        Hits { ram: self.ram - earlier.ram, ssd: self.ssd - earlier.ssd, below: self.below - earlier.below }
+    }
+}
+
+/// A read asks RAM, then the SSD, then below; what came from below is in RAM then, and on the SSD if it is admitted. (The product's
+/// worker does that a moment later.)
+pub struct Tiers {
+    ram: Option<Box<dyn Cache>>,
+    ssd: Books,
+    admission: Admission,
+}
+
+impl Tiers {
+    /// Without RAM every read asks the SSD.
+    pub fn new(ram: Option<Box<dyn Cache>>, ssd: Books, limits: Limits) -> Tiers {
+        Tiers { ram, ssd, admission: Admission::new(limits, Time(0)) }
+    }
+
+    /// One page; counted in `hits`.
+    ///
+    /// # Errors
+    /// It cannot be cached.
+    pub fn read(&mut self, reader: &mut Reader, page: u64, hits: &mut Hits) -> anyhow::Result<()> {
+        let in_sequence = reader.comes_to(page);
+        if self.ram.as_mut().is_some_and(|ram| ram.access(page)) {
+            hits.ram += 1;
+            return Ok(());
+        }
+        if self.ssd.read(page) {
+            hits.ssd += 1;
+            return Ok(());
+        }
+        hits.below += 1;
+        if self.admission.admit(Time(0), FileKey(1), PageIndex(page), in_sequence, Rule::Normal) == Verdict::Admit {
+            self.ssd.put(page)?;
+        }
+        Ok(())
+    }
+
+    /// What was written to the SSD.
+    pub fn stats(&self) -> Stats {
+        self.ssd.stats()
+    }
+}

@@ -1,0 +1,96 @@
+//! Five traces at two sizes each: FIFO and LRU exact to the request, S3-FIFO within 1 %.
+
+use bench::replay::{Cache, Files, Frames, Shared, misses};
+use pagecache::Replacement;
+use pagecache::shared::Shape;
+
+use crate::published;
+
+fn frames(pages: u32, replacement: Replacement) -> Box<dyn Cache> {
+    Box::new(Frames::new(pages, replacement).expect("memory"))
+}
+
+fn shared(pages: u32, shards: u32, replacement: Replacement, seed: u64) -> Box<dyn Cache> {
+    Box::new(Shared::new(&Shape { shards, replacement, ..Shape::new(pages) }, seed).expect("memory"))
+}
+
+fn files(pages: u32, name: &str) -> Box<dyn Cache> {
+    Box::new(Files::new(name, pages).expect("built in"))
+}
+
+fn agrees(name: &str) {
+    let Some((trace, figures)) = published(name) else { return };
+    for one in figures {
+        let exact = [
+            ("frames, FIFO", frames(one.pages, Replacement::Fifo), one.fifo),
+            ("frames, LRU", frames(one.pages, Replacement::Lru), one.lru),
+            ("shared frames, FIFO", shared(one.pages, 1, Replacement::Fifo, 1), one.fifo),
+            ("shared frames, LRU", shared(one.pages, 1, Replacement::Lru, 1), one.lru),
+            ("files, FIFO", files(one.pages, "fifo"), one.fifo),
+            ("files, LRU", files(one.pages, "lru"), one.lru),
+        ];
+        for (what, mut cache, published) in exact {
+            assert_eq!(misses(&mut *cache, &trace), published, "{name}, {} pages, {what}", one.pages);
+        }
+        near(name, "frames", one.pages, one.s3_fifo, misses(&mut *frames(one.pages, Replacement::S3Fifo), &trace));
+        // Which pages the shared ghosts take for each other depends on the seed; of many pages, little.
+        for seed in 1..=if one.pages < 1000 { 5 } else { 1 } {
+            let ours = misses(&mut *shared(one.pages, 1, Replacement::S3Fifo, seed), &trace);
+            near(name, &format!("shared frames, seed {seed}"), one.pages, one.s3_fifo, ours);
+        }
+    }
+}
+
+/// Not above what was published by more than 1 %.
+fn near(name: &str, what: &str, pages: u32, published: u64, ours: u64) {
+    let off = 100.0 * (ours as f64 / published as f64 - 1.0);
+    println!("{name}, {pages} pages, {what}, S3-FIFO: {ours} misses, published {published} ({off:+.2} %)");
+    assert!(off <= 1.0, "{name}, {pages} pages, {what}: S3-FIFO misses {ours} times, published {published}");
+}
+
+#[test]
+fn cloud_physics() {
+    if cfg!(debug_assertions) && !crate::is_full() {
+        println!("SKIP: a million requests without optimisation take a minute: cargo test --release, or FULL=1");
+        return;
+    }
+    agrees("cloudPhysicsIO");
+}
+
+#[test]
+fn sprite() {
+    agrees("sprite");
+}
+
+#[test]
+fn two_pools() {
+    agrees("2_pools");
+}
+
+#[test]
+fn a_loop() {
+    agrees("loop");
+}
+
+#[test]
+fn multi2() {
+    agrees("multi2");
+}
+
+/// What it costs that each shard chooses for itself.
+#[test]
+fn shards_of_the_usual_size_cost_little() {
+    if cfg!(debug_assertions) && !crate::is_full() {
+        println!("SKIP: millions of requests without optimisation take a minute: cargo test --release, or FULL=1");
+        return;
+    }
+    let Some((trace, figures)) = published("cloudPhysicsIO") else { return };
+    near("cloudPhysicsIO", "shared frames, 4 shards", figures[1].pages, figures[1].s3_fifo, {
+        misses(&mut *shared(figures[1].pages, 4, Replacement::S3Fifo, 1), &trace)
+    });
+    let pages = trace.share(20.0);
+    let usual = Shape::new(pages).shards;
+    assert!(usual > 1);
+    let [one, usual] = [1, usual].map(|shards| misses(&mut *shared(pages, shards, Replacement::S3Fifo, 1), &trace));
+    assert!(usual as f64 <= one as f64 * 1.01, "{usual} misses, {one} with one shard");
+}
