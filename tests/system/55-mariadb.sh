@@ -9,7 +9,7 @@ need mariadbd mariadb mariadb-install-db sqlite3
 id mysql >/dev/null 2>&1 || skip "there is no user mysql"
 
 ssd_mib=256 orders=560000
-[[ $FULL == 0 ]] || ssd_mib=1024 orders=2560000
+[[ $FULL != 1 ]] || ssd_mib=1024 orders=2560000
 fs_of_size ssdfs ${ssd_mib}M
 fs_of_size hddfs $((ssd_mib * 5))M
 SSD=$SCRATCH/ssdfs/pool HDD=$SCRATCH/hddfs/pool DATA=$MNT/data TABLE=$MNT/data/tpch/lineitem.ibd

@@ -13,8 +13,10 @@ stage=$SCRATCH/stage
 (cd "$ROOT" && make --no-print-directory install DESTDIR="$stage" PREFIX=/usr SBINDIR=/sbin) >"$SCRATCH/install.log" 2>&1 ||
     fail "make install: $(tail -n 5 "$SCRATCH/install.log")"
 lib=$stage/usr/lib
-[[ -L $lib/libhotshelf.so && -L $lib/libhotshelf.so.0 && -f $stage/usr/include/hotshelf.h && -f $stage/usr/share/man/man3/hotshelf.3 ]] ||
-    fail "make install left something out"
+[[ -L $lib/libhotshelf.so && -L $lib/libhotshelf.so.0 ]] || fail "make install left the library out"
+for file in include/hotshelf.h include/hotshelf_posix.h share/man/man3/hotshelf.3; do
+    [[ -f $stage/usr/$file ]] || fail "make install left $file out"
+done
 export PKG_CONFIG_PATH=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$stage PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1
 [[ $(pkg-config --modversion hotshelf) == "$("$HOTSHELF" --version | awk '{ print $NF }')" ]] || fail "pkg-config tells another version"
 export LD_LIBRARY_PATH=$lib

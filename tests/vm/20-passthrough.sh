@@ -8,8 +8,8 @@ source "$(dirname "$0")/lib.sh"
 target=${CARGO_TARGET_DIR:-$ROOT/target}
 # Built on the host by `cargo test -p block --no-run`; the newest one is taken.
 program=$(find "$target"/*/deps -maxdepth 1 -name 'drivers-*' -type f -perm -u+x -printf '%T@ %p\n' 2>/dev/null |
-    sort -g | tail -1 | cut -d' ' -f2)
-probe=$(find "$target"/*/examples -maxdepth 1 -name probe -type f -perm -u+x 2>/dev/null | head -1)
+    sort -g | tail -1 | cut -d' ' -f2 || true)
+probe=$(find "$target"/*/examples -maxdepth 1 -name probe -type f -perm -u+x -print -quit 2>/dev/null || true)
 [[ -n $program ]] || skip "the test program is not built: cargo test -p block --no-run"
 
 # conforms DEVICE

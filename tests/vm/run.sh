@@ -102,7 +102,7 @@ for script in "${tests[@]}"; do
     if ((prepared != 0)); then
         code=$prepared
         cp "$logs/prepare.log" "$logs/$name.log"
-    elif sed 30q "$script" | grep -qx '# RUNS: on the host'; then
+    elif grep -qx '# RUNS: on the host' <<<"$(sed 30q "$script")"; then
         on_the_host "$script" >"$logs/$name.log" 2>&1
     else
         started "$here/boot.sh" "$script" >"$logs/$name.log" 2>&1

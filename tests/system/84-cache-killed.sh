@@ -1,0 +1,17 @@
+#!/bin/bash
+# TIMEOUT: 300
+# TIMEOUT_FULL: 1800
+# kill -9 of processes that share a cache, the leader too, at any moment: nobody reads a wrong or an older byte, nobody hangs, what
+# was told as durable survives the loss of all shared memory, and in the end every byte is in the files below.
+# shellcheck source=tests/system/lib.sh
+source "$(dirname "$0")/lib.sh"
+
+stress=$(dirname "$HOTSHELF")/cache-stress
+[[ -x $stress ]] || fail "no $stress: cargo build --release --package sim"
+kills=200
+[[ $FULL == 1 ]] && kills=2000
+# Shared memory has to be in memory, as it is in use.
+runtime=/dev/shm/$(basename "$SCRATCH")
+trap 'rm -rf "$runtime"' EXIT
+"$stress" --dir "$SCRATCH/stress" --runtime "$runtime" --kills "$kills" ${HOTSHELF_SEED:+--seed "$HOTSHELF_SEED"}
+[[ -z $(find "$runtime" -type f) ]] || fail "shared memory is left: $(find "$runtime" -type f)"
