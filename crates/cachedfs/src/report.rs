@@ -125,7 +125,7 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
         files_max: look.sizes().files,
         dirty_bytes: dirty_pages.saturating_mul(PAGE),
         dirty_limit_bytes: u64::from(look.dirty_limit()) * PAGE,
-        lost: files.iter().filter_map(trouble).collect(),
+        lost: files.iter().flat_map(|file| troubles(look, file)).collect(),
         ..Status::default()
     }
 }
@@ -176,6 +176,16 @@ fn latency(buckets: &[u64]) -> Latency {
         max_us: at(1000),
         count: buckets.iter().fold(0, |sum, count| u64::saturating_add(sum, *count)),
     }
+}
+
+/// What somebody has to look after: what an SSD that failed took with it, range by range; else the file.
+fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
+    let ranges = if look.ssd_state().failed.is_some() { look.only_on_ssd(file) } else { Vec::new() };
+    if ranges.is_empty() {
+        return trouble(file).into_iter().collect();
+    }
+    let why = "only the SSD had it, which failed";
+    ranges.iter().map(|range| Lost { path: file.path.clone(), start: range.start, end: range.end, why: why.to_owned() }).collect()
 }
 
 /// A file that somebody has to look after.

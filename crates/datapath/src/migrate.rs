@@ -12,7 +12,7 @@ mod demote;
 mod files;
 mod frames;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -53,6 +53,8 @@ pub struct Worker {
     last_idle_work: u32,
     below_reads: u64,
     making_room: bool,
+    /// Dirty pages that the SSD cannot give back, and that were told.
+    lost: HashSet<(FileKey, PageIndex)>,
     /// The file that is to be cut, and to which length, which its entry says already: a sync of it does not make that durable.
     cutting: Option<(FileKey, u64)>,
 }
@@ -75,6 +77,7 @@ impl Worker {
             last_idle_work: shelf.world.now_ms(),
             below_reads: 0,
             making_room: false,
+            lost: HashSet::new(),
             cutting: None,
         });
         worker.open_log(shelf);

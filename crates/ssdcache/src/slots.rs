@@ -62,10 +62,11 @@ impl Name {
     }
 }
 
-/// A slot's word and sum, both of one moment, without what changes while a page stays.
+/// A slot's word and sum, both of one moment, without the hits. A page that is there may be dirty once and clean later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
     word: u64,
+    is_dirty: bool,
     pub(crate) sum: u32,
 }
 
@@ -75,7 +76,7 @@ impl Held {
     }
 
     pub(crate) fn is_dirty(self) -> bool {
-        self.word & DIRTY != 0
+        self.is_dirty
     }
 }
 
@@ -103,13 +104,14 @@ impl Shared {
 
     /// Word and sum. None: the slot is empty, or was changed meanwhile.
     pub(crate) fn held(&self, slot: Slot) -> Option<Held> {
-        let word = self.load(slot) & FIXED;
+        let whole = self.load(slot);
+        let word = whole & FIXED;
         pause();
         let [a, b, c] = self.low_sum(slot);
         pause();
         std::sync::atomic::fence(Ordering::Acquire);
         let same = word & NAME != 0 && self.word(slot).load(Ordering::Relaxed) & FIXED == word;
-        same.then_some(Held { word, sum: u32::from_le_bytes([a, b, c, (word >> 56) as u8]) })
+        same.then_some(Held { word, is_dirty: whole & DIRTY != 0, sum: u32::from_le_bytes([a, b, c, (word >> 56) as u8]) })
     }
 
     /// Fills an empty slot.

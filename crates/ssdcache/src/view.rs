@@ -221,6 +221,22 @@ mod test {
         }
     }
 
+    /// Who cannot read a page must know whether what is below is as new.
+    #[test]
+    fn what_only_the_ssd_has_is_told() {
+        let (leader, view) = Leader::new(3);
+        let (slot, dirty) = (Slot(leader.free[0]), name(STAY));
+        leader.shared.set(slot, dirty, true, 0, 77);
+        leader.shared.enter(dirty, slot);
+        let found = |page| match view.lookup(3, FileKey(1), PageIndex(page)) {
+            Seen::Hit(found) => found,
+            other => panic!("page {page}: {other:?}"),
+        };
+        assert!(found(STAY).is_dirty() && !found(0).is_dirty());
+        leader.shared.cleaned(slot);
+        assert!(!found(STAY).is_dirty());
+    }
+
     #[test]
     fn who_looks_slowly_misses_nothing() {
         let (leader, view) = Leader::new(5);

@@ -27,10 +27,23 @@ impl Worker {
         }
         for asked in others {
             // Who takes over what a dead process had begun ends it otherwise, and goes on: done now it would undo that.
-            let answer = if shelf.seats.is_alive(asked.seat) { self.one(shelf, &asked) } else { Err(Errno::SRCH) };
+            let answer = if shelf.seats.is_alive(asked.seat) {
+                self.without_ssd(shelf, |worker| worker.one(shelf, &asked))
+            } else {
+                Err(Errno::OWNERDEAD)
+            };
             shelf.requests.answer(asked.slot, answer);
         }
         busy
+    }
+
+    /// What failed because the SSD did meanwhile is done once more without it.
+    fn without_ssd<T>(&mut self, shelf: &Shelf, mut what: impl FnMut(&mut Worker) -> Result<T, Errno>) -> Result<T, Errno> {
+        let was_good = shelf.header.get(Word::SsdFailed) == 0;
+        match what(self) {
+            Err(_) if was_good && shelf.header.get(Word::SsdFailed) != 0 => what(self),
+            done => done,
+        }
     }
 
     fn one(&mut self, shelf: &Shelf, asked: &Asked) -> Result<u32, Errno> {
@@ -48,10 +61,6 @@ impl Worker {
             };
         }
         let key = shelf.records.get(no).key().ok_or(Errno::BADF)?;
-        // Whoever has the file's lock now ends what a dead process had begun, if it has to be.
-        if matches!(asked.ask, Ask::Truncate | Ask::Punch | Ask::Drop | Ask::Stale) && !shelf.seats.is_alive(asked.seat) {
-            return Err(Errno::OWNERDEAD);
-        }
         match asked.ask {
             Ask::Open if asked.a == 1 => Ok(self.log.as_ref().map_or(0, |log| log.books.dirty_of(key))),
             Ask::Open => self.open(shelf, no, key).map(|()| 0),
@@ -78,29 +87,37 @@ impl Worker {
 
     /// Every acknowledged byte of these files survives.
     fn sync(&mut self, shelf: &Shelf, syncs: &[Asked]) {
-        let mut marked = std::mem::take(&mut self.marked);
-        let mut all = Vec::new();
         let mut files: Vec<FileNo> = syncs.iter().map(|asked| asked.file).collect();
         files.sort_unstable();
         files.dedup();
-        for no in &files {
+        let mut results = Vec::new();
+        let all = self.without_ssd(shelf, |worker| {
+            results = worker.sync_files(shelf, &files);
+            results.iter().try_for_each(|(_, result)| *result)
+        });
+        for asked in syncs {
+            let result = results.iter().find(|(no, _)| *no == asked.file).map_or(all, |(_, result)| *result);
+            shelf.requests.answer(asked.slot, result.map(|()| 0));
+        }
+    }
+
+    fn sync_files(&mut self, shelf: &Shelf, files: &[FileNo]) -> Vec<(FileNo, Result<(), Errno>)> {
+        let mut marked = std::mem::take(&mut self.marked);
+        let mut all = Vec::new();
+        for no in files {
             marked.clear();
             shelf.pages.marked(Which::File(pagecache::shared::FileNo(no.0)), usize::MAX, &mut marked);
             all.append(&mut marked);
         }
         self.marked = marked;
         let cleaned = self.clean_each(shelf, &all, true);
-        let results: Vec<(FileNo, Result<u32, Errno>)> = files.iter().map(|no| (*no, self.sync_rest(shelf, *no))).collect();
-        let flushed = match &mut self.log {
-            Some(log) if shelf.header.get(Word::SsdFailed) == 0 => log.flush(),
-            _ => Ok(()),
+        let rest: Vec<(FileNo, Result<u32, Errno>)> = files.iter().map(|no| (*no, self.sync_rest(shelf, *no))).collect();
+        let flushed = self.flush_log(shelf);
+        let of = |no: FileNo, rest: Result<u32, Errno>| {
+            let failed = cleaned.failed.iter().find(|(failed, _)| *failed == no).map_or(Ok(()), |(_, errno)| Err(*errno));
+            failed.and(rest.map(drop)).and(flushed)
         };
-        let flushed = flushed.map_err(|stop| self.stopped(shelf, stop));
-        for asked in syncs {
-            let failed = cleaned.failed.iter().find(|(no, _)| *no == asked.file).map_or(Ok(0), |(_, errno)| Err(*errno));
-            let rest = results.iter().find(|(no, _)| *no == asked.file).map_or(Ok(0), |(_, result)| *result);
-            shelf.requests.answer(asked.slot, failed.and(rest).and_then(|_| flushed.map(|()| 0)));
-        }
+        rest.into_iter().map(|(no, rest)| (no, of(no, rest))).collect()
     }
 
     /// What a sync needs besides frames: the length, and what was written through.
@@ -119,6 +136,11 @@ impl Worker {
                 self.synced_below(shelf, key)?;
             }
             return Ok(0);
+        }
+        // Dirty pages on an SSD that failed: what it still gives back goes below, the rest is lost, which is told.
+        if !has_log && self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
+            self.know(key).not_before = None;
+            self.write_back_file(shelf, key)?;
         }
         if mode == Mode::ReadOnly {
             return Ok(0);

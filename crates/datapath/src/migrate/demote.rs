@@ -1,6 +1,7 @@
 //! Dirty pages of the SSD go below: sorted, neighbours in one call, durable there before they count as clean. And room in the
 //! log: its oldest segment is made free.
 
+use block::Error;
 use rustix::io::Errno;
 use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, runs};
 
@@ -112,12 +113,12 @@ impl Worker {
         let noted = noted.unwrap_or_else(|_| self.entry(key).map_or(u64::MAX, |entry| entry.size));
         let size = if noted == u64::MAX { self.size(shelf, key).unwrap_or(u64::MAX) } else { noted };
         let mut written = Vec::with_capacity(items.len());
-        let mut result = Ok(());
+        let (mut lost, mut result) = (0, Ok(()));
         for run in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
             let Some(log) = &mut self.log else { break };
             let pages = log.read_items(run);
             let whole: Vec<(Item, Box<Page>)> = run.iter().copied().zip(pages).filter_map(|(item, page)| Some((item, page?))).collect();
-            self.lost(shelf, run, &whole);
+            lost += self.lost(shelf, run, &whole);
             for piece in whole.chunk_by(|(a, _), (b, _)| a.page.0 + 1 == b.page.0) {
                 let at = piece[0].0.page.0 * PAGE_BYTES as u64;
                 let mut bytes: Vec<u8> = piece.iter().flat_map(|(_, page)| page.iter().copied()).collect();
@@ -146,9 +147,12 @@ impl Worker {
         self.synced_below(shelf, key)?;
         self.mark_written(shelf, &written);
         result.map_err(|error| errno_of(&error))?;
-        self.succeeded(key);
         shelf.counters.add(Count::WrittenBack, written.len() as u64);
-        Ok(items.len())
+        if lost == items.len() {
+            return Err(Errno::IO);
+        }
+        self.succeeded(key);
+        Ok(items.len() - lost)
     }
 
     fn mark_written(&mut self, shelf: &Shelf, written: &[Item]) {
@@ -166,11 +170,17 @@ impl Worker {
         }
     }
 
-    /// Dirty pages that the SSD cannot give back: told by file and range, and remembered as a failure of the file.
-    fn lost(&mut self, shelf: &Shelf, run: &[Item], whole: &[(Item, Box<Page>)]) {
+    /// Dirty pages that the SSD cannot give back: told by file and range, and remembered as a failure of the file. They stay in the
+    /// books, so that nobody takes what is below for them, until they are written anew. The SSD has failed. How many there are.
+    fn lost(&mut self, shelf: &Shelf, run: &[Item], whole: &[(Item, Box<Page>)]) -> usize {
+        let mut count = 0;
         for item in run.iter().filter(|item| !whole.iter().any(|(other, _)| other == *item)) {
             let is_still_there = self.log.as_ref().is_some_and(|log| log.books.is_dirty(item.key, item.page));
             if !is_still_there {
+                continue;
+            }
+            count += 1;
+            if !self.lost.insert((item.key, item.page)) {
                 continue;
             }
             let path = self.entry(item.key).map(|entry| entry.path).unwrap_or_default();
@@ -181,6 +191,10 @@ impl Worker {
                 shelf.records.get(no).failed(Errno::IO);
             }
         }
+        if count > 0 {
+            self.fail(shelf, Error::Media);
+        }
+        count
     }
 
     /// The file is no more: nothing of it matters.

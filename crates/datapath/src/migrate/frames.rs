@@ -20,6 +20,8 @@ pub(super) struct Cleaned {
     pub(super) failed: Vec<(FileNo, Errno)>,
     /// Settled once the log is durable.
     waiting: Vec<(Name, Snapshot)>,
+    /// Likewise; and only the log has them.
+    stored: Vec<(Name, Snapshot)>,
 }
 
 type Taken = (Name, Snapshot, Box<Page>);
@@ -57,13 +59,21 @@ impl Worker {
 
     /// What was put is made durable, and the marks go.
     fn settle(&mut self, shelf: &Shelf, cleaned: &mut Cleaned) {
-        if let (true, Some(log)) = (self.has_log(shelf), &mut self.log)
-            && let Err(stop) = log.flush()
-        {
-            let errno = self.stopped(shelf, stop);
-            cleaned.failed.extend(cleaned.waiting.drain(..).map(|(name, _)| (FileNo(name.file.0), errno)));
+        let had_log = self.has_log(shelf);
+        let flushed = if let (true, Some(log)) = (had_log, &mut self.log) { log.flush() } else { Ok(()) };
+        let failed = flushed.map_err(|stop| self.stopped(shelf, stop)).err();
+        let not_durable = |all: &mut Vec<(Name, Snapshot)>| {
+            let errno = failed.unwrap_or(Errno::IO);
+            all.drain(..).map(|(name, _)| (FileNo(name.file.0), errno)).collect::<Vec<_>>()
+        };
+        if !self.has_log(shelf) {
+            // The SSD has failed, perhaps on the way here. What went below is there.
+            cleaned.failed.extend(not_durable(&mut cleaned.stored));
+        } else if failed.is_some() {
+            cleaned.failed.extend(not_durable(&mut cleaned.stored));
+            cleaned.failed.extend(not_durable(&mut cleaned.waiting));
         }
-        for (name, snapshot) in cleaned.waiting.drain(..) {
+        for (name, snapshot) in cleaned.stored.drain(..).chain(cleaned.waiting.drain(..)) {
             // Not settled: it was written meanwhile, and its turn comes again.
             cleaned.count += usize::from(shelf.pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE));
         }
@@ -114,7 +124,7 @@ impl Worker {
             if let Some(admission) = &mut self.admission {
                 admission.spend(now, PAGE_BYTES as u64);
             }
-            cleaned.waiting.push((name, snapshot));
+            cleaned.stored.push((name, snapshot));
         }
         Ok(())
     }

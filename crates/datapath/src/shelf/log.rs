@@ -9,6 +9,7 @@ use ssdcache::{
     DevicePage, FileKey, Item, Lookup, PAGE_BYTES, Page, PageIndex, Recovered, Refused, SsdCache, Unusable, Verified, Version, recover,
 };
 
+use super::catalogue::CATALOGUE;
 use super::counters::{Count, Counters};
 use super::ssd::{BATCH_PAGES, Disk};
 
@@ -101,7 +102,9 @@ impl Log {
             match self.books.put(key, page, version, bytes) {
                 Ok(_) => {
                     self.keep(bytes);
-                    self.counters.add(Count::SsdData, PAGE_BYTES as u64);
+                    if key != CATALOGUE {
+                        self.counters.add(Count::SsdData, PAGE_BYTES as u64);
+                    }
                     return Ok(());
                 }
                 Err(refused) => self.resolve(refused)?,

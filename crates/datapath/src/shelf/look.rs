@@ -1,5 +1,6 @@
 //! What can be seen without moving anything: for status, for who does not take part, for calls by path.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,7 @@ use std::sync::atomic::Ordering;
 use pagecache::shared::SharedPages;
 use rustix::io::Errno;
 use shm::{Region, SeatNo, Seats};
-use ssdcache::{FileKey, Mode};
+use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
 
 use super::counters::Counters;
 use super::layout::{BadSegment, Header, Layout, Sizes, Word};
@@ -142,6 +143,27 @@ impl Look {
     /// What was decided when it was made.
     pub fn sizes(&self) -> Sizes {
         self.layout.sizes
+    }
+
+    /// Bytes of a file that only the SSD has: if it failed, and gives them back no more, they are lost.
+    pub fn only_on_ssd(&self, file: &Seen) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let (Ok(view), Some(number)) =
+            (View::attach(&self.header.0, self.layout.ssd, self.layout.ssd_bytes), self.records.get(file.no).on_ssd())
+        else {
+            return ranges;
+        };
+        let page = PAGE_BYTES as u64;
+        for n in 0..file.size.div_ceil(page) {
+            let is_dirty = matches!(view.lookup(number, file.key, PageIndex(n)), ssdcache::Seen::Hit(found) if found.is_dirty());
+            match ranges.last_mut() {
+                _ if !is_dirty => {}
+                Some(last) if last.end == n * page => last.end = (n + 1) * page,
+                _ => ranges.push(n * page..(n + 1) * page),
+            }
+        }
+        ranges.iter_mut().for_each(|range| range.end = range.end.min(file.size));
+        ranges
     }
 
     /// Frames that may be marked before writers wait.

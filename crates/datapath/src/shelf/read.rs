@@ -215,6 +215,10 @@ impl Open {
         match (read, lost) {
             (Ok(()), None) => Ok(()),
             (Ok(()), Some(page)) => {
+                if self.shelf.has_ssd() {
+                    // The leader finds out what else is lost, and saves the rest.
+                    let _ = self.clean();
+                }
                 self.shelf.world.report(&format!("page {page} of {} is lost: the SSD cannot read it", self.path().display()));
                 Err(Errno::IO)
             }

@@ -148,7 +148,12 @@ impl Open {
             match self.shelf.pages.insert(name, &bytes, marks, ticket, self.shelf.world.now_ms()) {
                 Inserted::Done => return Ok(()),
                 Inserted::Present | Inserted::Stale => {}
-                Inserted::NoRoom => self.make_room()?,
+                Inserted::NoRoom => {
+                    // What of this write is in frames already may be all there is to make room with: it has to be in the file.
+                    let before = page * PAGE_BYTES as u64 + offset as u64;
+                    self.shelf.records.get(self.no).size().fetch_max(before, Ordering::AcqRel);
+                    self.make_room()?;
+                }
             }
         }
         Err(Errno::AGAIN)

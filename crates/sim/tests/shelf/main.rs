@@ -5,6 +5,7 @@
 //! opened anew; and a process dies, and another one takes up the segment. `SIM_CUTS`: how many cuts (CI: 4,000; FULL=1:
 //! 100,000). `SIM_SEED`: one run, as a failure names it.
 
+mod figures;
 mod model;
 mod world;
 

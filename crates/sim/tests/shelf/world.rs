@@ -270,8 +270,13 @@ impl Below for Handle {
     fn sync(&self) -> io::Result<()> {
         self.machine.trace(|| format!("  below {}: sync", self.key));
         self.change(|file, _| {
-            file.durable = file.now.clone();
-            file.pending.clear();
+            for change in file.pending.drain(..) {
+                match change {
+                    Change::Write { at, bytes, .. } => file.durable.write(at, &bytes),
+                    Change::Length { len, .. } => file.durable.bytes.resize(len, 0),
+                }
+            }
+            file.durable.mtime = file.now.mtime;
         })
     }
 

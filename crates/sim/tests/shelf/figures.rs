@@ -1,0 +1,169 @@
+//! What the cache costs and keeps, on segments of a real size: write amplification, metadata, merging, pages kept over a cut.
+
+use std::sync::Arc;
+
+use datapath::shelf::{Count, How, Layout, Limits, Open, Parts, Shelf, Sizes, SsdState, Worker};
+use pagecache::shared::{Replacement, Shape as Frames};
+use parking_lot::Mutex;
+use shm::{Pages, Region, Seats};
+use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule, SsdCache};
+
+use crate::world::{Handle, Machine, Outside, Remains, Ssd};
+
+const SSD: ssdcache::Shape = ssdcache::Shape { segment_pages: 512, segments: 16 };
+const FRAMES: Frames = Frames { frames: 1024, shards: 1, ghosts: 1024, replacement: Replacement::S3Fifo };
+
+/// An instance over two files, and the machine it is on.
+struct Bench {
+    machine: Arc<Machine>,
+    shelf: Arc<Shelf>,
+    opens: Vec<Open>,
+}
+
+fn limits() -> Limits {
+    Limits { dirty_percent: 60, read_ahead: 0, ..Limits::new(SSD.slots()) }
+}
+
+fn empty() -> Remains {
+    let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
+    for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
+        ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
+    }
+    Machine::empty(ssd, 1..3)
+}
+
+impl Bench {
+    fn new(remains: Remains, mode: Mode) -> Bench {
+        let machine = Machine::new(1, remains);
+        let sizes = Sizes { frames: FRAMES, ssd: Some(SSD), files: 16 };
+        let layout = Layout::of(sizes);
+        let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
+        Shelf::format(&region, sizes, &limits(), mode, 7, "");
+        let seats = Arc::new(Seats::pretend(Arc::clone(&region), layout.seats));
+        let ssd: Arc<dyn block::Device> = Arc::new(Ssd(Arc::clone(&machine)));
+        let world = Arc::new(Outside(Arc::clone(&machine)));
+        let parts = Parts { region, seats, device: Some(Arc::clone(&ssd)), plain: Some(ssd), world, limits: limits() };
+        let shelf = Shelf::attach(parts).expect("attached");
+        shelf.lead_inline(Worker::begin(&shelf));
+        let how = How { rule: Rule::Always, ..How::default() };
+        let open = |key: u64| {
+            let below = Arc::new(Handle { machine: Arc::clone(&machine), key });
+            shelf.open(FileKey(key), format!("/f{key}").as_ref(), how, below).expect("opened")
+        };
+        let opens = (1..3).map(open).collect();
+        Bench { machine, shelf, opens }
+    }
+
+    fn write(&self, file: usize, page: u64) {
+        let bytes = [page as u8 | 1; PAGE_BYTES];
+        assert_eq!(self.opens[file].write(page * PAGE_BYTES as u64, &bytes), Ok(PAGE_BYTES));
+    }
+
+    fn step(&self) {
+        self.machine.tick(5);
+        self.shelf.step_inline();
+    }
+
+    fn sum(&self, what: Count) -> f64 {
+        self.shelf.counters().sum(what) as f64
+    }
+
+    /// All of the first pages of a file are on the SSD, clean.
+    fn fill(&self, file: usize, pages: u64) {
+        for page in 0..pages {
+            self.write(file, page);
+            if page % 64 == 0 {
+                self.step();
+            }
+        }
+        self.opens[file].clean().expect("all below");
+        let mut bytes = [0; PAGE_BYTES];
+        for page in 0..pages {
+            self.opens[file].read(page * PAGE_BYTES as u64, &mut bytes).expect("read");
+            if page % 64 == 0 {
+                self.step();
+            }
+        }
+        (0..64).for_each(|_| self.step());
+    }
+}
+
+#[test]
+fn random_writes_cost_the_ssd_a_tenth_more_and_metadata_a_twentieth() {
+    let bench = Bench::new(empty(), Mode::WriteBack);
+    let mut rng = fastrand::Rng::with_seed(1);
+    for n in 0..16_384 {
+        bench.write(0, rng.u64(..16_384));
+        if n % 64 == 0 {
+            bench.step();
+        }
+    }
+    bench.opens[0].sync().expect("durable");
+    let (data, all) = (bench.sum(Count::SsdData), bench.sum(Count::SsdWritten));
+    let (amplification, metadata) = (all / data, (all - data) / data);
+    println!("4 KiB random write-back: write amplification of the SSD {amplification:.3}, metadata / data {metadata:.3}");
+    assert!(amplification <= 1.10 && metadata <= 0.05, "{amplification} {metadata}");
+}
+
+#[test]
+fn write_back_merges_random_writes_over_a_tenth_of_a_span() {
+    // Of a span of 40,960 pages.
+    let bench = Bench::new(empty(), Mode::WriteBack);
+    let mut rng = fastrand::Rng::with_seed(2);
+    for n in 0..24_000 {
+        bench.write(0, rng.u64(..4_096));
+        if n % 64 == 0 {
+            bench.step();
+        }
+    }
+    bench.shelf.clean_all(&mut |_| {}).expect("all below");
+    let (calls, pages) = (bench.sum(Count::BelowWrites), bench.sum(Count::WrittenBack));
+    println!("random writes over 10 % of a span: {calls} writes below for {pages} dirty pages, {:.3}", calls / pages);
+    assert!(calls / pages <= 0.5);
+}
+
+/// Pages on the SSD at cuts in the middle of random writes to another file, and how many of them were there afterwards.
+fn kept(mode: Mode, cuts: usize) -> (u64, u64) {
+    let bench = Bench::new(empty(), Mode::WriteBack);
+    bench.fill(0, 3_000);
+    bench.shelf.set_mode(mode).expect("in force");
+    let taken: Arc<Mutex<Vec<(Remains, SsdState)>>> = Arc::default();
+    let (out, machine, shelf) = (Arc::clone(&taken), Arc::downgrade(&bench.machine), Arc::downgrade(&bench.shelf));
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut watching = rng.fork();
+    bench.machine.set_moment(Some(Box::new(move || {
+        if watching.u8(..40) == 0
+            && let (Some(machine), Some(shelf)) = (machine.upgrade(), shelf.upgrade())
+        {
+            out.lock().push((machine.cut(watching.u64(..)), shelf.ssd_state()));
+        }
+    })));
+    let (mut before, mut after, mut done) = (0, 0, 0);
+    while done < cuts {
+        for _ in 0..16 {
+            bench.write(1, rng.u64(..600));
+        }
+        bench.step();
+        let of_round = std::mem::take(&mut *taken.lock());
+        for (remains, state) in of_round {
+            let again = Bench::new(remains, mode);
+            again.step();
+            (before, after, done) = (before + state.live, after + again.shelf.ssd_state().live.min(state.live), done + 1);
+            if done == 1 {
+                println!("recovery of {} pages: {} ms", state.live, again.shelf.ssd_state().recovery_ms);
+            }
+        }
+    }
+    bench.machine.set_moment(None);
+    (before, after)
+}
+
+#[test]
+fn pages_are_kept_over_cuts() {
+    for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround] {
+        let (before, after) = kept(mode, 20);
+        let share = after as f64 / before as f64;
+        println!("{mode:?}: of {before} pages on the SSD at 20 cuts {after} were there afterwards, {share:.3}");
+        assert!(share >= 0.95, "{share}");
+    }
+}
