@@ -32,9 +32,25 @@ finish() {
 }
 
 results=$(mktemp -d)
-vm=''
-# Only a run that breaks off leaves the machine behind.
-trap '[[ -z $vm ]] || kill "$vm" 2>/dev/null; rm -rf "$results"' EXIT
+declare -A beside=()
+# Only a run that breaks off leaves something behind.
+trap 'kill "${beside[@]}" 2>/dev/null; rm -rf "$results"' EXIT
+
+# begin NAME COMMAND...: beside what follows; `phase NAME ended NAME` waits for it, and shows what it said.
+begin() {
+    local name=$1
+    shift
+    "$@" >"$results/$name.log" 2>&1 </dev/null &
+    beside[$name]=$!
+}
+
+ended() {
+    local name=$1 code=0
+    wait "${beside[$name]}" || code=$?
+    unset "beside[$name]"
+    cat "$results/$name.log"
+    return "$code"
+}
 
 # Cargo hides what passing tests print; it is kept, for what a machine cannot run says `SKIP: why` there.
 edges() {
@@ -46,7 +62,12 @@ edges() {
     fi
 }
 
+# What threads do to each other, in every order; and undefined behaviour, as far as it shows. Each is built in its own way.
+loom() {
+    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$target/loom scripts/cargo test --release --locked -p block --lib -- loom parking
+}
 miri() { scripts/miri.sh | tee "$results/miri"; }
+vm() { RESULT_FILE=$results/vm tests/vm/run.sh; }
 
 phase setup scripts/setup.sh test || { finish; exit 1; }
 phase build scripts/cargo build --release --locked --package cli --package sim --package capi || { finish; exit 1; }
@@ -57,20 +78,14 @@ export HOTSHELF
 if compgen -G 'crates/*/tests/*.rs' >/dev/null || compgen -G 'crates/*/tests/*/main.rs' >/dev/null; then
     phase edges edges
 fi
-# What threads do to each other, in every order; and undefined behaviour, as far as it shows. Each is built in its own way.
-RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$target/loom phase loom scripts/cargo test --release --locked -p block --lib -- loom parking
-phase miri miri
-# The virtual machine uses one processor and nothing of this one's but files: beside the system tests.
-RESULT_FILE=$results/vm tests/vm/run.sh >"$results/vm.log" 2>&1 </dev/null &
-vm=$!
-vm_ended() {
-    local code=0
-    wait "$vm" || code=$?
-    cat "$results/vm.log"
-    return "$code"
-}
+# The system tests mostly wait, for disks that are slow on purpose: the others run beside them.
+begin vm vm
+begin loom loom
+begin miri miri
 RESULT_FILE=$results/system phase system tests/system/run.sh
-phase vm vm_ended
+for name in loom miri vm; do
+    phase "$name" ended "$name"
+done
 finish
 skips=$(cat "$results"/{edges,miri} 2>/dev/null | grep '^SKIP: ' | sed 's/^SKIP/skipped/')
 echo "${skips:-nothing was skipped beside system tests}"
