@@ -158,6 +158,10 @@ impl Worker {
     fn mark_written(&mut self, shelf: &Shelf, written: &[Item]) {
         for some in written.chunks(MARKS) {
             let Some(log) = &mut self.log else { return };
+            // A mark without room is lost, and its page dirty again for whoever opens the SSD next.
+            if shelf.header.get(Word::SsdFailed) == 0 {
+                let _ = log.prepare(some.len());
+            }
             for item in some {
                 log.books.written_back(item);
             }
