@@ -92,11 +92,13 @@ impl Worker {
     }
 
     fn open_log(&mut self, shelf: &Shelf) {
-        let (Some(device), Some(_)) = (&shelf.plain, &shelf.view) else { return };
+        let (Some(device), Some(shape)) = (&shelf.plain, shelf.layout.sizes.ssd) else { return };
+        // Each has a page there, or is open.
+        let files = shape.slots().saturating_add(shelf.records.count).min(crate::shelf::FILES_MAX - 1);
         let begun = Instant::now();
         let held: Vec<_> = (shelf.records.all()).filter_map(|(_, record)| Some((record.key()?, record.on_ssd()?))).collect();
         let published = (&shelf.header.0, shelf.layout.ssd);
-        match Log::open(&**device, crate::shelf::FILES_MAX - 1, published, &held, shelf.counters.clone()) {
+        match Log::open(&**device, files, published, &held, shelf.counters.clone()) {
             Ok((log, found)) => {
                 if found.damaged > 0 || !found.suspect.is_empty() {
                     let (damaged, suspect) = (found.damaged, found.suspect.len());

@@ -1,6 +1,6 @@
 //! What is counted: one block of words for each seat, written by its process alone and summed by who asks.
 //!
-//! Latencies go into 64 buckets a tier: bucket `4 * log2(ns / 64) + quarter`, so 64 ns to 4 s in steps of a quarter octave.
+//! Latencies go into 96 buckets a tier: bucket `4 * log2(ns / 64) + quarter`, so 64 ns to 1 s in steps of a quarter octave.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +59,7 @@ pub enum Count {
 
 const COUNTS: usize = 16;
 const TIERS: usize = 3;
+const _: () = assert!(Count::SsdFlushes as usize + 1 == COUNTS && Tier::Below as usize + 1 == TIERS);
 /// Quarters of octaves from 64 ns to a second.
 const BUCKETS: usize = 96;
 const SEAT_BYTES: usize = (COUNTS + TIERS * BUCKETS) * 8;

@@ -105,6 +105,8 @@ pub(crate) enum Word {
     SsdFound = 344,
 }
 
+const _: () = assert!(Word::SsdFound as usize + 8 <= PAGE && PAGE.is_multiple_of(8));
+
 fn whole(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
@@ -180,11 +182,8 @@ impl Layout {
         let frames = Frames { frames: word(0), shards: word(1), ghosts: word(2), replacement };
         let ssd = (word(5) != 0).then(|| ssdcache::Shape { segment_pages: word(4), segments: word(5) });
         let files = word(6);
-        let sane = frames.frames > 0
+        let sane = frames.is_sane()
             && frames.frames as usize <= region.len() / PAGE
-            && frames.shards.is_power_of_two()
-            && frames.shards <= frames.frames
-            && frames.ghosts as usize <= region.len()
             && (1..=FILES_MAX).contains(&files)
             && ssd.is_none_or(|shape| shape.check(u64::MAX).is_ok());
         if !sane {
@@ -224,5 +223,42 @@ impl Header {
     /// One of the wide words: from `SsdDirty` on.
     pub(crate) fn wide(&self, word: Word) -> &AtomicU64 {
         self.0.u64(word as usize)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use shm::Pages;
+
+    use super::*;
+
+    fn sizes() -> Sizes {
+        let frames = Frames { frames: 64, shards: 1, ghosts: 64, replacement: Replacement::S3Fifo };
+        Sizes { frames, ssd: Some(ssdcache::Shape { segment_pages: 32, segments: 6 }), files: 16 }
+    }
+
+    #[test]
+    fn what_was_made_is_read_and_what_somebody_else_wrote_is_refused() {
+        let layout = Layout::of(sizes());
+        let region = Region::private(layout.bytes, Pages::Small).expect("memory");
+        assert_eq!(Layout::read(&region).err(), Some(BadSegment::Foreign), "not finished");
+        layout.format(&region, 1, "[cache]");
+        Layout::ready(&region);
+        assert_eq!(Layout::read(&region).expect("ours").sizes, sizes());
+        assert_eq!(Layout::settings(&region), "[cache]");
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..100_000 {
+            let at = 16 + 4 * rng.usize(..7);
+            let before = region.u32(at).load(Ordering::Relaxed);
+            let value = if rng.bool() { rng.u32(..) } else { 1 << rng.u32(..32) };
+            region.u32(at).store(value, Ordering::Relaxed);
+            if let Ok(layout) = Layout::read(&region) {
+                assert!(layout.bytes <= region.len(), "{layout:?}");
+            }
+            // Every other time it stays, so that several are wrong at once.
+            if rng.u8(..4) > 0 {
+                region.u32(at).store(before, Ordering::Relaxed);
+            }
+        }
     }
 }

@@ -208,10 +208,13 @@ impl Open {
         !record.has(flag::WRITING) && record.stamp() != now
     }
 
-    /// Pages of it are newer than below.
-    pub fn is_dirty(&self) -> bool {
+    /// Whether pages of it are newer than below.
+    ///
+    /// # Errors
+    /// The leader's.
+    pub fn is_dirty(&self) -> Result<bool, Errno> {
         let shelf = &self.shelf;
-        shelf.pages.marked_of(pagecache::shared::FileNo(self.no.0)) || shelf.ask(Ask::Open, self.no, 1, 0).is_ok_and(|dirty| dirty > 0)
+        Ok(shelf.pages.marked_of(pagecache::shared::FileNo(self.no.0)) || shelf.ask(Ask::Open, self.no, 1, 0)? > 0)
     }
 
     /// Somebody else changed the file: what is cached of it is dropped.
@@ -222,7 +225,7 @@ impl Open {
         let record = self.shelf.records.get(self.no);
         let before = record.stamp();
         let size = record.size().load(Ordering::Acquire);
-        let dirty = self.is_dirty();
+        let dirty = self.is_dirty().map_err(OpenFailed::Failed)?;
         // Looked at again: it was ours after all.
         if !self.is_changed(now) {
             return Ok(());

@@ -40,7 +40,7 @@ impl Shape {
     }
 
     /// Whether there can be such a cache.
-    pub(super) fn is_sane(&self) -> bool {
+    pub fn is_sane(&self) -> bool {
         let per = self.per_shard();
         let shards = self.shards.is_power_of_two() && self.shards <= SHARD_FRAMES_MAX;
         shards && (1..=SHARD_FRAMES_MAX).contains(&per) && self.ghosts / self.shards <= 4 * per

@@ -85,7 +85,7 @@ fn check_remains(label: u32, remains: Remains, mut files: Files, has_ssd: bool, 
         let bytes = process.read(*key, 0..CELLS);
         machine.trace(|| {
             let (cells, below) = (bytes.len() / CELL, machine.bytes(*key).len() / CELL);
-            let is_dirty = process.opens[(*key - 1) as usize].is_dirty();
+            let is_dirty = process.opens[(*key - 1) as usize].is_dirty().expect("told");
             format!("after the cut: file {key}: {cells} cells, below {below}, dirty {is_dirty}, {:?}", process.shelf.ssd_state())
         });
         file.check_crashed(*key, &bytes, !has_ssd || mode != Mode::WriteBack);
