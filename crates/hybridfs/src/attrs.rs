@@ -84,7 +84,7 @@ impl Hybrid {
         let gate = self.gate(ino).read();
         let timed = set.atime.is_some() || set.mtime.is_some();
         let is_dir = || self.nodes.with(ino, |node| node.kind == Kind::Directory).unwrap_or(ino == number::ROOT);
-        let times = (timed && is_dir()).then(|| self.dir_times.lock());
+        let times = (timed && is_dir()).then(|| self.times.hold());
         for (tier, file) in self.handles(ino)? {
             self.noted(tier, apply(file.as_fd(), set))?;
         }

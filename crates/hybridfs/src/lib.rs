@@ -38,6 +38,7 @@ mod space;
 mod start;
 mod status;
 mod tier;
+mod times;
 
 pub use attrs::{Caller, SetAttr, SetTime};
 pub use config::{Config, Promotion, Size};

@@ -103,7 +103,7 @@ impl Hybrid {
     /// Number and attributes of a listed name; `None` when it is gone by now. Adds a reference if `refer`.
     pub fn entry_attr(&self, dir: &Dir, entry: &Entry, refer: bool) -> Result<Option<Attr>> {
         let name = OsStr::from_bytes(&entry.name);
-        let found = match self.times_kept(|found: &Found| found.kind == Kind::Directory, || self.entry_found(dir, entry, name)) {
+        let found = match self.times_kept(Found::dir, || self.entry_found(dir, entry, name)) {
             Ok(found) => found,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error),

@@ -598,7 +598,7 @@ impl Hybrid {
     pub(crate) fn remove_duplicate(&self, duplicate: &Duplicate) {
         let hdd = self.tier(TierName::Hdd);
         let removed = duplicate.dir.must(TierName::Hdd).and_then(|dir| {
-            hdd.unlink_if(dir, &duplicate.name, duplicate.hdd_ino)?;
+            self.keeping_times(duplicate.dir.ino, hdd, dir, || hdd.unlink_if(dir, &duplicate.name, duplicate.hdd_ino))?;
             hdd.sync_dir(dir)
         });
         if let Err(error) = removed {

@@ -40,8 +40,9 @@ enum Looked {
 }
 
 impl Found {
-    fn is_dir(&self) -> bool {
-        self.kind == Kind::Directory
+    /// Its number, if it is a directory.
+    pub(crate) fn dir(&self) -> Option<u64> {
+        (self.kind == Kind::Directory).then_some(self.ino)
     }
 }
 
@@ -60,7 +61,7 @@ impl Hybrid {
     /// Finds `name` in `parent` and adds a reference for the caller, given back by [`Hybrid::forget`].
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
         let dir = self.dir(parent)?;
-        let found = self.times_kept(Found::is_dir, || self.find(&dir, name))?;
+        let found = self.times_kept(Found::dir, || self.find(&dir, name))?;
         self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
     }
@@ -70,7 +71,7 @@ impl Hybrid {
         if ino == ROOT {
             return self.getattr(ROOT);
         }
-        let (place, found) = self.refind(ino)?;
+        let (place, found) = self.times_kept(|(_, found): &(Place, Found)| found.dir(), || self.refind(ino))?;
         self.nodes.see(ino, place.parent, &place.name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
     }
@@ -234,7 +235,7 @@ impl Hybrid {
 
     /// Attributes by number, through an open handle where there is one.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
-        self.times_kept(|attr: &Attr| attr.stat.is_dir(), || self.getattr_now(ino))
+        self.times_kept(|attr: &Attr| attr.stat.is_dir().then_some(ino), || self.getattr_now(ino))
     }
 
     fn getattr_now(&self, ino: u64) -> Result<Attr> {
@@ -396,42 +397,47 @@ impl Hybrid {
         self.note_marks(tier)?;
         let tmp_name = self.tmp_name(dir.ino);
         rustix::fs::mkdirat(&target.tmp, &*tmp_name, rustix::fs::Mode::RWXU)?;
-        let made = self.dress_twin(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|()| {
+        let made = self.dress_twin(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|twin| {
             let (flags, into) = (rustix::fs::RenameFlags::NOREPLACE, parent.must(tier)?);
             self.keeping_times(parent.ino, target, into, || {
-                target.rename(target.tmp.as_fd(), OsStr::new(&tmp_name), into, &place.name, flags)
+                // Times that a user sets go to the halves that are known: none are set between this look and the moment
+                // when both are.
+                let stat = self.tier(source_tier).stat_fd(source)?;
+                crate::copy::set_times(twin.as_fd(), &crate::copy::times(&stat))?;
+                target.rename(target.tmp.as_fd(), OsStr::new(&tmp_name), into, &place.name, flags)?;
+                self.twin_made(parent, dir.ino, &place.name)
             })
         });
-        if let Err(error) = made {
+        if made.is_err() {
             let _ = rustix::fs::unlinkat(&target.tmp, &*tmp_name, rustix::fs::AtFlags::REMOVEDIR);
-            return Err(error);
         }
-        let mut sides = [None, None];
+        made
+    }
+
+    /// From now on both halves are used.
+    fn twin_made(&self, parent: &Dir, ino: u64, name: &OsStr) -> Result<Arc<Dir>> {
+        let (mut sides, mut backing) = ([None, None], [0, 0]);
         for side in [TierName::Ssd, TierName::Hdd] {
-            if let Some(fd) = parent.on(side) {
-                sides[side as usize] = self.tier(side).open_dir(fd, &place.name).ok();
-            }
-        }
-        let mut backing = [0, 0];
-        for side in [TierName::Ssd, TierName::Hdd] {
-            if let Some(fd) = &sides[side as usize] {
+            if let Some(fd) = parent.on(side).and_then(|fd| self.tier(side).open_dir(fd, name).ok()) {
                 backing[side as usize] = self.tier(side).stat_fd(fd.as_fd())?.ino;
+                sides[side as usize] = Some(fd);
             }
         }
-        self.nodes.change(dir.ino, |node| node.backing = backing);
-        let dir = Dir::new(dir.ino, sides);
+        self.nodes.change(ino, |node| node.backing = backing);
+        let dir = Dir::new(ino, sides);
         self.dirs.put(dir.clone());
         Ok(dir)
     }
 
-    fn dress_twin(&self, ino: u64, from: TierName, source: BorrowedFd<'_>, tier: TierName, tmp_name: &OsStr) -> Result<()> {
+    fn dress_twin(&self, ino: u64, from: TierName, source: BorrowedFd<'_>, tier: TierName, tmp_name: &OsStr) -> Result<OwnedFd> {
         let target = self.tier(tier);
         let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
         let twin = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
         let twin_ino = target.stat_fd(twin.as_fd())?.ino;
         let stat = self.tier(from).stat_fd(source)?;
         crate::copy::attributes(source, twin.as_fd(), &stat)?;
-        self.mark_or_warn(tier, twin.as_fd(), twin_ino, ino)
+        self.mark_or_warn(tier, twin.as_fd(), twin_ino, ino)?;
+        Ok(twin)
     }
 }
 

@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 
 use crate::config::{Config, Promotion};
-use crate::dirs::{Dir, DirCache};
+use crate::dirs::DirCache;
 use crate::intent::Intents;
 use crate::moves::{Mover, Reason};
 use crate::nodes::Nodes;
@@ -24,9 +24,8 @@ use crate::placement::{Placement, Touch};
 use crate::report::TierName;
 use crate::space::SpaceBook;
 use crate::tier::{Result, Stat, Tier};
+use crate::times::DirTimes;
 
-/// Many: directories that share one see each other's changes, and then times change for nothing.
-const DIR_COUNTS: u64 = 1 << 14;
 const GATES: usize = 256;
 
 /// Told when the file system changed something the kernel may have cached.
@@ -53,12 +52,7 @@ pub struct Hybrid {
     pub(crate) mover: Mover,
     pub(crate) journal: Journal,
     pub(crate) intents: Intents,
-    /// Counts changes users make to directories, so that a move can tell whether it was alone.
-    dir_changes: Vec<AtomicU64>,
-    /// Held by whoever sets a directory's times.
-    pub(crate) dir_times: Mutex<()>,
-    /// Odd while a move has changed a directory and not yet put its times back.
-    times_passing: AtomicU64,
+    pub(crate) times: DirTimes,
     /// Counts moves that changed where a name is found.
     pub(crate) moves_seen: AtomicU64,
     pub(crate) privileged: bool,
@@ -128,9 +122,7 @@ impl Hybrid {
             mover,
             journal: parts.journal,
             intents: parts.intents,
-            dir_changes: (0..DIR_COUNTS).map(|_| AtomicU64::new(0)).collect(),
-            dir_times: Mutex::new(()),
-            times_passing: AtomicU64::new(0),
+            times: DirTimes::new(),
             moves_seen: AtomicU64::new(0),
             privileged: rustix::process::geteuid().is_root(),
             started: Instant::now(),
@@ -164,72 +156,6 @@ impl Hybrid {
         at.sort_unstable();
         at.dedup();
         at.into_iter().map(|at| self.gates[at].read_recursive()).collect()
-    }
-
-    /// Counts of changes to a directory, by users.
-    pub(crate) fn dir_changes(&self, dir: u64) -> &AtomicU64 {
-        &self.dir_changes[(dir % DIR_COUNTS) as usize]
-    }
-
-    /// Around every change a user makes to the names in a directory.
-    pub(crate) fn changing<T>(&self, dir: &Dir, change: impl FnOnce() -> Result<T>) -> Result<T> {
-        let changes = self.dir_changes(dir.ino);
-        changes.fetch_add(1, Ordering::AcqRel);
-        let changed = change();
-        if changed.is_err() {
-            changes.fetch_sub(1, Ordering::AcqRel);
-            return changed;
-        }
-        if dir.is_ahead() {
-            // The later of both halves' times is shown: one that lies ahead would hide the change.
-            for side in dir.sides.iter().flatten() {
-                let _ = crate::copy::set_times(side.as_fd(), &crate::copy::modified_now());
-            }
-            self.dirs.ask_again(dir.ino);
-        }
-        changes.fetch_add(1, Ordering::AcqRel);
-        changed
-    }
-
-    /// Changes a directory on one side without users seeing its times change, unless a user changes it meanwhile.
-    pub(crate) fn keeping_times<T>(
-        &self,
-        ino: u64,
-        tier: &Tier,
-        dir: std::os::fd::BorrowedFd<'_>,
-        change: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        // Times set by a user meanwhile would be lost.
-        let _times = self.dir_times.lock();
-        let changes = self.dir_changes(ino);
-        let count = changes.load(Ordering::Acquire);
-        let before = tier.stat_fd(dir);
-        self.times_passing.fetch_add(1, Ordering::AcqRel);
-        let changed = change();
-        if let (Ok(before), Ok(_)) = (before, &changed) {
-            let _ = crate::copy::set_times(dir, &crate::copy::times(&before));
-            if changes.load(Ordering::Acquire) != count {
-                let _ = crate::copy::set_times(dir, &crate::copy::modified_now());
-            }
-        }
-        self.times_passing.fetch_add(1, Ordering::AcqRel);
-        changed
-    }
-
-    /// Looks again when a move may just have had its hands on a directory's times, for the kernel keeps what it is told.
-    pub(crate) fn times_kept<T>(&self, is_dir: impl Fn(&T) -> bool, look: impl Fn() -> Result<T>) -> Result<T> {
-        const TRIES: usize = 5;
-        for _ in 0..TRIES {
-            let before = self.times_passing.load(Ordering::Acquire);
-            let seen = look()?;
-            let still = before.is_multiple_of(2) && self.times_passing.load(Ordering::Acquire) == before;
-            if still || !is_dir(&seen) {
-                return Ok(seen);
-            }
-            // Two calls on a disk, which may be slow.
-            drop(self.dir_times.try_lock_for(Duration::from_millis(20)));
-        }
-        look()
     }
 
     /// An error when nothing may be changed.
