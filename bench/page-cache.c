@@ -2,7 +2,7 @@
 
      page-cache calls CONFIG DIR MIB ROUNDS    one thread, all calls by turns; nanoseconds for each, medians of the rounds
      page-cache plain CONFIG DIR MIB ROUNDS    the same of the calls that have an equal in the kernel, with their ratio
-     page-cache scale CONFIG DIR MIB ROUNDS    reads a second of one thread, of two, and of two processes
+     page-cache scale CONFIG DIR MIB ROUNDS    reads a second of one thread; how many times that of two, and of two processes
      page-cache tail CONFIG DIR MIB SECONDS    p50, p99, p99.9 of single reads alone, and while another process makes the
                                                library (the kernel) write 64 MiB at a time to where they last
      page-cache count CONFIG DIR MIB CALL N    the call N times and nothing else, for callgrind
@@ -268,6 +268,7 @@ struct step {
     int who;      /* a bit for each worker */
     uint64_t until_ns;
     long done[3];
+    double took_ns[3]; /* of the worker's processor time */
 };
 
 struct worker {
@@ -284,11 +285,13 @@ static void *work(void *of) {
             return NULL;
         if (w->step->who >> w->number & 1) {
             long done = 0;
+            uint64_t begin = clock_ns(CLOCK_THREAD_CPUTIME_ID);
             while (now_ns() < w->step->until_ns) {
                 calls[w->step->call].run(&w->caller, 500);
                 done += 500;
             }
             w->step->done[w->number] = done;
+            w->step->took_ns[w->number] = (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - begin);
         }
         pthread_barrier_wait(&w->step->end);
     }
@@ -324,15 +327,26 @@ static pid_t worker_process(struct step *step, int first, int threads, const cha
     exit(0);
 }
 
-static double rate(struct step *step, int call, int who) {
+/* Calls a second. By the clock; and by processor time: as if nobody else wanted the processors. */
+struct rate {
+    double clock, processor;
+};
+
+static struct rate rate(struct step *step, int call, int who) {
     double ns = 150e6;
+    struct rate sum = {0, 0};
     memset(step->done, 0, sizeof step->done);
     step->call = call;
     step->who = who;
     step->until_ns = now_ns() + (uint64_t)ns;
     pthread_barrier_wait(&step->begin);
     pthread_barrier_wait(&step->end);
-    return (double)(step->done[0] + step->done[1] + step->done[2]) / ns * 1e9;
+    for (int i = 0; i < 3; i++)
+        if (step->done[i] > 0) {
+            sum.clock += (double)step->done[i] / ns * 1e9;
+            sum.processor += (double)step->done[i] / step->took_ns[i] * 1e9;
+        }
+    return sum;
 }
 
 static void measure_scale(const char *config, int rounds) {
@@ -345,15 +359,19 @@ static void measure_scale(const char *config, int rounds) {
     pthread_barrier_init(&step->end, &shared, 4);
     pid_t first = worker_process(step, 0, 2, config), second = worker_process(step, 2, 1, config);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        static double one[MAX_ROUNDS], threads[MAX_ROUNDS], processes[MAX_ROUNDS];
+        static double one[MAX_ROUNDS], threads[2][MAX_ROUNDS], processes[2][MAX_ROUNDS];
         int call = call_named(names[i]);
         for (int round = 0; round < rounds; round++) {
-            one[round] = rate(step, call, 1);
-            threads[round] = rate(step, call, 1 | 2) / one[round];
-            processes[round] = rate(step, call, 1 | 4) / one[round];
+            struct rate alone = rate(step, call, 1), two = rate(step, call, 1 | 2), both = rate(step, call, 1 | 4);
+            one[round] = alone.clock;
+            threads[0][round] = two.clock / alone.clock;
+            threads[1][round] = two.processor / alone.processor;
+            processes[0][round] = both.clock / alone.clock;
+            processes[1][round] = both.processor / alone.processor;
         }
-        printf("call=%s mib=%zu one=%.0f two_threads=%.2f two_processes=%.2f%s\n", names[i], pages / 256, median(one, rounds),
-               median(threads, rounds), median(processes, rounds), names[i][0] == 'u' ? " goal=1.80" : "");
+        printf("call=%s mib=%zu one=%.0f two_threads=%.2f two_processes=%.2f by_processor_time=%.2f,%.2f%s\n", names[i], pages / 256,
+               median(one, rounds), median(threads[0], rounds), median(processes[0], rounds), median(threads[1], rounds),
+               median(processes[1], rounds), names[i][0] == 'u' ? " goal=1.80" : "");
         fflush(stdout);
     }
     step->call = -1;

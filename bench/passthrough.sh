@@ -31,9 +31,12 @@ compare() {
 head -c 512M /dev/urandom >"$SSD/file"
 sync
 echo "  way                   kind      size         mount        plain"
-for mode in passthrough daemon; do
-    flags=()
-    [[ $mode == daemon ]] && flags=(--no-passthrough)
+for mode in passthrough daemon gathered; do
+    case $mode in
+        passthrough) flags=() ;;
+        daemon) flags=(--no-passthrough) ;;
+        gathered) flags=(--write-back) ;;
+    esac
     "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" "${flags[@]}"
     for cached in 0 1; do
         compare $mode $cached randread 4k

@@ -1,20 +1,28 @@
 #!/bin/bash
-# What a hit in the SSD cache costs: 4 KiB at random at depth 1, 8 and 32 from a file of FILE_MIB (512) of which all pages are on the
-# SSD and next to none in memory (MEMORY, 8MiB), beside
-#   raw       the same device by `block`, io_uring, O_DIRECT (its example `load`): what there is to be had
-#   fio       the same by fio's io_uring on that device: our side runs under fio, too
-#   kernel    the cache's own file in its file system, read by fio as any file, O_DIRECT: psync at depth 1, else io_uring
-# TARGETS ("near far disk"): the SSD is a loop device over a file in memory with its worker on the processor of the program or on the
-# other one (see block-fio.sh), or a file on the disk of TMPDIR. ROUNDS (5) of SECONDS_EACH (3), by turns; medians, and ratios of one
-# round. "added" is the time a request takes beyond fio's on the raw device, at depth 1: at most 1 us is wanted, and 0.90 of its IOPS.
+# What a hit in the SSD cache costs: 4 KiB at random at depth 1, 8 and 32 from a file of FILE_MIB (256) of which all pages are on the
+# SSD and next to none in memory (MEMORY, 8MiB), beside what there is to be had:
+#   raw       the device by `block`, io_uring, O_DIRECT (its example `load`)
+#   ours      the file by the u calls, upread at depth 1, else uaio (ssd-load.c): the same load by the same means, so to-raw is the cost
+#   fio       the device by fio's io_uring, and
+#   fio-ours  the file by our engine under fio: to-fio
+#   kernel    the cache's own file in its file system, by fio, O_DIRECT, psync at depth 1, else io_uring: to-kernel
+# BATCH (0): requests in one submission of raw and ours; 0: all that take the place of what has ended.
+# TARGETS ("near far disk"): the SSD is a loop device over a file in memory with its worker on the processor of the program (which then
+# has to do the drive's work, too: the hardest case) or on the other one (see block-fio.sh), or a file on the disk of TMPDIR.
+# ROUNDS (3) of SECONDS_EACH (1), by turns; medians, and ratios of one round. "cpu" is processor time a hit, of raw and of ours, which
+# does not mind who else is on the machine; "added" the time a request takes beyond raw at depth 1. Wanted: 0.90 to-raw, 1 us, 1 to-kernel.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need_engine
-need losetup taskset python3
-rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-3} mib=${FILE_MIB:-512} targets=${TARGETS:-near far disk} memory=${MEMORY:-8MiB}
+need losetup taskset python3 cc
+rounds=${ROUNDS:-3} seconds=${SECONDS_EACH:-1} mib=${FILE_MIB:-256} targets=${TARGETS:-near far disk} memory=${MEMORY:-8MiB}
+batch=${BATCH:-0}
 cd "$(dirname "$0")/.."
 scripts/cargo build --release --quiet --package block --example load
 load=${CARGO_TARGET_DIR:-target}/release/examples/load
+hits=$SCRATCH/ssd-load
+cc -std=gnu11 -O2 -Wall -Wextra -Iinclude -o "$hits" bench/ssd-load.c "${CARGO_TARGET_DIR:-target}/release/libhotshelf.a" \
+    -pthread -lgcc_s -lm -ldl
 workers=/sys/devices/virtual/workqueue/cpumask
 if [[ $(id -u) == 0 && -w $workers && $(nproc) -gt 1 ]]; then
     all=$(cat "$workers")
@@ -54,23 +62,42 @@ open_instance() {
 # on_fio FIO-ARGUMENT...: its IOPS, on the processors of the target.
 on_fio() { (taskset -cp "$on" "$BASHPID" >/dev/null && fio_read "$@" | cut -d' ' -f1); }
 
-# run SIDE DEPTH: IOPS.
+# figures: IOPS, and microseconds of processor time, of what `load` and `ssd-load` print.
+figures() { sed 's/.*iops=\([^ ]*\) cpu_us=\([^ ]*\).*/\1 \2/'; }
+
+# run SIDE DEPTH: IOPS, and processor time if it is known.
 run() {
     local direct=(--direct=1 --size="${mib}M" --runtime="$seconds" --iodepth="$2")
     local by=io_uring
     (($2 > 1)) || by=psync
     case $1 in
-        raw) taskset -c "$on" "$load" "$ssd" op=randread depth="$2" direct=yes batch=1 seconds="$seconds" seed=$RANDOM |
-            sed 's/.*iops=\([^ ]*\).*/\1/' ;;
+        raw) taskset -c "$on" "$load" "$ssd" op=randread depth="$2" direct=yes batch="$batch" seconds="$seconds" seed=$RANDOM \
+            bytes=$((mib << 20)) latency=no | figures ;;
+        ours) taskset -c "$on" "$hits" "$data" "$2" "$seconds" "$batch" | figures ;;
         fio) on_fio --filename="$ssd" --ioengine=io_uring --fixedbufs --registerfiles "${direct[@]}" ;;
-        kernel) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" ;;
-        ours) on_fio --filename="$data" --size="${mib}M" --runtime="$seconds" --iodepth="$2" --ioengine="external:$engine" \
+        fio-ours) on_fio --filename="$data" --size="${mib}M" --runtime="$seconds" --iodepth="$2" --ioengine="external:$engine" \
             --config="$HOTSHELF_CONFIG" ;;
+        kernel) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" ;;
     esac
 }
 
-sides=(raw fio kernel ours)
-printf '  %-10s %8s %8s %8s %8s   %8s %8s %8s   %s\n' target.depth raw fio kernel ours to-raw to-fio to-kernel added
+# between A B: the median of a round's A by its B.
+between() {
+    local n ratios=()
+    for ((n = 0; n < rounds; n++)); do ratios+=("$(awk "BEGIN { print ${iops[$1.$n]} / ${iops[$2.$n]} }")"); done
+    printf '%.2f' "$(median "${ratios[@]}")"
+}
+
+# of ARRAY SIDE: the median of what its rounds gave.
+of() {
+    local -n from=$1
+    local n all=()
+    for ((n = 0; n < rounds; n++)); do all+=("${from[$2.$n]}"); done
+    median "${all[@]}"
+}
+
+sides=(raw ours fio fio-ours kernel)
+printf '  %-10s %8s %8s %8s %8s %8s   %6s %6s %9s   %6s %6s   %s\n' target.depth "${sides[@]}" to-raw to-fio to-kernel cpu-raw cpu added
 for target in $targets; do
     on=0-$(($(nproc) - 1))
     case $target in
@@ -86,25 +113,24 @@ for target in $targets; do
     esac
     open_instance
     for depth in 1 8 32; do
-        declare -A iops=() ratios=()
+        # shellcheck disable=SC2034 # by name, in of
+        declare -A iops=() cpu=()
         for ((n = 0; n < rounds; n++)); do
-            declare -A now=()
             for ((k = 0; k < ${#sides[@]}; k++)); do
                 side=${sides[(k + n) % ${#sides[@]}]}
-                now[$side]=$(run "$side" "$depth")
-                iops[$side]+=" ${now[$side]}"
+                # shellcheck disable=SC2034
+                read -r "iops[$side.$n]" "cpu[$side.$n]" < <(run "$side" "$depth") || true
             done
-            for side in raw fio kernel; do ratios[$side]+=" $(awk "BEGIN { print ${now[ours]} / ${now[$side]} }")"; done
         done
-        # shellcheck disable=SC2086
-        raw=$(median ${iops[raw]}) fio=$(median ${iops[fio]}) kernel=$(median ${iops[kernel]}) ours=$(median ${iops[ours]})
-        # shellcheck disable=SC2086
-        a=$(median ${ratios[raw]}) b=$(median ${ratios[fio]}) c=$(median ${ratios[kernel]})
-        added=$(awk "BEGIN { if ($depth == 1) printf \"%.2f us\", 1e6 / $ours - 1e6 / $fio }")
-        printf '  %-10s %8.0f %8.0f %8.0f %8.0f   %8.2f %8.2f %8.2f   %s\n' "$target.$depth" "$raw" "$fio" "$kernel" "$ours" \
-            "$a" "$b" "$c" "$added"
-        note ssd-hits "case=$target.$depth" "raw=$raw" "fio=$fio" "kernel=$kernel" "ours=$ours" "to_raw=$a" "to_fio=$b" \
-            "to_kernel=$c" "added=$added"
+        to_raw=$(between ours raw) to_fio=$(between fio-ours fio) to_kernel=$(between fio-ours kernel)
+        cpu_raw=$(of cpu raw) cpu_ours=$(of cpu ours) added=
+        ((depth > 1)) || added=$(awk "BEGIN { printf \"%.2f us\", 1e6 / $(of iops ours) - 1e6 / $(of iops raw) }")
+        printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f   %6s %6s %9s   %6.2f %6.2f   %s\n' "$target.$depth" \
+            "$(of iops raw)" "$(of iops ours)" "$(of iops fio)" "$(of iops fio-ours)" "$(of iops kernel)" \
+            "$to_raw" "$to_fio" "$to_kernel" "$cpu_raw" "$cpu_ours" "$added"
+        note ssd-hits "case=$target.$depth" "batch=$batch" "raw=$(of iops raw)" "ours=$(of iops ours)" "fio=$(of iops fio)" \
+            "fio_ours=$(of iops fio-ours)" "kernel=$(of iops kernel)" "to_raw=$to_raw" "to_fio=$to_fio" "to_kernel=$to_kernel" \
+            "cpu_raw_us=$cpu_raw" "cpu_us=$cpu_ours" "added=$added"
     done
     echo "  $target: of all pages read $(of_cache "$HOTSHELF_CONFIG" '{n: round(x["ratio"], 3) for n, x in t.items()}')"
     let_go

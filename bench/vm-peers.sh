@@ -1,11 +1,11 @@
 #!/bin/bash
 # dm-cache, bcache and us on the same two emulated drives in one boot of a virtual machine: an SSD, and a disk of 150 requests a
 # second. One fio job, 4 KiB at random with a zipf distribution, on a file of FILE_MIB (256) with CACHE_MIB (128) of SSD, and
-# with the same RAM for pages on every side: RAMS ("32 0" MiB; for the block caches the kernel's page cache, limited by a control
+# with the same RAM for pages on every side: RAMS ("16 0" MiB; for the block caches the kernel's page cache, limited by a control
 # group, and O_DIRECT). All start with an empty cache. Prints IOPS once warm (median of the last fifth), when nine tenths of it
 # were reached (for the first time, over 5 s), when nine tenths of the slowest side's were, and what was read in all.
-# SIDES ("dmcache bcache hotshelf"), SECONDS_EACH (150), RW (randread; randrw), THETA (1.1), DEPTH (8), KERNEL (6.1 or 6.12).
-# The guest is 10 to 30 times slower than the machine: the ratios count.
+# SIDES ("dmcache bcache hotshelf"), SECONDS_EACH (80), RW (randread; randrw), THETA (1.1), DEPTH (8), KERNEL (6.1 or 6.12).
+# The guest is 10 to 30 times slower than the machine: the ratios count. Takes ten minutes on an idle machine.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need python3 fio dmsetup
@@ -20,8 +20,8 @@ engine=${CARGO_TARGET_DIR:-target}/fio/libhotshelf_fio.so
 rm -f "$tools/libhotshelf_fio.so"
 [[ ! -f $engine ]] || cp "$engine" "$tools/"
 cat >bench/vm/settings <<END
-tools=$tools file_mib=${FILE_MIB:-256} cache_mib=${CACHE_MIB:-128} seconds=${SECONDS_EACH:-150} rw=${RW:-randread}
-theta=${THETA:-1.1} depth=${DEPTH:-8} rams='${RAMS:-32 0}' sides='${SIDES:-dmcache bcache hotshelf}' least_memory=${LEAST_MEMORY:-1MiB}
+tools=$tools file_mib=${FILE_MIB:-256} cache_mib=${CACHE_MIB:-128} seconds=${SECONDS_EACH:-80} rw=${RW:-randread}
+theta=${THETA:-1.1} depth=${DEPTH:-8} rams='${RAMS:-16 0}' sides='${SIDES:-dmcache bcache hotshelf}' least_memory=${LEAST_MEMORY:-1MiB}
 our_settings='${OUR_SETTINGS:-}'
 END
 trap 'rm -f bench/vm/settings; clean_up' EXIT

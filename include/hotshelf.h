@@ -662,7 +662,8 @@ int hs_shutdown(void);
 
 /**
  * The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
- * thread; successes leave it alone. Thread-safe. Never NULL.
+ * thread; successes leave it alone, but for the call that opens a cache which has to go on without its SSD: it says so here.
+ * Thread-safe. Never NULL.
  */
 const char *hs_error(void);
 
@@ -970,7 +971,9 @@ struct UAIO *uaio_create(uint32_t depth);
 
 /**
  * Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants
- * one after the other waits for the first. Thread-safe.
+ * one after the other waits for the first. Reads of what is in memory have ended when this returns, those of what is on the SSD are
+ * its own work, many in one submission; the rest is done by threads of the library. Thread-safe, and cheapest if one thread alone
+ * submits and reaps.
  *
  * Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first). One that is wrong ends
  * the call, and those before it are taken.

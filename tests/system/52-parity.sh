@@ -2,7 +2,7 @@
 # TIMEOUT: 240
 # TIMEOUT_FULL: 1800
 # Random system calls on a mount and on a plain ext4 directory, while files move: both must say and hold the same.
-# In passthrough mode, without it, and mounted by an ordinary user.
+# In passthrough mode, without it, with writes gathered by the kernel, and mounted by an ordinary user.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -32,6 +32,7 @@ compare() {
     mkdir -p "$MNT"
     case $mode in
         through-us) flags=(-- --no-passthrough) ;;
+        gathered) flags=(-- --write-back) ;;
         user)
             as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
             rmdir "$SSD/lost+found" "$HDD/lost+found" "$SCRATCH/plain/lost+found"
@@ -54,7 +55,7 @@ end=$((SECONDS + 1))
 steps=1500
 [[ $FULL == 1 ]] && end=$((SECONDS + 1200)) steps=10000
 while ((SECONDS < end)); do
-    for mode in passthrough through-us user; do
+    for mode in passthrough through-us gathered user; do
         if [[ $mode == user && $user_mode == 0 ]]; then
             continue
         fi

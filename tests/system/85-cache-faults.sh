@@ -1,96 +1,11 @@
 #!/bin/bash
 # TIMEOUT: 300
-# Faults under a running cache: an SSD that goes away, is cut off or full, in write-through and in write-back. Each has its stated
-# outcome, nothing is read wrong, and no process is ended by a signal.
+# Faults of the SSD under a running cache: it goes away, is cut off or full, in write-through and in write-back. Each has its
+# stated outcome, nothing is read wrong, and no process is ended by a signal.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-root_only
-need python3 xfs_io losetup mkfs.ext4 fallocate filefrag
-export HOTSHELF_LIBRARY PYTHONPATH=$ROOT/python
-HOTSHELF_LIBRARY=$(dirname "$HOTSHELF")/libhotshelf.so
-[[ -f $HOTSHELF_LIBRARY ]] || fail "libhotshelf is not built: make build"
-unset HOTSHELF_CONFIG
-runtime=/dev/shm/$(basename "$SCRATCH")
-mkdir "$runtime"
-trap 'rm -rf "$runtime"' EXIT
-
-cat >"$SCRATCH/faults.py" <<'PYTHON'
-"""What the cases have in common."""
-import errno, json, os, random, subprocess, sys, time
-import hotshelf
-
-SCRATCH, PAGE = os.environ["SCRATCH"], 4096
-
-def begin(name, mode="write-back", **more):
-    """A cache of 256 KiB of memory by this name; more settings as they are."""
-    path = f"{SCRATCH}/{name}.toml"
-    settings = {"name": name, "memory": "256KiB", "mode": mode, "runtime_dir": os.environ["RUNTIME"], "second_touch": False,
-                "dirty_age": "1h", "dirty_limit": "80%", "stream_cutoff": "1GiB", "read_ahead": "0"} | more
-    with open(path, "w") as file:
-        file.write("[cache]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
-    hotshelf.init(path)
-    return path
-
-def status(config):
-    out = subprocess.run([os.environ["HOTSHELF"], "cache", "status", "--config", config, "--json"], capture_output=True, text=True)
-    assert out.returncode == 0, out
-    return json.loads(out.stdout)
-
-def says(config):
-    return subprocess.run([os.environ["HOTSHELF"], "cache", "status", "--config", config], capture_output=True, text=True).stdout
-
-def until(what, seconds=20):
-    end = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < end, "not within the time"
-        time.sleep(0.02)
-
-def number(call):
-    """The errno that a call fails with; 0: it does not."""
-    try:
-        call()
-        return 0
-    except OSError as error:
-        return error.errno
-
-def some(seed, count):
-    return random.Random(seed).randbytes(count)
-
-def sh(words):
-    return subprocess.run(words, shell=True, check=True, capture_output=True, text=True).stdout
-
-def drop_caches():
-    sh("sync; echo 3 >/proc/sys/vm/drop_caches")
-
-def bring(config, file, content, pages):
-    """Reads until the SSD has so many pages of it."""
-    def is_there():
-        for at in range(0, len(content), PAGE):
-            assert file.pread(PAGE, at) == content[at : at + PAGE]
-        return status(config)["ssd"]["pages"] >= pages
-    until(is_there)
-
-def is_failed(config):
-    """The SSD is known to have failed, and status says so, in words too."""
-    now = until(lambda: (lambda now: now["ssd"]["failed"] and now)(status(config)))
-    assert now["mode_because"] and "SSD failed" in now["mode_because"], now
-    assert "SSD failed" in says(config), says(config)
-    return now
-PYTHON
-export RUNTIME=$runtime PYTHONPATH=$SCRATCH:$PYTHONPATH
-
-# case NAME: runs the Python on standard input; a signal that ends it (SIGBUS) is told.
-case_of() {
-    local code=0
-    echo "# $1"
-    timeout 60 python3 - "$@" >"$SCRATCH/out" 2>&1 || code=$?
-    ((code < 128)) || fail "$1: ended by signal $((code - 128)): $(cat "$SCRATCH/out")"
-    [[ $code == 0 ]] || fail "$1: $(cat "$SCRATCH/out")"
-    [[ -z $(find "$runtime" -name '*.segment') ]] || rm -rf "${runtime:?}"/*
-}
+# shellcheck source=tests/system/_cache-faults.sh
+source "$(dirname "$0")/_cache-faults.sh"
 
 # The ways an SSD fails: how it is made, and how it is broken.
 #   gone   its file system is shut down: all reads and writes of it are I/O errors

@@ -158,7 +158,10 @@ run_one() {
     current=$SCRATCH
     begin=$SECONDS
     # In the background, so that an interrupt is seen at once.
-    (cd "$SCRATCH" && export SCRATCH && exec timeout --kill-after=20 "$seconds" bash "$script") </dev/null >"$logs/$name.log" 2>&1 &
+    (
+        export SCRATCH XDG_STATE_HOME=$SCRATCH/.state
+        cd "$SCRATCH" && exec timeout --kill-after=20 "$seconds" bash "$script"
+    ) </dev/null >"$logs/$name.log" 2>&1 &
     wait $!
     code=$?
     took=$((SECONDS - begin))

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::Queue;
 
@@ -82,4 +83,12 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// No more queues, no resources, or options the device cannot have.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError>;
+
+    /// Reads with the thread that calls, and waits as long as the kernel does: of one request after the other that is the cheapest
+    /// way there is. `at` is of bytes; it and the length of `to` are whole blocks, and `to` lies as [`Geometry::memory_align`] says.
+    /// None: this device has queues only.
+    fn read_now(&self, at: u64, to: &mut [u8]) -> Option<Result<(), Error>> {
+        let _ = (at, to);
+        None
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 
-use datapath::shelf::{AttachFailed, Layout, Limits, Parts, Shelf, Sizes};
+use datapath::shelf::{AttachFailed, Layout, Limits, Look, Parts, Shelf, Sizes, World};
 use pagecache::shared::Shape as Frames;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, MemfdFlags, fstat, memfd_create, statat, statvfs, unlink};
@@ -17,6 +17,7 @@ use shm::{AttachError, Region, Seats};
 use crate::below::Around;
 use crate::config::Config;
 use crate::error::{Error, Kind};
+use crate::note::{Note, Said};
 use crate::place::Place;
 use crate::rules::Rules;
 use crate::size::Size;
@@ -43,6 +44,8 @@ pub struct Attachment {
     pub rules: Rules,
     /// The SSD.
     pub ssd: Option<Ssd>,
+    /// Why it does without, though there should be one.
+    pub without: Option<Error>,
     /// Notices changes from outside while files are open.
     pub watch: Watch,
     /// Where the segment is; none: private.
@@ -67,6 +70,8 @@ struct Found {
     region: Arc<Region>,
     seats: Arc<Seats>,
     ssd: Option<Ssd>,
+    /// Why it goes without the SSD.
+    without: Option<Error>,
     running: Config,
     place: Option<Place>,
 }
@@ -81,8 +86,14 @@ impl Attachment {
             return private(config)?.sit();
         }
         let place = Place::of(config)?;
-        let _held = place.hold()?;
-        find_or_make(config, place)?.sit()
+        let held = place.hold()?;
+        let found = find_or_make(config, place.clone()).inspect_err(|_| {
+            // Nothing was made, and nothing stays.
+            if !place.segment.exists() {
+                let _ = place.remove(&held);
+            }
+        });
+        found?.sit()
     }
 
     /// In a child of the process that had this one: the same instance, a seat of its own.
@@ -101,9 +112,14 @@ impl Attachment {
                 Some(held)
             }
         };
-        let ssd = self.ssd.as_ref().map(|ssd| Ssd::open(&ssd.path, Take::Join)).transpose()?;
+        let (ssd, without) = match &self.ssd {
+            None => (None, None),
+            Some(ssd) => {
+                joined_ssd(&ssd.path, &self.shelf.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?, false)?
+            }
+        };
         let (region, seats) = (Arc::clone(&self.region), Arc::clone(&self.seats));
-        Found { region, seats, ssd, running: self.running.clone(), place: self.place.clone() }.sit()
+        Found { region, seats, ssd, without, running: self.running.clone(), place: self.place.clone() }.sit()
     }
 
     /// Whether somebody else takes part, for all we know.
@@ -149,7 +165,14 @@ impl Attachment {
             drop(held);
             return again.close_again(comes_back - 1);
         }
-        if self.running.keep || is_dirty { Ok(()) } else { place.remove(&held) }
+        if is_dirty {
+            return Ok(());
+        }
+        if let Some(note) = self.around.note.as_ref().filter(|_| self.ssd.is_some() && self.shelf.ssd_state().failed.is_none()) {
+            // If that fails it says what it said: less.
+            let _ = note.write(Some(Said::Clean));
+        }
+        if self.running.keep { Ok(()) } else { place.remove(&held) }
     }
 
     fn leave_seat(&self) {
@@ -228,12 +251,31 @@ fn join(place: Place, region: Region) -> Result<Found, Error> {
         }
     };
     let is_first = !(0..Seats::COUNT as u8).any(|seat| seats.is_alive(shm::SeatNo(seat)));
-    let take = if is_first { Take::First(None) } else { Take::Join };
-    let ssd = running.ssd.as_deref().map(|path| Ssd::open(path, take)).transpose()?;
-    if ssd.as_ref().map(|ssd| ssd.shape) != layout.sizes().ssd {
+    let (ssd, without) = match layout.sizes().ssd.and(running.ssd.as_deref()) {
+        None => (None, None),
+        Some(path) => {
+            let look = Look::at(&region, &seats).map_err(|why| refused(&place.segment, &why))?;
+            joined_ssd(path, &look, is_first)?
+        }
+    };
+    if ssd.as_ref().is_some_and(|ssd| Some(ssd.shape) != layout.sizes().ssd) {
         return Err(refused(&place.segment, &"the SSD is not the one it was made with"));
     }
-    Ok(Found { region, seats, ssd, running, place: Some(place) })
+    Ok(Found { region, seats, ssd, without, running, place: Some(place) })
+}
+
+/// The SSD of an instance that is there. Who cannot use it does without where it failed already, where nobody is left who can, or
+/// where it has nothing that files lack; the segment knows what only the SSD has.
+fn joined_ssd(path: &Path, look: &Look, is_first: bool) -> Result<(Option<Ssd>, Option<Error>), Error> {
+    let take = if is_first { Take::First(None) } else { Take::Join };
+    let error = match Ssd::open(path, take) {
+        Ok(ssd) => return Ok((Some(ssd), None)),
+        Err(error) => error,
+    };
+    let state = look.ssd_state();
+    let has_nothing = !look.mode().keeps_dirty() && state.dirty == 0;
+    let is_there = error.errno() == Errno::BUSY.raw_os_error() || !is_first;
+    if state.failed.is_some() || has_nothing || !is_there { Ok((None, Some(error))) } else { Err(error) }
 }
 
 /// What this process has of segments, also after it left: the lock file of one that is there must not be closed as long as the
@@ -266,17 +308,25 @@ struct Plan {
     sizes: Sizes,
     limits: Limits,
     ssd: Option<Ssd>,
+    /// Why it goes without the one it should have.
+    without: Option<Error>,
     settings: String,
     running: Config,
 }
 
+impl Plan {
+    fn format(&self, region: &Region) {
+        Shelf::format(region, self.sizes, &self.limits, self.running.mode, seed(), &self.settings);
+        if let Some(error) = &self.without {
+            Shelf::without_ssd(region, error.errno());
+        }
+    }
+}
+
 fn plan(config: &Config) -> Result<Plan, Error> {
     let mut running = config.clone();
-    let ssd = match &config.ssd {
-        Some(path) => Some(Ssd::open(path, Take::First(config.ssd_size))?),
-        None => None,
-    };
-    running.ssd = ssd.as_ref().map(|ssd| ssd.path.clone());
+    let (ssd, without) = first_ssd(config)?;
+    running.ssd = config.ssd.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     let frames = u32::try_from((memory(config)? / 4096).max(FRAMES_MIN)).map_err(|_| Error::invalid("[cache] memory: at most 16 TiB"))?;
     running.memory = Some(Size::Bytes(u64::from(frames) * 4096));
     let sizes = Sizes { frames: Frames::new(frames), ssd: ssd.as_ref().map(|ssd| ssd.shape), files: config.files };
@@ -285,7 +335,53 @@ fn plan(config: &Config) -> Result<Plan, Error> {
     if settings.len() > datapath::shelf::SETTINGS_BYTES - 8 {
         return Err(Error::invalid("[cache] rules: too many: the whole table has 12 KiB at most"));
     }
-    Ok(Plan { limits: limits(config, &sizes, u64::from(frames) * 4096), sizes, ssd, settings, running })
+    Ok(Plan { limits: limits(config, &sizes, u64::from(frames) * 4096), sizes, ssd, without, settings, running })
+}
+
+/// The SSD of an instance that is made. One that cannot be used is done without where nothing of it can be missed.
+fn first_ssd(config: &Config) -> Result<(Option<Ssd>, Option<Error>), Error> {
+    let Some(path) = &config.ssd else { return Ok((None, None)) };
+    let note = note_of(config);
+    let said = note.as_ref().and_then(Note::read);
+    match open_first(path, config, said) {
+        Ok(ssd) => {
+            if let Some(note) = note.filter(|_| config.mode.keeps_dirty()) {
+                note.write_dirty().map_err(|error| {
+                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                    let what = format!("{}: the note that it may hold what no file has cannot be written: {error}", path.display());
+                    Error::new(Kind::System, errno, what)
+                })?;
+            }
+            Ok((Some(ssd), None))
+        }
+        Err(error) if !config.mode.keeps_dirty() && matches!(said, Some(Said::Clean | Said::Void)) => Ok((None, Some(error))),
+        Err(error) if said == Some(Said::Clean) => Err(error),
+        Err(error) => {
+            let what = format!(
+                "{error}. The cache does not begin without its SSD, which may hold what no file has yet: bring it back, \
+                or give that up with `hotshelf cache destroy --discard`"
+            );
+            Err(Error::new(error.kind(), Errno::from_raw_os_error(error.errno()), what))
+        }
+    }
+}
+
+fn open_first(path: &Path, config: &Config, said: Option<Said>) -> Result<Ssd, Error> {
+    let failed = |what: &str| Err(Error::new(Kind::Device, Errno::IO, format!("{}: {what}", path.display())));
+    match said {
+        Some(Said::Void) => failed(
+            "this SSD failed while it was in use, and files were written without it, so what it holds is old: \
+             `hotshelf cache create --force` makes it anew",
+        ),
+        Some(Said::Lost) => failed("this SSD failed while it was in use, with pages that no file has"),
+        Some(Said::Dirty) => Ssd::open(path, Take::First(None)),
+        Some(Said::Clean) | None => Ssd::open(path, Take::First(config.ssd_size)),
+    }
+}
+
+/// What is known of the SSD outside of it. Where several users share it nobody can keep such a note.
+fn note_of(config: &Config) -> Option<Note> {
+    config.ssd.as_deref().filter(|_| config.group.is_none()).and_then(Note::of)
 }
 
 /// What the leader keeps to.
@@ -342,13 +438,13 @@ fn make(config: &Config, place: Place) -> Result<Found, Error> {
         Error::new(Kind::System, Errno::from_io_error(&error).unwrap_or(Errno::NOMEM), what)
     };
     let region = Region::create_file_with(&place.segment, bytes, place.sharing, |region| {
-        Shelf::format(region, plan.sizes, &plan.limits, config.mode, seed(), &plan.settings);
+        plan.format(region);
         Ok(())
     });
     let region = Arc::new(region.map_err(failed)?);
     let locks = Seats::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
     let seats = seats(&region, &Layout::of(plan.sizes), locks)?;
-    Ok(Found { region, seats, ssd: plan.ssd, running: plan.running, place: Some(place) })
+    Ok(Found { region, seats, ssd: plan.ssd, without: plan.without, running: plan.running, place: Some(place) })
 }
 
 /// Memory of this process and of its children.
@@ -360,19 +456,22 @@ fn private(config: &Config) -> Result<Found, Error> {
         Error::new(Kind::System, Errno::from_io_error(&error).unwrap_or(Errno::NOMEM), what)
     };
     let region = Arc::new(Region::shared("hotshelf", layout.bytes).map_err(failed)?);
-    Shelf::format(&region, plan.sizes, &plan.limits, config.mode, seed(), &plan.settings);
+    plan.format(&region);
     let locks = memfd_create("hotshelf-locks", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let seats = seats(&region, &layout, locks)?;
-    Ok(Found { region, seats, ssd: plan.ssd, running: plan.running, place: None })
+    Ok(Found { region, seats, ssd: plan.ssd, without: plan.without, running: plan.running, place: None })
 }
 
 impl Found {
     fn sit(self) -> Result<Attachment, Error> {
-        let Found { region, seats, ssd, running, place } = self;
+        let Found { region, seats, ssd, without, running, place } = self;
         if let Some(place) = &place {
             keep(place, &region, &seats);
         }
-        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default() });
+        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default(), note: note_of(&running) });
+        if let Some(error) = &without {
+            around.report(&format!("the cache goes on without its SSD: {error}"));
+        }
         let sizes = Layout::read(&region).map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?.sizes();
         let parts = Parts {
             region: Arc::clone(&region),
@@ -400,6 +499,7 @@ impl Found {
             around,
             rules,
             ssd,
+            without,
             watch,
             place,
             region,

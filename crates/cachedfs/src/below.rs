@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use ssdcache::FileKey;
 
 use crate::key::key_of;
+use crate::note::{Note, Said};
 
 /// What `O_DIRECT` wants everything to be a multiple of; more than any drive asks for.
 const ALIGN: usize = 4096;
@@ -202,6 +203,8 @@ pub struct Around {
     pub direct: bool,
     /// What people should know, newest last; at most a few.
     pub notes: Mutex<Vec<String>>,
+    /// Of the SSD.
+    pub note: Option<Note>,
 }
 
 /// Notes that are kept.
@@ -214,13 +217,28 @@ impl datapath::shelf::World for Around {
     }
 
     fn now_ms(&self) -> u32 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        // Coarse, some milliseconds: a write asks for it, and the exact time costs more than finding its page.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
         (now.tv_sec as u64).wrapping_mul(1000).wrapping_add(now.tv_nsec as u64 / 1_000_000) as u32
     }
 
     fn realtime_ns(&self) -> u64 {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    }
+
+    fn is_clean(&self) -> bool {
+        self.note.as_ref().and_then(Note::read) == Some(Said::Clean)
+    }
+
+    fn note_clean(&self, is_clean: bool) -> io::Result<()> {
+        let Some(note) = &self.note else { return Ok(()) };
+        if is_clean { note.write(Some(Said::Clean)) } else { note.write_dirty() }
+    }
+
+    fn note_void(&self, is_owed: bool) -> io::Result<()> {
+        let said = if is_owed { Said::Lost } else { Said::Void };
+        self.note.as_ref().map_or(Ok(()), |note| note.write(Some(said)))
     }
 
     fn report(&self, words: &str) {

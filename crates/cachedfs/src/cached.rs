@@ -29,6 +29,7 @@ pub struct Cached {
     changes: AtomicU32,
     is_bare: AtomicBool,
     is_dropped: AtomicBool,
+    settling: Mutex<()>,
     age: Option<(Duration, Mutex<Instant>)>,
     watched: OnceLock<i32>,
     /// Pages that stay.
@@ -93,6 +94,7 @@ impl Cached {
             changes: AtomicU32::new(to.shelf.mode_changes().wrapping_sub(1)),
             is_bare: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
+            settling: Mutex::new(()),
             local: Arc::clone(local),
             age: dirty_age.map(|age| (age, Mutex::new(Instant::now()))),
             watched: OnceLock::new(),
@@ -117,6 +119,7 @@ impl Cached {
     }
 
     /// The engine.
+    #[inline]
     pub fn shelf(&self) -> &Arc<Shelf> {
         self.open.shelf()
     }
@@ -132,16 +135,26 @@ impl Cached {
 
     /// The mode changed since the last call.
     #[cold]
+    #[inline(never)]
     fn settle(&self) -> Result<bool, Errno> {
-        let changes = self.shelf().mode_changes();
-        let is_bare = self.open.mode() == Mode::PassThrough;
-        let was_bare = self.is_bare.swap(is_bare, Ordering::AcqRel);
-        self.is_dropped.store(false, Ordering::Release);
-        if was_bare {
-            self.look_below()?;
+        let _settling = self.settling.lock();
+        loop {
+            let changes = self.shelf().mode_changes();
+            let is_bare = self.open.mode() == Mode::PassThrough;
+            let was_bare = self.is_bare.swap(is_bare, Ordering::AcqRel);
+            if is_bare != was_bare && self.watched.get().is_some() {
+                self.part.watch.mind_writes(self.fd(), !is_bare);
+            }
+            self.is_dropped.store(false, Ordering::Release);
+            if was_bare {
+                self.look_below()?;
+            }
+            self.changes.store(changes, Ordering::Release);
+            // Somebody else who has the file open may have settled meanwhile, as it is now.
+            if self.shelf().mode_changes() == changes {
+                return Ok(is_bare);
+            }
         }
-        self.changes.store(changes, Ordering::Release);
-        Ok(is_bare)
     }
 
     /// Looks whether somebody else changed the file.
@@ -160,17 +173,26 @@ impl Cached {
     ///
     /// # Errors
     /// What was cached could not be dropped, or the call's own.
+    #[inline]
     pub fn past<T>(&self, range: std::ops::Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         if !self.is_dropped.load(Ordering::Acquire) {
-            self.open.clean()?;
-            self.open.discard()?;
-            self.is_dropped.store(true, Ordering::Release);
+            self.drop_all()?;
         }
         let result = call();
         if self.changes.load(Ordering::Acquire) != self.shelf().mode_changes() {
             self.open.drop_pages(range.start / PAGE_BYTES as u64..range.end.div_ceil(PAGE_BYTES as u64))?;
         }
         result
+    }
+
+    /// Before the first change past the cache.
+    #[cold]
+    #[inline(never)]
+    fn drop_all(&self) -> Result<(), Errno> {
+        self.open.clean()?;
+        self.open.discard()?;
+        self.is_dropped.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Reads all its pages and pins them, until a quarter of the memory is pinned by this process.

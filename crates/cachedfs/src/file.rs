@@ -55,8 +55,34 @@ pub struct File {
 pub struct Pinned(Held);
 
 enum Held {
-    Frame { file: Arc<Cached>, pin: Option<Pin>, address: usize, len: usize },
+    Frame { file: Arc<Cached>, lent: Option<Lent> },
     Copy(Box<[u8]>),
+}
+
+/// As [`Pinned`], for who keeps it beside the file it is of, and gives it back there ([`File::give_back`]).
+#[derive(Debug)]
+#[must_use = "the page stays until it is given back"]
+pub struct Lent {
+    pin: Pin,
+    address: usize,
+    len: u32,
+    /// Of the process that it was lent to.
+    generation: u32,
+}
+
+impl Lent {
+    /// Where the bytes are.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.address as *const u8
+    }
+
+    /// How many they are; one at least.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "there is one byte at least")]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
 }
 
 impl std::fmt::Debug for Pinned {
@@ -70,7 +96,7 @@ impl Pinned {
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match &self.0 {
-            Held::Frame { address, .. } => *address as *const u8,
+            Held::Frame { lent, .. } => lent.as_ref().map_or(std::ptr::null(), Lent::as_ptr),
             Held::Copy(bytes) => bytes.as_ptr(),
         }
     }
@@ -79,7 +105,7 @@ impl Pinned {
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Held::Frame { len, .. } => *len,
+            Held::Frame { lent, .. } => lent.as_ref().map_or(0, Lent::len),
             Held::Copy(bytes) => bytes.len(),
         }
     }
@@ -95,12 +121,30 @@ impl Pinned {
     }
 }
 
+impl Cached {
+    /// ENXIO: it is behind the end of the file.
+    #[inline]
+    fn lend(&self, at: u64, len: usize) -> Result<Lent, Errno> {
+        let (pin, offset, len) = self.open.pin(at, len)?;
+        let address = self.open.address(&pin) as usize + offset;
+        Ok(Lent { pin, address, len: len as u32, generation: crate::forks::now() })
+    }
+
+    /// What the parent of a fork was lent is the parent's to give back.
+    #[inline]
+    fn give_back(&self, lent: Lent) {
+        if lent.generation == crate::forks::now() {
+            self.open.unpin(lent.pin);
+        }
+    }
+}
+
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if let Held::Frame { file, pin, .. } = &mut self.0
-            && let Some(pin) = pin.take()
+        if let Held::Frame { file, lent } = &mut self.0
+            && let Some(lent) = lent.take()
         {
-            file.open.unpin(pin);
+            file.give_back(lent);
         }
     }
 }
@@ -135,6 +179,7 @@ impl File {
     }
 
     #[cold]
+    #[inline(never)]
     fn told(&self, doing: &'static str, errno: Errno) -> Error {
         match sentence(errno) {
             Some((kind, sentence)) => Error::system(errno, doing, &self.path).because(kind, sentence),
@@ -156,7 +201,7 @@ impl File {
     }
 
     /// Through the cache, in this process; none: past it.
-    #[inline]
+    #[inline(always)]
     fn through(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
         let Some((opening, here)) = &self.cached else { return Ok(None) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
@@ -168,6 +213,7 @@ impl File {
     }
 
     /// For what changes the file in pass-through.
+    #[inline]
     fn past<T>(&self, doing: &'static str, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         let result = match here {
@@ -191,7 +237,7 @@ impl File {
     ///
     /// # Errors
     /// As pread(2); [`Kind::Lost`]: the page was on an SSD that failed.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize, Error> {
         match self.through("reading")? {
             Some(cached) => {
@@ -200,6 +246,13 @@ impl File {
             }
             None => plain::read_at(self.fd(), at, to).map_err(|errno| self.told("reading", errno)),
         }
+    }
+
+    /// For [`crate::Reads`]: where it is cached in this process. None: `read_at` knows what to do.
+    #[inline]
+    pub(crate) fn to_read(&self) -> Option<&Arc<Cached>> {
+        self.may_read().ok()?;
+        self.through("reading").ok()?
     }
 
     /// Likewise into several buffers, one after the other.
@@ -231,7 +284,7 @@ impl File {
     ///
     /// # Errors
     /// As pwrite(2); [`Kind::ReadOnly`].
-    #[inline]
+    #[inline(always)]
     pub fn write_at(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
         match self.through("writing")? {
             Some(cached) => self.write_through(cached, Some(at), from).map(|_| from.len()),
@@ -244,7 +297,7 @@ impl File {
     }
 
     /// At a position, or at the end; where it was.
-    #[inline]
+    #[inline(always)]
     fn write_through(&self, cached: &Cached, at: Option<u64>, from: &[u8]) -> Result<u64, Error> {
         self.may_write()?;
         let written = match at {
@@ -291,6 +344,7 @@ impl File {
     }
 
     /// Whether the position is the kernel's: of what has none, and of what is never cached.
+    #[inline]
     fn has_kernel_position(&self) -> bool {
         self.cached.is_none()
     }
@@ -299,6 +353,7 @@ impl File {
     ///
     /// # Errors
     /// As read(2).
+    #[inline]
     pub fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
         if self.has_kernel_position() {
             return rustix::io::read(self.fd(), to).map_err(|errno| self.told("reading", errno));
@@ -327,6 +382,7 @@ impl File {
     ///
     /// # Errors
     /// As write(2).
+    #[inline]
     pub fn write(&self, from: &[u8]) -> Result<usize, Error> {
         if self.has_kernel_position() {
             return rustix::io::write(self.fd(), from).map_err(|errno| self.told("writing", errno));
@@ -433,11 +489,8 @@ impl File {
     pub fn pin(&self, at: u64, len: usize) -> Result<Pinned, Error> {
         if let Some(cached) = self.through("pinning")? {
             self.may_read()?;
-            return match cached.open.pin(at, len) {
-                Ok((pin, offset, len)) => {
-                    let address = cached.open.address(&pin) as usize + offset;
-                    Ok(Pinned(Held::Frame { file: Arc::clone(cached), pin: Some(pin), address, len }))
-                }
+            return match cached.lend(at, len) {
+                Ok(lent) => Ok(Pinned(Held::Frame { file: Arc::clone(cached), lent: Some(lent) })),
                 Err(Errno::NXIO) => Ok(Pinned(Held::Copy(Box::default()))),
                 Err(errno) => Err(self.told("pinning", errno)),
             };
@@ -447,6 +500,33 @@ impl File {
         let got = self.read_at(at, &mut bytes)?;
         bytes.truncate(got);
         Ok(Pinned(Held::Copy(bytes.into())))
+    }
+
+    /// As `pin`, where the cache has a page to lend; none: there is only a copy to be had, or nothing.
+    ///
+    /// # Errors
+    /// As `pin`.
+    #[inline(always)]
+    pub fn lend(&self, at: u64, len: usize) -> Result<Option<Lent>, Error> {
+        let Some(cached) = self.through("pinning")? else { return Ok(None) };
+        self.may_read()?;
+        match cached.lend(at, len) {
+            Ok(lent) if len > 0 => Ok(Some(lent)),
+            Ok(none) => {
+                cached.give_back(none);
+                Ok(None)
+            }
+            Err(Errno::NXIO) => Ok(None),
+            Err(errno) => Err(self.told("pinning", errno)),
+        }
+    }
+
+    /// Gives back what `lend` lent of this file. The address is not to be used any more.
+    #[inline(always)]
+    pub fn give_back(&self, lent: Lent) {
+        if let Some(cached) = self.cached.as_ref().and_then(|(_, here)| here.get()) {
+            cached.give_back(lent);
+        }
     }
 
     /// A view of a range as it is now: a copy, in one piece, shorter at the end of the file. Unlike with mmap(2), later writes are
@@ -606,6 +686,7 @@ impl File {
     }
 
     /// The kernel's file below: for what is not offered here. What is written through it is a change from outside.
+    #[inline]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -632,6 +713,7 @@ impl File {
     }
 
     /// Whether it goes through the cache at all: a regular file of a file system that keeps what is written to it.
+    #[inline]
     pub fn is_cached(&self) -> bool {
         self.cached.is_some()
     }
@@ -662,6 +744,14 @@ impl File {
     /// # Errors
     /// As close(2).
     pub fn close(self) -> Result<(), Error> {
+        self.untold()
+    }
+
+    /// What `close` will say; to be asked once.
+    ///
+    /// # Errors
+    /// As close(2).
+    pub fn untold(&self) -> Result<(), Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         match here.and_then(|cached| cached.open.untold()) {
             Some(errno) => Err(self.told("closing", errno)),

@@ -11,7 +11,7 @@ static GENERATIONS: OnceLock<Generations> = OnceLock::new();
 
 /// The generation of this process: constant, another one in a child.
 #[inline]
-fn now() -> u32 {
+pub fn now() -> u32 {
     GENERATIONS.get().map_or(0, Generations::now)
 }
 

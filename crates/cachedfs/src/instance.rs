@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::shelf::{Advice, How, OpenFailed};
+use datapath::shelf::{Advice, Count, How, OpenFailed};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, fstatfs, openat};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use crate::key::key_of;
 use crate::options::Options;
 use crate::place::Place;
 use crate::plain;
-use crate::status::Status;
+use crate::status::{Met, Status};
 
 /// Instances of this process.
 static HERE: Mutex<Vec<Weak<Instance>>> = Mutex::new(Vec::new());
@@ -167,6 +167,11 @@ impl Instance {
                     "it was changed from outside while the cache held newer pages of it; nothing was merged: open it with `discard` to \
                      take what is below",
                 ),
+                OpenFailed::Unsure => told(Errno::IO).because(
+                    Kind::Device,
+                    "the cache's SSD cannot be read, and may hold newer pages of this file: bring the SSD back and start the programs \
+                     anew, or give up what only it has with `hotshelf cache flush --discard-lost`",
+                ),
                 OpenFailed::Failed(errno) => told(errno),
             }
         })
@@ -263,6 +268,12 @@ impl Instance {
         }
     }
 
+    /// What calls of this process met so far. Who measures calls compares before and after: what did not change was in memory.
+    pub fn met(&self) -> Met {
+        let own = |what| self.part().map_or(0, |part| part.shelf.counters().own(what));
+        Met { misses: own(Count::SsdHits) + own(Count::Misses), waits: own(Count::Throttled) }
+    }
+
     /// How a running instance is, for who does not take part: without a seat, without leading, without making anything. None: there
     /// is none.
     ///
@@ -302,6 +313,20 @@ impl Instance {
             progress(most - left, most);
         });
         cleaned.map_err(|errno| part.unwritten(errno))
+    }
+
+    /// Gives up what only an SSD that failed had: from then on what is in the files counts. How many pages these were.
+    ///
+    /// # Errors
+    /// The process has left.
+    pub fn discard_lost(&self) -> Result<u64, Error> {
+        let part = self.part()?;
+        part.shelf.accept_losses().map(u64::from).map_err(|errno| part.unwritten(errno))
+    }
+
+    /// Why this process goes on without the cache's SSD, if it does.
+    pub fn without_ssd(&self) -> Option<String> {
+        self.part().ok()?.without.as_ref().map(Error::to_string)
     }
 
     /// Whether the books of the page cache agree with each other. Takes its locks, one after the other: for tests.

@@ -6,6 +6,7 @@
 //!
 //! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] are what one open asks for.
 //! - `image.rs`: the SSD while nobody uses it: making, looking over, removing. `settings.rs`: where settings are.
+//! - [`Reads`] are reads that nobody stands and waits for.
 //! - `file.rs`: the calls on an open file. `plain.rs`: those that go to the kernel as they are.
 #![forbid(unsafe_code)]
 
@@ -19,9 +20,11 @@ mod forks;
 pub mod image;
 mod instance;
 mod key;
+mod note;
 mod options;
 mod place;
 mod plain;
+mod reads;
 mod report;
 mod rules;
 mod settings;
@@ -32,9 +35,10 @@ mod watch;
 
 pub use config::{Admit, Config, RuleConfig, mode_name, mode_of};
 pub use error::{Error, Kind};
-pub use file::{File, Pinned, Whence};
+pub use file::{File, Lent, Pinned, Whence};
 pub use instance::Instance;
 pub use options::{Advice, Options};
+pub use reads::{Begun, Ended, Outcome, Reads};
 pub use size::{Age, BadSetting, Size};
 pub use ssdcache::Mode;
-pub use status::{Latency, Lost, Memory, Seat, Ssd, Status, Tier};
+pub use status::{Latency, Lost, Memory, Met, Refused, Seat, Ssd, Status, Tier};

@@ -9,10 +9,12 @@ use rustix::io::Errno;
 
 type Outcome<T> = Result<T, Errno>;
 
+#[inline]
 pub fn read_at(fd: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> Outcome<usize> {
     rustix::io::pread(fd, to, at)
 }
 
+#[inline]
 pub fn write_at(fd: BorrowedFd<'_>, at: u64, from: &[u8]) -> Outcome<usize> {
     rustix::io::pwrite(fd, from, at)
 }

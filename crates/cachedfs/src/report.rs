@@ -9,9 +9,11 @@ use crate::attach::{Attachment, refused};
 use crate::config::Config;
 use crate::error::Error;
 use crate::place::Place;
-use crate::status::{Latency, Lost, Memory, Seat, Ssd, Status, Tier};
+use crate::status::{Latency, Lost, Memory, Refused, Seat, Ssd, Status, Tier};
 
 const PAGE: u64 = 4096;
+/// Pieces of files in trouble that are listed; status says where they are, not all that a large SSD took with it.
+const LOST_MAX: usize = 4096;
 
 /// Of an instance in which this process takes part.
 pub fn of(part: &Attachment, config: &Config) -> Status {
@@ -75,7 +77,15 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
     let (counters, state) = (look.counters(), look.ssd_state());
     let files = look.files();
     let dirty_pages = u64::from(stats.marked).saturating_add(state.dirty);
-    let failed = state.failed.map(|errno| format!("the SSD failed: {}", std::io::Error::from_raw_os_error(errno as i32)));
+    let failed = state.failed.map(|errno| {
+        let (why, unknown) = (std::io::Error::from_raw_os_error(errno as i32), state.unknown);
+        match state {
+            _ if look.sizes().ssd.is_none() => format!("the SSD failed: it could not be used when this instance was made ({why})"),
+            _ if state.is_unsure => format!("the SSD failed: what is on it is not known, so no file is opened ({why})"),
+            _ if unknown > 0 => format!("the SSD failed: {why}; {unknown} pages that only it has are of files that were not open"),
+            _ => format!("the SSD failed: {why}"),
+        }
+    });
     Status {
         name: running.name.clone(),
         mode: look.mode(),
@@ -87,10 +97,11 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
             pages: stats.frames.into(),
             free_pages: stats.free.into(),
             dirty_pages: stats.marked.into(),
-            pinned_pages: 0,
+            pinned_pages: look.pages().pinned().into(),
             segment_bytes,
         },
-        ssd: running.ssd.as_ref().zip(look.sizes().ssd).map(|(path, shape)| {
+        ssd: running.ssd.as_ref().map(|path| {
+            let Some(shape) = look.sizes().ssd else { return Ssd { path: path.clone(), failed: failed.clone(), ..Ssd::default() } };
             let (data, written) = (counters.sum(Count::SsdData), counters.sum(Count::SsdWritten));
             Ssd {
                 path: path.clone(),
@@ -109,11 +120,11 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
                 recovery_ms: state.recovery_ms.into(),
                 damaged_pages: counters.sum(Count::Damaged),
                 lost_pages: state.lost,
-                failed,
+                failed: failed.clone(),
                 ..Ssd::default()
             }
         }),
-        tiers: tiers(look, stats.hits),
+        tiers: tiers(look, stats.hits, stats.writes),
         promoted_pages: counters.sum(Count::Promoted),
         written_back_pages: counters.sum(Count::WrittenBack),
         below_writes: counters.sum(Count::BelowWrites),
@@ -121,11 +132,19 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
         read_ahead_pages: counters.sum(Count::ReadAhead),
         syncs: counters.sum(Count::Syncs),
         leaders: state.leaders,
+        leader_files: state.known,
+        refused: Refused {
+            first_touch: counters.sum(Count::RefusedFirst),
+            stream: counters.sum(Count::RefusedStream),
+            budget: counters.sum(Count::RefusedBudget),
+            rule: counters.sum(Count::RefusedRule),
+            full: counters.sum(Count::RefusedFull),
+        },
         files: files.len() as u32,
         files_max: look.sizes().files,
         dirty_bytes: dirty_pages.saturating_mul(PAGE),
         dirty_limit_bytes: u64::from(look.dirty_limit()) * PAGE,
-        lost: files.iter().flat_map(|file| troubles(look, file)).collect(),
+        lost: files.iter().flat_map(|file| troubles(look, file)).take(LOST_MAX).collect(),
         ..Status::default()
     }
 }
@@ -140,7 +159,7 @@ fn seats(seats: &Seats) -> Vec<Seat> {
     .collect()
 }
 
-fn tiers(look: &Look, ram_hits: u64) -> Vec<Tier> {
+fn tiers(look: &Look, ram_hits: u64, ram_writes: u64) -> Vec<Tier> {
     let counters = look.counters();
     let sum = |what| counters.sum(what);
     let (ssd_hits, misses) = (sum(Count::SsdHits), sum(Count::Misses));
@@ -148,6 +167,7 @@ fn tiers(look: &Look, ram_hits: u64) -> Vec<Tier> {
     let tier = |name: &str, of, hits: u64, read_bytes, written_bytes| Tier {
         name: name.to_owned(),
         hits,
+        write_latency: latency(&counters.write_latencies(of)),
         ratio: hits as f64 / all,
         read_bytes,
         written_bytes,
@@ -155,7 +175,8 @@ fn tiers(look: &Look, ram_hits: u64) -> Vec<Tier> {
         read_latency: latency(&counters.latencies(of)),
         ..Tier::default()
     };
-    let mut tiers = vec![tier("ram", Of::Ram, ram_hits, ram_hits.saturating_mul(PAGE), sum(Count::Writes).saturating_mul(PAGE))];
+    let ram_written = ram_writes.saturating_add(sum(Count::Writes));
+    let mut tiers = vec![tier("ram", Of::Ram, ram_hits, ram_hits.saturating_mul(PAGE), ram_written.saturating_mul(PAGE))];
     if look.sizes().ssd.is_some() {
         let mut ssd = tier("ssd", Of::Ssd, ssd_hits, sum(Count::SsdRead), sum(Count::SsdWritten));
         ssd.errors = sum(Count::Damaged);
@@ -180,7 +201,7 @@ fn latency(buckets: &[u64]) -> Latency {
 
 /// What somebody has to look after: what an SSD that failed took with it, range by range; else the file.
 fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
-    let ranges = if look.ssd_state().failed.is_some() { look.only_on_ssd(file) } else { Vec::new() };
+    let ranges = if file.is_owed { look.only_on_ssd(file) } else { Vec::new() };
     if ranges.is_empty() {
         return trouble(file).into_iter().collect();
     }
@@ -191,6 +212,7 @@ fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
 /// A file that somebody has to look after.
 fn trouble(file: &Seen) -> Option<Lost> {
     let why = match file.failures {
+        _ if file.is_over && !file.is_conflict => return None,
         _ if file.is_conflict => "changed from outside while the cache held newer pages of it".to_owned(),
         (count, Some(errno)) => format!("{count} times it could not be written below: {}", std::io::Error::from(errno)),
         _ => return None,

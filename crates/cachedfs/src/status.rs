@@ -56,6 +56,10 @@ pub struct Status {
     pub dirty_limit_bytes: u64,
     /// What was acknowledged and is gone, or cannot be written: exact ranges.
     pub lost: Vec<Lost>,
+    /// Files that the leader has at hand; bounded.
+    pub leader_files: u32,
+    /// Pages that were not put on the SSD, by reason.
+    pub refused: Refused,
     /// What a person should know: configuration that differs from the running instance's, and the like.
     pub notes: Vec<String>,
 }
@@ -160,6 +164,22 @@ pub struct Tier {
     pub errors: u64,
 }
 
+/// Pages that were not put on the SSD, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refused {
+    /// Read for the first time: the second time counts.
+    pub first_touch: u64,
+    /// Read in a stream.
+    pub stream: u64,
+    /// The day's bytes were used up; pages that were written, too, which went below.
+    pub budget: u64,
+    /// A rule says so.
+    pub rule: u64,
+    /// The SSD's books had no place: too many files, or too far back in one.
+    pub full: u64,
+}
+
 /// Percentiles, microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -190,4 +210,13 @@ pub struct Lost {
     pub end: u64,
     /// What happened.
     pub why: String,
+}
+
+/// What calls of one process met: see [`crate::Instance::met`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Met {
+    /// Pages that were not in memory.
+    pub misses: u64,
+    /// Calls that waited for room in memory.
+    pub waits: u64,
 }

@@ -37,6 +37,15 @@ struct Inner {
     timed: Mutex<Vec<Weak<dyn Watched>>>,
 }
 
+impl Inner {
+    /// The same number as before, if the file is watched.
+    fn watch(&self, fd: BorrowedFd<'_>, writes: bool) -> Result<i32, Errno> {
+        let mut which = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
+        which.set(inotify::WatchFlags::MODIFY, writes);
+        inotify::add_watch(&self.fd, format!("/proc/self/fd/{}", fd.as_raw_fd()), which)
+    }
+}
+
 /// See the module. Without inotify it does nothing.
 pub struct Watch {
     inner: Option<Arc<Inner>>,
@@ -56,13 +65,23 @@ impl Watch {
     /// Watches an open file; a number to end it with, or none if the kernel does not watch it.
     pub fn add(&self, fd: BorrowedFd<'_>, file: &Weak<dyn Watched>) -> Option<i32> {
         let inner = self.inner.as_ref()?;
-        let which = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
         let mut files = inner.files.lock();
-        let number = inotify::add_watch(&inner.fd, format!("/proc/self/fd/{}", fd.as_raw_fd()), which).ok()?;
+        let number = inner.watch(fd, true).ok()?;
         files.entry(number).or_default().push(Weak::clone(file));
         drop(files);
         self.begin(inner);
         Some(number)
+    }
+
+    /// Of a file that is watched: whether writes to it are told. In pass-through most are our own, and each that is told costs time.
+    pub fn mind_writes(&self, fd: BorrowedFd<'_>, are_told: bool) {
+        let Some(inner) = &self.inner else { return };
+        let files = inner.files.lock();
+        if let Ok(number) = inner.watch(fd, are_told)
+            && !files.contains_key(&number)
+        {
+            let _ = inotify::remove_watch(&inner.fd, number);
+        }
     }
 
     /// Tells the file of the time from now on.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cachedfs::{Config, File, Instance, Kind, Mode, Options, Size};
+use cachedfs::{Begun, Config, File, Instance, Kind, Mode, Options, Reads, Size};
 use rustix::fs::{CWD, OFlags};
 
 /// What a child finds in its environment: the directory, the mode, whether there is an SSD.
@@ -115,6 +115,10 @@ fn child() {
             ("size", Some(file)) => file.len().expect("a length").to_string(),
             ("cut", Some(file)) => told(file.set_len(number(1)).map(|()| 0)),
             ("sync", Some(file)) => told(file.sync(false).map(|()| 0)),
+            ("read-on", Some(file)) => {
+                println!("> reading");
+                read_on(file)
+            }
             ("leads", _) => (instance.status().leader_pid == Some(std::process::id())).to_string(),
             ("end", _) => {
                 drop(file.take());
@@ -125,6 +129,22 @@ fn child() {
             (other, _) => panic!("{other}?"),
         };
         println!("> {answer}");
+    }
+}
+
+/// Asynchronously, until it is killed.
+fn read_on(file: &File) -> ! {
+    let mut reads = Reads::new(32);
+    let pages = file.len().expect("a length") / 4096;
+    loop {
+        while reads.under_way() < 32 {
+            // What is in memory, or has to be read below, has ended; who was waited for is forgotten.
+            if let Begun::Ended(ended) = reads.begin(file, fastrand::u64(..pages) * 4096, vec![0; 4096], ()) {
+                drop(ended);
+            }
+        }
+        reads.wait(Duration::MAX);
+        while reads.take().is_some() {}
     }
 }
 
@@ -174,6 +194,7 @@ fn whoever_is_killed_loses_nothing_that_was_written() {
     for has_ssd in [false, true] {
         let dir = tempfile::tempdir().expect("a directory");
         let mut leader = Other::start(dir.path(), "write-back", has_ssd);
+        assert_eq!(leader.ask("sync"), "0", "which somebody who leads has answered");
         assert_eq!(leader.ask("leads"), "true");
         let instance = Instance::open(&config(dir.path(), Mode::WriteBack, has_ssd)).expect("joined");
         let file = open(&instance, &dir.path().join("file"), OFlags::RDWR);
@@ -191,6 +212,35 @@ fn whoever_is_killed_loses_nothing_that_was_written() {
         let below = fs::read(dir.path().join("file")).expect("below");
         assert_eq!((&below[..4], &below[100_000..]), (&b"ours"[..], &b"theirs"[..]));
     }
+}
+
+#[test]
+fn whoever_is_killed_while_the_ssd_reads_for_him_harms_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let instance = Instance::open(&config(dir.path(), Mode::WriteBack, true)).expect("an instance");
+    let file = open(&instance, &dir.path().join("file"), OFlags::RDWR | OFlags::CREATE);
+    let page = |n: u64, round: u64| [n, round].map(u64::to_le_bytes).concat().repeat(256);
+    const PAGES: u64 = 1000;
+    for round in 0..5 {
+        (0..PAGES).for_each(|n| assert_eq!(file.write_at(n * 4096, &page(n, round)).expect("written"), 4096));
+        file.sync(false).expect("synced");
+        let mut others: Vec<Other> = (0..2).map(|_| Other::start(dir.path(), "write-back", true)).collect();
+        others.iter_mut().for_each(|other| assert_eq!(other.ask("read-on"), "reading"));
+        // While they read, pages change, and move on the SSD.
+        for n in (0..PAGES).step_by(3) {
+            file.write_at(n * 4096, &page(n, round + 100)).expect("written");
+        }
+        file.sync(false).expect("synced");
+        others.into_iter().for_each(Other::kill);
+        instance.check().expect("whole");
+        let mut bytes = vec![0; 4096];
+        for n in 0..PAGES {
+            assert_eq!(file.read_at(n * 4096, &mut bytes).expect("read"), 4096);
+            assert_eq!(bytes, page(n, if n % 3 == 0 { round + 100 } else { round }), "page {n}, round {round}");
+        }
+    }
+    drop(file);
+    instance.detach().expect("left");
 }
 
 #[test]

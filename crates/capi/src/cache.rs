@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cachedfs::Instance;
 use parking_lot::Mutex;
 
-use crate::fail::{Fail, Outcome};
+use crate::fail::{self, Fail, Outcome};
 use crate::library::{defaults, ensure_init};
 
 static INSTANCE: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
@@ -24,6 +24,10 @@ pub fn instance() -> Outcome<Arc<Instance>> {
         return Ok(Arc::clone(instance));
     }
     let opened = stack::open_cache(&defaults().cache)?;
+    if let Some(why) = opened.without_ssd() {
+        // No call fails of it, and whoever asks for the sentence finds it.
+        fail::remember(&Fail::new(libc::EIO, format!("the cache goes on without its SSD: {why}")));
+    }
     Ok(Arc::clone(instance.insert(opened)))
 }
 

@@ -1,6 +1,7 @@
 //! The edge itself: outcomes become return values and errno, and no panic gets past.
 #![expect(unsafe_code, reason = "writes errno")]
 
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::fail::{Fail, Outcome, remember};
@@ -57,10 +58,13 @@ pub fn answer_of_files<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
 
 #[inline]
 fn answer_anywhere<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
-    let before = errno();
+    let errno = errno();
+    // SAFETY: see `errno`.
+    let before = unsafe { *errno };
     match checked(call) {
         Ok(value) => {
-            set_errno(before);
+            // SAFETY: see `errno`.
+            unsafe { *errno = before };
             value
         }
         Err(fail) => failed(&fail),
@@ -68,6 +72,7 @@ fn answer_anywhere<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
 }
 
 #[cold]
+#[inline(never)]
 fn failed<T: Answer>(fail: &Fail) -> T {
     remember(fail);
     set_errno(fail.errno);
@@ -76,35 +81,47 @@ fn failed<T: Answer>(fail: &Fail) -> T {
 
 #[inline]
 fn checked<T>(call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        let what = said.unwrap_or("no words");
-        Err(Fail::new(libc::EIO, format!("a mistake inside hotshelf ({what}): please report it; close what was used")))
-    })
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(mistake(&*panic)))
 }
 
-fn errno() -> i32 {
-    // SAFETY: the address of this thread's errno is valid as long as the thread.
-    unsafe { *libc::__errno_location() }
+#[cold]
+#[inline(never)]
+fn mistake(panic: &(dyn std::any::Any + Send)) -> Fail {
+    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let what = said.unwrap_or("no words");
+    Fail::new(libc::EIO, format!("a mistake inside hotshelf ({what}): please report it; close what was used"))
 }
 
-fn set_errno(value: i32) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = value }
+/// Where this thread's errno is: valid as long as the thread, and nobody else's.
+#[inline]
+fn errno() -> *mut c_int {
+    // SAFETY: it only tells the address.
+    unsafe { libc::__errno_location() }
+}
+
+#[cold]
+fn set_errno(value: c_int) {
+    // SAFETY: see `errno`.
+    unsafe { *errno() = value }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
 
+    fn told() -> c_int {
+        // SAFETY: see `errno`.
+        unsafe { *errno() }
+    }
+
     #[test]
     fn errno_is_only_set_by_failures_and_panics_stop() {
         set_errno(77);
         assert_eq!(answer(|| Ok(5)), 5);
-        assert_eq!(errno(), 77);
+        assert_eq!(told(), 77);
         assert_eq!(answer::<isize>(|| Err(Fail::new(libc::EBADF, "no handle"))), -1);
-        assert_eq!(errno(), libc::EBADF);
+        assert_eq!(told(), libc::EBADF);
         assert!(answer::<*mut u8>(|| panic!("a test")).is_null());
-        assert_eq!(errno(), libc::EIO);
+        assert_eq!(told(), libc::EIO);
     }
 }

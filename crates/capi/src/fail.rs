@@ -47,6 +47,7 @@ impl From<OpenError> for Fail {
 
 impl From<cachedfs::Error> for Fail {
     #[cold]
+    #[inline(never)]
     fn from(error: cachedfs::Error) -> Fail {
         Fail::new(error.errno(), error)
     }

@@ -37,6 +37,7 @@ mod seat;
 mod table;
 #[cfg(test)]
 mod test;
+mod threads;
 mod transfer;
 mod types;
 mod udir;
@@ -47,6 +48,7 @@ mod umap;
 mod uopen;
 mod upin;
 mod uqueue;
+mod urequests;
 mod ustate;
 
 pub use types::*;

@@ -17,7 +17,7 @@ use crate::memory;
 use crate::queue::Queue;
 use crate::table::{Inside, Refused, Table};
 use crate::udir::Dir;
-use crate::uqueue::Requests;
+use crate::urequests::Requests;
 use crate::{cache, fork, uopen};
 
 /// What an opaque pointer can be.
@@ -226,7 +226,8 @@ pub extern "C" fn hs_shutdown() -> c_int {
 }
 
 /// The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
-/// thread; successes leave it alone. Thread-safe. Never NULL.
+/// thread; successes leave it alone, but for the call that opens a cache which has to go on without its SSD: it says so here.
+/// Thread-safe. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn hs_error() -> *const c_char {
     fail::last()

@@ -23,13 +23,10 @@ impl Memory {
     /// # Safety
     /// `address` is valid for reads (of a write) or writes (of a read) of `bytes`, until the call has returned or the request
     /// was reported, and nobody else uses those bytes meanwhile in a way that C calls a data race.
+    #[inline]
     pub unsafe fn new(address: *mut c_void, bytes: usize) -> Outcome<Memory> {
-        // As for every call of the kernel: what is longer cannot be counted by ssize_t.
-        if bytes > isize::MAX as usize {
-            return Err(Fail::new(libc::EINVAL, format!("a length of {bytes} bytes is more than memory can have")));
-        }
-        if address.is_null() && bytes > 0 {
-            return Err(Fail::new(libc::EFAULT, "the memory of the request is NULL"));
+        if bytes > isize::MAX as usize || (address.is_null() && bytes > 0) {
+            return Err(no_memory(bytes));
         }
         Ok(Memory { address: address.cast(), bytes })
     }
@@ -53,6 +50,7 @@ impl Memory {
     }
 
     /// As bytes that are read.
+    #[inline]
     pub fn with<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         if self.bytes == 0 {
             return look(&[]);
@@ -62,6 +60,7 @@ impl Memory {
     }
 
     /// As bytes that are written. `fill` only writes them: they may not have been written ever.
+    #[inline]
     pub fn with_mut<T>(&self, fill: impl FnOnce(&mut [u8]) -> T) -> T {
         if self.bytes == 0 {
             return fill(&mut []);
@@ -69,6 +68,28 @@ impl Memory {
         // SAFETY: valid for writes as `new` was promised, for this call; nobody else uses them. `u8` has no wrong values, and
         // memory that C programs hand over is not undefined to us: it came from outside what the compiler sees.
         fill(unsafe { std::slice::from_raw_parts_mut(self.address, self.bytes) })
+    }
+}
+
+/// What no memory can be; or it is NULL.
+#[cold]
+#[inline(never)]
+fn no_memory(bytes: usize) -> Fail {
+    // As for every call of the kernel: what is longer cannot be counted by ssize_t.
+    if bytes > isize::MAX as usize {
+        return Fail::new(libc::EINVAL, format!("a length of {bytes} bytes is more than memory can have"));
+    }
+    Fail::new(libc::EFAULT, "the memory of the request is NULL")
+}
+
+/// Of a read that goes on after the call: the bytes are the library's until it is reaped.
+impl AsMut<[u8]> for Memory {
+    fn as_mut(&mut self) -> &mut [u8] {
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `with_mut`, for as long as the request is not reported.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.bytes) }
     }
 }
 

@@ -32,6 +32,12 @@ fn plain<T>(what: &str, done: Result<T, Errno>) -> Outcome<T> {
     done.map_err(|errno| Fail::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno))))
 }
 
+#[cold]
+#[inline(never)]
+fn broken() -> Fail {
+    Fail::new(libc::EIO, "an earlier call failed inside this file: it can only be closed")
+}
+
 fn waits(fd: BorrowedFd<'_>) -> bool {
     let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     !matches!(kind, Ok(FileType::RegularFile | FileType::Directory | FileType::BlockDevice))
@@ -62,6 +68,7 @@ impl Open {
     }
 
     /// The file of the cache.
+    #[inline]
     pub fn cached(&self) -> Option<&File> {
         if let Body::File(file) = &self.body { Some(file) } else { None }
     }
@@ -72,15 +79,16 @@ impl Open {
     }
 
     /// Runs a call on it; one that panics leaves it broken.
-    #[inline]
+    #[inline(always)]
     pub fn run<T>(&self, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
         if self.broken.load(Ordering::Relaxed) {
-            return Err(Fail::new(libc::EIO, "an earlier call failed inside this file: it can only be closed"));
+            return Err(broken());
         }
         let _watch = Watch(self);
         call(self)
     }
 
+    #[inline]
     pub fn read(&self, to: &mut [u8]) -> Outcome<usize> {
         match &self.body {
             Body::File(file) => Ok(file.read(to)?),
@@ -88,6 +96,7 @@ impl Open {
         }
     }
 
+    #[inline]
     pub fn write(&self, from: &[u8]) -> Outcome<usize> {
         match &self.body {
             Body::File(file) => Ok(file.write(from)?),
@@ -95,6 +104,7 @@ impl Open {
         }
     }
 
+    #[inline]
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Outcome<usize> {
         match &self.body {
             Body::File(file) => Ok(file.read_at(at, to)?),
@@ -102,6 +112,7 @@ impl Open {
         }
     }
 
+    #[inline]
     pub fn write_at(&self, at: u64, from: &[u8]) -> Outcome<usize> {
         match &self.body {
             Body::File(file) => Ok(file.write_at(at, from)?),
@@ -202,14 +213,21 @@ impl Open {
 
     /// Closes it; says what nobody was told yet.
     pub fn close(self) -> Outcome<()> {
-        self.pins.release_all();
-        match self.body {
-            Body::File(file) => Ok(file.close()?),
+        match &self.body {
+            Body::File(file) => Ok(file.untold()?),
             Body::Stream(fd) => {
                 // SAFETY: the program asked for it by closing the ufd that stands for this descriptor of its own.
-                let closed = unsafe { libc::close(fd) };
+                let closed = unsafe { libc::close(*fd) };
                 if closed == 0 { Ok(()) } else { Err(Fail::new(libc::EBADF, "it was closed behind the library's back")) }
             }
+        }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Body::File(file) = &self.body {
+            self.pins.release_all(file);
         }
     }
 }

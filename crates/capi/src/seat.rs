@@ -12,7 +12,7 @@
 
 use std::cell::Cell;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
 /// A thread's word: which time this is (upper half), and which place (lower half), plus one; 0: none.
@@ -21,8 +21,12 @@ use std::time::Duration;
 pub struct Seat {
     word: AtomicU64,
     taken: AtomicBool,
+    number: AtomicU32,
     next: AtomicPtr<Seat>,
 }
+
+/// How many there are.
+static COUNT: AtomicU32 = AtomicU32::new(0);
 
 const PLACE: u64 = 0xffff_ffff;
 const ONCE_MORE: u64 = 1 << 32;
@@ -50,6 +54,7 @@ impl Drop for Lease {
 pub struct Look(&'static Seat);
 
 impl Drop for Look {
+    #[inline(always)]
     fn drop(&mut self) {
         let word = self.0.word.load(Ordering::Relaxed);
         self.0.word.store(word & !PLACE, Ordering::Release);
@@ -57,6 +62,7 @@ impl Drop for Look {
 }
 
 /// Begins to look at a place. None: this thread looks at another one already (a signal handler), or is about to end.
+#[inline]
 pub fn look(place: u32) -> Option<Look> {
     let seat = match MINE.get() {
         Some(seat) => seat,
@@ -73,6 +79,12 @@ pub fn look(place: u32) -> Option<Look> {
         fence(Ordering::SeqCst);
     }
     Some(Look(seat))
+}
+
+/// The number of this thread's seat, which no other thread has meanwhile; 0 if it has none.
+#[inline]
+pub fn number() -> u32 {
+    MINE.get().map_or(0, |seat| seat.number.load(Ordering::Relaxed))
 }
 
 /// Takes a seat for this thread.
@@ -102,6 +114,7 @@ fn free_seat() -> Option<&'static Seat> {
 fn new_seat() -> &'static Seat {
     let seat: &'static Seat = Box::leak(Box::default());
     seat.taken.store(true, Ordering::Relaxed);
+    seat.number.store(COUNT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     let ours = std::ptr::from_ref(seat).cast_mut();
     let mut first = SEATS.load(Ordering::Relaxed);
     loop {

@@ -39,8 +39,15 @@ fn check_blocks(handle: &Handle, offset: u64, bytes: u64) -> Outcome<()> {
     Err(Fail::new(libc::EINVAL, what))
 }
 
+#[inline]
 pub fn offset_of(offset: i64) -> Outcome<u64> {
-    u64::try_from(offset).map_err(|_| Fail::new(libc::EINVAL, format!("the offset is negative ({offset})")))
+    if offset < 0 { Err(negative(offset)) } else { Ok(offset as u64) }
+}
+
+#[cold]
+#[inline(never)]
+fn negative(offset: i64) -> Fail {
+    Fail::new(libc::EINVAL, format!("the offset is negative ({offset})"))
 }
 
 /// Reads or writes as the handle's modes say; how many bytes.

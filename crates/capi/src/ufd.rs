@@ -23,6 +23,21 @@ pub struct Ufds<T> {
     taken: Mutex<Taken>,
 }
 
+/// A look under way, at a file.
+pub struct Looked<'a, T> {
+    file: &'a T,
+    _look: seat::Look,
+}
+
+impl<T> std::ops::Deref for Looked<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.file
+    }
+}
+
 /// Which numbers are in use.
 struct Taken {
     bits: [u64; WORDS],
@@ -54,6 +69,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         Ufds { places: [const { AtomicPtr::new(std::ptr::null_mut()) }; UFDS_MAX], taken: Mutex::new(Taken { bits: [0; WORDS] }) }
     }
 
+    #[inline(always)]
     fn place(&self, ufd: i32) -> Option<(u32, &AtomicPtr<T>)> {
         let number = u32::try_from(ufd).ok()?;
         Some((number, self.places.get(number as usize)?))
@@ -91,15 +107,23 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         reclaim(number, before)
     }
 
-    /// Calls with the file, which stays as long. The call must not wait for other calls.
-    #[inline]
-    pub fn with<R>(&self, ufd: i32, call: impl FnOnce(&T) -> R) -> Option<R> {
+    /// A look at the file, which stays as long. Who looks must not wait for other calls. None: it is not open, or a look cannot be
+    /// had at the moment (`get` tells).
+    #[inline(always)]
+    pub fn look(&self, ufd: i32) -> Option<Looked<'_, T>> {
         let (number, place) = self.place(ufd)?;
-        let Some(_look) = seat::look(number) else {
-            return self.get_slowly(place).map(|file| call(&file));
-        };
+        let _look = seat::look(number)?;
         // SAFETY: a place has NULL or a file with a share of its own, which is taken from it only when this look has ended.
-        unsafe { place.load(Ordering::Acquire).as_ref() }.map(call)
+        let file = unsafe { place.load(Ordering::Acquire).as_ref() }?;
+        Some(Looked { file, _look })
+    }
+
+    /// Calls with the file, if it is open.
+    pub fn with<R>(&self, ufd: i32, call: impl FnOnce(&T) -> R) -> Option<R> {
+        match self.look(ufd) {
+            Some(file) => Some(call(&file)),
+            None => self.get(ufd).map(|file| call(&file)),
+        }
     }
 
     /// A share of the file.
@@ -110,6 +134,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     }
 
     #[cold]
+    #[inline(never)]
     fn get_slowly(&self, place: &AtomicPtr<T>) -> Option<Arc<T>> {
         let _taken = self.taken.lock();
         share(place.load(Ordering::Acquire))

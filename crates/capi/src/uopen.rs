@@ -33,20 +33,29 @@ fn ufds() -> &'static Ufds<Open> {
     &UFDS
 }
 
+#[cold]
+#[inline(never)]
 fn closed(ufd: i32) -> Fail {
     Fail::new(libc::EBADF, format!("ufd {ufd} is not open"))
 }
 
 /// Calls with an open file.
-#[inline]
+#[inline(always)]
 pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
-    let mut call = Some(call);
-    let looked = UFDS.with(ufd, |open| if open.waits { None } else { call.take().map(|call| open.run(call)) });
-    match (looked, call) {
-        (Some(Some(done)), _) => done,
-        (_, Some(call)) => share(ufd)?.run(call),
-        (_, None) => Err(closed(ufd)),
+    match UFDS.look(ufd) {
+        Some(open) if !open.waits => open.run(call),
+        looked => {
+            drop(looked);
+            with_share(ufd, call)
+        }
     }
+}
+
+/// Likewise where it may take long, or a look does not do: in a signal handler during a look, in a thread that ends.
+#[cold]
+#[inline(never)]
+fn with_share<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+    share(ufd)?.run(call)
 }
 
 /// A share of an open file: for calls that may wait for somebody else.

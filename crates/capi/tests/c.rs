@@ -97,6 +97,14 @@ fn files_are_as_posix_has_them() {
     assert_eq!(library.run(C, "tests/files.c", &[dir.path()]), "all is well\n");
 }
 
+/// With an SSD, where reads come through its queue.
+#[test]
+fn asynchronous_reads_are_of_those_who_ask() {
+    let library = Library::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    assert_eq!(library.run(C, "tests/uaio.c", &[dir.path()]), "all is well\n");
+}
+
 /// The example, on memory and on a file.
 #[test]
 fn the_example_works_as_c_and_as_cpp() {

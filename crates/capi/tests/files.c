@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,6 +236,47 @@ static void pins_and_views(void)
     SURE(upin(ufd, 0, 1, &p) == 1 && uclose(ufd) == 0 && uunlink("pins") == 0);
     SURE(((const char *)view)[0] == (char)(5 / 7) && uunmap(view) == 0 && uunmap(q) == 0);
     FAILS(EINVAL, uunmap(view));
+}
+
+enum { MANY = 64 };
+static const void *lent[2][MANY];
+static int lender;
+
+static void *give_back(void *of)
+{
+    const void **pages = of;
+    for (int i = 0; i < MANY; i++)
+        SURE(uunpin(lender, i * PAGE + 1, pages[i]) == 0);
+    return NULL;
+}
+
+/* More than a thread has quick places for; some are given back by another thread, all in any order. */
+static void many_pins(void)
+{
+    char page[PAGE];
+    pthread_t other;
+    lender = uopen("pins", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < MANY; i++) {
+        memset(page, i, sizeof page);
+        SURE(upwrite(lender, page, PAGE, i * PAGE) == PAGE);
+    }
+    for (int n = 0; n < 2 * MANY; n++) {
+        const void **p = &lent[n / MANY][n % MANY];
+        SURE(upin(lender, n % MANY * PAGE + 1, PAGE, p) == PAGE - 1 && *(const char *)*p == n % MANY);
+    }
+    SURE(pthread_create(&other, NULL, give_back, lent[0]) == 0);
+    for (int i = MANY - 1; i >= 0; i--) {
+        FAILS(EINVAL, uunpin(lender, i * PAGE, lent[1][i]));
+        SURE(uunpin(lender, i * PAGE + 1, lent[1][i]) == 0);
+    }
+    SURE(pthread_join(other, NULL) == 0);
+    for (int i = 0; i < MANY; i++)
+        FAILS(EINVAL, uunpin(lender, i * PAGE + 1, lent[0][i]));
+    for (uintptr_t wrong = 0; wrong < 3; wrong++)
+        FAILS(EINVAL, uunpin(lender, 0, (const void *)wrong));
+    for (int i = 0; i < MANY; i++)
+        SURE(upin(lender, i * PAGE + 1, 1, &lent[0][i]) == 1);
+    SURE(uclose(lender) == 0 && uunlink("pins") == 0);
 }
 
 static void names(void)
@@ -471,6 +513,7 @@ int main(int argc, char **argv)
     appending();
     holes();
     pins_and_views();
+    many_pins();
     names();
     handed_on();
     locks();

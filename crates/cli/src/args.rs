@@ -129,6 +129,9 @@ pub struct MountArgs {
     /// Take all file data through the daemon
     #[arg(long)]
     pub no_passthrough: bool,
+    /// Let the kernel gather writes: faster without passthrough; what is neither closed nor flushed dies with the daemon
+    #[arg(long)]
+    pub write_back: bool,
     /// Give each thread its own copy of the FUSE device
     #[arg(long)]
     pub clone_fd: bool,

@@ -30,6 +30,7 @@ struct File {
     single_thread: bool,
     threads: Option<u16>,
     no_passthrough: bool,
+    write_back: bool,
     clone_fd: bool,
     cache_ttl: Option<u64>,
     read_only: bool,
@@ -82,6 +83,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<MountArgs> {
         single_thread: file.single_thread,
         threads: file.threads,
         no_passthrough: file.no_passthrough,
+        write_back: file.write_back,
         clone_fd: file.clone_fd,
         cache_ttl: file.cache_ttl,
         read_only: file.read_only,
@@ -138,6 +140,7 @@ impl MountArgs {
         self.foreground |= lower.foreground;
         self.allow_other |= lower.allow_other;
         self.no_passthrough |= lower.no_passthrough;
+        self.write_back |= lower.write_back;
         self.clone_fd |= lower.clone_fd;
         self.read_only |= lower.read_only;
         self.adopt |= lower.adopt;

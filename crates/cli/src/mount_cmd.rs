@@ -146,6 +146,7 @@ fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlag
         "foreground" => args.foreground = true,
         "single-thread" => (args.single_thread, args.threads) = (true, None),
         "no-passthrough" => args.no_passthrough = true,
+        "write-back" => args.write_back = true,
         "adopt" => args.adopt = true,
         "log-file" => args.log_file = Some(need()?.into()),
         "log-json" => args.log_json = true,
@@ -188,7 +189,11 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
     options.allow_other = args.allow_other;
     options.threads = if args.single_thread { 1 } else { args.threads.map_or(options.threads, usize::from) };
     options.clone_fd = args.clone_fd;
-    options.passthrough = if args.no_passthrough { PassthroughMode::Off } else { PassthroughMode::Auto };
+    options.passthrough = match (args.write_back, args.no_passthrough) {
+        (true, _) => PassthroughMode::WriteBack,
+        (false, true) => PassthroughMode::Off,
+        (false, false) => PassthroughMode::Auto,
+    };
     options.cache_ttl_s = args.cache_ttl.unwrap_or(options.cache_ttl_s);
     options.flags = flags;
     Ok(options)

@@ -5,10 +5,12 @@
 //!
 //! - [`Worker::step`]: one round: requests, old dirty frames, promotions, write-back, room. Nothing in it takes long.
 //! - `frames.rs`: marked frames go to the SSD or below. `demote.rs`: dirty pages of the SSD go below; room in the log.
+//! - `failed.rs`: what becomes of an SSD that fails, and of what only it had.
 //! - `files.rs`: which file is which, its catalogue entry, its handle below. `asked.rs`: the requests.
 
 mod asked;
 mod demote;
+mod failed;
 mod files;
 mod frames;
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use block::{Error, Time};
+use block::Time;
 use pagecache::shared::{Name, Which};
 use rustix::io::Errno;
 use shm::futex;
@@ -34,6 +36,8 @@ const IDLE: Duration = Duration::from_millis(100);
 const STEP_PAGES: usize = 256;
 /// Pages of hints in one step.
 const STEP_HINTS: usize = 256;
+/// Promoted pages that are written in one batch, at least, with a page of summary.
+const BATCH_WORTH_WRITING: usize = 32;
 /// Frames are kept free from this share on, up to twice as many: 1 of 64.
 const FREE_SHARE: u32 = 64;
 
@@ -51,17 +55,27 @@ pub struct Worker {
     begun: Instant,
     last_reap: u32,
     last_idle_work: u32,
+    last_look_at_files: u32,
+    /// Which entries were settled last.
+    settled: FileKey,
+    /// Counts uses of files below.
+    uses: u64,
     below_reads: u64,
     making_room: bool,
+    /// It is noted that nothing is dirty on the SSD, or that one that failed owes nothing.
+    is_noted_clean: bool,
     /// Dirty pages that the SSD cannot give back, and that were told.
     lost: HashSet<(FileKey, PageIndex)>,
     /// The file that is to be cut, and to which length, which its entry says already: a sync of it does not make that durable.
     cutting: Option<(FileKey, u64)>,
+    /// Files that the last leader was writing below when he died.
+    unended: Vec<(FileNo, FileKey)>,
 }
 
 impl Worker {
     /// Takes the lead over: recovers the SSD, takes up what was asked.
     pub fn begin(shelf: &Shelf) -> Box<Worker> {
+        shelf.header.set(Word::Beginning, 1);
         shelf.header.word(Word::Term).fetch_add(1, Ordering::AcqRel);
         let mut worker = Box::new(Worker {
             log: None,
@@ -75,47 +89,26 @@ impl Worker {
             begun: Instant::now(),
             last_reap: shelf.world.now_ms(),
             last_idle_work: shelf.world.now_ms(),
+            last_look_at_files: shelf.world.now_ms(),
+            settled: FileKey(0),
+            uses: 0,
             below_reads: 0,
             making_room: false,
+            is_noted_clean: false,
             lost: HashSet::new(),
             cutting: None,
+            unended: Vec::new(),
         });
         worker.open_log(shelf);
         // What the last one had taken is posted again; then the requests of the dead are reaped with them, and what they had begun
         // to cut is cut on the SSD too.
         shelf.requests.again();
         worker.reap(shelf);
-        worker.end_others_writing(shelf);
+        worker.take_up_writing(shelf);
         // What the last one told may be less: its marks that pages are below may not have been durable.
         worker.tell(shelf);
+        shelf.header.set(Word::Beginning, 0);
         worker
-    }
-
-    fn open_log(&mut self, shelf: &Shelf) {
-        let (Some(device), Some(shape)) = (&shelf.plain, shelf.layout.sizes.ssd) else { return };
-        // Each has a page there, or is open.
-        let files = shape.slots().saturating_add(shelf.records.count).min(crate::shelf::FILES_MAX - 1);
-        let begun = Instant::now();
-        let held: Vec<_> = (shelf.records.all()).filter_map(|(_, record)| Some((record.key()?, record.on_ssd()?))).collect();
-        let published = (&shelf.header.0, shelf.layout.ssd);
-        match Log::open(&**device, files, published, &held, shelf.counters.clone()) {
-            Ok((log, found)) => {
-                if found.damaged > 0 || !found.suspect.is_empty() {
-                    let (damaged, suspect) = (found.damaged, found.suspect.len());
-                    shelf.world.report(&format!("the SSD cache is damaged: {damaged} segments incomplete, {suspect} dirty pages given up"));
-                    shelf.header.wide(Word::Lost).fetch_add(suspect as u64, Ordering::Relaxed);
-                }
-                self.admission = Some(Admission::new(shelf.limits.admission, self.now()));
-                shelf.header.wide(Word::SsdFound).store(log.books.len().0, Ordering::Relaxed);
-                self.log = Some(log);
-                shelf.header.set(Word::RecoveryMs, begun.elapsed().as_millis().min(u32::MAX.into()) as u32);
-            }
-            Err(error) => {
-                shelf.world.report(&format!("the SSD cache cannot be opened: {error}"));
-                shelf.header.set(Word::SsdErrno, Errno::IO.raw_os_error() as u32);
-                shelf.header.set(Word::SsdFailed, NEVER_OPENED);
-            }
-        }
     }
 
     /// Leads until the process detaches.
@@ -155,11 +148,14 @@ impl Worker {
             self.reap(shelf);
         }
         let mut busy = self.answer(shelf);
+        busy |= self.end_others_writing(shelf);
         busy |= self.age(shelf);
         busy |= self.promote(shelf);
         busy |= self.write_back_ahead(shelf);
+        busy |= self.bound_files(shelf, now);
         self.free_frames(shelf);
         self.tell(shelf);
+        self.note_clean(shelf);
         busy
     }
 
@@ -210,66 +206,92 @@ impl Worker {
         cleaned > 0
     }
 
-    /// Pages that were read below more than once go to the SSD.
+    /// Pages that were read below go to the SSD, if they are worth it.
     fn promote(&mut self, shelf: &Shelf) -> bool {
-        let (Some(log), Some(admission)) = (&mut self.log, &mut self.admission) else { return false };
-        self.hints.clear();
-        shelf.hints.take(&mut self.hints_read, STEP_HINTS, &mut self.hints);
-        if self.hints.is_empty() || shelf.header.get(Word::SsdFailed) != 0 {
-            return false;
+        let mut hints = std::mem::take(&mut self.hints);
+        hints.clear();
+        shelf.hints.take(&mut self.hints_read, STEP_HINTS, &mut hints);
+        let busy = !hints.is_empty() && self.has_log(shelf);
+        if busy && hints.iter().try_for_each(|hint| self.promote_one(shelf, hint)).is_ok() {
+            self.close_batch(shelf);
         }
-        let now = Time(self.begun.elapsed().as_nanos() as u64);
-        let mut bytes = [0; PAGE_BYTES];
-        let mut wanted = Vec::new();
-        for hint in &self.hints {
-            let record = shelf.records.get(hint.file);
-            let Some(key) = record.key() else { continue };
-            let page = PageIndex(hint.page);
-            if log.books.lookup(key, page) != Lookup::Miss {
-                continue;
-            }
-            let in_sequence = if hint.in_stream { u64::MAX } else { 0 };
-            if admission.admit(now, key, page, in_sequence, record.rule()) == Verdict::Admit {
-                wanted.push((key, hint.file, page));
-            }
-        }
-        for (key, no, page) in wanted {
-            if shelf.records.get(no).key() != Some(key) || !self.bytes_of(shelf, no, key, page, &mut bytes) || self.note(shelf, no).is_err()
-            {
-                continue;
-            }
-            let Some(log) = &mut self.log else { return true };
-            match log.put(key, page, Version::Clean, &bytes) {
-                Ok(()) => {
-                    shelf.counters.add(Count::Promoted, 1);
-                    if let Some(admission) = &mut self.admission {
-                        admission.spend(now, PAGE_BYTES as u64);
-                    }
-                }
-                Err(Stop::Room) => {
-                    if self.make_room(shelf).is_err() {
-                        break;
-                    }
-                }
-                Err(stop) => {
-                    self.stopped(shelf, stop);
-                    break;
-                }
-            }
-        }
-        true
+        self.hints = hints;
+        busy
     }
 
-    /// A page as it is below: from its frame, or read again if it has left. Not if it is marked: that goes its own way.
-    fn bytes_of(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, page: PageIndex, bytes: &mut Page) -> bool {
-        let at = page.0 * PAGE_BYTES as u64;
-        let size = shelf.records.get(no).size().load(Ordering::Acquire);
+    /// Error: the log takes no more now.
+    fn promote_one(&mut self, shelf: &Shelf, hint: &Hint) -> Result<(), Errno> {
+        let now = self.now();
+        let (Some(log), Some(admission)) = (&self.log, &mut self.admission) else { return Err(Errno::NODEV) };
+        let record = shelf.records.get(hint.file);
+        let (Some(key), page) = (record.key(), PageIndex(hint.page)) else { return Ok(()) };
+        if log.books.lookup(key, page) != Lookup::Miss {
+            return Ok(());
+        }
+        let in_sequence = if hint.in_stream { u64::MAX } else { 0 };
+        let refused = match admission.admit(now, key, page, in_sequence, record.rule(), log.books.has_room()) {
+            Verdict::Admit => None,
+            Verdict::First => Some(Count::RefusedFirst),
+            Verdict::Stream => Some(Count::RefusedStream),
+            Verdict::Budget => Some(Count::RefusedBudget),
+            Verdict::Rule => Some(Count::RefusedRule),
+        };
+        if let Some(why) = refused {
+            shelf.counters.add(why, 1);
+            return Ok(());
+        }
+        let mut bytes = [0; PAGE_BYTES];
+        if !self.bytes_of(shelf, hint, key, &mut bytes) {
+            if let Some(admission) = &mut self.admission {
+                admission.remember(key, page);
+            }
+            return Ok(());
+        }
+        if self.note(shelf, hint.file).is_err() {
+            return Ok(());
+        }
+        let Some(log) = &mut self.log else { return Err(Errno::NODEV) };
+        match log.put(key, page, Version::Clean, &bytes) {
+            Ok(()) => {
+                shelf.counters.add(Count::Promoted, 1);
+                if let Some(admission) = &mut self.admission {
+                    admission.spend(now, PAGE_BYTES as u64);
+                }
+                self.room_ahead(shelf)
+            }
+            Err(Stop::Room) => self.make_room(shelf),
+            Err(Stop::Never) => {
+                shelf.counters.add(Count::RefusedFull, 1);
+                Ok(())
+            }
+            Err(stop) => Err(self.stopped(shelf, stop)),
+        }
+    }
+
+    /// What was promoted can be read when its batch is written. A summary for each few pages is no waste.
+    fn close_batch(&mut self, shelf: &Shelf) {
+        let Some(log) = &mut self.log else { return };
+        if log.waiting() >= BATCH_WORTH_WRITING
+            && let Err(stop) = log.seal()
+        {
+            self.stopped(shelf, stop);
+        }
+    }
+
+    /// A page as it is below: from its frame. Not if it is marked: that goes its own way. One that has left its frame is read again
+    /// if that is fast: readers of a slow disk have better use for it.
+    fn bytes_of(&mut self, shelf: &Shelf, hint: &Hint, key: FileKey, bytes: &mut Page) -> bool {
+        let at = hint.page * PAGE_BYTES as u64;
+        let size = shelf.records.get(hint.file).size().load(Ordering::Acquire);
         if at >= size {
             // It is being cut off, and its frame goes last.
             return false;
         }
-        if let Some(snapshot) = shelf.pages.snapshot(shelf.name(no, page.0), bytes) {
+        if let Some(snapshot) = shelf.pages.snapshot(shelf.name(hint.file, hint.page), bytes) {
             return snapshot.marks.is_none();
+        }
+        if hint.was_slow {
+            return false;
         }
         let Ok(below) = self.below(shelf, key) else { return false };
         let Ok(got) = below.read_at(at, &mut bytes[..]) else { return false };
@@ -288,10 +310,11 @@ impl Worker {
     }
 
     fn tell(&self, shelf: &Shelf) {
+        shelf.header.set(Word::Known, self.known.len() as u32);
         if let Some(log) = &self.log {
             let (live, dirty) = log.books.len();
             // Those of the catalogue stay dirty for ever, and nobody waits for them.
-            let dirty = dirty - u64::from(log.books.dirty_of(CATALOGUE));
+            let dirty = dirty - u64::from(log.books.dirty_of(CATALOGUE)) + u64::from(shelf.header.get(Word::Unknown));
             let ever = log.books.written_ever_pages() * PAGE_BYTES as u64;
             shelf.header.wide(Word::SsdLive).store(live, Ordering::Relaxed);
             shelf.header.wide(Word::SsdDirty).store(dirty, Ordering::Relaxed);
@@ -305,20 +328,10 @@ impl Worker {
             Stop::Room => Errno::NOSPC,
             Stop::Never | Stop::Changed => Errno::INVAL,
             Stop::Failed(error) => {
-                self.fail(shelf, error);
+                self.fail(shelf, error, &error.to_string());
                 Errno::IO
             }
         }
-    }
-
-    /// The SSD is not used any more, and everybody is told.
-    fn fail(&mut self, shelf: &Shelf, error: Error) {
-        if shelf.header.get(Word::SsdFailed) != 0 {
-            return;
-        }
-        shelf.header.set(Word::SsdErrno, error.errno() as u32);
-        shelf.header.set(Word::SsdFailed, FAILED);
-        shelf.world.report(&format!("the SSD failed ({error}): from now on reads and writes go to the files below"));
     }
 
     /// Whether the log takes what is put.
@@ -326,8 +339,3 @@ impl Worker {
         self.log.is_some() && shelf.header.get(Word::SsdFailed) == 0
     }
 }
-
-/// What `SsdFailed` says: worked once, and then not.
-const FAILED: u32 = 1;
-/// It says: what is on it is not known.
-pub(crate) const NEVER_OPENED: u32 = 2;

@@ -130,6 +130,11 @@ impl OpenInode {
         (io.tier, io.any().clone())
     }
 
+    /// Whether it can be read; some files of an ordinary user can only be written.
+    pub fn can_read(&self) -> bool {
+        self.io.read().must_rd().is_ok()
+    }
+
     /// The descriptors, if one can be written to.
     pub(crate) fn writable_io(&self) -> Option<RwLockReadGuard<'_, Io>> {
         let io = self.io.read();

@@ -13,13 +13,14 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use hybridfs::{Attr, Caller, Hybrid, Make, Outcome, Reason, SetAttr, SetTime, Written};
+use hybridfs::{Attr, Caller, Handle, Hybrid, Make, Outcome, Reason, SetAttr, SetTime, Written};
 use rustix::fs::FileType as Kind;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::handles::{Handles, OpenFile};
 use crate::lanes::Lanes;
 use crate::modes::Modes;
+use crate::turns::Turns;
 
 const O_ACCMODE: i32 = 0o3;
 const O_WRONLY: i32 = 0o1;
@@ -46,6 +47,9 @@ pub(crate) struct Inner {
     pub handles: Handles,
     pub modes: Modes,
     pub lanes: Lanes,
+    pub turns: Turns,
+    /// The kernel gathers writes: its write-back cache.
+    pub gathers: bool,
     pub ttl: Duration,
     /// The kernel checks permissions by mode and ACL.
     pub checked: bool,
@@ -217,11 +221,21 @@ impl Front {
                 if fs.handle_attr(&handle).is_ok_and(|attr| fs.cache_is_current(ino, &attr.stat)) {
                     fopen |= FopenFlags::FOPEN_KEEP_CACHE;
                 }
-                fopen |= if access == O_WRONLY { WRITE_ONLY } else { FopenFlags::empty() };
+                fopen |= self.write_only(&handle, access);
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: false });
                 reply.opened(FileHandle(fh), fopen);
             }
         }
+    }
+
+    /// How a handle that goes through us and was opened with this access is written to.
+    fn write_only(&self, handle: &Handle, access: i32) -> FopenFlags {
+        let direct = match self.inner.gathers {
+            false => access == O_WRONLY,
+            // To gather parts of pages the kernel must read the rest of them.
+            true => access != 0 && !handle.inode.can_read(),
+        };
+        if direct { WRITE_ONLY } else { FopenFlags::empty() }
     }
 
     fn write_done(&self, file: &OpenFile, flags: WriteFlags) {
@@ -246,7 +260,10 @@ impl Filesystem for Front {
         want(InitFlags::FUSE_ASYNC_DIO);
         want(InitFlags::FUSE_CACHE_SYMLINKS);
         want(InitFlags::FUSE_EXPORT_SUPPORT);
-        let passthrough = want(InitFlags::FUSE_PASSTHROUGH);
+        if self.inner.gathers {
+            want(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        let passthrough = !self.inner.gathers && want(InitFlags::FUSE_PASSTHROUGH);
         if !passthrough || config.set_max_stack_depth(1).is_err() {
             self.inner.modes.disable("this kernel has no FUSE passthrough: Linux 6.9 or later has".into());
         }
@@ -258,6 +275,7 @@ impl Filesystem for Front {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _turn = self.inner.turns.take();
         let fs = &self.inner.fs;
         // Handles kept by an NFS server ask for these by number.
         let found = match name.as_bytes() {
@@ -276,6 +294,7 @@ impl Filesystem for Front {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _turn = self.inner.turns.take();
         let open = fh.and_then(|fh| self.file(fh).ok());
         let attr = match open {
             Some(file) => self.inner.fs.handle_attr(&file.handle),
@@ -294,7 +313,7 @@ impl Filesystem for Front {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -302,13 +321,23 @@ impl Filesystem for Front {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _turn = self.inner.turns.take();
         let set = SetAttr { mode, uid, gid, size, atime: atime.map(set_time), mtime: mtime.map(set_time) };
         let open = fh.and_then(|fh| self.file(fh).ok());
-        let attr = self.inner.fs.setattr(caller(req), ino.0, &set, open.as_ref().map(|file| &file.handle));
+        // Of a write that it took, or of a cut: the kernel's own note of when.
+        let noted = self.inner.gathers && ctime.is_some() && [mode, uid, gid].iter().all(Option::is_none);
+        let attr = match self.inner.fs.setattr(caller(req), ino.0, &set, open.as_ref().map(|file| &file.handle)) {
+            // Who may write a file that is not his may not set its times; they are those of our write then.
+            Err(error @ (Errno::PERM | Errno::ACCESS)) if noted && set.atime.is_none() => {
+                self.inner.fs.getattr(ino.0).and_then(|attr| if attr.stat.fixed { Err(error) } else { Ok(attr) })
+            }
+            attr => attr,
+        };
         self.attr(reply, attr);
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _turn = self.inner.turns.take();
         match self.inner.fs.readlink(ino.0) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(to_fuse(error)),
@@ -316,25 +345,30 @@ impl Filesystem for Front {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let _turn = self.inner.turns.take();
         let made = self.inner.fs.make(caller(req), parent.0, name, Make::Node(mode, rdev_from_fuse(rdev)), umask);
         self.entry(reply, made);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let _turn = self.inner.turns.take();
         let made = self.inner.fs.make(caller(req), parent.0, name, Make::Directory(mode), umask);
         self.entry(reply, made);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _turn = self.inner.turns.take();
         let made = self.inner.fs.make(caller(req), parent.0, link_name, Make::Symlink(target.as_os_str()), 0);
         self.entry(reply, made);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         Self::empty(reply, self.inner.fs.unlink(parent.0, name));
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         Self::empty(reply, self.inner.fs.rmdir(parent.0, name));
     }
 
@@ -348,15 +382,18 @@ impl Filesystem for Front {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.inner.turns.take();
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         Self::empty(reply, self.inner.fs.rename(parent.0, name, newparent.0, newname, flags));
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _turn = self.inner.turns.take();
         self.entry(reply, self.inner.fs.link(ino.0, newparent.0, newname));
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.inner.turns.take();
         let caller = caller(req);
         if !self.inner.fs.promotes_on_open(ino.0) {
             return self.open_now(caller, ino.0, flags, reply);
@@ -372,18 +409,19 @@ impl Filesystem for Front {
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+        let _turn = self.inner.turns.take();
         let fs = &self.inner.fs;
         match fs.create(caller(req), parent.0, name, mode, umask, flags & O_EXCL != 0) {
             Ok((attr, handle)) => {
                 // A newcomer may outgrow the SSD: it goes through us.
                 let inode = handle.inode.clone();
                 let backing = self.inner.modes.enter(&inode, || false, |file| reply.open_backing(file));
+                let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(&handle, flags & O_ACCMODE);
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: backing.is_some() });
                 let file = file_attr(&attr);
                 match backing {
                     None => {
-                        let write_only = if flags & O_ACCMODE == O_WRONLY { WRITE_ONLY } else { FopenFlags::empty() };
-                        reply.created(&self.inner.ttl, &file, ALL_OR_NOTHING, FileHandle(fh), FopenFlags::FOPEN_NOFLUSH | write_only);
+                        reply.created(&self.inner.ttl, &file, ALL_OR_NOTHING, FileHandle(fh), fopen);
                     }
                     Some(backing) => {
                         let flags = FopenFlags::FOPEN_NOFLUSH;
@@ -406,6 +444,7 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _turn = self.inner.turns.take();
         let file = match self.file(fh) {
             Ok(file) => file,
             Err(error) => return reply.error(to_fuse(error)),
@@ -444,6 +483,7 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _turn = self.inner.turns.take();
         let file = match self.file(fh) {
             Ok(file) => file,
             Err(error) => return reply.error(to_fuse(error)),
@@ -479,6 +519,7 @@ impl Filesystem for Front {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.inner.turns.take();
         if let Some(file) = self.inner.handles.files.remove(fh.0) {
             let stat = if file.bypass { None } else { self.inner.fs.handle_attr(&file.handle).ok().map(|attr| attr.stat) };
             if let Some(stat) = &stat {
@@ -491,6 +532,7 @@ impl Filesystem for Front {
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         match self.file(fh) {
             Ok(file) => {
                 let fs = self.inner.fs.clone();
@@ -501,6 +543,7 @@ impl Filesystem for Front {
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.inner.turns.take();
         match self.inner.fs.open_listing(ino.0) {
             Ok(listing) => reply.opened(FileHandle(self.inner.handles.listings.add(listing)), FopenFlags::empty()),
             Err(error) => reply.error(to_fuse(error)),
@@ -508,6 +551,7 @@ impl Filesystem for Front {
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _turn = self.inner.turns.take();
         let fs = &self.inner.fs;
         let outcome = self.inner.handles.listings.get(fh.0).and_then(|listing| {
             let entries = fs.entries(&listing, offset == 0)?;
@@ -536,6 +580,7 @@ impl Filesystem for Front {
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let _turn = self.inner.turns.take();
         let fs = &self.inner.fs;
         let outcome = self.inner.handles.listings.get(fh.0).and_then(|listing| {
             let entries = fs.entries(&listing, offset == 0)?;
@@ -576,16 +621,19 @@ impl Filesystem for Front {
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         self.inner.handles.listings.remove(fh.0);
         reply.ok();
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         let fs = self.inner.fs.clone();
         self.inner.lanes.run(move || Self::empty(reply, fs.fsync_dir(ino.0)));
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.inner.turns.take();
         match self.inner.fs.statfs() {
             Ok(st) => {
                 let (bsize, frsize) = (st.f_bsize as u32, st.f_frsize as u32);
@@ -596,22 +644,27 @@ impl Filesystem for Front {
     }
 
     fn access(&self, _req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         Self::empty(reply, self.root_may(ino.0, mask));
     }
 
     fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         Self::empty(reply, self.inner.fs.setxattr(caller(req), ino.0, name, value, flags as u32));
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _turn = self.inner.turns.take();
         xattr_reply(reply, size, self.inner.fs.getxattr(ino.0, name));
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.inner.turns.take();
         xattr_reply(reply, size, self.inner.fs.listxattr(caller(req), ino.0));
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         Self::empty(reply, self.inner.fs.removexattr(ino.0, name));
     }
 
@@ -626,10 +679,12 @@ impl Filesystem for Front {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        let _turn = self.inner.turns.take();
         reply.error(fuser::Errno::ENOTTY);
     }
 
     fn fallocate(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        let _turn = self.inner.turns.take();
         match self.file(fh) {
             Ok(file) => {
                 let (fs, caller) = (self.inner.fs.clone(), caller(req));
@@ -640,9 +695,12 @@ impl Filesystem for Front {
     }
 
     fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let _turn = self.inner.turns.take();
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
         let found = match (u64::try_from(offset), whence) {
+            // What the kernel has gathered would seem to be a hole. It takes all for data, then.
+            (_, SEEK_DATA | SEEK_HOLE) if self.inner.gathers => Err(Errno::NOSYS),
             (Ok(at), SEEK_DATA | SEEK_HOLE) => self.file(fh).and_then(|file| self.inner.fs.seek(&file.handle, at, whence == SEEK_HOLE)),
             (Err(_), SEEK_DATA | SEEK_HOLE) => Err(Errno::NXIO),
             _ => Err(Errno::INVAL),
@@ -666,6 +724,7 @@ impl Filesystem for Front {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _turn = self.inner.turns.take();
         let (source, target) = match (self.file(fh_in), self.file(fh_out)) {
             (Ok(source), Ok(target)) => (source, target),
             (Err(error), _) | (_, Err(error)) => return reply.error(to_fuse(error)),

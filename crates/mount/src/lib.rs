@@ -12,6 +12,7 @@ mod modes;
 pub mod options;
 mod session;
 pub mod source;
+mod turns;
 pub mod unmount;
 
 pub use options::{MountFlags, Options, PassthroughMode};

@@ -30,6 +30,8 @@ pub enum PassthroughMode {
     Auto,
     /// Never.
     Off,
+    /// Never, and the kernel gathers writes in its page cache until they are flushed or the file is closed.
+    WriteBack,
 }
 
 /// The flags mount(8) knows; FUSE's defaults are nosuid and nodev.

@@ -19,6 +19,7 @@ use crate::lanes::Lanes;
 use crate::modes::Modes;
 use crate::options::{Options, PassthroughMode};
 use crate::source;
+use crate::turns::Turns;
 use crate::unmount::unmount;
 
 /// Why there is no mount: what happened, to what, and what to do.
@@ -102,6 +103,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     }
     let why_not = match options.passthrough {
         PassthroughMode::Off => Some("switched off".to_owned()),
+        PassthroughMode::WriteBack => Some("switched off by --write-back: the kernel gathers writes".to_owned()),
         PassthroughMode::Auto if !may_pass_through() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
         PassthroughMode::Auto => None,
     };
@@ -110,6 +112,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         handles: Handles::default(),
         modes: Modes::new(why_not),
         lanes: Lanes::default(),
+        turns: Turns::new(options.threads.max(1)),
+        gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
         checked: options.kernel_checks_permissions(),
         notifier: OnceLock::new(),
@@ -122,6 +126,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
             return Err(MountError::Mount { path: mountpoint, hint: hint(&source), source });
         }
     };
+    if options.passthrough == PassthroughMode::WriteBack {
+        let_gather(&mountpoint);
+    }
     let notifier = session.notifier();
     let _ = inner.notifier.set(notifier.clone());
     running.fs.set_listener(Arc::new(Invalidate(notifier)));
@@ -143,6 +150,16 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     running.close();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
     served.map_err(|source| MountError::Serve { path: mountpoint, source })
+}
+
+/// Of the memory that may hold writes not yet written, the kernel lets a FUSE mount use a hundredth: 40 MiB of 20 GiB. Beyond
+/// that writers wait for us all the time. Only root may give it more.
+fn let_gather(mountpoint: &Path) {
+    const PERCENT: &str = "50";
+    let Some(device) = source::device_at(mountpoint) else { return };
+    if let Err(error) = std::fs::write(format!("/sys/class/bdi/{device}/max_ratio"), PERCENT) {
+        tracing::info!(%error, "the kernel gathers little for an ordinary user's mount");
+    }
 }
 
 /// The kernel asks for CAP_SYS_ADMIN in its first user namespace.

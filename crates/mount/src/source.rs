@@ -71,11 +71,20 @@ pub fn without_following(path: &Path) -> PathBuf {
 
 /// The type of the file system that is mounted on exactly this directory, if one is.
 pub fn type_at(path: &Path) -> Option<String> {
+    last_at(path, |fields| fields.get(fields.iter().position(|field| *field == b"-")? + 1).copied())
+}
+
+/// The device number of the file system that is mounted on exactly this directory, as `major:minor`. Asks the kernel's list,
+/// not the file system.
+pub fn device_at(path: &Path) -> Option<String> {
+    last_at(path, |fields| fields.get(2).copied())
+}
+
+fn last_at(path: &Path, pick: impl for<'a> Fn(&[&'a [u8]]) -> Option<&'a [u8]>) -> Option<String> {
     let text = std::fs::read("/proc/self/mountinfo").ok()?;
     let last = text.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        (unescape_octal(fields.get(4)?) == path.as_os_str().as_bytes()).then(|| fields.get(dash + 1).copied()).flatten()
+        (unescape_octal(fields.get(4)?) == path.as_os_str().as_bytes()).then(|| pick(&fields)).flatten()
     })?;
     Some(String::from_utf8_lossy(last).into_owned())
 }

@@ -15,6 +15,11 @@ use crate::region::{AttachError, Region};
 /// Bytes asked for in one call: a signal undoes what the call had done.
 const STEP: u64 = 256 << 20;
 
+/// From so many bytes on huge pages are worth the time they take: below, the TLB has most of the small ones.
+const JOINED_MIN: usize = 64 << 20;
+/// The time that huge pages may take when a file is made; a GiB takes a third of a second on an idle machine.
+const JOINING: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// statfs(2).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
@@ -44,6 +49,9 @@ impl Region {
         let len = crate::region::whole_pages(bytes);
         allocate(&fd, len as u64)?;
         let region = Region::over_file(fd, len)?;
+        if len >= JOINED_MIN {
+            region.join_pages(JOINING);
+        }
         prepare(&region)?;
         name(region.fd().expect("a file"), path)?;
         Ok(region)
@@ -102,7 +110,7 @@ fn unnamed(path: &Path, sharing: Sharing) -> io::Result<OwnedFd> {
 
 fn allocate(fd: &OwnedFd, len: u64) -> io::Result<()> {
     if len > room(fd)? {
-        return Err(io::ErrorKind::StorageFull.into());
+        return Err(Errno::NOSPC.into());
     }
     let mut at = 0;
     while at < len {

@@ -1,14 +1,16 @@
 //! Whether this process was forked since something was made: a child has its parent's memory, but not its seat.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::Words;
 use crate::region::{Pages, Region};
 
 /// Counts the forks between the first process and this one, as far as anybody asked. To ask costs a load and no system call: the
 /// kernel sets the word to zero in a child (`MADV_WIPEONFORK`).
 #[derive(Debug)]
 pub struct Generations {
-    word: Region,
+    word: Words<AtomicU32>,
     last: AtomicU32,
     is_wiped: bool,
 }
@@ -21,7 +23,7 @@ impl Generations {
     pub fn new() -> std::io::Result<Generations> {
         let word = Region::private(4, Pages::Small)?;
         let is_wiped = word.wiped_by_fork();
-        Ok(Generations { word, last: AtomicU32::new(0), is_wiped })
+        Ok(Generations { word: Words::new(&Arc::new(word), 0, 1), last: AtomicU32::new(0), is_wiped })
     }
 
     /// The same number for as long as no fork lies between.
@@ -30,7 +32,7 @@ impl Generations {
         if !self.is_wiped {
             return std::process::id();
         }
-        match self.word.u32(0).load(Ordering::Acquire) {
+        match self.word[0].load(Ordering::Acquire) {
             0 => self.begin(),
             now => now,
         }
@@ -40,7 +42,7 @@ impl Generations {
     fn begin(&self) -> u32 {
         // Counted first: whoever is forked in between counts on from here.
         let next = self.last.fetch_add(1, Ordering::SeqCst).wrapping_add(1).max(1);
-        self.word.u32(0).compare_exchange(0, next, Ordering::SeqCst, Ordering::Acquire).map_or_else(|now| now, |_| next)
+        self.word[0].compare_exchange(0, next, Ordering::SeqCst, Ordering::Acquire).map_or_else(|now| now, |_| next)
     }
 }
 

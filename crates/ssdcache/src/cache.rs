@@ -106,6 +106,9 @@ impl Stats {
     }
 }
 
+/// Segments that are free in a cache that is full, at most: the one kept for its own pages, and the one that was just reclaimed.
+const ALWAYS_FREE: u64 = 2;
+
 /// Which room a page may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
@@ -245,6 +248,12 @@ impl SsdCache {
         self.len().0 == 0
     }
 
+    /// Whether pages can come without any having to leave soon: the log has not been round yet, and an eighth is left for those
+    /// that are known to be worth it.
+    pub fn has_room(&self) -> bool {
+        self.free_after(self.head.seq) > ALWAYS_FREE.max(self.segments.len() as u64 / 8)
+    }
+
     /// What has a stamp up to this survives anything.
     pub fn durable(&self) -> Stamp {
         self.durable
@@ -301,6 +310,9 @@ impl SsdCache {
         }
         self.room(1, place)?;
         let number = self.files.number(key).ok_or(Refused::NotCacheable)?;
+        if key == FileKey::OWN {
+            self.shared.set_own(Some(number));
+        }
         let head = &mut self.head;
         let place = self.superblock.place_of(head.seq) as u32;
         let slot = Slot(place * self.superblock.shape.segment_pages + head.next_position());

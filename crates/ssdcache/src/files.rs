@@ -1,4 +1,5 @@
-//! Files with pages in the cache: a number of 20 bits for a key of 64, and counts.
+//! Files with pages in the cache: a number of 20 bits for a key of 64, and counts. There may be as many as slots, and mostly there
+//! are few: memory is taken for those that there were at once, not for those that there could be.
 
 use crate::units::FileKey;
 
@@ -19,23 +20,31 @@ impl File {
     }
 }
 
-/// Bytes for each file: its books, its place in the table (at most two thirds full), its place in the list of free numbers.
+/// Bytes for each file: its books, its place in the table (at most two thirds full), its place in the list of free numbers. As these
+/// double, up to twice as much for a time.
 pub(crate) const FILE_BYTES: usize = size_of::<File>() + 6 + 4;
 const _: () = assert!(size_of::<File>() == 16);
 
 #[derive(Debug)]
 pub(crate) struct Files {
-    files: Box<[File]>,
+    most: usize,
+    files: Vec<File>,
     /// Numbers plus one, by hash of the key.
     table: Box<[u32]>,
     free: Vec<u32>,
 }
 
+/// Places in the table for so many files.
+fn places(files: usize) -> usize {
+    files + files / 2 + 2
+}
+
 impl Files {
     /// For so many files, some of which have their numbers already. Those whose number is none, or another file's, are left out.
     pub(crate) fn new(most: u32, held: &[(FileKey, u32)]) -> Files {
-        let table = vec![0; most as usize + most as usize / 2 + 2].into();
-        let mut files = Files { files: vec![File::default(); most as usize].into(), table, free: Vec::with_capacity(most as usize) };
+        let most = most as usize;
+        let known = held.iter().map(|(_, number)| *number as usize + 1).filter(|reach| *reach <= most).max().unwrap_or(0);
+        let mut files = Files { most, files: vec![File::default(); known], table: vec![0; places(known.max(8))].into(), free: Vec::new() };
         for (key, number) in held {
             let is_free = files.files.get(*number as usize).is_some_and(|file| file.dirty_held == 0);
             if let (Err(at), true) = (files.place(*key), is_free) {
@@ -43,13 +52,18 @@ impl Files {
                 files.table[at] = number + 1;
             }
         }
-        files.free.extend((0..most).rev().filter(|number| files.files[*number as usize].dirty_held == 0));
+        files.free.extend((0..known as u32).rev().filter(|number| files.files[*number as usize].dirty_held == 0));
         files
     }
 
     /// One that does not exist is empty: numbers come from memory that others can write to.
     pub(crate) fn get(&self, number: u32) -> File {
         self.files.get(number as usize).copied().unwrap_or_default()
+    }
+
+    /// Numbers are below.
+    pub(crate) fn most(&self) -> u32 {
+        self.files.len() as u32
     }
 
     /// Whose pages these are.
@@ -96,13 +110,33 @@ impl Files {
     pub(crate) fn number(&mut self, key: FileKey) -> Option<u32> {
         match self.place(key) {
             Ok(at) => Some(self.table[at] - 1),
-            Err(at) => {
-                let number = self.free.pop()?;
+            Err(_) => {
+                let number = self.free.pop().or_else(|| self.one_more())?;
                 self.files[number as usize] = File { key: key.0, pages: 0, dirty_held: 0 };
-                self.table[at] = number + 1;
+                // There is a place: the table is never full.
+                if let Err(at) = self.place(key) {
+                    self.table[at] = number + 1;
+                }
                 Some(number)
             }
         }
+    }
+
+    /// A number that was never used. The table grows before it is two thirds full.
+    fn one_more(&mut self) -> Option<u32> {
+        if self.files.len() == self.most {
+            return None;
+        }
+        self.files.push(File::default());
+        if places(self.files.len()) > self.table.len() {
+            let numbers = std::mem::replace(&mut self.table, vec![0; places((self.files.len() * 2).min(self.most))].into());
+            for number in numbers.iter().filter(|number| **number != 0) {
+                if let Err(at) = self.place(FileKey(self.files[*number as usize - 1].key)) {
+                    self.table[at] = *number;
+                }
+            }
+        }
+        Some(self.files.len() as u32 - 1)
     }
 
     pub(crate) fn came(&mut self, number: u32, dirty: bool) {
@@ -149,4 +183,41 @@ impl Files {
         self.table[hole] = 0;
         self.free.push(number);
     }
+}
+
+#[cfg(test)]
+mod test {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn numbers_stay_and_come_back_as_in_a_map_and_memory_is_for_those_there_were() {
+        let mut rng = fastrand::Rng::with_seed(2);
+        let held = [(FileKey(900), 4), (FileKey(901), 4), (FileKey(902), 500)];
+        let (mut files, mut model) = (Files::new(300, &held), HashMap::from([(900, 4)]));
+        assert_eq!(files.find(FileKey(901)), None, "its number was another's");
+        for _ in 0..50_000 {
+            let key = rng.u64(..400);
+            if rng.bool() {
+                let number = files.number(FileKey(key));
+                assert_eq!(number.is_some(), model.contains_key(&key) || model.len() < 300);
+                if let Some(number) = number {
+                    assert_eq!(*model.entry(key).or_insert(number), number);
+                }
+            } else if let Some(number) = model.remove(&key) {
+                files.settle(number);
+            }
+            let probe = rng.u64(..400);
+            assert_eq!(files.find(FileKey(probe)), model.get(&probe).copied());
+            assert_eq!(files.find(FileKey(900)), Some(4));
+        }
+        let numbers: std::collections::HashSet<_> = model.values().collect();
+        assert_eq!(numbers.len(), model.len(), "a number twice");
+        let mut few = Files::new(FILE_COUNT, &[]);
+        (0..100).for_each(|key| assert!(few.number(FileKey(key)).is_some()));
+        assert!(few.files.capacity() <= 256 && few.table.len() <= 512);
+    }
+
+    const FILE_COUNT: u32 = 1 << 20;
 }

@@ -48,7 +48,7 @@
 //!
 //! # Memory
 //!
-//! 16 bytes a slot: 11 of books, 4.4 of index, 0.25 of ghosts, the rest for files and segments.
+//! 16 bytes a slot: 11 of books, 4.4 of index, 0.3 of ghosts, the rest for files and segments.
 //! [`SsdCache::memory_bytes`] counts them. All are arrays of fixed width, linked by number, zero is empty.
 //!
 //! # Several processes
@@ -83,6 +83,7 @@ mod inspect;
 mod mode;
 #[cfg(test)]
 mod oracle;
+mod published;
 mod reader;
 mod reclaim;
 mod recover;

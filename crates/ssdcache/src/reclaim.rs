@@ -114,15 +114,15 @@ impl SsdCache {
         true
     }
 
-    /// Pages of the segment that is reclaimed next that were asked for while here: at most so many, and at most a quarter of the
-    /// segment, so that the cache cannot be busy with itself.
+    /// Pages of the segment that is reclaimed next that were asked for while here: at most so many, and at most seven
+    /// eighths of the segment, so that the cache cannot be busy with itself.
     pub fn collect_hot(&self, most: usize, found: &mut Vec<Item>) {
         found.clear();
         let place = self.place_of(self.superblock.tail);
         if self.segments[place].seq != self.superblock.tail || !self.is_full() {
             return;
         }
-        let most = most.min(self.superblock.shape.segment_pages as usize / 4);
+        let most = most.min(self.superblock.shape.segment_pages as usize * 7 / 8);
         for least in [3, 2, 1] {
             let hot = self.slots_of(place).filter(|slot| self.shared.hits(*slot) == least && !self.shared.is_dirty(*slot));
             found.extend(hot.filter_map(|slot| self.item(slot)).take(most - found.len()));

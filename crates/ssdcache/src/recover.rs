@@ -34,6 +34,8 @@ pub struct Recovered {
     pub suspect: Vec<Item>,
     /// Pages given up because there are too many files.
     pub crowded: u64,
+    /// Dirty pages that the last leader knew of and that are not here, of files that nobody can name.
+    pub unknown: u64,
 }
 
 /// A drop or mark that is still to be applied to what is older.
@@ -49,7 +51,9 @@ struct Note {
 /// Opens the cache on a device of so many pages.
 ///
 /// `published`: the segment and the place in it where others have a [`crate::View`] of the map; they go on with what was there
-/// until the new map is exchanged for it. `held`: files that others have open, with their numbers, which stay
+/// until the new map is exchanged for it. If it turns out that something is missing, what was dirty in the old map and what is
+/// suspect stays in the new one, dirty, so that nobody takes what is below for it; such a cache must not be put to any more.
+/// `held`: files that others have open, with their numbers, which stay
 /// ([`SsdCache::hold`]). `read` reads the pages it is asked for, in any order, and calls with the number and bytes of each one
 /// that could be read; best many at once.
 ///
@@ -94,7 +98,12 @@ pub fn recover(
     scan.cache.segments.iter_mut().for_each(|segment| segment.replaced = Stamp::default());
     scan.found.reads = scan.reader.reads;
     scan.cache.tell_head();
+    scan.cache.shared.set_own(scan.cache.files.find(FileKey::OWN));
     if let Some(shared) = published {
+        if scan.found.damaged > 0 {
+            scan.compare(&shared);
+            scan.found.unknown += scan.cache.keep_suspects(&scan.found.suspect, &shared);
+        }
         scan.cache.shared.publish(&shared)?;
         scan.cache.shared = shared;
     }
@@ -398,6 +407,14 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
                 cache.files.cleaned(number);
             }
         }
+    }
+
+    /// Where something is missing, the last leader's map tells what was there.
+    fn compare(&mut self, published: &Shared) {
+        let (missing, unknown) = self.cache.missing(published);
+        let known: std::collections::HashSet<(FileKey, u64)> = self.found.suspect.iter().map(|item| (item.key, item.page.0)).collect();
+        self.found.suspect.extend(missing.into_iter().filter(|item| !known.contains(&(item.key, item.page.0))));
+        self.found.unknown = unknown;
     }
 
     /// Something durable is missing here: all that is older is given up.

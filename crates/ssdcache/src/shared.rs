@@ -21,6 +21,8 @@ const HEADER: usize = 64;
 const SHAPE: usize = 8;
 const GATE: usize = 16;
 const HEAD: usize = 24;
+/// The number of the cache's own file, plus 1.
+const OWN: usize = 32;
 
 /// Where things are, from the map's begin.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +218,15 @@ impl Shared {
         self.region.u64(self.at + HEAD).store(seq << 16 | u64::from(written), Ordering::Release);
     }
 
+    /// The number of the cache's own file, whose pages are dirty for ever.
+    pub(crate) fn own(&self) -> Option<u32> {
+        self.region.u32(self.at + OWN).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    pub(crate) fn set_own(&self, number: Option<u32>) {
+        self.region.u32(self.at + OWN).store(number.map_or(0, |number| number + 1), Ordering::Release);
+    }
+
     /// The number of the segment at a place, told before there is any page in it.
     pub(crate) fn set_seq(&self, place: usize, seq: u64) {
         step();
@@ -272,6 +283,7 @@ impl Shared {
         step();
         let (seq, written) = self.head();
         to.set_head(seq, written);
+        to.set_own(self.own());
         gate.store(odd.wrapping_add(1), Ordering::Release);
         Ok(())
     }

@@ -57,6 +57,11 @@ impl Books {
         self.until_taken(|cache| cache.put(KEY, PageIndex(page), Version::Clean, &BYTES).map(drop))
     }
 
+    /// See [`SsdCache::has_room`].
+    pub fn has_room(&self) -> bool {
+        self.cache.has_room()
+    }
+
     /// The sizes.
     pub fn slots(&self) -> u32 {
         self.cache.shape().slots()

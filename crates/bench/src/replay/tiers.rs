@@ -83,7 +83,8 @@ impl Tiers {
             return Ok(());
         }
         hits.below += 1;
-        if self.admission.admit(Time(0), FileKey(1), PageIndex(page), in_sequence, Rule::Normal) == Verdict::Admit {
+        let has_room = self.ssd.has_room();
+        if self.admission.admit(Time(0), FileKey(1), PageIndex(page), in_sequence, Rule::Normal, has_room) == Verdict::Admit {
             self.ssd.put(page)?;
         }
         Ok(())

@@ -148,6 +148,10 @@ impl Device for FileDevice {
             Err(refused) => Err(refused.explain(&self.target.path)),
         }
     }
+
+    fn read_now(&self, at: u64, to: &mut [u8]) -> Option<Result<(), Error>> {
+        Some(self.target.read(at, to))
+    }
 }
 
 /// The depths that [`QueueOptions`] allows.
@@ -206,6 +210,20 @@ impl Target {
         } else {
             Ok(false)
         }
+    }
+
+    /// All of it, by as many calls as that takes.
+    fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Error> {
+        let mut done = 0;
+        while done < to.len() {
+            match rustix::io::pread(&self.file, &mut to[done..], at + done as u64) {
+                Ok(did) if self.after(did as u64, (to.len() - done) as u64)? => return Ok(()),
+                Ok(did) => done += did,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::from_errno(errno.raw_os_error())),
+            }
+        }
+        Ok(())
     }
 
     /// Once for each device.

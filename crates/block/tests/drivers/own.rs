@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use block::driver::{Engine, FileDevice, FileOptions, Passthrough};
+use block::driver::{Engine, FileDevice, FileOptions, MemoryDevice, Passthrough};
 use block::{Device, Error, Lba, QueueOptions, Request, Span, Tag};
 
 use crate::cases::Bench;
@@ -185,4 +185,21 @@ fn a_queue_promised_to_one_thread_begins_with_the_first_that_uses_it() {
     })
     .join()
     .expect("read");
+}
+
+#[test]
+fn who_waits_reads_without_a_queue() {
+    #[repr(align(4096))]
+    struct Memory([u8; 8192]);
+    let mut file = tempfile::NamedTempFile::new_in(disk()).expect("a file");
+    let bytes: Vec<u8> = (0..64 << 10_u32).map(|n| (n / 512) as u8).collect();
+    std::io::Write::write_all(&mut file, &bytes).expect("written");
+    let device = FileDevice::open(file.path(), &FileOptions { round_down: true, ..FileOptions::default() }).expect("a device");
+    let mut memory = Box::new(Memory([0; 8192]));
+    assert_eq!(device.read_now(12288, &mut memory.0), Some(Ok(())));
+    assert_eq!(memory.0[..], bytes[12288..][..8192]);
+    // Somebody cut it off below us.
+    file.as_file().set_len(16384).expect("cut");
+    assert_eq!(device.read_now(12288, &mut memory.0), Some(Err(Error::Media)));
+    assert_eq!(MemoryDevice::new(512, 128).expect("memory").read_now(0, &mut memory.0), None, "queues only");
 }

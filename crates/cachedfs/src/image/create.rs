@@ -57,10 +57,12 @@ pub struct Made {
 /// [`Kind::Device`]: it is in use, or there is something on it and `force` is not said; [`Kind::Invalid`]: a size that cannot be;
 /// [`Kind::System`]: the kernel's, no space among them. Nothing is left then of a file that was to be made.
 pub fn create(path: &Path, options: &Options, progress: Progress<'_>) -> Result<Made, Error> {
-    match std::fs::symlink_metadata(path) {
+    let made = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => new_file(path, options, progress),
         _ => what_is_there(path, options, progress),
-    }
+    }?;
+    super::forget_note(path)?;
+    Ok(made)
 }
 
 /// The sizes of a log on so many bytes.

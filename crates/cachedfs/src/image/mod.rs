@@ -42,6 +42,18 @@ pub fn uuid_of(path: &Path) -> Option<String> {
     Some(hex(&ssdcache::Superblock::choose(&pages, u64::MAX).ok()?.uuid))
 }
 
+/// What is known of the last one at that place is of no use any more.
+///
+/// # Errors
+/// The kernel's: it would be believed of the next one.
+pub fn forget_note(path: &Path) -> Result<(), Error> {
+    let Some(note) = crate::note::Note::of(path) else { return Ok(()) };
+    note.write(None).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        Error::new(Kind::System, errno, format!("{}: the note of what is on it cannot be removed: {error}", path.display()))
+    })
+}
+
 /// Removes a cache: the file, or what marks the device.
 ///
 /// # Errors
@@ -69,5 +81,5 @@ pub fn remove(path: &Path, lose_dirty: bool) -> Result<(), Error> {
     if disk.is_file() {
         std::fs::remove_file(path).map_err(|error| disk.failed("removing", &error))?;
     }
-    Ok(())
+    forget_note(path)
 }

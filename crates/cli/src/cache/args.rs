@@ -40,7 +40,7 @@ pub enum CacheCommand {
     #[command(after_help = "Example:\n  hotshelf cache top /ssd/cache --interval 2s")]
     Top(TopArgs),
     /// Write everything that is dirty to the files below
-    #[command(after_help = "Example:\n  hotshelf cache flush /ssd/cache")]
+    #[command(after_help = "Example:\n  hotshelf cache flush /ssd/cache\n  hotshelf cache flush /ssd/cache --discard-lost")]
     Flush(FlushArgs),
     /// Change what becomes of writes, while the cache is in use
     #[command(after_help = "Example:\n  hotshelf cache mode /ssd/cache write-through\n\n\
@@ -232,6 +232,9 @@ pub struct FlushArgs {
     /// Which.
     #[command(flatten)]
     pub which: Which,
+    /// Give up what only an SSD that failed has: what is in the files counts from then on
+    #[arg(long)]
+    pub discard_lost: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -20,6 +20,8 @@ pub fn destroy(args: &DestroyArgs) -> anyhow::Result<bool> {
         && std::fs::symlink_metadata(ssd).is_ok()
     {
         image::remove(ssd, args.discard)?;
+    } else if let Some(ssd) = located.config.ssd.as_deref().filter(|_| args.discard) {
+        image::forget_note(ssd)?;
     }
     Instance::destroy(&located.config, true)?;
     if let Some(file) = &located.file {

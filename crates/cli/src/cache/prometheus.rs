@@ -151,6 +151,18 @@ impl Page<'_> {
     fn worker(&mut self) {
         self.one("counter", "promoted_pages_total", "Put on the SSD because they were read.", |status| Some(status.promoted_pages as f64));
         self.one("counter", "written_back_pages_total", "Dirty pages written below.", |status| Some(status.written_back_pages as f64));
+        self.metric("counter", "refused_pages_total", "Not put on the SSD, by reason.", |report| {
+            let refused = &report.status.refused;
+            let all = [
+                ("first-touch", refused.first_touch),
+                ("stream", refused.stream),
+                ("budget", refused.budget),
+                ("rule", refused.rule),
+                ("full", refused.full),
+            ];
+            let shown = all.into_iter().filter(|_| report.in_use && report.status.ssd.is_some());
+            shown.map(|(reason, pages)| (vec![("reason", reason.to_owned())], pages as f64)).collect()
+        });
         self.one("counter", "below_writes_total", "Writes that this took, after merging.", |status| Some(status.below_writes as f64));
         self.one("counter", "read_ahead_pages_total", "Read ahead.", |status| Some(status.read_ahead_pages as f64));
         self.one("counter", "throttled_total", "Writers that had to wait for room.", |status| Some(status.throttled as f64));

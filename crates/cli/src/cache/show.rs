@@ -126,6 +126,11 @@ fn work(status: &Status) {
         status.read_ahead_pages,
         status.syncs
     );
+    if status.ssd.is_some() {
+        let refused = &status.refused;
+        let (first, stream, budget, rule, full) = (refused.first_touch, refused.stream, refused.budget, refused.rule, refused.full);
+        say!("  refused   {first} pages read once, {stream} in streams, {budget} over budget, {rule} by rule, {full} without a place");
+    }
     let (all, memory, limit) = (size(status.dirty_bytes), size(status.memory.dirty_pages * 4096), size(status.dirty_limit_bytes));
     say!("  dirty     {all} in all; in memory {memory} of {limit} allowed; {} times a writer had to wait", status.throttled);
     say!("  files     {} of {} known", status.files, status.files_max);

@@ -10,6 +10,7 @@ use super::{bar, locate, settings, size};
 pub fn flush(args: &FlushArgs) -> anyhow::Result<bool> {
     let located = locate::which(&args.which)?;
     let instance = Instance::open(&located.config)?;
+    let discarded = if args.discard_lost { instance.discard_lost()? } else { 0 };
     let bar = bar("{bar:30} {pos}/{len} pages {eta} left")?;
     let mut pages = 0;
     let flushed = instance.flush(&mut |done, of| {
@@ -24,9 +25,12 @@ pub fn flush(args: &FlushArgs) -> anyhow::Result<bool> {
     flushed?;
     left?;
     if args.json {
-        say!("{}", json!({ "name": located.config.name, "pages": pages, "bytes": pages * 4096, "lost": lost }));
+        say!("{}", json!({ "name": located.config.name, "pages": pages, "bytes": pages * 4096, "lost": lost, "discarded": discarded }));
     } else {
         say!("{}: {pages} pages ({}) are in their files now", located.shown(), size(pages * 4096));
+        if args.discard_lost {
+            say!("{discarded} pages ({}) that only its SSD had were given up", size(discarded * 4096));
+        }
         for lost in &lost {
             say!("lost: {} bytes {} to {}: {}", lost.path.display(), lost.start, lost.end, lost.why);
         }

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex};
 
 use super::files::is_same;
-use super::{NEVER_OPENED, STEP_PAGES, Worker};
-use crate::shelf::layout::Word;
+use super::{STEP_PAGES, Worker};
+use crate::shelf::layout::{NEVER_OPENED, Word};
+use crate::shelf::log::Log;
 use crate::shelf::open::errno_of;
 use crate::shelf::record::mode_of;
 use crate::shelf::{Ask, Asked, CATALOGUE, Entry, FileNo, Shelf, flag};
@@ -47,6 +48,9 @@ impl Worker {
     }
 
     fn one(&mut self, shelf: &Shelf, asked: &Asked) -> Result<u32, Errno> {
+        if asked.ask == Ask::Accept {
+            return Ok(self.accept(shelf));
+        }
         if shelf.header.get(Word::SsdFailed) == NEVER_OPENED {
             return Err(Errno::IO);
         }
@@ -73,15 +77,21 @@ impl Worker {
             Ask::Punch => self.punch(shelf, no, key, asked.a, asked.b).map(|()| 0),
             Ask::Room => self.room(shelf, no).map(|()| 0),
             Ask::Mode => {
-                shelf.records.get(no).set_mode(mode_of(asked.a as u32));
+                let (record, mode) = (shelf.records.get(no), mode_of(asked.a as u32));
+                let before = record.mode();
+                record.set_mode(mode);
                 let cleaned = self.clean(shelf, no, key);
+                if cleaned.is_err() && mode == Mode::PassThrough {
+                    // Nobody reads below what is newer here.
+                    record.set_mode(before);
+                }
                 shelf.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
                 cleaned.map(|()| 0)
             }
             Ask::Through => self.through(shelf, no, key).map(|()| 0),
             Ask::Stale => self.drop_stale(shelf, no, key).map(|()| 0),
             Ask::DropClean => self.drop_clean(shelf, key, 0..u64::MAX).map(|_| 0),
-            Ask::Sync | Ask::ModeOfAll => Err(Errno::INVAL),
+            Ask::Sync | Ask::ModeOfAll | Ask::Accept => Err(Errno::INVAL),
         }
     }
 
@@ -117,7 +127,13 @@ impl Worker {
             let failed = cleaned.failed.iter().find(|(failed, _)| *failed == no).map_or(Ok(()), |(_, errno)| Err(*errno));
             failed.and(rest.map(drop)).and(flushed)
         };
-        rest.into_iter().map(|(no, rest)| (no, of(no, rest))).collect()
+        let results: Vec<_> = rest.into_iter().map(|(no, rest)| (no, of(no, rest))).collect();
+        for (no, _) in results.iter().filter(|(_, result)| result.is_ok()) {
+            if let Some(key) = shelf.records.get(*no).key() {
+                self.over(shelf, key);
+            }
+        }
+        results
     }
 
     /// What a sync needs besides frames: the length, and what was written through.
@@ -130,10 +146,13 @@ impl Worker {
             let has_dirty = self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0);
             if has_dirty {
                 self.note(shelf, no)?;
-            } else {
-                // A length without bytes (a truncation) is below.
-                self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
-                self.synced_below(shelf, key)?;
+            }
+            // A length without bytes (a truncation) is below, and what was written in another mode.
+            let unsynced = record.flags().fetch_and(!flag::UNSYNCED, Ordering::AcqRel) & flag::UNSYNCED;
+            if !has_dirty || unsynced != 0 {
+                let synced = self.below(shelf, key).and_then(|below| below.sync().map_err(|error| errno_of(&error)));
+                synced.inspect_err(|_| _ = record.flags().fetch_or(unsynced, Ordering::AcqRel))?;
+                self.synced_unless_cut(shelf, no, key)?;
             }
             return Ok(0);
         }
@@ -146,8 +165,11 @@ impl Worker {
             return Ok(0);
         }
         self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
-        self.synced_below(shelf, key)?;
-        Ok(0)
+        self.synced_unless_cut(shelf, no, key).map(|()| 0)
+    }
+
+    fn synced_unless_cut(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        if self.is_being_cut(shelf, no) { Ok(()) } else { self.synced_below(shelf, key) }
     }
 
     /// A file comes: its number, its entry, and whether what is cached of it is still right.
@@ -155,6 +177,9 @@ impl Worker {
         let record = shelf.records.get(no);
         if record.on_ssd().is_some() {
             return Ok(());
+        }
+        if shelf.header.get(Word::Unknown) != 0 {
+            return Err(Errno::IO);
         }
         let Some(log) = &mut self.log else { return Ok(()) };
         let number = log.books.hold(key);
@@ -231,6 +256,11 @@ impl Worker {
         flushed.map_err(|stop| self.stopped(shelf, stop))
     }
 
+    /// Before newer bytes go below: clean pages of a segment that was made free would be older after a crash, and there again.
+    pub(super) fn tell_reclaimed(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+        if self.log.as_ref().is_some_and(Log::is_untold) { self.flush_log(shelf) } else { Ok(()) }
+    }
+
     /// Somebody died between a write below and its frames: all that is clean goes. What is dirty here is newer than what he
     /// wrote, or as new. The file is as long as he left it.
     pub(super) fn drop_stale(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
@@ -268,6 +298,7 @@ impl Worker {
         }
         self.know(key).not_before = None;
         self.write_back_file(shelf, key)?;
+        self.over(shelf, key);
         match shelf.records.get(no).mode() {
             Mode::ReadOnly => Ok(()),
             _ => {
@@ -312,7 +343,7 @@ impl Worker {
         shelf.records.get(no).flags().fetch_or(flag::THROUGH, Ordering::AcqRel);
         self.end_cut(shelf, key)?;
         if !self.has_log(shelf) || self.log.as_ref().is_none_or(|log| log.books.pages_of(key) == 0) {
-            return Ok(());
+            return self.tell_reclaimed(shelf);
         }
         self.note(shelf, no)?;
         self.flush_log(shelf)
@@ -366,7 +397,9 @@ impl Worker {
 
     fn cut(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
         let before = self.entry(key);
-        if self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0) {
+        let has_pages = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
+        // An entry without pages tells nothing, but of an earlier cut.
+        if has_pages || before.as_ref().is_some_and(|entry| entry.cut.is_some()) {
             if self.has_log(shelf) {
                 self.note_cut(shelf, no, len)?;
                 self.cutting = Some((key, len));
@@ -375,6 +408,7 @@ impl Worker {
             self.drop_pages(shelf, key, len.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
             self.flush_log(shelf)?;
         }
+        self.tell_reclaimed(shelf)?;
         let below = self.below(shelf, key)?;
         shelf.records.get(no).flags().fetch_or(flag::WRITING, Ordering::AcqRel);
         let cut = below.set_len(len).map_err(|error| errno_of(&error));
@@ -443,6 +477,9 @@ impl Worker {
     /// All is brought below before the instance trusts the cache less; nothing is kept of what others may change meanwhile.
     fn mode_of_all(&mut self, shelf: &Shelf, mode: Mode) -> Result<(), Errno> {
         let was = shelf.mode();
+        if mode == Mode::PassThrough && self.is_owed(shelf) && shelf.header.get(Word::SsdFailed) != 0 {
+            return Err(Errno::IO);
+        }
         if !mode.keeps_dirty() && was.keeps_dirty() {
             shelf.header.set(Word::Mode, Mode::WriteThrough as u32);
             let mut done = Ok(1);
@@ -453,6 +490,9 @@ impl Worker {
                 shelf.header.set(Word::Mode, was as u32);
                 return Err(errno);
             }
+        }
+        if mode.keeps_dirty() && !was.keeps_dirty() {
+            self.note_dirty(shelf)?;
         }
         if was == Mode::PassThrough && mode != was {
             self.drop_open(shelf)?;

@@ -1,7 +1,8 @@
 //! Dirty pages of the SSD go below: sorted, neighbours in one call, durable there before they count as clean. And room in the
 //! log: its oldest segment is made free.
 
-use block::Error;
+use std::time::Instant;
+
 use rustix::io::Errno;
 use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, runs};
 
@@ -9,7 +10,7 @@ use super::Worker;
 use crate::shelf::layout::Word;
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
-use crate::shelf::{CATALOGUE, Count, Entry, Shelf};
+use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier};
 
 /// Pages written back in one sweep: the more, the more neighbours.
 const SWEEP_PAGES: usize = 4096;
@@ -28,14 +29,16 @@ impl Worker {
             return self.evacuate(shelf);
         }
         let (_, dirty) = log.books.len();
+        let own = u64::from(log.books.dirty_of(CATALOGUE));
         let limit = u64::from(log.books.shape().slots()) * u64::from(shelf.limits.ssd_dirty_percent) / 100;
+        // Left from another mode, in another life.
+        let limit = if shelf.mode().keeps_dirty() { limit } else { own };
         let now = shelf.world.now_ms();
         if dirty <= limit {
             if now.wrapping_sub(self.last_idle_work) < 1000 {
                 return false;
             }
             self.last_idle_work = now;
-            self.close_idle(shelf);
             return self.settle_entries(shelf, 16);
         }
         // Readers of the files below come first, as long as the SSD is not nearly full of dirty pages.
@@ -69,6 +72,9 @@ impl Worker {
             flushed.unwrap_or_else(|stop| _ = self.stopped(shelf, stop));
             let Some(log) = &self.log else { return Ok(()) };
             log.books.collect_dirty(Scope::File(key), SWEEP_PAGES, &mut items);
+            if !self.has_log(shelf) {
+                items.retain(|item| !is_newer_in_frame(shelf, *item));
+            }
             if items.is_empty() || self.write_back(shelf, &items)? == 0 {
                 return if items.is_empty() { Ok(()) } else { Err(Errno::IO) };
             }
@@ -109,22 +115,23 @@ impl Worker {
             return Err(Errno::STALE);
         }
         self.cut_again(shelf, key)?;
-        let noted = self.begin_writing(shelf, key);
-        let noted = noted.unwrap_or_else(|_| self.entry(key).map_or(u64::MAX, |entry| entry.size));
-        let size = if noted == u64::MAX { self.size(shelf, key).unwrap_or(u64::MAX) } else { noted };
+        let size = self.begin_writing(shelf, key).unwrap_or_else(|_| self.end_below(shelf, key));
         let mut written = Vec::with_capacity(items.len());
         let (mut lost, mut result) = (0, Ok(()));
         for run in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
             let Some(log) = &mut self.log else { break };
             let pages = log.read_items(run);
-            let whole: Vec<(Item, Box<Page>)> = run.iter().copied().zip(pages).filter_map(|(item, page)| Some((item, page?))).collect();
+            let pages = run.iter().copied().zip(pages).map(|(item, page)| (item, page.or_else(|| from_frame(shelf, item))));
+            let whole: Vec<(Item, Box<Page>)> = pages.filter_map(|(item, page)| Some((item, page?))).collect();
             lost += self.lost(shelf, run, &whole);
             for piece in whole.chunk_by(|(a, _), (b, _)| a.page.0 + 1 == b.page.0) {
                 let at = piece[0].0.page.0 * PAGE_BYTES as u64;
                 let mut bytes: Vec<u8> = piece.iter().flat_map(|(_, page)| page.iter().copied()).collect();
                 bytes.truncate(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
                 if !bytes.is_empty() {
+                    let begun = Instant::now();
                     result = below.write_at(at, &bytes);
+                    shelf.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
                     shelf.counters.add(Count::BelowWrites, 1);
                     shelf.counters.add(Count::BelowWritten, bytes.len() as u64);
                 }
@@ -152,7 +159,9 @@ impl Worker {
             return Err(Errno::IO);
         }
         self.succeeded(key);
-        Ok(items.len() - lost)
+        self.over(shelf, key);
+        // Of one that failed some are still to come, from the frames that have newer ones.
+        Ok(if self.has_log(shelf) { items.len() - lost } else { written.len() })
     }
 
     fn mark_written(&mut self, shelf: &Shelf, written: &[Item]) {
@@ -172,33 +181,6 @@ impl Worker {
                 self.stopped(shelf, stop);
             }
         }
-    }
-
-    /// Dirty pages that the SSD cannot give back: told by file and range, and remembered as a failure of the file. They stay in the
-    /// books, so that nobody takes what is below for them, until they are written anew. The SSD has failed. How many there are.
-    fn lost(&mut self, shelf: &Shelf, run: &[Item], whole: &[(Item, Box<Page>)]) -> usize {
-        let mut count = 0;
-        for item in run.iter().filter(|item| !whole.iter().any(|(other, _)| other == *item)) {
-            let is_still_there = self.log.as_ref().is_some_and(|log| log.books.is_dirty(item.key, item.page));
-            if !is_still_there {
-                continue;
-            }
-            count += 1;
-            if !self.lost.insert((item.key, item.page)) {
-                continue;
-            }
-            let path = self.entry(item.key).map(|entry| entry.path).unwrap_or_default();
-            let (first, last) = (item.page.0 * PAGE_BYTES as u64, (item.page.0 + 1) * PAGE_BYTES as u64 - 1);
-            shelf.world.report(&format!("bytes {first} to {last} of {} are lost: only the SSD had them", path.display()));
-            shelf.header.wide(Word::Lost).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            if let Some(no) = shelf.records.find(item.key) {
-                shelf.records.get(no).failed(Errno::IO);
-            }
-        }
-        if count > 0 {
-            self.fail(shelf, Error::Media);
-        }
-        count
     }
 
     /// The file is no more: nothing of it matters.
@@ -221,21 +203,6 @@ impl Worker {
         if let Some(no) = shelf.records.find(key) {
             shelf.records.get(no).flags().fetch_or(crate::shelf::flag::CONFLICT, std::sync::atomic::Ordering::AcqRel);
         }
-    }
-
-    /// A failed SSD: what it still gives back goes below, and is forgotten.
-    fn evacuate(&mut self, shelf: &Shelf) -> bool {
-        if shelf.header.get(Word::SsdFailed) != super::FAILED {
-            return false;
-        }
-        let Some(log) = &self.log else { return false };
-        let mut items = Vec::new();
-        log.books.collect_sweep(self.swept, SWEEP_PAGES, &mut items);
-        items.retain(|item| item.key != CATALOGUE);
-        let Some(last) = items.last() else { return false };
-        self.swept = (last.key, last.page);
-        let written = self.write_back(shelf, &items).unwrap_or(0);
-        written > 0 && self.log.as_ref().is_some_and(|log| log.books.len().1 > 0)
     }
 
     /// The next segment is made free as soon as this one is begun, while there is room for what that writes.
@@ -271,8 +238,8 @@ impl Worker {
                     }
                 }
             }
-            match log.books.reclaim() {
-                Ok(_) => return Ok(()),
+            match log.reclaim() {
+                Ok(()) => return Ok(()),
                 // Only what is durable is written back.
                 Err(ssdcache::Refused::Dirty) => log.flush().map_err(|stop| self.stopped(shelf, stop))?,
                 Err(refused) => {
@@ -313,4 +280,19 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Whether a frame has it newer, and marked: it goes below from there.
+pub(super) fn is_newer_in_frame(shelf: &Shelf, item: Item) -> bool {
+    let Some(no) = shelf.records.find(item.key) else { return false };
+    shelf.pages.snapshot(shelf.name(no, item.page.0), &mut [0; PAGE_BYTES]).is_some_and(|snapshot| !snapshot.marks.is_none())
+}
+
+/// What a frame has of a page is the newest there is, and all of it.
+fn from_frame(shelf: &Shelf, item: Item) -> Option<Box<Page>> {
+    let no = shelf.records.find(item.key)?;
+    let mut bytes = Box::new([0; PAGE_BYTES]);
+    let snapshot = shelf.pages.snapshot(shelf.name(no, item.page.0), &mut bytes)?;
+    // One that is marked goes its own way.
+    snapshot.marks.is_none().then_some(bytes)
 }

@@ -1,6 +1,7 @@
 //! What the leader knows of files: their handles below and their entries in the catalogue.
 
 use std::io;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,8 +13,14 @@ use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
 use crate::shelf::{Below, CATALOGUE, Entry, FileNo, Shelf, Stamp, flag, place};
 
-/// Files whose handles and entries are kept at hand.
+/// Files whose entries are kept at hand; more only as long as they are being written.
 const KNOWN_MAX: usize = 1024;
+/// Files that are open for writing; of a process that may have few.
+const HANDLES_MAX: usize = 64;
+/// How often it is looked which files nobody needs, ms.
+const LOOK_MS: u32 = 1000;
+/// Entries settled in one step when there are too many.
+const SETTLED: usize = 64;
 /// A file that cannot be written is tried again after so long, unless somebody asks, ms.
 const PATIENCE_MS: u32 = 1000;
 
@@ -21,6 +28,8 @@ const PATIENCE_MS: u32 = 1000;
 pub(super) struct Known {
     /// Open for reading and writing.
     below: Option<Arc<dyn Below>>,
+    /// The larger, the later it was used.
+    used: u64,
     /// The entry as it is in the log; none: not there, or not read yet.
     noted: Option<Entry>,
     is_read: bool,
@@ -28,6 +37,13 @@ pub(super) struct Known {
     pub(super) is_cut: bool,
     /// Not before.
     pub(super) not_before: Option<u32>,
+}
+
+impl Known {
+    /// Its entry has to be put right yet; all else can be found out again.
+    fn is_needed(&self) -> bool {
+        self.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some())
+    }
 }
 
 impl Worker {
@@ -52,7 +68,7 @@ impl Worker {
     pub(super) fn know(&mut self, key: FileKey) -> &mut Known {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&key) {
             // What is known can be found out again.
-            self.known.retain(|_, known| known.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some()));
+            self.known.retain(|_, known| known.is_needed());
         }
         self.known.entry(key).or_default()
     }
@@ -130,7 +146,8 @@ impl Worker {
                 path: record.path(),
                 size: len.unwrap_or_else(|| size.max(before.as_ref().filter(|_| !is_first).map_or(0, |entry| entry.size))),
                 stamp: record.stamp(),
-                writing: len.is_some() || record.has(flag::WRITING) || before.is_some_and(|entry| entry.writing),
+                // Who writes through changes what is below at any time, and durable it is only when it is synced.
+                writing: len.is_some() || record.has(flag::WRITING | flag::THROUGH) || before.is_some_and(|entry| entry.writing),
                 cut: len.map_or(cut, |len| Some(cut.map_or(len, |cut| cut.min(len)))),
                 through: record.has(flag::THROUGH),
             }
@@ -191,8 +208,17 @@ impl Worker {
             record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
         }
         said?;
-        let noted = if self.has_log(shelf) { self.entry(key).map(|entry| entry.size) } else { None };
-        Ok(noted.or_else(|| record.map(|record| record.size().load(Ordering::Acquire))).unwrap_or(u64::MAX))
+        Ok(self.end_below(shelf, key))
+    }
+
+    /// How long a file below may become: as long as its entry says, which tells nothing without pages, and as its users know. Who is
+    /// about to cut it may fail, and then what is behind the cut is still wanted.
+    pub(super) fn end_below(&mut self, shelf: &Shelf, key: FileKey) -> u64 {
+        let is_noted = self.has_log(shelf) && self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
+        let noted = self.entry(key).filter(|_| is_noted).map(|entry| entry.size);
+        let no = shelf.records.find(key).filter(|no| noted.is_none() || !self.is_being_cut(shelf, *no));
+        let known = no.map(|no| shelf.records.get(no).size().load(Ordering::Acquire));
+        noted.into_iter().chain(known).min().or_else(|| self.entry(key).map(|entry| entry.size)).unwrap_or(u64::MAX)
     }
 
     fn say_writing(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
@@ -224,33 +250,58 @@ impl Worker {
         record.flags().fetch_and(!flag::WRITING, Ordering::AcqRel);
     }
 
-    /// What the last leader was writing below when he died is seen, and may not be durable: no sync would ask for it again.
-    pub(super) fn end_others_writing(&mut self, shelf: &Shelf) {
-        let writing = shelf.records.all().filter(|(_, record)| record.has(flag::WRITING | flag::PUNCHING));
-        let files: Vec<_> = writing.filter_map(|(no, record)| Some((no, record.key()?))).collect();
-        for (no, key) in files {
-            // Whoever has the lock is writing through, and ends it himself.
-            let Some(_held) = self.try_lock(shelf, no) else { continue };
-            let Ok(below) = self.below(shelf, key) else { continue };
-            if below.sync().is_err() {
-                continue;
-            }
-            let is_cut = shelf.records.get(no).truncations().load(Ordering::Acquire) % 2 == 1;
-            if is_cut || self.synced_below(shelf, key).is_ok() {
-                self.end_writing(shelf, key, &*below);
-            }
-            if shelf.records.get(no).has(flag::PUNCHING) {
-                // If that fails, the next leader tries again.
-                let _ = self.drop_stale(shelf, no, key);
+    /// What the last leader was writing below when he died is seen, and may not be durable: the next sync asks for it, and it is ended
+    /// file by file, after what is asked. A hole that he was punching is ended now: frames may still have it.
+    pub(super) fn take_up_writing(&mut self, shelf: &Shelf) {
+        for (no, record) in shelf.records.all().filter(|(_, record)| record.has(flag::WRITING | flag::PUNCHING)) {
+            let Some(key) = record.key() else { continue };
+            record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
+            if record.has(flag::PUNCHING) {
+                self.end_other(shelf, no, key);
+            } else {
+                self.unended.push((no, key));
             }
         }
     }
 
+    /// Ends one of these; whether there was one.
+    pub(super) fn end_others_writing(&mut self, shelf: &Shelf) -> bool {
+        let Some((no, key)) = self.unended.pop() else { return false };
+        let record = shelf.records.get(no);
+        if record.key() == Some(key) && record.has(flag::WRITING) {
+            self.end_other(shelf, no, key);
+        }
+        true
+    }
+
+    fn end_other(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) {
+        // Whoever has the lock is writing through, and ends it himself.
+        let Some(_held) = self.try_lock(shelf, no) else { return };
+        let Ok(below) = self.below(shelf, key) else { return };
+        if below.sync().is_err() {
+            return;
+        }
+        if self.is_being_cut(shelf, no) || self.synced_below(shelf, key).is_ok() {
+            self.end_writing(shelf, key, &*below);
+        }
+        if shelf.records.get(no).has(flag::PUNCHING) {
+            // If that fails, the next leader tries again.
+            let _ = self.drop_stale(shelf, no, key);
+        }
+    }
+
+    /// Somebody asked for a cut, or died over it: that what is below is durable does not end it.
+    pub(super) fn is_being_cut(&self, shelf: &Shelf, no: FileNo) -> bool {
+        shelf.records.get(no).truncations().load(Ordering::Acquire) % 2 == 1
+    }
+
     /// Entries that say "writing" of files that are not being written are put right.
     pub(super) fn settle_entries(&mut self, shelf: &Shelf, most: usize) -> bool {
-        let is_open = |entry: &Entry| entry.writing || entry.through || entry.cut.is_some();
-        let writing = |(key, known): (&FileKey, &Known)| known.noted.as_ref().is_some_and(is_open).then_some(*key);
-        let keys: Vec<FileKey> = self.known.iter().filter_map(writing).take(most).collect();
+        // From where the last time ended, round: those that cannot be settled now are not always first.
+        let behind = (Bound::Excluded(self.settled), Bound::Unbounded);
+        let all = self.known.range(behind).chain(self.known.range(..=self.settled));
+        let keys: Vec<FileKey> = all.filter(|(_, known)| known.is_needed()).map(|(key, _)| *key).take(most).collect();
+        self.settled = keys.last().copied().unwrap_or(self.settled);
         for key in &keys {
             let is_synced = self.cut_again(shelf, *key).is_ok()
                 && self.below(shelf, *key).is_ok_and(|below| below.sync().is_ok())
@@ -306,7 +357,11 @@ impl Worker {
 
     /// The file below, open for writing.
     pub(super) fn below(&mut self, shelf: &Shelf, key: FileKey) -> Result<Arc<dyn Below>, Errno> {
-        if let Some(below) = &self.know(key).below {
+        self.uses += 1;
+        let uses = self.uses;
+        let known = self.know(key);
+        known.used = uses;
+        if let Some(below) = &known.below {
             return Ok(Arc::clone(below));
         }
         let (path, pids) = match shelf.records.find(key) {
@@ -319,10 +374,39 @@ impl Worker {
             }
             None => (self.entry(key).ok_or(Errno::NOENT)?.path, Vec::new()),
         };
+        if path.as_os_str().is_empty() && pids.is_empty() {
+            // Nobody knows where it is; that is not to say that it is gone.
+            return Err(Errno::IO);
+        }
         let opened = shelf.world.open(key, &path, &pids, true);
         let below = opened.map_err(|error: io::Error| errno_of(&error))?;
+        self.close_one_of_many();
         self.know(key).below = Some(Arc::clone(&below));
         Ok(below)
+    }
+
+    /// The one that was not used for longest, if too many are open. Who is at it has it still.
+    fn close_one_of_many(&mut self) {
+        let open = self.known.values().filter(|known| known.below.is_some());
+        let (count, first) = open.fold((0, u64::MAX), |(count, first), known| (count + 1, first.min(known.used)));
+        if count >= HANDLES_MAX {
+            self.known.values_mut().filter(|known| known.used == first).for_each(|known| known.below = None);
+        }
+    }
+
+    /// What is kept of files stays within its bounds; whether there was something to do.
+    pub(super) fn bound_files(&mut self, shelf: &Shelf, now: u32) -> bool {
+        if now.wrapping_sub(self.last_look_at_files) >= LOOK_MS {
+            self.last_look_at_files = now;
+            self.close_idle(shelf);
+        }
+        if self.known.len() <= KNOWN_MAX {
+            return false;
+        }
+        let before = self.known.len();
+        self.settle_entries(shelf, SETTLED);
+        self.known.retain(|_, known| known.is_needed());
+        self.known.len() < before
     }
 
     /// Handles of files nobody has open any more are closed, unless they have dirty pages.
@@ -337,22 +421,19 @@ impl Worker {
             if !keep {
                 known.below = None;
             }
-            keep || known.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some())
+            keep || known.is_needed()
         });
-    }
-
-    /// The length of a file as its users see it.
-    pub(super) fn size(&mut self, shelf: &Shelf, key: FileKey) -> Option<u64> {
-        match shelf.records.find(key) {
-            Some(no) => Some(shelf.records.get(no).size().load(Ordering::Acquire)),
-            None => self.entry(key).map(|entry| entry.size),
-        }
     }
 
     /// Whether what is below is what we left there.
     pub(super) fn is_ours(&mut self, shelf: &Shelf, key: FileKey, now: Stamp) -> bool {
         match shelf.records.find(key) {
-            Some(no) => !shelf.records.get(no).has(flag::CONFLICT),
+            Some(no) => {
+                let record = shelf.records.get(no);
+                // Who has it open looks himself.
+                let is_known = record.has(flag::WRITING) || record.open_by().load(Ordering::Acquire) != 0;
+                !record.has(flag::CONFLICT) && (is_known || is_same(record.stamp(), now))
+            }
             None => self.entry(key).is_some_and(|entry| entry.writing || is_same(entry.stamp, now)),
         }
     }

@@ -1,13 +1,15 @@
 //! Marked frames go where they have to: dirty ones to the SSD in write-back mode, else below; and old copies on the SSD are
 //! dropped. Durable first, then the marks are cleared, if nobody wrote meanwhile.
 
+use std::time::Instant;
+
 use pagecache::shared::{Marks, Name, Snapshot};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Page, PageIndex, Version};
 
 use super::Worker;
 use crate::shelf::open::errno_of;
-use crate::shelf::{Count, FileNo, Shelf, flag};
+use crate::shelf::{Count, FileNo, Shelf, Tier, flag};
 
 /// Drops that are prepared for at once: with what is noted besides they have to fit into a summary.
 const CHUNK: usize = 100;
@@ -73,9 +75,16 @@ impl Worker {
             cleaned.failed.extend(not_durable(&mut cleaned.stored));
             cleaned.failed.extend(not_durable(&mut cleaned.waiting));
         }
+        let mut files = Vec::new();
         for (name, snapshot) in cleaned.stored.drain(..).chain(cleaned.waiting.drain(..)) {
             // Not settled: it was written meanwhile, and its turn comes again.
             cleaned.count += usize::from(shelf.pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE));
+            if !files.contains(&name.file.0) {
+                files.push(name.file.0);
+            }
+        }
+        for key in files.into_iter().filter_map(|no| shelf.records.get(FileNo(no)).key()) {
+            self.over(shelf, key);
         }
     }
 
@@ -99,9 +108,13 @@ impl Worker {
         let is_dirty = |name: &Name| self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)));
         let (dirty, stale): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|(name, snapshot, _)| snapshot.marks.has(Marks::DIRTY) || is_dirty(name));
-        if self.has_log(shelf) && mode == Mode::WriteBack && self.may_store() {
+        let is_stored = self.has_log(shelf) && mode == Mode::WriteBack;
+        if is_stored && self.may_store() {
             self.store(shelf, no, key, dirty, cleaned)?;
         } else {
+            if is_stored {
+                shelf.counters.add(Count::RefusedBudget, dirty.len() as u64);
+            }
             self.write_below(shelf, no, key, dirty, cleaned)?;
         }
         self.refresh(shelf, no, key, mode, stale, cleaned)
@@ -165,7 +178,7 @@ impl Worker {
             };
             let clean: Vec<u64> = pages.iter().filter(is_clean).copied().collect();
             if clean.is_empty() {
-                return Ok(());
+                return self.tell_reclaimed(shelf);
             }
             for page in clean {
                 self.drop_pages(shelf, key, page..page + 1)?;
@@ -202,7 +215,9 @@ impl Worker {
             let at = run[0].0.page.0 * PAGE_BYTES as u64;
             let mut bytes: Vec<u8> = run.iter().flat_map(|(_, _, page)| page.iter().copied()).collect();
             bytes.truncate(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
+            let begun = Instant::now();
             result = below.write_at(at, &bytes);
+            shelf.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
             if result.is_err() {
                 break;
             }

@@ -29,7 +29,7 @@ pub enum Count {
     Misses,
     /// Pages read ahead.
     ReadAhead,
-    /// Pages written by callers.
+    /// Pages that writers brought. (Writes into pages that were here are counted by the page cache.)
     Writes,
     /// Calls of sync.
     Syncs,
@@ -55,14 +55,25 @@ pub enum Count {
     Throttled,
     /// Flushes of the SSD.
     SsdFlushes,
+    /// Pages that were read for the first time, and so not put on the SSD.
+    RefusedFirst,
+    /// Pages of streams, likewise.
+    RefusedStream,
+    /// Pages, read or written, for which the day's bytes were used up.
+    RefusedBudget,
+    /// Pages of files that the rules keep off the SSD.
+    RefusedRule,
+    /// Pages that the SSD's books had no place for.
+    RefusedFull,
 }
 
-const COUNTS: usize = 16;
+const COUNTS: usize = 21;
 const TIERS: usize = 3;
-const _: () = assert!(Count::SsdFlushes as usize + 1 == COUNTS && Tier::Below as usize + 1 == TIERS);
+const _: () = assert!(Count::RefusedFull as usize + 1 == COUNTS && Tier::Below as usize + 1 == TIERS);
 /// Quarters of octaves from 64 ns to a second.
 const BUCKETS: usize = 96;
-const SEAT_BYTES: usize = (COUNTS + TIERS * BUCKETS) * 8;
+/// Reads of each tier, then writes.
+const SEAT_BYTES: usize = (COUNTS + 2 * TIERS * BUCKETS) * 8;
 
 /// The blocks.
 #[derive(Clone, Debug)]
@@ -90,15 +101,36 @@ impl Counters {
         self.word(usize::from(self.me.0), COUNTS + tier as usize * BUCKETS + bucket(ns)).fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A write took so long.
+    #[inline]
+    pub(crate) fn write_took(&self, tier: Tier, ns: u64) {
+        let at = COUNTS + (TIERS + tier as usize) * BUCKETS + bucket(ns);
+        self.word(usize::from(self.me.0), at).fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Of all processes since the instance was made.
     pub fn sum(&self, what: Count) -> u64 {
         added((0..Seats::COUNT).map(|seat| self.word(seat, what as usize).load(Ordering::Relaxed)))
     }
 
+    /// Of this process, and of those that had its seat before.
+    pub fn own(&self, what: Count) -> u64 {
+        self.word(usize::from(self.me.0), what as usize).load(Ordering::Relaxed)
+    }
+
     /// How many reads took how long: the buckets of all processes.
     pub fn latencies(&self, tier: Tier) -> [u64; BUCKETS] {
+        self.buckets(tier as usize)
+    }
+
+    /// The same of writes: into frames, of batches to the SSD, of merged pieces below.
+    pub fn write_latencies(&self, tier: Tier) -> [u64; BUCKETS] {
+        self.buckets(TIERS + tier as usize)
+    }
+
+    fn buckets(&self, which: usize) -> [u64; BUCKETS] {
         std::array::from_fn(|n| {
-            let word = COUNTS + tier as usize * BUCKETS + n;
+            let word = COUNTS + which * BUCKETS + n;
             added((0..Seats::COUNT).map(|seat| self.word(seat, word).load(Ordering::Relaxed)))
         })
     }

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagecache::order::Replacement;
 use pagecache::shared::{Shape as Frames, SharedPages};
-use shm::{Region, Seats};
+use shm::{Region, Seats, Words};
 
 use super::counters::Counters;
 use super::record::RECORD_BYTES;
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const PAGE: usize = 4096;
 /// Bytes of the settings' text.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;
@@ -92,6 +92,10 @@ pub(crate) enum Word {
     ReadAhead = 288,
     /// The leader sleeps.
     Asleep = 292,
+    /// Dirty pages of an SSD that failed, of files that nobody can name.
+    Unknown = 296,
+    /// Files that the leader has at hand.
+    Known = 300,
     /// Dirty pages on the SSD, live pages there.
     SsdDirty = 304,
     SsdLive = 312,
@@ -103,9 +107,16 @@ pub(crate) enum Word {
     SsdEver = 336,
     /// Pages that the last recovery found.
     SsdFound = 344,
+    /// He has only begun to lead: what needs him waits.
+    Beginning = 352,
 }
 
-const _: () = assert!(Word::SsdFound as usize + 8 <= PAGE && PAGE.is_multiple_of(8));
+const _: () = assert!(Word::Beginning as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
+
+/// What `SsdFailed` says: it worked, or nothing of it was needed, and now nobody uses it.
+pub(crate) const FAILED: u32 = 1;
+/// It says: what is on it is not known.
+pub(crate) const NEVER_OPENED: u32 = 2;
 
 fn whole(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
@@ -204,14 +215,25 @@ impl Layout {
 }
 
 /// The header's words.
-#[derive(Clone, Debug)]
-pub(crate) struct Header(pub(crate) Arc<Region>);
+#[derive(Debug)]
+pub(crate) struct Header(Words<[AtomicU32; PAGE / 4]>);
 
 impl Header {
-    pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
-        self.0.u32(word as usize)
+    /// Of a region that has at least a page.
+    pub(crate) fn new(region: &Arc<Region>) -> Header {
+        Header(Words::new(region, 0, 1))
     }
 
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        self.0.region()
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
+        &self.0[0][word as usize / 4]
+    }
+
+    #[inline]
     pub(crate) fn get(&self, word: Word) -> u32 {
         self.word(word).load(Ordering::Acquire)
     }
@@ -222,7 +244,7 @@ impl Header {
 
     /// One of the wide words: from `SsdDirty` on.
     pub(crate) fn wide(&self, word: Word) -> &AtomicU64 {
-        self.0.u64(word as usize)
+        self.region().u64(word as usize)
     }
 }
 

@@ -10,7 +10,7 @@ use ssdcache::{
 };
 
 use super::catalogue::CATALOGUE;
-use super::counters::{Count, Counters};
+use super::counters::{Count, Counters, Tier};
 use super::ssd::{BATCH_PAGES, Disk};
 
 /// Why the log took something not.
@@ -28,13 +28,16 @@ pub(crate) enum Stop {
 
 pub(crate) struct Log {
     pub(crate) books: SsdCache,
-    disk: Disk,
+    /// None: it cannot be opened, and all that is known of it is in the books.
+    disk: Option<Disk>,
     /// Of the open batch, in the order they were put.
     batch: Vec<Box<Page>>,
     spare: Vec<Box<Page>>,
     counters: Counters,
     /// Something was written since the last flush.
     unflushed: bool,
+    /// A segment was made free, and nothing that was written since says so: after a crash its pages would be there again.
+    untold: bool,
 }
 
 /// Why the log was not opened.
@@ -59,16 +62,37 @@ impl Log {
         let mut disk = Disk::open(device)?;
         let pages = disk.pages();
         let (books, found) = recover(pages, None, files, Some(published), held, |places, each| read_many(&mut disk, places, each))?;
-        let mut log = Log { books, disk, batch: Vec::new(), spare: Vec::new(), counters, unflushed: false };
-        log.superblock().map_err(OpenLog::Failed)?;
+        let mut log = Log { books, disk: Some(disk), batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false };
+        if found.suspect.is_empty() && found.unknown == 0 {
+            log.superblock().map_err(OpenLog::Failed)?;
+        }
         Ok((log, found))
+    }
+
+    /// Of an SSD that failed: what the last leader published of it, to be read as far as it goes. And how many dirty pages are of
+    /// files that nobody can name.
+    pub(crate) fn of_failed(
+        device: Option<&dyn Device>,
+        files: u32,
+        published: (&Arc<Region>, usize),
+        held: &[(FileKey, u32)],
+        counters: Counters,
+    ) -> Result<(Log, u64), Unusable> {
+        let (books, unknown) = SsdCache::of_published(published.0, published.1, files, held)?;
+        let disk = device.and_then(|device| Disk::open(device).ok());
+        Ok((Log { books, disk, batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false }, unknown))
+    }
+
+    fn disk(&mut self) -> Result<&mut Disk, Error> {
+        self.disk.as_mut().ok_or(Error::Gone)
     }
 
     fn superblock(&mut self) -> Result<(), Error> {
         let mut page = [0; PAGE_BYTES];
         let at = self.books.superblock(&mut page);
-        self.disk.write(at, &[&page])?;
-        self.disk.flush()?;
+        self.disk()?.write(at, &[&page])?;
+        self.disk()?.flush()?;
+        self.untold = false;
         self.counters.add(Count::SsdWritten, PAGE_BYTES as u64);
         self.books.superblock_written();
         Ok(())
@@ -149,6 +173,11 @@ impl Log {
         }
     }
 
+    /// Pages in the open batch.
+    pub(crate) fn waiting(&self) -> usize {
+        self.batch.len()
+    }
+
     /// Writes the open batch.
     pub(crate) fn seal(&mut self) -> Result<(), Stop> {
         let mut summary = [0; PAGE_BYTES];
@@ -157,22 +186,41 @@ impl Log {
         let mut pages: Vec<&Page> = Vec::with_capacity(BATCH_PAGES);
         pages.push(&summary);
         pages.extend(self.batch.iter().map(|page| &**page));
-        let written = self.disk.write(sealed.at, &pages);
+        let begun = std::time::Instant::now();
+        let written = self.disk.as_mut().ok_or(Error::Gone).and_then(|disk| disk.write(sealed.at, &pages));
+        self.counters.write_took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
         self.counters.add(Count::SsdWritten, (pages.len() * PAGE_BYTES) as u64);
         self.spare.append(&mut self.batch);
         self.unflushed = true;
         self.books.ended(sealed.stamp, written.is_ok());
+        self.untold &= written.is_err();
         written.map_err(Stop::Failed)
     }
 
-    /// What was put and dropped before survives anything.
+    /// Makes the oldest segment free.
+    pub(crate) fn reclaim(&mut self) -> Result<(), Refused> {
+        self.books.reclaim()?;
+        self.untold = true;
+        Ok(())
+    }
+
+    /// Whether a crash could bring pages back that are not in the books any more.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.untold
+    }
+
+    /// What was put, dropped and made free before survives anything.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
         self.seal()?;
+        if self.untold {
+            self.unflushed = true;
+            self.superblock().map_err(Stop::Failed)?;
+        }
         if !self.unflushed {
             return Ok(());
         }
         let began = self.books.flush_begins();
-        let flushed = self.disk.flush();
+        let flushed = self.disk().and_then(Disk::flush);
         self.counters.add(Count::SsdFlushes, 1);
         self.books.flush_ended(began, flushed.is_ok());
         flushed.map_err(Stop::Failed)?;
@@ -197,7 +245,7 @@ impl Log {
     /// As [`Log::read`], of an item.
     pub(crate) fn read_item(&mut self, item: &Item) -> Result<Box<Page>, Verified> {
         let mut bytes = Box::new([0; PAGE_BYTES]);
-        if self.disk.read(item.at, &mut bytes[..]).is_err() {
+        if self.disk().and_then(|disk| disk.read(item.at, &mut bytes[..])).is_err() {
             return Err(Verified::Bad);
         }
         self.counters.add(Count::SsdRead, PAGE_BYTES as u64);
@@ -213,7 +261,9 @@ impl Log {
         order.sort_by_key(|n| items[*n].at);
         let places: Vec<_> = order.iter().map(|n| items[*n].at).collect();
         let mut pages: Vec<Option<Box<Page>>> = items.iter().map(|_| None).collect();
-        read_many(&mut self.disk, &places, &mut |n, page| pages[order[n]] = Some(Box::new(*page)));
+        if let Some(disk) = &mut self.disk {
+            read_many(disk, &places, &mut |n, page| pages[order[n]] = Some(Box::new(*page)));
+        }
         self.counters.add(Count::SsdRead, (items.len() * PAGE_BYTES) as u64);
         for (item, page) in items.iter().zip(&mut pages) {
             if page.as_ref().is_some_and(|page| self.books.verify(item, page) != Verified::Good) {

@@ -35,6 +35,10 @@ pub struct Seen {
     pub is_conflict: bool,
     /// How many write-backs failed, and how the last did.
     pub failures: (u32, Option<Errno>),
+    /// What failed could be done since.
+    pub is_over: bool,
+    /// Only an SSD that failed has pages of it.
+    pub is_owed: bool,
 }
 
 impl Layout {
@@ -65,10 +69,12 @@ fn seen(no: FileNo, record: Record<'_>) -> Option<Seen> {
         open_by: record.open_by().load(Ordering::Acquire),
         is_conflict: record.has(flag::CONFLICT),
         failures: record.failures(),
+        is_over: record.is_over(),
+        is_owed: record.has(flag::OWED),
     })
 }
 
-fn ssd_state(header: &Header) -> SsdState {
+pub(super) fn ssd_state(header: &Header) -> SsdState {
     let failed = (header.get(Word::SsdFailed) != 0).then(|| header.get(Word::SsdErrno));
     let wide = |word| header.wide(word).load(Ordering::Relaxed);
     SsdState {
@@ -76,10 +82,13 @@ fn ssd_state(header: &Header) -> SsdState {
         live: wide(Word::SsdLive),
         dirty: wide(Word::SsdDirty),
         lost: wide(Word::Lost),
+        unknown: header.get(Word::Unknown),
+        is_unsure: header.get(Word::SsdFailed) == super::layout::NEVER_OPENED,
         written_ever: wide(Word::SsdEver),
         found: wide(Word::SsdFound),
         recovery_ms: header.get(Word::RecoveryMs),
         leaders: header.get(Word::Term),
+        known: header.get(Word::Known),
     }
 }
 
@@ -106,8 +115,8 @@ impl Look {
             return Err(BadSegment::Damaged.into());
         }
         Ok(Look {
-            header: Header(Arc::clone(region)),
-            records: Records { region: Arc::clone(region), at: layout.records, count: layout.sizes.files, seats: Arc::clone(seats), me },
+            header: Header::new(region),
+            records: Records::new(region, layout.records, layout.sizes.files, seats, me),
             counters: Counters { region: Arc::clone(region), at: layout.counters, me },
             layout,
             seats: Arc::clone(seats),
@@ -149,7 +158,7 @@ impl Look {
     pub fn only_on_ssd(&self, file: &Seen) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         let (Ok(view), Some(number)) =
-            (View::attach(&self.header.0, self.layout.ssd, self.layout.ssd_bytes), self.records.get(file.no).on_ssd())
+            (View::attach(self.header.region(), self.layout.ssd, self.layout.ssd_bytes), self.records.get(file.no).on_ssd())
         else {
             return ranges;
         };
@@ -183,7 +192,7 @@ impl Shelf {
     /// # Errors
     /// The segment was damaged meanwhile.
     pub fn look(&self) -> Result<Look, AttachFailed> {
-        Look::at(&self.header.0, &self.seats)
+        Look::at(self.header.region(), &self.seats)
     }
 
     /// Length, and when it was written last (ns since 1970), of a file with a record; none if what is below says that others

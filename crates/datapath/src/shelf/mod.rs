@@ -12,7 +12,10 @@
 //! 3. Nobody but the processes themselves touches shared memory: no device, no kernel call. So what a dead one had begun is
 //!    over when its seat is dead.
 //! 4. Every request can be done twice.
-//! 5. A reader who found nothing puts what he read below into a frame only if nobody wrote the page meanwhile (tickets).
+//! 5. A reader who found nothing puts what he read below into a frame only if nobody wrote the page meanwhile (tickets). What the SSD
+//!    has goes into a frame when it is asked for again: a clean page need not be in one (docs/decisions/0024-ssd-hits.md).
+//!
+//! [`reads`] is the same for who does not wait: what the SSD has comes through one queue of his own.
 
 mod catalogue;
 mod counters;
@@ -22,6 +25,7 @@ pub(crate) mod log;
 mod look;
 pub(crate) mod open;
 mod read;
+mod reads;
 pub(crate) mod record;
 mod request;
 mod ssd;
@@ -37,7 +41,7 @@ use pagecache::shared::{Name, SharedPages};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use shm::{Region, SeatNo, Seats, futex};
-use ssdcache::{FileKey, Mode, View};
+use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 
 pub use crate::migrate::Worker;
 pub use catalogue::{CATALOGUE, Entry, place};
@@ -46,6 +50,7 @@ pub use layout::{BadSegment, FILES_MAX, Layout, SETTINGS_BYTES, Sizes};
 use layout::{Header, Word};
 pub use look::{Advice, Look, Seen};
 pub use open::{How, Open, OpenFailed};
+pub use reads::{Begun, Job, Outcome, Reads};
 pub(crate) use record::flag;
 pub use record::{FileNo, PATH_MAX, Stamp};
 use record::{Records, mode_of};
@@ -108,6 +113,25 @@ pub trait World: Send + Sync {
     fn realtime_ns(&self) -> u64;
     /// Something people should know: a failing SSD, lost pages.
     fn report(&self, words: &str);
+    /// Whether it was noted that nothing was dirty on the SSD, and nothing can have become so since.
+    fn is_clean(&self) -> bool {
+        false
+    }
+    /// Notes that, durably, or that it is so no more.
+    ///
+    /// # Errors
+    /// The kernel's: it may not be relied on.
+    fn note_clean(&self, _is_clean: bool) -> io::Result<()> {
+        Ok(())
+    }
+    /// Notes, durably, that what the SSD holds is not to be used again: it failed, and the files are written without it. `is_owed`:
+    /// and it has what no file has.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn note_void(&self, _is_owed: bool) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What an engine is made of.
@@ -201,6 +225,12 @@ impl Shelf {
         Layout::ready(region);
     }
 
+    /// Of a segment that was made for no SSD, as the one it should have had cannot be used: it says so.
+    pub fn without_ssd(region: &Region, errno: i32) {
+        region.u32(Word::SsdErrno as usize).store(errno as u32, Ordering::Relaxed);
+        region.u32(Word::SsdFailed as usize).store(layout::FAILED, Ordering::Relaxed);
+    }
+
     /// Takes a seat.
     ///
     /// # Errors
@@ -212,11 +242,11 @@ impl Shelf {
         let attached = Shelf::assemble(&region, layout, &seats, me);
         let (pages, view) = attached.inspect_err(|_| seats.rise(me))?;
         Ok(Arc::new(Shelf {
-            records: Records { region: Arc::clone(&region), at: layout.records, count: layout.sizes.files, seats: Arc::clone(&seats), me },
+            records: Records::new(&region, layout.records, layout.sizes.files, &seats, me),
             requests: Requests { region: Arc::clone(&region), at: layout.requests },
             hints: Hints { region: Arc::clone(&region), at: layout.hints },
             counters: Counters { region: Arc::clone(&region), at: layout.counters, me },
-            header: Header(region),
+            header: Header::new(&region),
             layout,
             seats,
             me,
@@ -265,6 +295,11 @@ impl Shelf {
         &self.counters
     }
 
+    pub(crate) fn count_ssd_hits(&self, pages: u64) {
+        self.counters.add(Count::SsdHits, pages);
+        self.counters.add(Count::SsdRead, pages * PAGE_BYTES as u64);
+    }
+
     /// The page cache's books.
     pub fn pages(&self) -> &SharedPages {
         &self.pages
@@ -282,18 +317,7 @@ impl Shelf {
 
     /// What the leader last said of the SSD.
     pub fn ssd_state(&self) -> SsdState {
-        let failed = (self.header.get(Word::SsdFailed) != 0).then(|| self.header.get(Word::SsdErrno));
-        let wide = |word| self.header.wide(word).load(Ordering::Relaxed);
-        SsdState {
-            failed,
-            live: wide(Word::SsdLive),
-            dirty: wide(Word::SsdDirty),
-            lost: wide(Word::Lost),
-            written_ever: wide(Word::SsdEver),
-            found: wide(Word::SsdFound),
-            recovery_ms: self.header.get(Word::RecoveryMs),
-            leaders: self.header.get(Word::Term),
-        }
+        look::ssd_state(&self.header)
     }
 
     /// Wakes the leader.
@@ -304,11 +328,29 @@ impl Shelf {
         }
     }
 
+    /// Whether somebody leads, and has taken everything up. A call of the kernel.
+    pub(crate) fn is_led(&self) -> bool {
+        self.header.get(Word::Beginning) == 0 && (self.is_inline.load(Ordering::Acquire) || self.seats.leader().is_some())
+    }
+
+    /// Tells the leader of a page that was read below.
+    pub(crate) fn hint(&self, hint: Hint) {
+        // He who is awake looks for more before he sleeps.
+        if self.hints.tell(hint) && self.header.word(Word::Asleep).load(Ordering::SeqCst) != 0 {
+            self.ring();
+        }
+    }
+
     /// Asks the leader, and waits for his answer.
     ///
     /// # Errors
     /// His; ESHUTDOWN when this process has detached.
     pub(crate) fn ask(&self, ask: Ask, file: FileNo, a: u64, b: u64) -> Result<u32, Errno> {
+        self.ask_while(ask, file, a, b, &|| true).unwrap_or(Err(Errno::SHUTDOWN))
+    }
+
+    /// As above, as long as the asker wants to wait; none: he did not. He is asked every 20 ms.
+    pub(crate) fn ask_while(&self, ask: Ask, file: FileNo, a: u64, b: u64, waits: &dyn Fn() -> bool) -> Option<Result<u32, Errno>> {
         let posted = loop {
             if let Some(posted) = self.requests.post(self.me, ask, file, a, b) {
                 break posted;
@@ -321,10 +363,13 @@ impl Shelf {
         loop {
             let wait = if self.step_inline() { Duration::ZERO } else { LOOK_AGAIN };
             if let Some(answer) = posted.wait(wait) {
-                return answer;
+                return Some(answer);
             }
             if self.stopping.load(Ordering::Acquire) {
-                return Err(Errno::SHUTDOWN);
+                return Some(Err(Errno::SHUTDOWN));
+            }
+            if !waits() {
+                return None;
             }
         }
     }
@@ -381,6 +426,14 @@ impl Shelf {
         self.ask(Ask::ModeOfAll, FileNo(u32::MAX), mode as u64, 0).map(drop)
     }
 
+    /// What only an SSD that failed had is given up, and what is below counts; how many pages these are.
+    ///
+    /// # Errors
+    /// The leader's.
+    pub fn accept_losses(&self) -> Result<u32, Errno> {
+        self.ask(Ask::Accept, FileNo(u32::MAX), 0, 0)
+    }
+
     /// Waits until the first leader has looked at the SSD.
     ///
     /// # Errors
@@ -389,6 +442,7 @@ impl Shelf {
         self.ask(Ask::Open, FileNo(u32::MAX), 0, 0).map(drop)
     }
 
+    #[inline]
     pub(crate) fn name(&self, no: FileNo, page: u64) -> Name {
         Name { file: pagecache::shared::FileNo(no.0), page: pagecache::PageIndex(page) }
     }
@@ -405,6 +459,10 @@ pub struct SsdState {
     pub dirty: u64,
     /// Dirty pages that were lost with it.
     pub lost: u64,
+    /// Dirty pages that only it had, of files that nobody can name.
+    pub unknown: u32,
+    /// Nobody knows what is on it.
+    pub is_unsure: bool,
     /// Bytes written to it since it was formatted.
     pub written_ever: u64,
     /// Pages that the last recovery found.
@@ -413,6 +471,8 @@ pub struct SsdState {
     pub recovery_ms: u32,
     /// How many leaders there were.
     pub leaders: u32,
+    /// Files that the leader has at hand.
+    pub known: u32,
 }
 
 /// Where a stream has come to.

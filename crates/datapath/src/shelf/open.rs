@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use shm::Held;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
 
+use super::layout::{NEVER_OPENED, Word};
 use super::record::{FileNo, PATH_MAX, Stamp, flag};
 use super::request::Ask;
 use super::{Below, Shelf, Stream};
@@ -33,6 +34,9 @@ pub enum OpenFailed {
     /// Its owner has to decide.
     #[error("it was changed outside of the cache while the cache held newer pages of it")]
     Conflict,
+    /// The SSD cannot be read, and may have newer pages of it.
+    #[error("the cache's SSD cannot be read, and may hold newer pages of it than there are below")]
+    Unsure,
     /// The leader could not take it in.
     #[error("the cache: {0}")]
     Failed(Errno),
@@ -62,7 +66,14 @@ impl Shelf {
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
         // Who finds a record that is not taken in yet asks again: it is answered at once.
         if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {
-            self.ask(Ask::Open, no, 0, 0).map_err(OpenFailed::Failed)?;
+            let told = self.ask(Ask::Open, no, 0, 0);
+            if told.is_err() && self.is_unsure(no) {
+                return Err(OpenFailed::Unsure);
+            }
+            told.map_err(OpenFailed::Failed)?;
+        }
+        if self.is_unsure(no) {
+            return Err(OpenFailed::Unsure);
         }
         if is_new && self.view.is_none() {
             return Ok(open);
@@ -71,9 +82,22 @@ impl Shelf {
         if mode > self.records.get(no).mode() {
             self.ask(Ask::Mode, no, mode as u64, 0).map_err(OpenFailed::Failed)?;
         }
+        if mode == Mode::PassThrough && self.view.is_some() && open.is_dirty().map_err(OpenFailed::Failed)? {
+            // Left on the SSD in another mode; from here on it is read below.
+            open.clean().map_err(OpenFailed::Failed)?;
+        }
         // Looked at anew: the leader may just have ended what a crash had cut off.
         open.look_below()?;
         Ok(open)
+    }
+
+    /// Whether an SSD that failed may have pages of it that nobody knows of.
+    fn is_unsure(&self, no: FileNo) -> bool {
+        match self.header.get(Word::SsdFailed) {
+            0 => false,
+            NEVER_OPENED => true,
+            _ => self.header.get(Word::Unknown) != 0 && self.records.get(no).on_ssd().is_none(),
+        }
     }
 
     fn record_for(&self, key: FileKey, path: &Path, how: How, below: &dyn Below) -> Result<(FileNo, bool), OpenFailed> {
@@ -94,9 +118,15 @@ impl Shelf {
             record.size().store(stamp.size, Ordering::Release);
             record.set_stamp(stamp);
             record.set_mode(how.mode.within(self.mode()));
+            record.flags().store(flag::UNSYNCED, Ordering::Release);
             record.set_key(Some(key));
         } else if record.path() != path {
             record.set_path(path);
+        }
+        if found.is_some() && record.has(flag::OWED) {
+            // It may have been taken for shorter than it is, while nothing told.
+            let stamp = below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
+            record.size().fetch_max(stamp.size, Ordering::AcqRel);
         }
         if how.rule != Rule::Normal || found.is_none() {
             record.set_rule(how.rule);
@@ -108,13 +138,13 @@ impl Shelf {
     }
 
     /// A record nobody has open, without dirty pages; what was cached in RAM under it goes. The lock is held.
-    fn free_record(&self, key: FileKey) -> Option<FileNo> {
+    pub(crate) fn free_record(&self, key: FileKey) -> Option<FileNo> {
         if let Some((no, _)) = self.records.set_of(key).find(|(_, record)| record.key().is_none()) {
             return Some(no);
         }
         let now = self.world.now_ms();
         let mut closed: Vec<_> = (self.records.set_of(key))
-            .filter(|(_, record)| record.open_by().load(Ordering::Acquire) == 0)
+            .filter(|(_, record)| record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED))
             .map(|(no, record)| (now.wrapping_sub(record.used().load(Ordering::Relaxed)), no))
             .collect();
         closed.sort_unstable_by(|a, b| b.cmp(a));
@@ -178,6 +208,7 @@ impl Shelf {
 
 impl Open {
     /// The length all users see.
+    #[inline]
     pub fn size(&self) -> u64 {
         self.shelf.records.get(self.no).size().load(Ordering::Acquire)
     }
@@ -193,11 +224,13 @@ impl Open {
     }
 
     /// The engine.
+    #[inline]
     pub fn shelf(&self) -> &Arc<Shelf> {
         &self.shelf
     }
 
     /// The file's mode.
+    #[inline]
     pub fn mode(&self) -> Mode {
         self.shelf.records.get(self.no).mode().within(self.shelf.mode())
     }
@@ -284,6 +317,7 @@ impl Open {
         let record = self.shelf.records.get(self.no);
         record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
         let result = change();
+        record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
         if let Ok(stamp) = self.below.stamp() {
             if result.is_ok() && stamp.size > record.stamp().size {
                 record.size().fetch_max(stamp.size, Ordering::AcqRel);

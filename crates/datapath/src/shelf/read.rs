@@ -20,9 +20,9 @@ const TRIES_ALONE: usize = 1000;
 /// A stream's first piece read ahead, bytes.
 const AHEAD_FIRST: u64 = 32 << 10;
 
-/// Whether this read of the thread is timed: one of 64, for the clock costs as much as the hit.
+/// Whether this call of the thread is timed: one of 64, for the clock costs as much as the hit.
 #[inline]
-fn is_sampled() -> bool {
+pub(super) fn is_sampled() -> bool {
     use std::cell::Cell;
     thread_local! {
         static READS: Cell<u8> = const { Cell::new(0) };
@@ -35,14 +35,14 @@ fn is_sampled() -> bool {
 
 /// A piece of a page, and where it goes in the caller's memory.
 #[derive(Clone, Copy)]
-struct Piece {
-    page: u64,
-    offset: usize,
-    at: usize,
-    len: usize,
+pub(super) struct Piece {
+    pub(super) page: u64,
+    pub(super) offset: usize,
+    pub(super) at: usize,
+    pub(super) len: usize,
 }
 
-fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
+pub(super) fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let now = at + done as u64;
@@ -77,7 +77,8 @@ impl Open {
         self.read_pieces(at, to)
     }
 
-    fn name(&self, page: u64) -> pagecache::shared::Name {
+    #[inline]
+    pub(super) fn name(&self, page: u64) -> pagecache::shared::Name {
         self.shelf.name(self.no, page)
     }
 
@@ -85,6 +86,12 @@ impl Open {
     fn read_pieces(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
         let len = to.len();
         let run = self.in_stream(at, len);
+        let mut all = pieces(at, len);
+        if let (Some(piece), None) = (all.next(), all.next())
+            && self.read_now(piece, to)?
+        {
+            return Ok(len);
+        }
         let mut missed = Vec::new();
         for piece in pieces(at, len) {
             if !self.shelf.pages.read(self.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]) {
@@ -99,6 +106,76 @@ impl Open {
         }
         // More than the frames hold, and what came first went before it was copied: one after the other.
         missed.into_iter().try_for_each(|piece| self.fetch_alone(piece, to)).map(|()| len)
+    }
+
+    /// A piece of one page that is in no frame, and that the SSD has: by this thread, without a queue. False: it takes the long way.
+    fn read_now(&self, piece: Piece, to: &mut [u8]) -> Result<bool, Errno> {
+        let Some(lanes) = &self.shelf.lanes else { return Ok(false) };
+        // What is written from now on is noticed when the page is to go into a frame.
+        let ticket = self.shelf.pages.ticket(self.name(piece.page));
+        let Some(found) = self.on_ssd(piece.page)? else { return Ok(false) };
+        let begun = Instant::now();
+        let read = lanes.read_now(found.item.at, |bytes| {
+            let is_good = self.is_good(&found, bytes);
+            if is_good {
+                self.give(piece, bytes, to);
+                if self.wants(piece) {
+                    self.insert_clean(piece, ticket, bytes);
+                }
+            }
+            is_good
+        });
+        if read != Some(true) {
+            return Ok(false);
+        }
+        self.shelf.count_ssd_hits(1);
+        self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
+        Ok(true)
+    }
+
+    /// To the caller; behind the end of the file is nothing, whatever the SSD had there.
+    pub(super) fn give(&self, piece: Piece, bytes: &Page, to: &mut [u8]) {
+        let to = &mut to[piece.at..piece.at + piece.len];
+        to.copy_from_slice(&bytes[piece.offset..piece.offset + piece.len]);
+        let end = self.end_in(piece.page);
+        if end < piece.offset + piece.len {
+            to[end.saturating_sub(piece.offset)..].fill(0);
+        }
+    }
+
+    /// Whether these are the bytes of a page that was found on the SSD; it is a hit then.
+    pub(super) fn is_good(&self, found: &Found, bytes: &Page) -> bool {
+        let Some(view) = &self.shelf.view else { return false };
+        let is_good = view.verify(found, bytes) == Verified::Good;
+        if is_good {
+            view.touch(found);
+        }
+        is_good
+    }
+
+    /// What the SSD has may go into a frame. Whoever reads a part of a page is likely to want the rest: it always does.
+    pub(super) fn wants(&self, piece: Piece) -> bool {
+        piece.offset + piece.len < PAGE_BYTES || self.shelf.pages.is_wanted(self.name(piece.page))
+    }
+
+    /// If it is refused, somebody else knows better what is in it, or no frame is free.
+    pub(super) fn insert_clean(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
+        let (name, now_ms) = (self.name(piece.page), self.shelf.world.now_ms());
+        let _ = self.shelf.pages.insert(name, &self.cut(piece.page, bytes), Marks::NONE, ticket, now_ms);
+    }
+
+    /// Whether it is one of this engine's.
+    pub(super) fn is_of(&self, shelf: &std::sync::Arc<super::Shelf>) -> bool {
+        std::sync::Arc::ptr_eq(&self.shelf, shelf)
+    }
+
+    pub(super) fn cut_in_place(&self, page: u64, bytes: &mut Page) {
+        bytes[self.end_in(page)..].fill(0);
+    }
+
+    /// Bytes of a page that are before the end of the file.
+    fn end_in(&self, page: u64) -> usize {
+        usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX).min(PAGE_BYTES)
     }
 
     fn fetch_alone(&self, piece: Piece, to: &mut [u8]) -> Result<(), Errno> {
@@ -155,15 +232,29 @@ impl Open {
 
     /// What the SSD has of a page. One that has failed is asked only for what nobody else has.
     fn on_ssd(&self, page: u64) -> Result<Option<Found>, Errno> {
-        let Some(view) = &self.shelf.view else { return Ok(None) };
-        let Some(number) = self.shelf.records.get(self.no).on_ssd() else { return Ok(None) };
-        loop {
-            match view.lookup(number, self.key, PageIndex(page)) {
-                Seen::Hit(found) => return Ok(Some(found).filter(|found| found.is_dirty() || self.shelf.has_ssd())),
+        let is_failed = || self.shelf.header.get(super::layout::Word::SsdFailed) != 0;
+        for tries in 0.. {
+            match self.look_on_ssd(page) {
+                Seen::Hit(found) => return Ok(Some(found)),
                 Seen::Miss => return Ok(None),
                 // The leader is at it, or a new one: he answers when he is done.
                 Seen::Unsure => self.shelf.ready()?,
             }
+            if tries >= TRIES_ALONE && is_failed() {
+                // Its map was being exchanged when all was lost, and will be no more.
+                break;
+            }
+        }
+        Err(Errno::IO)
+    }
+
+    /// The same, without waiting.
+    pub(super) fn look_on_ssd(&self, page: u64) -> Seen {
+        let Some(view) = &self.shelf.view else { return Seen::Miss };
+        let Some(number) = self.shelf.records.get(self.no).on_ssd() else { return Seen::Miss };
+        match view.lookup(number, self.key, PageIndex(page)) {
+            Seen::Hit(found) if !found.is_dirty() && !self.shelf.has_ssd() => Seen::Miss,
+            seen => seen,
         }
     }
 
@@ -184,7 +275,9 @@ impl Open {
         below: &mut Vec<(Piece, Ticket)>,
         again: &mut Vec<Piece>,
     ) -> Result<(), Errno> {
-        let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else { return Err(Errno::IO) };
+        let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else {
+            return self.fetch_without(found, below, again);
+        };
         let begun = Instant::now();
         let places: Vec<_> = found.iter().map(|(_, _, entry)| entry.item.at).collect();
         let mut page = [0; PAGE_BYTES];
@@ -195,11 +288,12 @@ impl Open {
                 let verdict = bytes.map_or(Verified::Bad, |bytes| view.verify(entry, bytes));
                 match (verdict, bytes) {
                     (Verified::Good, Ok(bytes)) => {
-                        let bytes = &self.cut(piece.page, bytes);
                         view.touch(entry);
-                        self.shelf.counters.add(Count::SsdHits, 1);
-                        self.shelf.counters.add(Count::SsdRead, PAGE_BYTES as u64);
-                        self.take_in(*piece, *ticket, bytes, to, again);
+                        self.shelf.count_ssd_hits(1);
+                        self.give(*piece, bytes, to);
+                        if self.wants(*piece) {
+                            self.insert_clean(*piece, *ticket, bytes);
+                        }
                     }
                     (Verified::Changed, _) => again.push(*piece),
                     // The SSD lost it. What is below is as new, unless the page was dirty.
@@ -226,11 +320,27 @@ impl Open {
         }
     }
 
+    /// This process cannot read the SSD: what is clean is the same below, and what is not is written there by who can.
+    fn fetch_without(
+        &self,
+        found: &[(Piece, Ticket, Found)],
+        below: &mut Vec<(Piece, Ticket)>,
+        again: &mut Vec<Piece>,
+    ) -> Result<(), Errno> {
+        let (dirty, clean): (Vec<_>, Vec<_>) = found.iter().partition(|(_, _, entry)| entry.is_dirty());
+        below.extend(clean.iter().map(|(piece, ticket, _)| (*piece, *ticket)));
+        below.sort_by_key(|(piece, _)| piece.page);
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        again.extend(dirty.iter().map(|(piece, ..)| *piece));
+        self.clean()
+    }
+
     /// Behind the end is nothing, whatever the SSD had there.
     fn cut(&self, page: u64, bytes: &Page) -> Page {
         let mut bytes = *bytes;
-        let end = usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
-        bytes[end.min(PAGE_BYTES)..].fill(0);
+        self.cut_in_place(page, &mut bytes);
         bytes
     }
 
@@ -257,7 +367,7 @@ impl Open {
         before: u32,
         again: &mut Vec<Piece>,
     ) -> Result<(), Errno> {
-        let begun = Instant::now();
+        let (begun, begun_ms) = (Instant::now(), self.shelf.world.now_ms());
         let first = run[0].0.page;
         let ahead = self.ahead(in_stream, first + run.len() as u64);
         let tickets: Vec<_> = (0..ahead).map(|n| self.shelf.pages.ticket(self.name(first + run.len() as u64 + n))).collect();
@@ -268,6 +378,7 @@ impl Open {
             again.extend(run.iter().map(|(piece, _)| *piece));
             return Ok(());
         }
+        let was_slow = self.shelf.world.now_ms() != begun_ms;
         // Behind the end that we know of is nothing, whatever is there below.
         let end = usize::try_from(size.saturating_sub(first * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
         bytes[got.min(end).min(got)..].fill(0);
@@ -277,11 +388,11 @@ impl Open {
         let (asked, further) = bytes.as_chunks::<PAGE_BYTES>().0.split_at(run.len());
         for ((piece, ticket), page) in run.iter().zip(asked) {
             self.take_in(*piece, *ticket, page, to, again);
-            self.hint(piece.page, in_stream);
+            self.hint(piece.page, in_stream, was_slow);
         }
         for (n, (page, ticket)) in further.iter().zip(tickets).enumerate() {
             let number = first + (run.len() + n) as u64;
-            if number * PAGE_BYTES as u64 >= size || self.on_ssd(number)?.is_some() {
+            if number * PAGE_BYTES as u64 >= size || !matches!(self.on_ssd(number), Ok(None)) {
                 continue;
             }
             let name = self.name(number);
@@ -289,7 +400,7 @@ impl Open {
                 break;
             }
             counters.add(Count::ReadAhead, 1);
-            self.hint(number, in_stream);
+            self.hint(number, in_stream, was_slow);
         }
         counters.took(Tier::Below, begun.elapsed().as_nanos() as u64);
         Ok(())
@@ -306,10 +417,10 @@ impl Open {
         (in_stream.min(limit) / PAGE_BYTES as u64).min(left)
     }
 
-    fn hint(&self, page: u64, in_stream: u64) {
+    fn hint(&self, page: u64, in_stream: u64, was_slow: bool) {
         if self.shelf.has_ssd() && self.mode() != Mode::PassThrough {
             let in_stream = in_stream >= self.shelf.limits.admission.stream_bytes;
-            self.shelf.hints.tell(Hint { file: self.no, page, in_stream });
+            self.shelf.hint(Hint { file: self.no, page, in_stream, was_slow });
         }
     }
 
@@ -329,7 +440,17 @@ impl Open {
                 }
                 return Ok(Some(ticket));
             };
-            let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else { return Err(Errno::IO) };
+            let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else {
+                if found.is_dirty() {
+                    self.clean()?;
+                    continue;
+                }
+                self.whole_below(page, bytes)?;
+                if self.was_truncated(before) {
+                    continue;
+                }
+                return Ok(Some(ticket));
+            };
             let mut verdict = Verified::Bad;
             let mut scratch = [0; PAGE_BYTES];
             let read = lanes.with(|lane| {
@@ -370,6 +491,7 @@ impl Open {
     ///
     /// # Errors
     /// As [`Open::read`]; ENOMEM: no frame is free for it.
+    #[inline]
     pub fn pin(&self, at: u64, len: usize) -> Result<(Pin, usize, usize), Errno> {
         let offset = (at % PAGE_BYTES as u64) as usize;
         let size = self.size();
@@ -378,7 +500,7 @@ impl Open {
         }
         let len = len.min(PAGE_BYTES - offset).min(usize::try_from(size - at).unwrap_or(usize::MAX));
         for _ in 0..TRIES {
-            if let Some(pin) = self.shelf.pages.pin(self.name(at / PAGE_BYTES as u64)) {
+            if let Some(pin) = self.shelf.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
                 return Ok((pin, offset, len));
             }
             self.read_pieces(at, &mut [0])?;
@@ -387,11 +509,13 @@ impl Open {
     }
 
     /// Gives a pinned page back.
+    #[inline]
     pub fn unpin(&self, pin: Pin) {
         self.shelf.pages.unpin(pin);
     }
 
     /// Where a pinned page is.
+    #[inline]
     pub fn address(&self, pin: &Pin) -> *const u8 {
         self.shelf.pages.address(pin)
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   0 key (0: free)        8 size              16 seats that have it open    24 length of the path, flags
 //!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
-//!  48 errors (count, errno)                    56 stamp: size, mtime, ctime (ns)
+//!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
 //!  80 rule, used         88 written (ns)     128 path
 //! ```
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use shm::{OwnedLock, Region, SeatNo, Seats};
+use shm::{OwnedLock, Region, SeatNo, Seats, Words};
 use ssdcache::{FileKey, Mode, Rule};
 
 /// Bytes of a record.
@@ -20,6 +20,8 @@ pub(crate) const RECORD_BYTES: usize = 1024;
 /// Longest path, bytes; a file with a longer one is not cached.
 pub const PATH_MAX: usize = RECORD_BYTES - 128;
 
+/// Of the failures' word: the last one is over.
+const OVER: u64 = 1 << 48;
 /// Records that a key can have.
 const WAYS: u32 = 16;
 
@@ -48,36 +50,56 @@ pub(crate) mod flag {
     pub const THROUGH: u32 = 8;
     /// Pages of it are being punched out below: frames may still have them.
     pub const PUNCHING: u32 = 16;
+    /// Only an SSD that failed has pages of it: its record stays.
+    pub const OWED: u32 = 32;
     /// It changed outside while pages of it were dirty.
     pub const CONFLICT: u32 = 4;
+    /// It was written below, by us or by who had it before: that is not durable before a sync there.
+    pub const UNSYNCED: u32 = 64;
 }
 
+type Wide = [AtomicU64; RECORD_BYTES / 8];
+type Narrow = [AtomicU32; RECORD_BYTES / 4];
+
 /// All records. The lock at `at` is for taking and freeing them.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Records {
-    pub(crate) region: Arc<Region>,
-    pub(crate) at: usize,
+    region: Arc<Region>,
+    at: usize,
+    /// The same bytes in both.
+    wide: Words<Wide>,
+    narrow: Words<Narrow>,
     pub(crate) count: u32,
-    pub(crate) seats: Arc<Seats>,
-    pub(crate) me: SeatNo,
+    seats: Arc<Seats>,
+    me: SeatNo,
 }
 
 /// One record.
 #[derive(Clone, Copy)]
 pub(crate) struct Record<'a> {
+    wide: &'a Wide,
+    narrow: &'a Narrow,
     region: &'a Region,
     at: usize,
 }
 
 impl Records {
+    /// Those of a region that has them all: `count`, one at least, from `at` on.
+    pub(crate) fn new(region: &Arc<Region>, at: usize, count: u32, seats: &Arc<Seats>, me: SeatNo) -> Records {
+        let (first, all) = (at + 64, count as usize);
+        let (wide, narrow) = (Words::new(region, first, all), Words::new(region, first, all));
+        Records { region: Arc::clone(region), at, wide, narrow, count, seats: Arc::clone(seats), me }
+    }
+
     pub(crate) fn lock(&self) -> OwnedLock<'_> {
         OwnedLock::new(&self.region, self.at, &self.seats, self.me)
     }
 
     /// A record; a number from outside that is too large names the last.
+    #[inline]
     pub(crate) fn get(&self, no: FileNo) -> Record<'_> {
         let number = no.0.min(self.count - 1) as usize;
-        Record { region: &self.region, at: self.at + 64 + number * RECORD_BYTES }
+        Record { wide: &self.wide[number], narrow: &self.narrow[number], region: &self.region, at: self.at + 64 + number * RECORD_BYTES }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (FileNo, Record<'_>)> {
@@ -109,12 +131,14 @@ impl Records {
 }
 
 impl<'a> Record<'a> {
+    #[inline(always)]
     fn u64(self, at: usize) -> &'a AtomicU64 {
-        self.region.u64(self.at + at)
+        &self.wide[at / 8]
     }
 
+    #[inline(always)]
     fn u32(self, at: usize) -> &'a AtomicU32 {
-        self.region.u32(self.at + at)
+        &self.narrow[at / 4]
     }
 
     pub(crate) fn key(self) -> Option<FileKey> {
@@ -125,6 +149,7 @@ impl<'a> Record<'a> {
         self.u64(0).store(key.map_or(0, |key| key.0), Ordering::Release);
     }
 
+    #[inline]
     pub(crate) fn size(self) -> &'a AtomicU64 {
         self.u64(8)
     }
@@ -133,18 +158,22 @@ impl<'a> Record<'a> {
         self.u64(16)
     }
 
+    #[inline]
     pub(crate) fn flags(self) -> &'a AtomicU32 {
         self.u32(28)
     }
 
+    #[inline]
     pub(crate) fn has(self, flag: u32) -> bool {
         self.flags().load(Ordering::Acquire) & flag != 0
     }
 
+    #[inline]
     pub(crate) fn truncations(self) -> &'a AtomicU32 {
         self.u32(36)
     }
 
+    #[inline]
     pub(crate) fn mode(self) -> Mode {
         mode_of(self.u32(40).load(Ordering::Acquire))
     }
@@ -160,6 +189,19 @@ impl<'a> Record<'a> {
 
     pub(crate) fn set_on_ssd(self, number: Option<u32>) {
         self.u32(44).store(number.map_or(0, |number| number + 1), Ordering::Release);
+    }
+
+    /// Whether what failed last was done since, or given up by its owner.
+    pub(crate) fn is_over(self) -> bool {
+        self.u64(48).load(Ordering::Acquire) & OVER != 0
+    }
+
+    /// All of the file could be written: who was not told of the failure is told, but nothing is in trouble any more.
+    pub(crate) fn succeeded(self) {
+        let word = self.u64(48);
+        if word.load(Ordering::Acquire) & !OVER != 0 {
+            word.fetch_or(OVER, Ordering::AcqRel);
+        }
     }
 
     /// How many write-backs failed so far, and how the last one did.
@@ -204,11 +246,13 @@ impl<'a> Record<'a> {
     }
 
     /// When it was opened last, for who needs a record.
+    #[inline]
     pub(crate) fn used(self) -> &'a AtomicU32 {
         self.u32(84)
     }
 
     /// When it was written last, ns since 1970.
+    #[inline]
     pub(crate) fn written(self) -> &'a AtomicU64 {
         self.u64(88)
     }
@@ -238,6 +282,7 @@ impl<'a> Record<'a> {
 }
 
 /// As stored; what no version knows is pass-through, the mode that trusts the cache least.
+#[inline]
 pub(crate) fn mode_of(word: u32) -> Mode {
     [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly].get(word as usize).copied().unwrap_or(Mode::PassThrough)
 }

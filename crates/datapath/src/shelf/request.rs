@@ -21,6 +21,8 @@ const CLAIMED: u32 = 1;
 const POSTED: u32 = 2;
 const TAKEN: u32 = 3;
 const DONE: u32 = 4;
+/// Taken, and the asker waits no more.
+const GIVEN_UP: u32 = 5;
 
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,9 +51,11 @@ pub(crate) enum Ask {
     Stale,
     /// What is clean of the file on the SSD is older than below.
     DropClean,
+    /// What only an SSD that failed had is given up: what is below counts. Answer: how many pages.
+    Accept,
 }
 
-const ASKS: [Ask; 12] = [
+const ASKS: [Ask; 13] = [
     Ask::Open,
     Ask::Sync,
     Ask::Clean,
@@ -64,6 +68,7 @@ const ASKS: [Ask; 12] = [
     Ask::Through,
     Ask::Stale,
     Ask::DropClean,
+    Ask::Accept,
 ];
 
 /// A request as the leader sees it.
@@ -139,13 +144,21 @@ impl Requests {
         self.word(slot, 32).store(value as u32, Ordering::Relaxed);
         if self.state(slot).compare_exchange(TAKEN, DONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             futex::wake(self.state(slot), u32::MAX);
+        } else {
+            self.bury(slot);
         }
+    }
+
+    /// Nobody waits for the answer.
+    fn bury(&self, slot: usize) {
+        let _ = self.state(slot).compare_exchange(GIVEN_UP, FREE, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// A new leader: what the last one had taken is posted again.
     pub(crate) fn again(&self) {
         for slot in 0..REQUESTS {
             let _ = self.state(slot).compare_exchange(TAKEN, POSTED, Ordering::AcqRel, Ordering::Relaxed);
+            self.bury(slot);
         }
     }
 
@@ -179,20 +192,34 @@ impl Posted<'_> {
 
 impl Drop for Posted<'_> {
     fn drop(&mut self) {
-        // Who gives up while the leader is at it leaves the slot to whoever reaps the seat.
-        for state in [DONE, POSTED] {
-            let _ = self.requests.state(self.slot).compare_exchange(state, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        // While the leader is at it, he frees the slot when he answers, or his successor does.
+        let state = self.requests.state(self.slot);
+        loop {
+            let now = state.load(Ordering::Acquire);
+            let next = match now {
+                DONE | POSTED => FREE,
+                TAKEN => GIVEN_UP,
+                _ => break,
+            };
+            if state.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                break;
+            }
         }
     }
 }
 
-/// A page that was read below: file (20 bits), page (40), whether in a stream.
+/// A page that was read below: file (20 bits), page (40), and two more bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hint {
     pub(crate) file: FileNo,
     pub(crate) page: u64,
     pub(crate) in_stream: bool,
+    /// The reader waited for it: nobody should again. It is in a frame, for now.
+    pub(crate) was_slow: bool,
 }
+
+/// The leader is woken for so many hints.
+const HINTS_RING: u64 = 64;
 
 /// The ring.
 #[derive(Clone, Debug)]
@@ -202,10 +229,14 @@ pub(crate) struct Hints {
 }
 
 impl Hints {
-    pub(crate) fn tell(&self, hint: Hint) {
-        let at = self.region.u64(self.at).fetch_add(1, Ordering::Relaxed) as usize % HINTS;
-        let word = 1 << 63 | u64::from(hint.in_stream) << 62 | u64::from(hint.file.0) << 40 | (hint.page & ((1 << 40) - 1));
-        self.region.u64(self.at + 64 + 8 * at).store(word, Ordering::Relaxed);
+    /// Whether the leader should be woken for it.
+    #[must_use]
+    pub(crate) fn tell(&self, hint: Hint) -> bool {
+        let count = self.region.u64(self.at).fetch_add(1, Ordering::Relaxed);
+        let bits = 1 << 63 | u64::from(hint.in_stream) << 62 | u64::from(hint.was_slow) << 61;
+        let word = bits | u64::from(hint.file.0) << 40 | (hint.page & ((1 << 40) - 1));
+        self.region.u64(self.at + 64 + 8 * (count as usize % HINTS)).store(word, Ordering::Relaxed);
+        hint.was_slow || count % HINTS_RING == HINTS_RING - 1
     }
 
     /// Takes up to `most`; `read` is how far the reader has come.
@@ -217,7 +248,8 @@ impl Hints {
             *read += 1;
             if word != 0 {
                 let file = FileNo((word >> 40) as u32 & 0xf_ffff);
-                out.push(Hint { file, page: word & ((1 << 40) - 1), in_stream: word >> 62 & 1 == 1 });
+                let (in_stream, was_slow) = (word >> 62 & 1 == 1, word >> 61 & 1 == 1);
+                out.push(Hint { file, page: word & ((1 << 40) - 1), in_stream, was_slow });
             }
         }
     }

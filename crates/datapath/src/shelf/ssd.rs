@@ -1,5 +1,6 @@
 //! Pages of the SSD, through queues: a lane of each reader, and the leader's.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use block::{Arena, Buf, Device, Error, Handle, OpenError, Params, Queue, QueueOptions};
@@ -19,7 +20,7 @@ pub(crate) struct Lane {
 }
 
 /// A page of the device, as an address of bytes.
-fn bytes_at(at: DevicePage) -> u64 {
+pub(super) fn bytes_at(at: DevicePage) -> u64 {
     at.0 * PAGE_BYTES as u64
 }
 
@@ -70,6 +71,15 @@ impl Lane {
     }
 }
 
+/// A page where every device can write it.
+#[repr(C, align(4096))]
+struct Aligned(Page);
+
+thread_local! {
+    /// Of each thread, so that a read needs neither a lock nor an allocation.
+    static OWN: RefCell<Box<Aligned>> = RefCell::new(Box::new(Aligned([0; PAGE_BYTES])));
+}
+
 /// The readers' side of an SSD: lanes are made as they are needed, and kept.
 pub(crate) struct Lanes {
     device: Arc<dyn Device>,
@@ -90,6 +100,21 @@ impl Lanes {
         let result = call(&mut lane);
         self.idle.lock().push(lane);
         Ok(result)
+    }
+
+    /// Reads one page with this thread, into memory of its own. None: that is not possible here, or did not work; the lanes know why.
+    pub(super) fn read_now<T>(&self, at: DevicePage, look: impl FnOnce(&Page) -> T) -> Option<T> {
+        // A signal handler may read in the middle of a read.
+        OWN.try_with(|own| {
+            let mut page = own.try_borrow_mut().ok()?;
+            self.device.read_now(bytes_at(at), &mut page.0)?.ok()?;
+            Some(look(&page.0))
+        })
+        .ok()?
+    }
+
+    pub(super) fn device(&self) -> &dyn Device {
+        &*self.device
     }
 }
 

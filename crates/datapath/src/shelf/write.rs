@@ -1,15 +1,18 @@
 //! The path of a write: into a frame, marked; with write-through and write-around below too, before the call returns.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use pagecache::shared::{Inserted, Marks};
+use pagecache::shared::{Inserted, Marks, Wrote};
 use rustix::io::Errno;
 use ssdcache::{Mode, PAGE_BYTES};
 
 use super::Ask;
-use super::counters::Count;
+use super::counters::{Count, Tier};
+use super::layout::Word;
 use super::open::{Open, errno_of};
-use super::record::flag;
+use super::read::is_sampled;
+use super::record::{Record, flag};
 
 /// Tries before a writer gives way to the others.
 const TRIES: usize = 1000;
@@ -20,20 +23,64 @@ impl Open {
     /// # Errors
     /// EROFS in read-only mode; EIO, ENOSPC and others when room has to be made first and the file below takes nothing; what
     /// the file below says when it is written through. Part of it may have been written then.
+    #[inline]
     pub fn write(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
+        if self.write_hit(at, from) { Ok(from.len()) } else { self.write_any(at, from) }
+    }
+
+    /// Into one page, within the file, that has a mark already: nothing is to be asked and nobody to be waited for. False: it is not
+    /// written, or it is to be written once more.
+    #[inline]
+    fn write_hit(&self, at: u64, from: &[u8]) -> bool {
+        let offset = (at % PAGE_BYTES as u64) as usize;
+        if from.is_empty() || from.len() > PAGE_BYTES - offset || self.mode() != Mode::WriteBack {
+            return false;
+        }
+        let record = self.shelf.records.get(self.no);
+        let before = record.truncations().load(Ordering::Acquire);
+        if !before.is_multiple_of(2) || record.size().load(Ordering::Acquire) < at.saturating_add(from.len() as u64) {
+            return false;
+        }
+        let (name, now_ms) = (self.shelf.name(self.no, at / PAGE_BYTES as u64), self.shelf.world.now_ms());
+        if self.shelf.pages.write_marked(name, offset, from, Marks::DIRTY, now_ms) != Wrote::Done {
+            return false;
+        }
+        self.note_time(record, now_ms);
+        !self.was_truncated(before)
+    }
+
+    /// When it was written. No atomic change: it would wait until the copy has left the store buffer.
+    #[inline]
+    fn note_time(&self, record: Record<'_>, now_ms: u32) {
+        let now_ns = self.shelf.world.realtime_ns();
+        if record.written().load(Ordering::Relaxed) != now_ns {
+            record.written().store(now_ns, Ordering::Relaxed);
+        }
+        if record.used().load(Ordering::Relaxed) != now_ms {
+            record.used().store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(never)]
+    fn write_any(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
         if from.is_empty() {
             return Ok(0);
         }
         let end = at.checked_add(from.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
         match self.mode() {
             Mode::ReadOnly => return Err(Errno::ROFS),
-            Mode::WriteBack => self.write_frames(at, from, end, Marks::DIRTY)?,
+            Mode::WriteBack => {
+                let begun = is_sampled().then(Instant::now);
+                self.write_frames(at, from, end, Marks::DIRTY)?;
+                if let Some(begun) = begun {
+                    self.shelf.counters.write_took(Tier::Ram, begun.elapsed().as_nanos() as u64);
+                }
+            }
             Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => {
                 let _held = self.shelf.lock_file(self.no);
                 self.write_through(at, from, end)?;
             }
         }
-        self.shelf.counters.add(Count::Writes, (from.len() as u64).div_ceil(PAGE_BYTES as u64));
         Ok(from.len())
     }
 
@@ -50,7 +97,6 @@ impl Open {
             Mode::WriteBack => self.write_frames(at, from, end, Marks::DIRTY)?,
             Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => self.write_through(at, from, end)?,
         }
-        self.shelf.counters.add(Count::Writes, (from.len() as u64).div_ceil(PAGE_BYTES as u64));
         Ok(at)
     }
 
@@ -63,11 +109,20 @@ impl Open {
             self.shelf.ask(Ask::Through, self.no, 0, 0)?;
         }
         if self.is_dirty_on_ssd(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64))? {
-            // Left from another mode: written back later it would go over what is written now.
-            self.clean()?;
+            // Left from another mode: written back later it would go over what is written now. Unless all of it is written anew.
+            let cleaned = self.clean();
+            for page in self.in_part(at, end).filter(|_| cleaned.is_err()) {
+                if self.is_dirty_on_ssd(page..page + 1)? {
+                    return cleaned;
+                }
+            }
         }
         record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        let begun = Instant::now();
         let written = self.below.write_at(at, from).map_err(|error| errno_of(&error));
+        self.shelf.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
+        // Afterwards: a sync that began before does not count.
+        record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
         let framed = written.and_then(|()| self.write_frames(at, from, end, marks));
         if framed.is_err() {
             // What is below is not known: nobody shall read from frames what it may not have.
@@ -85,11 +140,17 @@ impl Open {
         framed
     }
 
+    /// The pages that a write covers in part: the first and the last, perhaps.
+    fn in_part(&self, at: u64, end: u64) -> impl Iterator<Item = u64> {
+        let page = PAGE_BYTES as u64;
+        let first = (!at.is_multiple_of(page)).then_some(at / page);
+        let last = (!end.is_multiple_of(page) && end < self.size()).then_some(end / page);
+        first.into_iter().chain(last)
+    }
+
     fn write_frames(&self, at: u64, from: &[u8], end: u64, marks: Marks) -> Result<(), Errno> {
         let record = self.shelf.records.get(self.no);
-        if !marks.is_none() {
-            self.throttle()?;
-        }
+        let now_ms = self.shelf.world.now_ms();
         loop {
             // A truncation meanwhile may have taken what we wrote: then it is written after it.
             let before = self.truncations();
@@ -98,7 +159,7 @@ impl Open {
                 let now = at + done as u64;
                 let offset = (now % PAGE_BYTES as u64) as usize;
                 let len = (PAGE_BYTES - offset).min(from.len() - done);
-                self.write_page(now / PAGE_BYTES as u64, offset, &from[done..done + len], marks)?;
+                self.write_page(now / PAGE_BYTES as u64, offset, &from[done..done + len], marks, now_ms)?;
                 done += len;
             }
             let size = record.size().fetch_max(end, Ordering::AcqRel);
@@ -107,26 +168,31 @@ impl Open {
                 let page = size / PAGE_BYTES as u64;
                 let (from_at, to) = (at.max(page * PAGE_BYTES as u64), end.min((page + 1) * PAGE_BYTES as u64));
                 let again = &from[(from_at - at) as usize..(to - at) as usize];
-                self.write_page(page, (from_at % PAGE_BYTES as u64) as usize, again, marks)?;
+                self.write_page(page, (from_at % PAGE_BYTES as u64) as usize, again, marks, now_ms)?;
             }
-            record.written().store(self.shelf.world.realtime_ns(), Ordering::Relaxed);
-            record.used().store(self.shelf.world.now_ms(), Ordering::Relaxed);
+            self.note_time(record, now_ms);
             if !self.was_truncated(before) {
                 return Ok(());
             }
         }
     }
 
-    #[inline]
-    fn write_page(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
+    fn write_page(&self, page: u64, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> Result<(), Errno> {
         let name = self.shelf.name(self.no, page);
-        if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) {
-            return Ok(());
+        match self.shelf.pages.write_marked(name, offset, from, marks, now_ms) {
+            Wrote::Done => Ok(()),
+            Wrote::Unmarked | Wrote::Missing => self.write_unmarked(page, offset, from, marks),
+        }
+    }
+
+    /// The page is not here, or it will have a mark that it had not: there may be too many.
+    fn write_unmarked(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
+        if !marks.is_none() {
+            self.throttle()?;
         }
         self.write_missing(page, offset, from, marks)
     }
 
-    #[inline(never)]
     fn write_missing(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
         let name = self.shelf.name(self.no, page);
         let mut bytes = [0; PAGE_BYTES];
@@ -146,7 +212,10 @@ impl Open {
             };
             bytes[offset..offset + from.len()].copy_from_slice(from);
             match self.shelf.pages.insert(name, &bytes, marks, ticket, self.shelf.world.now_ms()) {
-                Inserted::Done => return Ok(()),
+                Inserted::Done => {
+                    self.shelf.counters.add(Count::Writes, 1);
+                    return Ok(());
+                }
                 Inserted::Present | Inserted::Stale => {}
                 Inserted::NoRoom => {
                     // What of this write is in frames already may be all there is to make room with: it has to be in the file.
@@ -162,10 +231,25 @@ impl Open {
     /// Too much is marked: the leader gets on with it first.
     #[inline]
     fn throttle(&self) -> Result<(), Errno> {
-        if self.shelf.pages.marked_count() <= self.shelf.header.get(super::layout::Word::DirtyLimit) {
+        if self.shelf.pages.marked_count() <= self.shelf.header.get(Word::DirtyLimit) {
             return Ok(());
         }
-        self.make_room()
+        self.wait_for_fewer()
+    }
+
+    /// While nobody leads, writers may use half of what is above the limit too: a leader that dies shall not hold them up.
+    #[inline(never)]
+    fn wait_for_fewer(&self) -> Result<(), Errno> {
+        let shelf = &self.shelf;
+        let limit = shelf.header.get(Word::DirtyLimit);
+        let most = limit + shelf.layout.sizes.frames.frames.saturating_sub(limit) / 2;
+        let waits = || shelf.pages.marked_count() > most || shelf.is_led();
+        if !waits() {
+            shelf.ring();
+            return Ok(());
+        }
+        shelf.counters.add(Count::Throttled, 1);
+        shelf.ask_while(Ask::Room, self.no, 0, 0, &waits).unwrap_or(Ok(0)).map(drop)
     }
 
     #[inline(never)]
@@ -191,6 +275,7 @@ impl Open {
     }
 
     /// Whether one began since then: what was read below may be older than what it took from the SSD.
+    #[inline]
     pub(super) fn was_truncated(&self, before: u32) -> bool {
         self.shelf.records.get(self.no).truncations().load(Ordering::Acquire) != before
     }

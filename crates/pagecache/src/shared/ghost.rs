@@ -8,9 +8,25 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::find::Key;
+use super::list::FREE;
 use super::probe::step;
 use super::shape::WAYS;
-use super::shard::{GHOSTS, Shard};
+use super::shard::{FILLED, GHOSTS, Shard};
+use super::{Name, SharedPages};
+
+/// One frame of so many is free because somebody looks after that; more than that are spare.
+const SPARE: u32 = 16;
+
+impl SharedPages {
+    /// Whether a clean page that was just read, and is as quickly read again (from an SSD), is worth a frame: there is one to spare, or
+    /// the page is asked for a second time. If not it is remembered, so that it is next time. So a scan, or a load much larger than
+    /// the memory, costs no frame, no copy and no eviction a page. False also while others have the shard.
+    pub fn is_wanted(&self, name: Name) -> bool {
+        let key = self.key(name);
+        let Some(shard) = self.try_lock(key.shard) else { return false };
+        shard.get(FILLED) == 0 || shard.len(FREE) > self.plan.frames / SPARE || shard.is_known(&key)
+    }
+}
 
 impl Shard<'_> {
     fn ghost_line(&self, key: &Key) -> Option<&[AtomicU64; WAYS]> {
@@ -22,6 +38,29 @@ impl Shard<'_> {
     /// Departures since that of an entry.
     fn age(&self, entry: u64) -> u32 {
         (self.get(GHOSTS) as u32).wrapping_sub(entry as u32)
+    }
+
+    /// Whether a page is remembered; from now on it is. In one look at its line. Without ghosts (LRU, FIFO) all are.
+    fn is_known(&self, key: &Key) -> bool {
+        let Some(line) = self.ghost_line(key) else { return true };
+        let now = self.get(GHOSTS) as u32;
+        let (mut oldest, mut age) = (&line[0], 0);
+        for place in line {
+            let entry = place.load(Relaxed);
+            let departed = now.wrapping_sub(entry as u32);
+            let is_this = entry >> 32 == key.hash >> 32 && entry != 0;
+            if is_this && departed < self.pages.plan.ghosts {
+                return true;
+            }
+            let worth = if is_this || entry == 0 { u32::MAX } else { departed };
+            if worth >= age {
+                (oldest, age) = (place, worth);
+            }
+        }
+        self.add(GHOSTS, 1);
+        step();
+        oldest.store(key.hash >> 32 << 32 | self.get(GHOSTS) & 0xffff_ffff, Relaxed);
+        false
     }
 
     /// A page leaves.
@@ -50,5 +89,47 @@ impl Shard<'_> {
         step();
         entry.store(0, Relaxed);
         true
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::super::oracle::{cache, name, put, small};
+    use super::super::{Inserted, Marks};
+    use crate::order::Replacement;
+
+    #[test]
+    fn a_full_cache_wants_what_is_asked_for_again() {
+        let full = |replacement| {
+            let (pages, ..) = cache(&small(64, 1, replacement));
+            for n in 0.. {
+                if pages.stats().evictions > 0 {
+                    break;
+                }
+                assert!(pages.is_wanted(name(0, n)), "there is room for page {n}");
+                assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done);
+            }
+            pages
+        };
+        let pages = full(Replacement::S3Fifo);
+        assert!(!pages.is_wanted(name(1, 0)) && !pages.is_wanted(name(1, 1)));
+        assert!(pages.is_wanted(name(1, 0)) && pages.is_wanted(name(1, 0)), "asked for again");
+        // Many others later it is forgotten.
+        (2..1000).for_each(|n| assert!(!pages.is_wanted(name(1, n))));
+        assert!(!pages.is_wanted(name(1, 1)));
+        pages.invalidate(super::super::FileNo(0), 0..u64::MAX);
+        assert!(pages.is_wanted(name(2, 0)), "room again");
+        assert!(full(Replacement::Lru).is_wanted(name(1, 0)), "who remembers nothing wants all");
+    }
+
+    #[test]
+    fn a_scan_of_what_is_not_wanted_moves_nothing() {
+        let (pages, ..) = cache(&small(64, 4, Replacement::S3Fifo));
+        (0..200).for_each(|n| assert_ne!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::NoRoom));
+        let before = pages.stats();
+        assert!((0..10_000).filter(|n| pages.is_wanted(name(3, *n))).count() < 200, "hashes may meet");
+        let after = pages.stats();
+        assert_eq!((before.inserts, before.evictions), (after.inserts, after.evictions));
+        pages.check().expect("whole");
     }
 }

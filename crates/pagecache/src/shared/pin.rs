@@ -4,12 +4,13 @@
 //! comes and goes with the first and the last pin; whoever moves the count from or to zero holds it at [`BUSY`] meanwhile.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
 
-use super::frame::{Frame, NAME, PINS};
+use super::frame::{Frame, NAME, PINS, WORD};
 use super::list::{FREE, ORPHANS};
 use super::probe::step;
 use super::stats::Count;
+use super::word::Word;
+use super::write::check_piece;
 use super::{Name, Pin, SharedPages};
 
 const BUSY: u32 = u32::MAX;
@@ -17,6 +18,16 @@ const BUSY: u32 = u32::MAX;
 impl SharedPages {
     /// Keeps a page in its frame until it is unpinned, or this process ends. Its bytes may be written meanwhile. None: it is not here.
     pub fn pin(&self, name: Name) -> Option<Pin> {
+        self.pin_at(name, 0)
+    }
+
+    /// Likewise; the bytes from this one of the page on will be looked at first.
+    ///
+    /// # Panics
+    /// There is no such byte in a page.
+    #[inline]
+    pub fn pin_at(&self, name: Name, offset: usize) -> Option<Pin> {
+        check_piece(offset, 0);
         let key = self.key(name);
         loop {
             let Some((at, word)) = self.find(&key) else {
@@ -27,10 +38,12 @@ impl SharedPages {
                 self.wait(at, word);
                 continue;
             }
+            // Now, for the atomic changes that follow make what comes after them wait.
+            self.region.prefetch(self.data(at) + offset);
             self.add_pin(at);
-            // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around.
-            fence(SeqCst);
-            let word = self.records[at].word();
+            // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around. The bit was set
+            // in the one order of all SeqCst operations (by us, or before the count that we added to), and this look is in it, too.
+            let word = Word(self.records[at][WORD].load(SeqCst));
             if word.is_named() && !word.is_leaving() && self.records[at][NAME].load(Relaxed) == key.name {
                 self.touch(at);
                 self.count(Count::Hits);
@@ -41,6 +54,7 @@ impl SharedPages {
     }
 
     /// The page need not stay any longer. The address is not to be used any more.
+    #[inline]
     pub fn unpin(&self, pin: Pin) {
         self.drop_pin(pin.frame as usize);
     }
@@ -51,6 +65,7 @@ impl SharedPages {
         self.region.address(self.data(pin.frame as usize))
     }
 
+    #[inline]
     fn add_pin(&self, at: usize) {
         let count = &self.my_pins[at];
         loop {
@@ -70,6 +85,7 @@ impl SharedPages {
         }
     }
 
+    #[inline]
     fn drop_pin(&self, at: usize) {
         let count = &self.my_pins[at];
         loop {
@@ -87,8 +103,8 @@ impl SharedPages {
                 _ => {}
             }
         }
-        fence(SeqCst);
-        if !self.records[at].word().is_named() {
+        // In the one order of all SeqCst operations, as in `pin`: whoever takes the name away looks at the pins after it.
+        if !Word(self.records[at][WORD].load(SeqCst)).is_named() {
             self.free_orphan(at);
         }
     }

@@ -7,8 +7,8 @@ use super::find::Key;
 use super::frame::{Frame, HITS};
 use super::list::MAIN;
 use super::stats::Count;
+use super::write::check_piece;
 use super::{Marks, Name, Page, Replacement, SharedPages, Snapshot};
-use crate::PAGE_BYTES;
 
 /// Copies that were torn by writers before the frame is taken to copy it.
 const TRIES: u32 = 32;
@@ -22,7 +22,7 @@ impl SharedPages {
     /// The piece is not within a page.
     #[inline]
     pub fn read(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
-        assert!(offset <= PAGE_BYTES && to.len() <= PAGE_BYTES - offset, "{} bytes at {offset} of a page", to.len());
+        check_piece(offset, to.len());
         let key = self.key(name);
         if let Some((at, word)) = self.probe(&key)
             && !word.is_changing()

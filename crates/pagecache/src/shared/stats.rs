@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::frame::PINS;
 use super::list::{FREE, ORPHANS, len_in};
 use super::shape::LANES;
 use super::shard::{EVICTIONS, INSERTS, REPAIRS};
@@ -62,6 +63,11 @@ impl SharedPages {
             evictions: summed(EVICTIONS),
             repairs: summed(REPAIRS),
         }
+    }
+
+    /// Frames that somebody has pinned. Looks at each.
+    pub fn pinned(&self) -> u32 {
+        self.records.iter().map(|record| u32::from(record[PINS].load(Relaxed) != 0)).sum()
     }
 
     /// Frames to be had at once.

@@ -71,6 +71,18 @@ pub enum Inserted {
     NoRoom,
 }
 
+/// What became of a write into a page that has a mark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Wrote {
+    /// It is written.
+    Done,
+    /// Nothing is: the page is here without a mark, or somebody is changing it.
+    Unmarked,
+    /// Nothing is: the page was not seen here.
+    Missing,
+}
+
 /// Which marked pages are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {

@@ -2,10 +2,18 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::find::Key;
 use super::frame::{Frame, SINCE};
 use super::stats::Count;
-use super::{Marks, Name, SharedPages};
+use super::word::Word;
+use super::{Marks, Name, SharedPages, Wrote};
 use crate::PAGE_BYTES;
+
+/// A piece of a page.
+#[inline]
+pub(super) fn check_piece(offset: usize, len: usize) {
+    assert!(offset <= PAGE_BYTES && len <= PAGE_BYTES - offset, "{len} bytes at {offset} of a page");
+}
 
 impl SharedPages {
     /// Writes a piece of a page, from its byte `offset` on, and marks it: before the first byte changes, so that a page which was
@@ -14,9 +22,34 @@ impl SharedPages {
     /// # Panics
     /// The piece is not within a page.
     pub fn write(&self, name: Name, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> bool {
-        assert!(offset <= PAGE_BYTES && from.len() <= PAGE_BYTES - offset, "{} bytes at {offset} of a page", from.len());
+        check_piece(offset, from.len());
         let key = self.key(name);
         let Some((at, word)) = self.take_named(&key, marks) else { return false };
+        self.write_taken(&key, at, word, (offset, from), marks, now_ms);
+        true
+    }
+
+    /// As `write`, unless the page would have its first mark: one that has a mark costs no more room. Does not wait.
+    ///
+    /// # Panics
+    /// The piece is not within a page.
+    #[inline]
+    pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> Wrote {
+        check_piece(offset, from.len());
+        let key = self.key(name);
+        // A miss is looked at again by who brings the page.
+        let Some((at, word)) = self.probe(&key) else { return Wrote::Missing };
+        let is_first = word.marks().is_none() && !marks.is_none();
+        if is_first || word.is_changing() || !self.take(at, word, word.taken_by(self.me).with(marks)) {
+            return Wrote::Unmarked;
+        }
+        self.write_taken(&key, at, word, (offset, from), marks, now_ms);
+        Wrote::Done
+    }
+
+    /// Into a frame that we have taken; `word` is what it was before.
+    #[inline]
+    fn write_taken(&self, key: &Key, at: usize, word: Word, (offset, from): (usize, &[u8]), marks: Marks, now_ms: u32) {
         if !marks.is_none() {
             self.marked_from(key.shard, at, word.marks(), now_ms);
         }
@@ -24,7 +57,6 @@ impl SharedPages {
         self.records[at].give_back(word.with(marks).changed());
         self.touch(at);
         self.count(Count::Writes);
-        true
     }
 
     /// A frame that we have taken has a mark now; it had these before.
@@ -52,5 +84,38 @@ impl SharedPages {
             self.copy_in(at, from, &ZEROES[from..]);
             self.records[at].give_back(word.changed());
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::super::oracle::cache;
+    use super::super::{FileNo, Inserted, Marks, Name, Replacement, Shape, Wrote};
+    use crate::{PAGE_BYTES, PageIndex};
+
+    #[test]
+    fn only_a_page_that_has_a_mark_already_is_written_without_asking() {
+        let (pages, ..) = cache(&Shape { frames: 64, shards: 1, ghosts: 0, replacement: Replacement::S3Fifo });
+        let name = Name { file: FileNo(1), page: PageIndex(5) };
+        let write = |from: &[u8], marks| pages.write_marked(name, 10, from, marks, 7);
+        assert_eq!(write(&[1], Marks::DIRTY), Wrote::Missing);
+        assert_eq!(pages.insert(name, &[0; PAGE_BYTES], Marks::NONE, pages.ticket(name), 0), Inserted::Done);
+        assert_eq!(write(&[2], Marks::DIRTY), Wrote::Unmarked);
+        assert_eq!(write(&[3], Marks::NONE), Wrote::Done);
+        assert_eq!(pages.marked_count(), 0);
+        assert!(pages.write(name, 10, &[4, 4], Marks::SSD_STALE, 7));
+        assert_eq!(write(&[5], Marks::DIRTY), Wrote::Done);
+        let mut bytes = [0; 4];
+        assert!(pages.read(name, 9, &mut bytes));
+        assert_eq!((bytes, pages.marked_count()), ([0, 5, 4, 0], 1));
+        let snapshot = pages.snapshot(name, &mut [0; PAGE_BYTES]).expect("here");
+        assert_eq!(snapshot.marks, Marks::DIRTY | Marks::SSD_STALE);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 4095 of a page")]
+    fn a_piece_beyond_the_page_is_our_own_mistake() {
+        let (pages, ..) = cache(&Shape { frames: 64, shards: 1, ghosts: 0, replacement: Replacement::S3Fifo });
+        let _ = pages.write_marked(Name { file: FileNo(1), page: PageIndex(5) }, PAGE_BYTES - 1, &[0, 0], Marks::DIRTY, 0);
     }
 }

@@ -33,6 +33,30 @@ fn a_name_is_there_when_the_contents_are_and_nothing_is_left_of_what_failed() {
 }
 
 #[test]
+fn a_large_one_lies_where_huge_pages_can_be_mapped_and_has_every_byte() {
+    const HUGE: usize = 2 << 20;
+    let dir = folder();
+    let path = dir.path().join("segment");
+    for bytes in [HUGE, HUGE + 4096, 5 * HUGE - 4096] {
+        let made = Region::create_file(&path, bytes, OURS).expect("created");
+        let opened = Region::open_file(&path, None).expect("opened");
+        for region in [&made, &opened] {
+            assert_eq!((region.len(), region.address(0) as usize % HUGE), (bytes, 0));
+        }
+        for at in (0..bytes).step_by(4096) {
+            made.write(at + 4088, &at.to_ne_bytes());
+        }
+        let mut found = [0; 8];
+        for at in (0..bytes).step_by(4096) {
+            opened.read(at + 4088, &mut found);
+            assert_eq!(usize::from_ne_bytes(found), at);
+        }
+        drop((made, opened));
+        std::fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
 fn a_file_system_that_is_full_is_an_error() {
     let dir = folder();
     let system = rustix::fs::statvfs(dir.path()).expect("statvfs");

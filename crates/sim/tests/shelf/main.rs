@@ -5,14 +5,16 @@
 //! opened anew; and a process dies, and another one takes up the segment. `SIM_CUTS`: how many cuts (CI: 4,000; FULL=1:
 //! 100,000). `SIM_SEED`: one run, as a failure names it.
 
+mod faults;
 mod figures;
 mod model;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use datapath::shelf::{How, Layout, Limits, Open, Parts, Shelf, Sizes, Worker};
+use datapath::shelf::{How, Layout, Limits, Open, OpenFailed, Parts, Shelf, Sizes, Worker};
 use pagecache::shared::{Replacement, Shape as Frames};
 use parking_lot::Mutex;
 use shm::{Pages, Region, Seats};
@@ -25,70 +27,144 @@ const FILES: std::ops::Range<u64> = 1..4;
 const SSD: ssdcache::Shape = ssdcache::Shape { segment_pages: 32, segments: 6 };
 const FRAMES: Frames = Frames { frames: 24, shards: 1, ghosts: 24, replacement: Replacement::S3Fifo };
 
-/// One process on a machine.
+/// What a run is over.
+#[derive(Clone, Copy)]
+struct Setup {
+    has_ssd: bool,
+    mode: Mode,
+    /// Records of files: fewer than files, and they are opened for each call.
+    records: u32,
+    /// The SSD may be written a little, and then no more.
+    has_budget: bool,
+    /// The mode changes.
+    switches: bool,
+    /// Writes below fail at times.
+    fails: bool,
+    /// A second process reads.
+    has_peer: bool,
+}
+
+impl Setup {
+    fn of(seed: u64, rng: &mut fastrand::Rng) -> Setup {
+        let mode = [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround][rng.usize(..4)];
+        let records = if rng.u8(..5) == 0 { 2 } else { 16 };
+        let mut one_of = |of: u8| rng.u8(..of) == 0;
+        Setup {
+            has_ssd: !seed.is_multiple_of(8),
+            mode,
+            records,
+            has_budget: one_of(6),
+            switches: one_of(4),
+            fails: one_of(5),
+            has_peer: records > 2 && one_of(3),
+        }
+    }
+
+    fn limits(self) -> Limits {
+        let mut limits = Limits { dirty_age_ms: 50, dirty_percent: 60, ssd_dirty_percent: 40, read_ahead: 32 << 10, ..Limits::new(0) };
+        if self.has_budget {
+            (limits.admission.bytes_per_day, limits.admission.burst_bytes) = (1, 100 * PAGE_BYTES as u64);
+        }
+        limits
+    }
+
+    fn sizes(self) -> Sizes {
+        Sizes { frames: FRAMES, ssd: self.has_ssd.then_some(SSD), files: self.records }
+    }
+
+    fn segment(self) -> Arc<Region> {
+        let layout = Layout::of(self.sizes());
+        let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
+        Shelf::format(&region, self.sizes(), &self.limits(), self.mode, 7, "");
+        region
+    }
+
+    fn seats(self, region: &Arc<Region>) -> Arc<Seats> {
+        Arc::new(Seats::pretend(Arc::clone(region), Layout::of(self.sizes()).seats))
+    }
+
+    /// Lengths come down piece by piece, not with the entry of the file.
+    fn in_pieces(self) -> bool {
+        !self.has_ssd || self.mode != Mode::WriteBack || self.switches || self.has_budget
+    }
+}
+
+/// One process on a machine, and perhaps one that reads.
 struct Process {
+    machine: Arc<Machine>,
     shelf: Arc<Shelf>,
+    /// Empty: they are opened for each call.
     opens: Vec<Open>,
+    peer: Vec<Open>,
 }
 
-fn limits() -> Limits {
-    Limits { dirty_age_ms: 50, dirty_percent: 60, ssd_dirty_percent: 40, read_ahead: 32 << 10, ..Limits::new(0) }
-}
-
-fn sizes(has_ssd: bool) -> Sizes {
-    Sizes { frames: FRAMES, ssd: has_ssd.then_some(SSD), files: 16 }
-}
-
-fn segment(has_ssd: bool, mode: Mode) -> Arc<Region> {
-    let layout = Layout::of(sizes(has_ssd));
-    let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
-    Shelf::format(&region, sizes(has_ssd), &limits(), mode, 7, "");
-    region
+fn open_at(machine: &Arc<Machine>, shelf: &Arc<Shelf>, key: u64) -> Open {
+    let below = || Arc::new(Handle { machine: Arc::clone(machine), key });
+    let open = || shelf.open(FileKey(key), format!("/f{key}").as_ref(), How::default(), below());
+    match open() {
+        Err(OpenFailed::NoRecord) => {
+            // The others have marked pages.
+            shelf.clean_all(&mut |_| {}).expect("all below");
+            open()
+        }
+        other => other,
+    }
+    .unwrap_or_else(|error| panic!("file {key}: {error}"))
 }
 
 impl Process {
     /// Attaches, leads, opens all files.
-    fn start(machine: &Arc<Machine>, region: &Arc<Region>, seats: &Arc<Seats>, has_ssd: bool) -> Process {
-        let ssd: Option<Arc<dyn block::Device>> = has_ssd.then(|| Arc::new(Ssd(Arc::clone(machine))) as Arc<dyn block::Device>);
-        let world = Arc::new(Outside(Arc::clone(machine)));
-        let parts =
-            Parts { region: Arc::clone(region), seats: Arc::clone(seats), device: ssd.clone(), plain: ssd, world, limits: limits() };
-        let shelf = Shelf::attach(parts).expect("attached");
-        shelf.lead_inline(Worker::begin(&shelf));
-        let open = |key: u64| {
-            let below = Arc::new(Handle { machine: Arc::clone(machine), key });
-            shelf.open(FileKey(key), format!("/f{key}").as_ref(), How::default(), below)
+    fn start(machine: &Arc<Machine>, region: &Arc<Region>, seats: &Arc<Seats>, setup: Setup) -> Process {
+        let attach = || {
+            let ssd: Option<Arc<dyn block::Device>> = setup.has_ssd.then(|| Arc::new(Ssd(Arc::clone(machine))) as Arc<dyn block::Device>);
+            let world = Arc::new(Outside(Arc::clone(machine)));
+            let (region, seats, limits) = (Arc::clone(region), Arc::clone(seats), setup.limits());
+            Shelf::attach(Parts { region, seats, device: ssd.clone(), plain: ssd, world, limits }).expect("attached")
         };
-        let opens = FILES.map(|key| open(key).unwrap_or_else(|error| panic!("file {key}: {error}"))).collect();
-        Process { shelf, opens }
+        let shelf = attach();
+        shelf.lead_inline(Worker::begin(&shelf));
+        let keys = || FILES.filter(|_| setup.records > 2);
+        let opens = keys().map(|key| open_at(machine, &shelf, key)).collect();
+        let peer = if setup.has_peer {
+            let peer = attach();
+            keys().map(|key| open_at(machine, &peer, key)).collect()
+        } else {
+            Vec::new()
+        };
+        Process { machine: Arc::clone(machine), shelf, opens, peer }
+    }
+
+    fn with<T>(&self, file: u64, call: impl FnOnce(&Open) -> T) -> T {
+        match self.opens.get((file - FILES.start) as usize) {
+            Some(open) => call(open),
+            None => call(&open_at(&self.machine, &self.shelf, file)),
+        }
     }
 
     fn read(&self, file: u64, cells: std::ops::Range<usize>) -> Vec<u8> {
-        let mut bytes = vec![0; cells.len() * CELL];
-        let count = self.opens[(file - FILES.start) as usize].read((cells.start * CELL) as u64, &mut bytes).expect("read");
-        bytes.truncate(count);
-        bytes
+        self.with(file, |open| read(open, cells))
     }
 }
 
-fn seats_of(region: &Arc<Region>, has_ssd: bool) -> Arc<Seats> {
-    Arc::new(Seats::pretend(Arc::clone(region), Layout::of(sizes(has_ssd)).seats))
+fn read(open: &Open, cells: std::ops::Range<usize>) -> Vec<u8> {
+    let mut bytes = vec![0; cells.len() * CELL];
+    let count = open.read((cells.start * CELL) as u64, &mut bytes).expect("read");
+    bytes.truncate(count);
+    bytes
 }
 
 /// The machine after the power came back: everything that may be seen is.
-fn check_remains(label: u32, remains: Remains, mut files: Files, has_ssd: bool, mode: Mode) {
+fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
     let machine = Machine::new(label, remains);
-    let region = segment(has_ssd, mode);
-    let seats = seats_of(&region, has_ssd);
-    let process = Process::start(&machine, &region, &seats, has_ssd);
+    let region = setup.segment();
+    let process = Process::start(&machine, &region, &setup.seats(&region), setup);
     for (key, file) in &mut files {
         let bytes = process.read(*key, 0..CELLS);
         machine.trace(|| {
             let (cells, below) = (bytes.len() / CELL, machine.bytes(*key).len() / CELL);
-            let is_dirty = process.opens[(*key - 1) as usize].is_dirty().expect("told");
-            format!("after the cut: file {key}: {cells} cells, below {below}, dirty {is_dirty}, {:?}", process.shelf.ssd_state())
+            format!("after the cut: file {key}: {cells} cells, below {below}, {:?}", process.shelf.ssd_state())
         });
-        file.check_crashed(*key, &bytes, !has_ssd || mode != Mode::WriteBack);
+        file.check_crashed(*key, &bytes, setup.in_pieces());
     }
     // And it goes on: all of it comes down.
     process.shelf.clean_all(&mut |_| {}).expect("all below");
@@ -111,6 +187,9 @@ type Call = Box<dyn FnOnce(&Process) + Send>;
 
 /// A process that can die in the middle of a call: then its thread stands still, with all that it holds, until the run is over.
 struct Alive {
+    process: Arc<Process>,
+    /// Whether it may die: then it runs in its own thread, which takes longer.
+    is_mortal: bool,
     calls: mpsc::Sender<Call>,
     ended: mpsc::Receiver<Ended>,
     /// Tells of a death; dropped when the run is over.
@@ -121,21 +200,26 @@ impl Alive {
     fn new(process: Process) -> Alive {
         let (calls, to_do) = mpsc::channel::<Call>();
         let (dying, ended) = mpsc::channel();
-        let done = dying.clone();
+        let (done, process) = (dying.clone(), Arc::new(process));
+        let works = Arc::clone(&process);
         let work = move || {
             while let Ok(call) = to_do.recv() {
-                let result = catch_unwind(AssertUnwindSafe(|| call(&process)));
+                let result = catch_unwind(AssertUnwindSafe(|| call(&works)));
                 if done.send(Ended::Done(result)).is_err() {
                     break;
                 }
             }
         };
         std::thread::Builder::new().stack_size(1 << 20).spawn(work).expect("a thread");
-        Alive { calls, ended, dying }
+        Alive { process, is_mortal: false, calls, ended, dying }
     }
 
     /// Whether the process is still alive.
     fn call(&self, call: Call) -> bool {
+        if !self.is_mortal {
+            call(&self.process);
+            return true;
+        }
         self.calls.send(call).expect("a process");
         match self.ended.recv().expect("a process") {
             Ended::Done(result) => {
@@ -154,8 +238,7 @@ struct Run {
     seats: Arc<Seats>,
     process: Alive,
     files: Arc<Mutex<Files>>,
-    has_ssd: bool,
-    mode: Mode,
+    setup: Setup,
     version: u64,
     /// As they were before the last call.
     before: Files,
@@ -166,18 +249,17 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Run {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let has_ssd = !seed.is_multiple_of(8);
-        let mode = [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround][rng.usize(..4)];
+        let setup = Setup::of(seed, &mut rng);
         let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
         for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
             ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
         }
         let machine = Machine::new(0, Machine::empty(ssd, FILES));
-        let region = segment(has_ssd, mode);
-        let seats = seats_of(&region, has_ssd);
-        let process = Alive::new(Process::start(&machine, &region, &seats, has_ssd));
+        let region = setup.segment();
+        let seats = setup.seats(&region);
+        let process = Alive::new(Process::start(&machine, &region, &seats, setup));
         let files = Arc::new(Mutex::new(FILES.map(|key| (key, File::default())).collect()));
-        Run { rng, machine, region, seats, process, files, has_ssd, mode, version: 0, before: Files::new(), graves: Vec::new() }
+        Run { rng, machine, region, seats, process, files, setup, version: 0, before: Files::new(), graves: Vec::new() }
     }
 
     /// One call of a user, or time passes. Whether the process survived it.
@@ -197,7 +279,8 @@ impl Run {
         self.machine.trace(|| format!("file {key} cells {at}..{end}: {what}, version {}, length {len}", self.version + 1));
         let files = Arc::clone(&self.files);
         let model = |change: &mut dyn FnMut(&mut File)| change(files.lock().get_mut(&key).expect("a file"));
-        let open = move |process: &Process, call: &dyn Fn(&Open)| call(&process.opens[(key - FILES.start) as usize]);
+        let fails = self.setup.fails;
+        let open = move |process: &Process, call: &dyn Fn(&Open)| process.with(key, call);
         match what {
             0..35 => {
                 self.version += 1;
@@ -232,16 +315,45 @@ impl Run {
                 Box::new(move |process| open(process, &|open| assert_eq!(open.punch(at, len), Ok(()))))
             }
             46..56 => Box::new(move |process| {
-                open(process, &|open| assert_eq!(open.sync(), Ok(())));
+                open(process, &|open| sync(open, fails));
                 files.lock().get_mut(&key).expect("a file").synced();
             }),
             56..57 => Box::new(move |process| open(process, &|open| assert_eq!(open.clean(), Ok(())))),
+            57..59 if self.setup.switches => {
+                let mode = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough][self.rng.usize(..4)];
+                self.machine.trace(|| format!("to {mode:?}"));
+                Box::new(move |process| assert_eq!(process.shelf.set_mode(mode), Ok(())))
+            }
+            59..61 if fails => {
+                self.version += 1;
+                let version = self.version;
+                let bytes: Vec<u8> = (at..end).flat_map(|cell| cell_bytes(key, cell, version)).collect();
+                let before = self.before[&key].clone();
+                model(&mut |file| file.write(at..end, version));
+                let times = self.rng.u32(1..4);
+                Box::new(move |process| {
+                    process.with(key, |open| {
+                        process.machine.failing.store(times, Ordering::Relaxed);
+                        let _ = open.write((at * CELL) as u64, &bytes);
+                        let _ = open.sync();
+                        process.machine.failing.store(0, Ordering::Relaxed);
+                        process.machine.tick(2_000);
+                        let bytes = read(open, 0..CELLS);
+                        files.lock().get_mut(&key).expect("a file").check_died(key, &bytes, &before);
+                        sync(open, true);
+                        files.lock().get_mut(&key).expect("a file").synced();
+                    });
+                })
+            }
             57..70 => {
                 self.machine.tick(self.rng.u32(..30));
                 Box::new(|process| _ = process.shelf.step_inline())
             }
             _ => Box::new(move |process| {
-                let bytes = process.read(key, at..end);
+                let bytes = match process.peer.get((key - FILES.start) as usize) {
+                    Some(peer) if at.is_multiple_of(2) => read(peer, at..end),
+                    _ => process.read(key, at..end),
+                };
                 let files = files.lock();
                 let file = &files[&key];
                 assert_eq!(bytes.len(), file.len().clamp(at, end).saturating_sub(at) * CELL, "file {key}, from {at}");
@@ -253,12 +365,13 @@ impl Run {
     /// The process stands still in the middle of whatever it did; another one takes up the segment.
     fn succeed(&mut self) {
         self.machine.set_moment(None);
+        self.machine.failing.store(0, Ordering::Relaxed);
         for seat in 0..64 {
             if self.seats.taken() >> seat & 1 == 1 {
                 self.seats.kill(shm::SeatNo(seat));
             }
         }
-        let process = Process::start(&self.machine, &self.region, &self.seats, self.has_ssd);
+        let process = Process::start(&self.machine, &self.region, &self.seats, self.setup);
         // A call that was cut off was done, in part, or not.
         for (key, file) in self.files.lock().iter_mut() {
             file.check_died(*key, &process.read(*key, 0..CELLS), &self.before[key]);
@@ -271,6 +384,7 @@ impl Run {
         let (files, machine, out) = (Arc::clone(&self.files), Arc::downgrade(&self.machine), Arc::clone(taken));
         let mut rng = self.rng.fork();
         let dies_at = if rng.u8(..4) == 0 { rng.u32(1..60) } else { u32::MAX };
+        self.process.is_mortal = dies_at != u32::MAX;
         let (grave, end) = mpsc::channel::<()>();
         self.graves.push(grave);
         let dying = self.process.dying.clone();
@@ -293,6 +407,16 @@ impl Run {
     }
 }
 
+/// A write that failed meanwhile is told once.
+fn sync(open: &Open, fails: bool) {
+    let first = open.sync();
+    if first.is_err() && fails {
+        assert_eq!(open.sync(), Ok(()), "again");
+    } else {
+        assert_eq!(first, Ok(()));
+    }
+}
+
 fn run(seed: u64, cuts: u32) -> u32 {
     let mut run = Run::new(seed);
     let taken = Arc::new(Mutex::new(Vec::new()));
@@ -309,7 +433,7 @@ fn run(seed: u64, cuts: u32) -> u32 {
         run.machine.set_moment(None);
         for (remains, files) in taken.lock().drain(..) {
             done += 1;
-            check_remains(done, remains, files, run.has_ssd, run.mode);
+            check_remains(done, remains, files, run.setup);
         }
     }
     done
@@ -331,11 +455,16 @@ fn power_cuts_and_dead_leaders_lose_nothing_that_was_synced() {
     } else {
         4_000
     });
-    let seeds = number("SIM_SEED").map_or(0..u64::MAX, |seed| seed..seed + 1);
+    let from = number("SIM_FROM").unwrap_or(0);
+    let seeds = number("SIM_SEED").map_or(from..u64::MAX, |seed| seed..seed + 1);
     let mut done = 0;
     for seed in seeds {
         let ended = catch_unwind(|| run(seed, 50));
-        done += u64::from(ended.unwrap_or_else(|_| panic!("replay with SIM_SEED={seed}")));
+        let cuts_of_it = u64::from(ended.unwrap_or_else(|_| panic!("replay with SIM_SEED={seed}")));
+        done += cuts_of_it;
+        if is_full && done % 1000 < cuts_of_it {
+            println!("{done} power cuts, the last of seed {seed}");
+        }
         if done >= cuts {
             break;
         }

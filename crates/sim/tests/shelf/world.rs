@@ -40,6 +40,8 @@ pub struct Machine {
     pub reports: Mutex<Vec<String>>,
     /// Writes to files, and pages in them.
     pub failing: AtomicU32,
+    /// What of the SSD fails: bit 0 reads, bit 1 writes and flushes.
+    pub ssd_failing: AtomicU32,
 }
 
 #[derive(Clone, Default)]
@@ -127,6 +129,7 @@ impl Machine {
             moment: Mutex::new(None),
             reports: Mutex::default(),
             failing: AtomicU32::new(0),
+            ssd_failing: AtomicU32::new(0),
         })
     }
 
@@ -179,13 +182,15 @@ impl Device for Ssd {
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
         let queue = self.0.memory.queue(options)?;
-        Ok(Box::new(Watched { queue: Volatile::new(queue, &self.0.medium, true), machine: Arc::clone(&self.0) }))
+        Ok(Box::new(Watched { queue: Volatile::new(queue, &self.0.medium, true), machine: Arc::clone(&self.0), failed: Vec::new() }))
     }
 }
 
 struct Watched {
     queue: Volatile<Box<dyn Queue>>,
     machine: Arc<Machine>,
+    /// Requests that the SSD failed, to be told.
+    failed: Vec<Completion>,
 }
 
 impl Queue for Watched {
@@ -203,19 +208,28 @@ impl Queue for Watched {
             self.machine.trace(|| format!("  ssd: {:?} {:?}+{}", request.op, request.lba, request.blocks));
             self.machine.moment();
         }
+        let bit = if request.op == block::Op::Read { 1 } else { 2 };
+        if self.machine.ssd_failing.load(Ordering::Relaxed) & bit != 0 {
+            self.failed.push(Completion { tag: request.tag, status: Err(Error::Media) });
+            return Submit::Queued;
+        }
         self.queue.submit(request, data)
     }
     fn ring(&mut self) {
         self.queue.ring();
     }
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        self.queue.poll(completions)
+        let count = self.failed.len().min(completions.len());
+        completions.iter_mut().zip(self.failed.drain(..count)).for_each(|(to, failed)| *to = failed);
+        if count > 0 { count } else { self.queue.poll(completions) }
     }
     fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
+        self.queue.in_flight() + self.failed.len() as u32
     }
     fn wait(&mut self, at_most: std::time::Duration) {
-        self.queue.wait(at_most);
+        if self.failed.is_empty() {
+            self.queue.wait(at_most);
+        }
     }
     fn cancel(&mut self, tag: Tag) {
         self.queue.cancel(tag);

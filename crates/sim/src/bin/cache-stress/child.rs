@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result, ensure};
-use cachedfs::{File, Instance, Options, Pinned};
+use cachedfs::{File, Instance, Met, Options, Pinned};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::cells::{CELL, Stamp};
-use crate::ledger::{GROUP, Head, LOGS, Ledger, SHARED, SLOTS, Slot, Word, cells, now, writer};
+use crate::ledger::{GROUP, Head, Kind, LOGS, Ledger, SHARED, SLOTS, Slot, Word, cells, now, writer};
 use crate::look::{floors, look};
 use crate::place::Place;
 
@@ -33,6 +33,24 @@ struct Child {
     rng: fastrand::Rng,
     files: BTreeMap<u32, File>,
     pins: Vec<Pinned>,
+    /// The kernel's count of how long its thread ran and waited.
+    schedstat: std::fs::File,
+}
+
+/// Small for files that are cut.
+fn read_of(call: u8, number: u32) -> u8 {
+    if (SHARED..LOGS).contains(&number) { call.to_ascii_lowercase() } else { call }
+}
+
+fn kind_of(call: u8, before: Met, after: Met) -> Kind {
+    match call {
+        b'R' | b'P' if before.misses == after.misses => Kind::Hit,
+        b'R' | b'P' => Kind::Miss,
+        b'r' | b'p' => Kind::Cut,
+        b'W' | b'A' if before.waits == after.waits => Kind::Write,
+        b'W' | b'A' => Kind::Room,
+        _ => Kind::Asked,
+    }
 }
 
 /// Works. Ends well only when it is told to end.
@@ -45,7 +63,8 @@ pub fn run(place: Place, slot: u32, seed: u64) -> Result<()> {
     ledger.slot(slot, Slot::Since).store(0, SeqCst);
     ledger.slot(slot, Slot::Pid).store(u64::from(std::process::id()), SeqCst);
     let rng = fastrand::Rng::with_seed(seed);
-    let mut child = Child { place, ledger, instance, slot, rng, files: BTreeMap::new(), pins: Vec::new() };
+    let schedstat = std::fs::File::open("/proc/thread-self/schedstat").context("the kernel's count of waiting")?;
+    let mut child = Child { place, ledger, instance, slot, rng, files: BTreeMap::new(), pins: Vec::new(), schedstat };
     while child.ledger.head(Head::Stop).load(SeqCst) == 0 {
         child.step()?;
     }
@@ -55,20 +74,26 @@ pub fn run(place: Place, slot: u32, seed: u64) -> Result<()> {
 }
 
 impl Child {
-    /// Tells when a call began and how long it took. Letters below `a` are calls that need no disk but to read.
+    /// Tells when a call began and how long it took.
     fn timed<T>(&mut self, call: u8, what: impl FnOnce(&mut Child) -> Result<T>) -> Result<T> {
-        let begun = now();
+        let (met, queued, begun) = (self.instance.met(), self.queued(), now());
         self.ledger.slot(self.slot, Slot::Call).store(call.into(), SeqCst);
         self.ledger.slot(self.slot, Slot::Since).store(begun, SeqCst);
         let result = what(self);
         let took = now() - begun;
         self.ledger.slot(self.slot, Slot::Since).store(0, SeqCst);
         self.ledger.slot(self.slot, Slot::Calls).fetch_add(1, SeqCst);
-        self.ledger.slot(self.slot, Slot::LongestOfAll).fetch_max(took, SeqCst);
-        if call.is_ascii_uppercase() {
-            self.ledger.slot(self.slot, Slot::Longest).fetch_max(took, SeqCst);
-        }
+        let kind = kind_of(call, met, self.instance.met());
+        self.ledger.longest(self.slot, kind).fetch_max(took.saturating_sub(self.queued() - queued), SeqCst);
         result.with_context(|| format!("writer {}, call {}", self.slot, char::from(call)))
+    }
+
+    /// So long it has been ready and had no processor, ns.
+    fn queued(&self) -> u64 {
+        let mut text = [0; 64];
+        let got = rustix::io::pread(&self.schedstat, &mut text, 0).unwrap_or(0);
+        let told = std::str::from_utf8(&text[..got]).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+        told.unwrap_or(0)
     }
 
     fn step(&mut self) -> Result<()> {
@@ -117,7 +142,7 @@ impl Child {
         let floors = floors(&self.ledger, number, first, count);
         let at = u64::from(first) * CELL as u64;
         let got = self.with(number, |child, file| {
-            child.timed(b'R', |_| {
+            child.timed(read_of(b'R', number), |_| {
                 let (one, other) = bytes.split_at_mut(count as usize / 2 * CELL);
                 let mut parts = [IoSliceMut::new(one), IoSliceMut::new(other)];
                 Ok(if is_parted { file.read_vectored_at(at, &mut parts)? } else { file.read_at(at, &mut bytes)? })
@@ -272,7 +297,8 @@ impl Child {
         }
         let number = self.any_file();
         let cell = self.rng.u32(0..cells(number));
-        let pinned = self.with(number, |child, file| child.timed(b'P', |_| Ok(file.pin(u64::from(cell) * CELL as u64, CELL)?)))?;
+        let pinned =
+            self.with(number, |child, file| child.timed(read_of(b'P', number), |_| Ok(file.pin(u64::from(cell) * CELL as u64, CELL)?)))?;
         ensure!(pinned.len() <= CELL, "{} bytes of a cell", pinned.len());
         self.pins.push(pinned);
         Ok(())

@@ -23,7 +23,7 @@ pub const APPENDS: u64 = 1 << 16;
 pub const LOGS: u32 = SHARED + OWN;
 
 const HEAD: usize = 4096;
-const SLOT_BYTES: usize = 64;
+const SLOT_BYTES: usize = 128;
 const CELL_BYTES: usize = 64;
 
 /// Words of one cell.
@@ -57,10 +57,6 @@ pub enum Slot {
     Since,
     /// Which call: a letter.
     Call,
-    /// His longest call that needs no disk, ns.
-    Longest,
-    /// His longest call in all.
-    LongestOfAll,
     /// Calls.
     Calls,
     /// Appends begun.
@@ -68,6 +64,33 @@ pub enum Slot {
     /// His process, once he takes part.
     Pid,
 }
+
+/// What a call was, for who asks how long it took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A read of pages that were all in memory.
+    Hit,
+    /// A read that met the SSD, or the file below.
+    Miss,
+    /// A write that found room.
+    Write,
+    /// A write that waited for room, which the leader makes with the disks.
+    Room,
+    /// A read of a file that is cut and punched at times: who misses waits until the leader has done that.
+    Cut,
+    /// A sync, a cut, a hole, an open: these ask the leader, and wait for disks.
+    Asked,
+}
+
+/// All, with what people call them.
+pub const KINDS: [(Kind, &str); 6] = [
+    (Kind::Hit, "reads in memory"),
+    (Kind::Miss, "reads of the disks"),
+    (Kind::Write, "writes"),
+    (Kind::Room, "writes without room"),
+    (Kind::Cut, "reads of files that are cut"),
+    (Kind::Asked, "syncs, cuts, opens"),
+];
 
 /// An appended record was begun, in this log.
 const BEGUN: u64 = 1 << 61;
@@ -106,6 +129,11 @@ impl Ledger {
 
     pub fn slot(&self, slot: u32, word: Slot) -> &AtomicU64 {
         self.0.u64(1024 + slot as usize * SLOT_BYTES + word as usize * 8)
+    }
+
+    /// A writer's longest call of a kind, ns; what he was ready and had no processor is not counted.
+    pub fn longest(&self, slot: u32, kind: Kind) -> &AtomicU64 {
+        self.0.u64(1024 + slot as usize * SLOT_BYTES + 64 + kind as usize * 8)
     }
 
     pub fn cell(&self, file: u32, cell: u32, word: Word) -> &AtomicU64 {

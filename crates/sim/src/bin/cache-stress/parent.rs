@@ -84,6 +84,17 @@ impl<'a> Parent<'a> {
         Ok(())
     }
 
+    /// Until the calls that these were in have ended: they count where they began.
+    fn all_ended(&mut self, slots: &[u32]) -> Result<()> {
+        let (ledger, begun) = (self.ledger, now());
+        let is_in_call = |slot: &u32| (1..=begun).contains(&ledger.slot(*slot, Slot::Since).load(SeqCst));
+        while slots.iter().any(is_in_call) {
+            std::thread::sleep(Duration::from_millis(1));
+            self.watch()?;
+        }
+        Ok(())
+    }
+
     /// SIGKILL, and what he had begun may be there in parts.
     fn kill(&mut self, slot: u32) -> Result<()> {
         let Some(mut child) = self.children[slot as usize].take() else { return Ok(()) };
@@ -110,6 +121,7 @@ impl<'a> Parent<'a> {
         let all: Vec<u32> = (0..SLOTS).collect();
         self.stalls.begin(self.ledger, &all);
         self.wait(AFTER_MS)?;
+        self.all_ended(&all)?;
         self.stalls.end(self.ledger, &all, Killed::Nobody);
         let leader = if self.rng.u8(0..10) < 4 { self.leader() } else { None };
         let first = leader.unwrap_or_else(|| self.rng.u32(0..SLOTS));
@@ -133,6 +145,7 @@ impl<'a> Parent<'a> {
         }
         self.start_all()?;
         self.wait(AFTER_MS)?;
+        self.all_ended(&others)?;
         self.stalls.end(self.ledger, &others, if is_leader { Killed::Leader } else { Killed::Another });
         Ok(killed.len() as u32)
     }

@@ -68,7 +68,8 @@ pub fn holes(call: &Call, plain: &Said, mount: &Said) -> bool {
     looked && found(plain) && found(mount)
 }
 
-/// Whether the kernel does not tell FUSE daemons of what changes these times: pipes are its own.
-pub fn times_by_kernel(stat: &Stat) -> bool {
-    stat.mode & 0o170_000 == 0o010_000
+/// Whether the kernel does not tell FUSE daemons of what changes these times: pipes are its own, and so are files for which it
+/// gathers writes. Its clock for those has steps of milliseconds, and it knows no limits of the file system below.
+pub fn times_by_kernel(stat: &Stat, gathered: bool) -> bool {
+    stat.mode & 0o170_000 == 0o010_000 || gathered && stat.is_file()
 }

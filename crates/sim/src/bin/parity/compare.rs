@@ -20,6 +20,8 @@ type Both = (Result<Stat, Errno>, Result<Stat, Errno>);
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub struct Compare {
+    /// The kernel gathers writes.
+    gathered: bool,
     /// The mount's number of each file of the plain directory, by number and birth.
     numbers: HashMap<(u64, (i64, u32)), u64>,
 }
@@ -31,6 +33,11 @@ pub struct Before {
 }
 
 impl Compare {
+    /// Nothing seen; does the kernel gather writes for the mount?
+    pub fn new(gathered: bool) -> Compare {
+        Compare { gathered, ..Compare::default() }
+    }
+
     fn paths(call: &Call, plain: &World, mount: &World) -> Vec<Both> {
         let look = |path: &&str| {
             let path = if path.is_empty() { "." } else { path };
@@ -81,11 +88,11 @@ impl Compare {
         if a != b {
             bail!("plain {a}; mount {b}");
         }
-        if !accepted::times_by_kernel(plain) {
+        if !accepted::times_by_kernel(plain, self.gathered) {
             same_time("mtime", plain.mtime, mount.mtime)?;
         }
         // An access time that was set may be followed by a read that the kernel served from its cache.
-        if !is_recent(plain.atime) && !accepted::times_by_kernel(plain) {
+        if !is_recent(plain.atime) && !accepted::times_by_kernel(plain, self.gathered) {
             same_time("atime", plain.atime, mount.atime)?;
         }
         if !is_recent(mount.ctime) {
@@ -107,7 +114,7 @@ impl Compare {
         if plain_was.ino != plain_is.ino || mount_was.ino != mount_is.ino {
             return Ok(());
         }
-        if accepted::times_by_kernel(plain_is) {
+        if accepted::times_by_kernel(plain_is, self.gathered) {
             return Ok(());
         }
         let (plain, mount) = (plain_was.mtime != plain_is.mtime, mount_was.mtime != mount_is.mtime);

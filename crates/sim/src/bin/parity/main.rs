@@ -127,7 +127,7 @@ fn run(args: &Args, seed: u64) -> Result<()> {
         generator: Generator { rng: fastrand::Rng::with_seed(seed), known: Vec::new(), dotdot: !below.is_empty(), root },
         plain: World::new(args.plain.join(below)).context("opening the plain directory")?,
         mount: World::new(args.mnt.join(below)).context("opening the mount")?,
-        compare: Compare::default(),
+        compare: Compare::new(args.flags.iter().any(|flag| flag == "--write-back")),
         story: VecDeque::new(),
         paths,
     };

@@ -1,0 +1,128 @@
+//! What is known of an SSD when it cannot be asked: a note beside the system's other state, not on the SSD.
+//!
+//! `clean`: nothing that files lack is there, and the note is changed before anybody puts it there. `dirty`: it may be. `void`: it
+//! failed while it was in use, and files were written without it: what it holds is older, and is not to be used again. `lost`: the
+//! same, and it had what no file has, which nobody gave up yet. No note: not known. It is durable when the call returns. In
+//! $XDG_STATE_HOME, /var/lib for root or ~/.local/state; one for each path. Drawn in docs/formats.md.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What a note says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// Nothing is dirty there.
+    Clean,
+    /// Something may be.
+    Dirty,
+    /// It failed.
+    Void,
+    /// It failed, with something that nobody gave up.
+    Lost,
+}
+
+const WORDS: [(Said, &[u8; 6]); 4] = [(Said::Clean, b"clean "), (Said::Dirty, b"dirty "), (Said::Void, b"void  "), (Said::Lost, b"lost  ")];
+
+/// The note of one SSD.
+#[derive(Clone, Debug)]
+pub struct Note {
+    path: PathBuf,
+    /// Written into it, for people.
+    ssd: PathBuf,
+}
+
+impl Note {
+    /// Of the SSD at a path. None: there is no place for notes.
+    pub fn of(ssd: &Path) -> Option<Note> {
+        Some(Note::at(&directory()?, ssd))
+    }
+
+    fn at(dir: &Path, ssd: &Path) -> Note {
+        let ssd = std::path::absolute(ssd).unwrap_or_else(|_| ssd.to_owned());
+        // Not what a link leads to: that may be gone when the note is wanted.
+        let parent = ssd.parent().and_then(|parent| fs::canonicalize(parent).ok());
+        let ssd = parent.zip(ssd.file_name()).map_or(ssd.clone(), |(parent, name)| parent.join(name));
+        // FNV-1a.
+        let hash = ssd
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        Note { path: dir.join(format!("ssd-{hash:016x}")), ssd }
+    }
+
+    /// What it says; one of another SSD says nothing.
+    pub fn read(&self) -> Option<Said> {
+        let text = fs::read(&self.path).ok()?;
+        let (word, rest) = text.split_at_checked(6)?;
+        if rest.strip_suffix(b"\n") != Some(self.ssd.as_os_str().as_bytes()) {
+            return None;
+        }
+        WORDS.iter().find(|(_, known)| *known == word).map(|(said, _)| *said)
+    }
+
+    /// Something may be dirty there from now on. Without a place for notes there is none that could be wrong.
+    ///
+    /// # Errors
+    /// It says that nothing is, and stays.
+    pub fn write_dirty(&self) -> io::Result<()> {
+        self.write(Some(Said::Dirty)).or_else(|error| if self.read() == Some(Said::Clean) { Err(error) } else { Ok(()) })
+    }
+
+    /// Says it from now on; none: nothing.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn write(&self, said: Option<Said>) -> io::Result<()> {
+        if self.read() == said && (said.is_some() || !self.path.exists()) {
+            return Ok(());
+        }
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        let Some((_, word)) = WORDS.iter().find(|(known, _)| Some(*known) == said) else {
+            fs::remove_file(&self.path)?;
+            return File::open(dir)?.sync_all();
+        };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let new = self.path.with_extension(std::process::id().to_string());
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&[&word[..], self.ssd.as_os_str().as_bytes(), b"\n"].concat())?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        File::open(dir)?.sync_all()
+    }
+}
+
+fn directory() -> Option<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = of("XDG_STATE_HOME");
+    if rustix::process::geteuid().is_root() {
+        return Some(state.unwrap_or_else(|| "/var/lib".into()).join("hotshelf"));
+    }
+    Some(state.or_else(|| Some(of("HOME")?.join(".local/state")))?.join("hotshelf"))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_note_says_what_was_written_last_and_nothing_of_another_ssd() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = dir.path().join("state/hotshelf");
+        let note = Note::at(&state, &dir.path().join("ssd"));
+        assert_eq!(note.read(), None);
+        note.write(None).expect("nothing to remove");
+        for said in [Some(Said::Clean), Some(Said::Clean), Some(Said::Lost), None, Some(Said::Dirty), Some(Said::Void)] {
+            note.write(said).expect("written");
+            assert_eq!(note.read(), said);
+        }
+        let other = Note { ssd: "/another".into(), ..note.clone() };
+        assert_eq!(other.read(), None);
+        fs::write(&note.path, "clean").expect("damaged");
+        assert_eq!(note.read(), None);
+        assert_eq!(fs::read_dir(&state).expect("there").count(), 1, "nothing else is left");
+    }
+}

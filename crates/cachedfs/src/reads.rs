@@ -1,0 +1,183 @@
+//! Reads that nobody stands and waits for.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::Armed;
+use datapath::shelf::{self, Open};
+
+pub use datapath::shelf::Outcome;
+
+use crate::cached::Cached;
+use crate::file::File;
+use crate::forks;
+
+/// Asynchronous reads of cached files: what is in memory ends at once, what is on the SSD comes through one queue of this object, many
+/// pages in one submission. What has to be read below, or to wait for anything else, comes back as [`Outcome::Slow`]: then
+/// [`File::read_at`] does it, in a thread of the caller's.
+///
+/// `B` is where the bytes go, owned until the read has ended; `T` is the caller's own word for it. Used by one thread at a time, in
+/// the process that made it: in the child of a fork all of it is slow.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use cachedfs::{Begun, Config, Instance, Options, Outcome, Reads};
+/// use rustix::fs::{CWD, Mode, OFlags};
+/// let instance = Instance::open(&Config::default())?;
+/// let file = instance.open_file(CWD, "data".as_ref(), OFlags::RDONLY, Mode::empty(), &Options::default())?;
+/// let mut reads = Reads::new(32);
+/// for page in 0..32 {
+///     if let Begun::Ended(mut ended) = reads.begin(&file, page * 4096, vec![0; 4096], page)
+///         && ended.outcome == Outcome::Slow
+///     {
+///         file.read_at(page * 4096, &mut ended.buffer)?;
+///     }
+/// }
+/// while reads.under_way() > 0 {
+///     reads.wait(std::time::Duration::MAX);
+///     while let Some(ended) = reads.take() {
+///         println!("page {}: {:?}", ended.token, ended.outcome);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Reads<T, B> {
+    depth: u32,
+    generation: u32,
+    /// Of the instance whose file was read last; none before the first.
+    engine: ManuallyDrop<Option<shelf::Reads<Job<T, B>>>>,
+}
+
+/// A read that has ended.
+#[derive(Debug)]
+pub struct Ended<T, B> {
+    /// As given.
+    pub token: T,
+    /// Likewise. With [`Outcome::Slow`] nothing in it counts.
+    pub buffer: B,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// What became of a read.
+#[derive(Debug)]
+#[must_use]
+pub enum Begun<T, B> {
+    /// It ended at once.
+    Ended(Ended<T, B>),
+    /// It will end: [`Reads::take`].
+    UnderWay,
+    /// No place: as many as it was made for are under way, or ended and not taken.
+    Full(T, B),
+}
+
+struct Job<T, B> {
+    file: Arc<Cached>,
+    buffer: B,
+    token: T,
+}
+
+impl<T, B: AsMut<[u8]>> shelf::Job for Job<T, B> {
+    fn split(&mut self) -> (&Open, &mut [u8]) {
+        (&self.file.open, self.buffer.as_mut())
+    }
+}
+
+fn ended<T, B>((job, outcome): (Job<T, B>, Outcome)) -> Ended<T, B> {
+    Ended { token: job.token, buffer: job.buffer, outcome }
+}
+
+impl<T, B: AsMut<[u8]>> Reads<T, B> {
+    /// For so many reads, under way or ended and not taken.
+    pub fn new(depth: u32) -> Reads<T, B> {
+        Reads { depth, generation: forks::now(), engine: ManuallyDrop::new(None) }
+    }
+
+    /// Begins a read as [`File::read_at`] has it. The device hears of it at the next `ring`, `take` or `wait`.
+    pub fn begin(&mut self, file: &File, at: u64, buffer: B, token: T) -> Begun<T, B> {
+        let Some(cached) = file.to_read().filter(|_| self.is_here()) else { return slow(buffer, token) };
+        let Some(engine) = self.engine_for(cached) else { return slow(buffer, token) };
+        match engine.begin(Job { file: Arc::clone(cached), buffer, token }, at) {
+            shelf::Begun::Ended(job, outcome) => Begun::Ended(ended((job, outcome))),
+            shelf::Begun::UnderWay => Begun::UnderWay,
+            shelf::Begun::Full(job) => Begun::Full(job.token, job.buffer),
+        }
+    }
+
+    /// Not in a child of the process that made it, whose ring it is. (Before the first open no generation is known.)
+    fn is_here(&mut self) -> bool {
+        if self.engine.is_none() {
+            self.generation = forks::now();
+        }
+        self.generation == forks::now()
+    }
+
+    /// None: there is one of another instance, which is busy.
+    fn engine_for(&mut self, file: &Cached) -> Option<&mut shelf::Reads<Job<T, B>>> {
+        let is_other = |engine: &shelf::Reads<_>| !Arc::ptr_eq(engine.shelf(), file.shelf());
+        if let Some(engine) = self.engine.as_ref().filter(|engine| is_other(engine)) {
+            if !engine.is_idle() {
+                return None;
+            }
+            *self.engine = None;
+        }
+        Some(self.engine.get_or_insert_with(|| shelf::Reads::new(file.shelf(), self.depth)))
+    }
+
+    /// Reads that have not ended.
+    pub fn under_way(&self) -> usize {
+        self.engine.as_ref().map_or(0, shelf::Reads::under_way)
+    }
+
+    /// Tells the device of all that was begun.
+    pub fn ring(&mut self) {
+        if let Some(engine) = &mut *self.engine {
+            engine.ring();
+        }
+    }
+
+    /// One that has ended, if there is one. Rings.
+    pub fn take(&mut self) -> Option<Ended<T, B>> {
+        self.engine.as_mut()?.take().map(ended)
+    }
+
+    /// Rings, then waits until one may have ended, or for `at_most`. Returns early at will.
+    pub fn wait(&mut self, at_most: Duration) {
+        if let Some(engine) = &mut *self.engine {
+            engine.wait(at_most);
+        }
+    }
+
+    /// For who waits for other things, too: readable when a read may have ended since [`Reads::arm`] answered that it is waiting. None:
+    /// it cannot be waited for in this way.
+    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.engine.as_ref()?.event()
+    }
+
+    /// Asks for the event.
+    pub fn arm(&mut self) -> Armed {
+        self.engine.as_mut().map_or(Armed::Ready, shelf::Reads::arm)
+    }
+}
+
+fn slow<T, B>(buffer: B, token: T) -> Begun<T, B> {
+    Begun::Ended(Ended { token, buffer, outcome: Outcome::Slow })
+}
+
+impl<T, B> Drop for Reads<T, B> {
+    fn drop(&mut self) {
+        // What is another process's is not ours to give back.
+        if self.generation == forks::now() {
+            *self.engine = None;
+        }
+    }
+}
+
+impl<T, B> std::fmt::Debug for Reads<T, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reads({} at most)", self.depth)
+    }
+}

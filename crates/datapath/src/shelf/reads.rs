@@ -1,0 +1,398 @@
+//! Reads that nobody stands and waits for: what is in frames is copied at once, what the SSD has comes through one queue, many pages
+//! in one submission, and is copied by whoever asks for what has ended. Anything else ([`Outcome::Slow`]) is the caller's to do by
+//! [`Open::read`], where it may wait.
+//!
+//! The life of a read:
+//!
+//! ```text
+//!   begin --- all in frames --------------------------------> ended, Read
+//!     |  page by page: a frame, or a part for the queue
+//!     |---- a page that neither has, or that is uncertain --> slow ----.
+//!     |---- no place in the queue: waits, goes on in reap              | when its last part has ended
+//!     v                                                                v
+//!   under way --- each part verified ----> ended, Read      ended, Slow: nothing it wrote counts
+//! ```
+//!
+//! The device writes into memory of this process alone. A page that left its place on the SSD meanwhile fails its checksum, and the
+//! read is slow: it looks again.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use block::tracked::Patience;
+use block::{Arena, Armed, Buf, Clock, Completion, Lba, OpenError, Queue, QueueOptions, Request, Submit, Tag, Time, Tracked};
+use pagecache::shared::Ticket;
+use ssdcache::{Found, PAGE_BYTES, Page, Seen};
+
+use super::Shelf;
+use super::counters::Tier;
+use super::open::Open;
+use super::read::{Piece, pieces};
+use super::ssd::bytes_at;
+
+/// Pages under way of one [`Reads`], at most. More wait.
+const PARTS_MAX: u32 = 256;
+/// Completions taken from the queue at once.
+const BATCH: usize = 32;
+/// One read of so many is timed: the clock costs a good part of a hit.
+const TIMED: u32 = 16;
+/// A read as its caller makes it: owned until it has ended.
+pub trait Job {
+    /// Of which file, and where to.
+    fn split(&mut self) -> (&Open, &mut [u8]);
+}
+
+/// How a read ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// So many bytes; fewer than the buffer has: the end of the file.
+    Read(usize),
+    /// It has to go below, or to wait: [`Open::read`] does it.
+    Slow,
+}
+
+/// What became of a read.
+#[derive(Debug)]
+#[must_use]
+pub enum Begun<J> {
+    /// It ended at once.
+    Ended(J, Outcome),
+    /// It will end: [`Reads::take`].
+    UnderWay,
+    /// No place: as many as there may be are under way, or ended and not taken.
+    Full(J),
+}
+
+struct Read<J> {
+    job: J,
+    /// Where in the file, and how much of it.
+    at: u64,
+    len: usize,
+    /// Bytes that were looked for.
+    looked: usize,
+    /// Parts in the queue.
+    parts: u32,
+    is_slow: bool,
+    begun: Option<Instant>,
+}
+
+/// A page in the queue.
+#[derive(Clone, Copy)]
+struct Part {
+    read: u32,
+    piece: Piece,
+    ticket: Ticket,
+    found: Found,
+}
+
+/// A place in the queue, with its memory.
+struct Slot {
+    buf: Buf,
+    part: Option<Part>,
+}
+
+/// The queue of the SSD.
+struct Lane {
+    queue: Tracked<Box<dyn Queue>>,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+    /// Blocks of a page.
+    blocks: u32,
+    /// Something was submitted since the last ring; all of it has this deadline.
+    due: Option<Time>,
+    /// Where a page that is only read in part is verified.
+    scratch: Box<Page>,
+}
+
+impl Lane {
+    fn open(shelf: &Shelf, depth: u32) -> Result<Lane, OpenError> {
+        let device = shelf.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
+        let depth = depth.next_power_of_two().min(PARTS_MAX);
+        let mut queue = Tracked::new(device.queue(&QueueOptions { depth, ..QueueOptions::default() })?, Patience::default());
+        let block_bytes = queue.geometry().block_bytes;
+        if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
+            return Err(OpenError::Unusable(format!("blocks of {block_bytes} bytes")));
+        }
+        let failed = |error| OpenError::system("memory for pages of the SSD", error);
+        let arena = Arena::private(depth as usize * PAGE_BYTES).map_err(failed)?;
+        queue.register(&arena).map_err(|error| OpenError::Unusable(format!("a queue of the SSD: {error}")))?;
+        let slots: Box<[Slot]> = (0..depth).filter_map(|_| arena.allocate(PAGE_BYTES)).map(|buf| Slot { buf, part: None }).collect();
+        let free = (0..slots.len() as u32).rev().collect();
+        Ok(Lane { queue, slots, free, blocks: PAGE_BYTES as u32 / block_bytes, due: None, scratch: Box::new([0; PAGE_BYTES]) })
+    }
+
+    /// False: there is no place.
+    fn submit(&mut self, part: Part) -> bool {
+        let Some(&slot) = self.free.last() else { return false };
+        let timeout = || self.queue.clock().due(Patience::default().timeout.unwrap_or(Duration::MAX));
+        let due = self.due.unwrap_or_else(timeout);
+        let lba = Lba(bytes_at(part.found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
+        let request = Request::read(Tag(slot.into()), lba, self.blocks);
+        let place = &mut self.slots[slot as usize];
+        if self.queue.submit_by(&request, &[place.buf.span()], due) == Submit::Full {
+            return false;
+        }
+        self.due = Some(due);
+        place.part = Some(part);
+        self.free.pop();
+        true
+    }
+
+    fn ring(&mut self) {
+        if self.due.take().is_some() {
+            self.queue.ring();
+        }
+    }
+
+    /// A part has ended: its bytes go to the caller. False: they are not what they should be, or could not be read.
+    fn give(&mut self, slot: u32, part: &Part, open: &Open, to: &mut [u8]) -> bool {
+        let buf = &self.slots[slot as usize].buf;
+        let whole = part.piece.at..part.piece.at + part.piece.len;
+        // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts.
+        let is_good = match to.get_mut(whole).and_then(|to| <&mut Page>::try_from(to).ok()) {
+            Some(to) => {
+                buf.read(0, to);
+                let is_good = open.is_good(&part.found, to);
+                open.cut_in_place(part.piece.page, to);
+                is_good
+            }
+            None => {
+                buf.read(0, &mut self.scratch[..]);
+                let is_good = open.is_good(&part.found, &self.scratch);
+                open.give(part.piece, &self.scratch, to);
+                is_good
+            }
+        };
+        if is_good && open.wants(part.piece) {
+            // The caller's memory is not ours to believe a second time.
+            buf.read(0, &mut self.scratch[..]);
+            open.insert_clean(part.piece, part.ticket, &self.scratch);
+        }
+        is_good
+    }
+
+    /// The part of a place, whose memory is free again, unless the device still has it.
+    fn end(&mut self, tag: Tag, is_held: bool) -> Option<Part> {
+        let slot = u32::try_from(tag.0).ok()?;
+        let part = self.slots.get_mut(slot as usize)?.part.take()?;
+        if !is_held {
+            self.free.push(slot);
+        }
+        Some(part)
+    }
+}
+
+/// Reads under way of one process, used by one thread at a time; see the module.
+pub struct Reads<J> {
+    shelf: Arc<Shelf>,
+    reads: Box<[Option<Read<J>>]>,
+    free: Vec<u32>,
+    /// Reads with pages for which the queue had no place.
+    waiting: VecDeque<u32>,
+    ended: VecDeque<(J, Outcome)>,
+    /// None until the first page of the SSD is read.
+    lane: Option<Lane>,
+    /// The SSD has no queue for us: all of it is slow.
+    is_without: bool,
+    begun: u32,
+}
+
+impl<J: Job> Reads<J> {
+    /// For so many reads, under way or ended and not taken.
+    pub fn new(shelf: &Arc<Shelf>, depth: u32) -> Reads<J> {
+        Reads {
+            shelf: Arc::clone(shelf),
+            reads: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            waiting: VecDeque::with_capacity(depth as usize),
+            ended: VecDeque::with_capacity(depth as usize),
+            lane: None,
+            is_without: shelf.lanes.is_none() || shelf.view.is_none(),
+            begun: 0,
+        }
+    }
+
+    /// Whose pages they are.
+    pub fn shelf(&self) -> &Arc<Shelf> {
+        &self.shelf
+    }
+
+    /// Reads that have not ended.
+    pub fn under_way(&self) -> usize {
+        self.reads.len() - self.free.len()
+    }
+
+    /// Whether none is under way, or ended and not taken.
+    pub fn is_idle(&self) -> bool {
+        self.under_way() == 0 && self.ended.is_empty()
+    }
+
+    /// Begins a read. The device hears of it at the next `ring`, `take` or `wait`.
+    pub fn begin(&mut self, mut job: J, at: u64) -> Begun<J> {
+        let (open, to) = job.split();
+        let size = open.size();
+        let len = to.len().min(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
+        let offset = (at % PAGE_BYTES as u64) as usize;
+        let name = open.name(at / PAGE_BYTES as u64);
+        if len == 0 || (offset + len <= PAGE_BYTES && self.shelf.pages.read(name, offset, &mut to[..len])) {
+            return Begun::Ended(job, Outcome::Read(len));
+        }
+        if self.is_without || !open.is_of(&self.shelf) || !self.has_lane() {
+            return Begun::Ended(job, Outcome::Slow);
+        }
+        if self.under_way() + self.ended.len() >= self.reads.len() {
+            return Begun::Full(job);
+        }
+        let Some(index) = self.free.pop() else { return Begun::Full(job) };
+        self.begun = self.begun.wrapping_add(1);
+        let begun = self.begun.is_multiple_of(TIMED).then(Instant::now);
+        self.reads[index as usize] = Some(Read { job, at, len, looked: 0, parts: 0, is_slow: false, begun });
+        self.look(index);
+        match self.take_if_ended(index) {
+            Some((job, outcome)) => Begun::Ended(job, outcome),
+            None => Begun::UnderWay,
+        }
+    }
+
+    fn has_lane(&mut self) -> bool {
+        if self.lane.is_none() {
+            let opened = Lane::open(&self.shelf, self.reads.len() as u32);
+            self.is_without = opened.is_err();
+            self.lane = opened.map_err(|error| self.shelf.world.report(&error.to_string())).ok();
+        }
+        self.lane.is_some()
+    }
+
+    /// Looks for the pages of a read, as far as there are places.
+    fn look(&mut self, index: u32) {
+        let (Some(read), Some(lane)) = (&mut self.reads[index as usize], &mut self.lane) else { return };
+        let (open, to) = read.job.split();
+        let from = read.looked;
+        for piece in pieces(read.at + from as u64, read.len - from) {
+            let piece = Piece { at: piece.at + from, ..piece };
+            // First: what is written from now on is noticed when the page is to go into a frame.
+            let ticket = self.shelf.pages.ticket(open.name(piece.page));
+            // A read of one page has looked there already.
+            let is_in_frame =
+                piece.len < read.len && self.shelf.pages.read(open.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]);
+            if !is_in_frame {
+                let Seen::Hit(found) = open.look_on_ssd(piece.page) else {
+                    read.is_slow = true;
+                    break;
+                };
+                if !lane.submit(Part { read: index, piece, ticket, found }) {
+                    self.waiting.push_back(index);
+                    return;
+                }
+                read.parts += 1;
+            }
+            read.looked = piece.at + piece.len;
+        }
+        read.looked = read.len;
+    }
+
+    fn take_if_ended(&mut self, index: u32) -> Option<(J, Outcome)> {
+        let place = &mut self.reads[index as usize];
+        let read = place.take_if(|read| read.parts == 0 && (read.is_slow || read.looked == read.len))?;
+        self.free.push(index);
+        if let Some(begun) = read.begun.filter(|_| !read.is_slow) {
+            self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
+        }
+        Some((read.job, if read.is_slow { Outcome::Slow } else { Outcome::Read(read.len) }))
+    }
+
+    /// Tells the device of all that was begun.
+    pub fn ring(&mut self) {
+        if let Some(lane) = &mut self.lane {
+            lane.ring();
+        }
+    }
+
+    /// One that has ended, if there is one.
+    pub fn take(&mut self) -> Option<(J, Outcome)> {
+        if self.ended.is_empty() {
+            self.reap();
+        }
+        self.ended.pop_front()
+    }
+
+    /// Rings, then waits until one may have ended, or for `at_most`. Returns early at will.
+    pub fn wait(&mut self, at_most: Duration) {
+        if let Some(lane) = self.lane.as_mut().filter(|_| self.ended.is_empty()) {
+            lane.due = None;
+            lane.queue.wait(at_most);
+        }
+    }
+
+    /// For who waits for other things, too: readable when a read may have ended after [`Reads::arm`] said that it is waiting. None:
+    /// nothing to wait for, or not in this way.
+    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.lane.as_ref()?.queue.event()
+    }
+
+    /// Asks for the event.
+    pub fn arm(&mut self) -> Armed {
+        match &mut self.lane {
+            Some(lane) if self.ended.is_empty() => {
+                lane.due = None;
+                lane.queue.arm()
+            }
+            _ => Armed::Ready,
+        }
+    }
+
+    fn reap(&mut self) {
+        let Some(lane) = &mut self.lane else { return };
+        lane.ring();
+        let mut batch = [Completion::EMPTY; BATCH];
+        let (mut hits, mut count) = (0, BATCH);
+        while count == BATCH {
+            let Some(lane) = &mut self.lane else { return };
+            count = lane.queue.poll(&mut batch);
+            for completion in &batch[..count] {
+                hits += u64::from(self.end_part(*completion));
+            }
+        }
+        if hits > 0 {
+            self.shelf.count_ssd_hits(hits);
+        }
+        self.go_on();
+    }
+
+    /// Whether it was a hit.
+    fn end_part(&mut self, completion: Completion) -> bool {
+        let Some(lane) = &mut self.lane else { return false };
+        let is_held = completion.status.is_err() && lane.queue.holds(completion.tag);
+        let Some(part) = lane.end(completion.tag, is_held) else { return false };
+        let Some(read) = &mut self.reads[part.read as usize] else { return false };
+        read.parts -= 1;
+        let (open, to) = read.job.split();
+        let is_good = completion.status.is_ok() && lane.give(completion.tag.0 as u32, &part, open, to);
+        read.is_slow |= !is_good;
+        if let Some(ended) = self.take_if_ended(part.read) {
+            self.ended.push_back(ended);
+        }
+        is_good
+    }
+
+    /// Places are free again, or memory that the device had kept.
+    fn go_on(&mut self) {
+        while let Some(tag) = self.lane.as_mut().and_then(|lane| lane.queue.take_released()) {
+            let Some(lane) = &mut self.lane else { return };
+            lane.free.push(tag.0 as u32);
+        }
+        for _ in 0..self.waiting.len() {
+            if self.lane.as_ref().is_none_or(|lane| lane.free.is_empty()) {
+                break;
+            }
+            let Some(index) = self.waiting.pop_front() else { break };
+            self.look(index);
+            if let Some(ended) = self.take_if_ended(index) {
+                self.ended.push_back(ended);
+            }
+        }
+        self.ring();
+    }
+}

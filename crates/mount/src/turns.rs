@@ -1,0 +1,119 @@
+//! How many of the serving threads wait for requests.
+//!
+//! The kernel gives the next request to the thread that has waited longest. With many waiting, each request of a lonely
+//! client wakes another one, on whatever processor, with nothing of ours in its cache: a stat(2) took twice as long with
+//! eight threads as with two. So a thread that is done rests when enough others wait, and is called as soon as none does:
+//!
+//! ```text
+//!   waiting --request--> busy --done--> waiting, or resting when READY others have waited for a while
+//!      ^                  |
+//!      +---- resting <----+ the last one that waited: calls a resting one
+//! ```
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Threads that wait while others rest. One alone would have to call another at each request.
+const READY: usize = 2;
+/// Requests in a row that found others waiting, before threads begin to rest.
+const PATIENCE: u32 = 64;
+/// Nobody tells a resting thread that the mount has ended.
+const REST: Duration = Duration::from_millis(100);
+
+/// The threads of a mount.
+#[derive(Debug)]
+pub struct Turns {
+    /// Waiting for a request, or about to.
+    ready: AtomicUsize,
+    resting: AtomicUsize,
+    /// Requests since the last one that found nobody else waiting.
+    calm: AtomicU32,
+    /// How many are called.
+    called: Mutex<usize>,
+    bell: Condvar,
+    rest: Duration,
+}
+
+/// From a request's arrival to its answer.
+#[derive(Debug)]
+pub struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    /// All `threads` are about to wait.
+    pub fn new(threads: usize) -> Turns {
+        Turns {
+            ready: AtomicUsize::new(threads),
+            resting: AtomicUsize::new(0),
+            calm: AtomicU32::new(0),
+            called: Mutex::new(0),
+            bell: Condvar::new(),
+            rest: REST,
+        }
+    }
+
+    /// A thread has got a request; it is done with it when the answer is dropped.
+    pub fn take(&self) -> Turn<'_> {
+        if self.ready.fetch_sub(1, SeqCst) == 1 {
+            self.calm.store(0, SeqCst);
+            if self.resting.load(SeqCst) > 0 {
+                *self.called.lock() += 1;
+                self.bell.notify_one();
+            }
+        }
+        Turn(self)
+    }
+
+    fn done(&self) {
+        if self.ready.load(SeqCst) >= READY && self.calm.fetch_add(1, SeqCst) >= PATIENCE {
+            self.rest();
+        }
+        self.ready.fetch_add(1, SeqCst);
+    }
+
+    fn rest(&self) {
+        let mut called = self.called.lock();
+        self.resting.fetch_add(1, SeqCst);
+        // Whoever was the last to get a request before this saw nobody resting.
+        if *called == 0 && self.ready.load(SeqCst) >= READY {
+            self.bell.wait_for(&mut called, self.rest);
+        }
+        *called = called.saturating_sub(1);
+        self.resting.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.done();
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_thread_rests_while_others_wait_and_is_called_by_the_last() {
+        let turns = Turns { rest: Duration::from_secs(3600), ..Turns::new(READY + 1) };
+        std::thread::scope(|scope| {
+            let resting = scope.spawn(|| (0..=PATIENCE).for_each(|_| drop(turns.take())));
+            while turns.resting.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let busy: Vec<Turn<'_>> = (0..READY).map(|_| turns.take()).collect();
+            resting.join().expect("called");
+            assert_eq!((turns.ready.load(SeqCst), turns.resting.load(SeqCst)), (1, 0));
+            drop(busy);
+        });
+        assert_eq!((turns.ready.load(SeqCst), *turns.called.lock()), (READY + 1, 0));
+    }
+
+    #[test]
+    fn few_threads_never_rest() {
+        let turns = Turns { rest: Duration::from_secs(3600), ..Turns::new(READY) };
+        (0..PATIENCE * 3).for_each(|_| drop(turns.take()));
+        assert_eq!(turns.ready.load(SeqCst), READY);
+    }
+}
