@@ -54,7 +54,7 @@ ended() {
 
 # Cargo hides what passing tests print; it is kept, for what a machine cannot run says `SKIP: why` there.
 edges() {
-    if scripts/cargo test --workspace --release --locked --test '*' -- --show-output >"$results/edges" 2>&1; then
+    if scripts/cargo test --workspace --release --locked --no-fail-fast --test '*' -- --show-output >"$results/edges" 2>&1; then
         grep '^test result' "$results/edges"
     else
         cat "$results/edges"

@@ -119,7 +119,13 @@ fn status_tells_of_writes_pins_and_what_was_not_admitted() {
     assert_eq!(instance.status().memory.pinned_pages, 3);
     drop(pins);
     assert_eq!(instance.status().memory.pinned_pages, 0);
-    // Behind what was written, so that it comes from below.
+    // While the SSD has room, the first touch is enough.
+    let full = open(&instance, &dir.path().join("full"), &Options::default());
+    for n in 0..40 {
+        full.write_at(n << 20, &vec![n as u8; 1 << 20]).expect("written");
+        full.sync(false).expect("on the SSD");
+        full.clean().expect("below");
+    }
     let mut page = [0; 4096];
     file.read_at(1 << 19, &mut page).expect("read");
     until("a first touch is counted", || instance.status().refused.first_touch > 0);
@@ -128,6 +134,6 @@ fn status_tells_of_writes_pins_and_what_was_not_admitted() {
     let never = open(&instance, &never, &Options { admit: Some(Admit::Never), ..Options::default() });
     never.read_at(0, &mut page).expect("read");
     until("a rule is counted", || instance.status().refused.rule > 0);
-    drop((file, never));
+    drop((file, full, never));
     instance.detach().expect("left");
 }

@@ -93,7 +93,7 @@ impl Device {
             return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: a device is opened with O_RDONLY or O_RDWR")));
         }
         let device: DeviceName = name.parse().map_err(|error| Fail::new(libc::EINVAL, error))?;
-        let below = device.open_with(&DeviceOptions { read_only: access == libc::O_RDONLY })?;
+        let below = device.open_with(&DeviceOptions { read_only: access == libc::O_RDONLY, ..DeviceOptions::default() })?;
         Device::over(name, below, options)
     }
 

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hybridfs::{Promotion, Size};
 
 use crate::cache::args::CacheArgs;
+use crate::fs::args::FsArgs;
 use crate::queue::args::QueueArgs;
 
 /// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
@@ -57,6 +58,9 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf cache create /ssd/cache --size 100GiB\n  hotshelf cache status /ssd/cache\n  \
                       hotshelf cache flush /ssd/cache")]
     Cache(CacheArgs),
+    /// Make file systems on raw devices and images, and use them
+    #[command(after_help = "Example:\n  hotshelf fs mkfs /ssd/image --size 10GiB\n  hotshelf fs mount /ssd/image /mnt")]
+    Fs(FsArgs),
     /// Hand out queues of devices to users, and say who may have them
     #[command(after_help = "Example:\n  hotshelf queue serve /dev/nvme0n1\n  hotshelf queue grant alice /dev/nvme0n1 --queues 4 \
                       --depth 256\n  hotshelf queue stat")]

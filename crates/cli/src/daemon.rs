@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 
 use anyhow::Context;
@@ -19,16 +19,28 @@ const LOG_MAX: u64 = 8 << 20;
 
 /// Starts the same command again in the background and waits until the mount answers.
 pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool> {
-    let me = std::env::current_exe().context("finding this program's own file")?;
     let given: Vec<_> = std::env::args_os().collect();
     let words = match crate::mount_cmd::as_mount_helper(&given) {
         Some(rewritten) => rewritten?,
         None => given,
     };
     let fresh = !options.hybrid.ssd.join(".hotshelf").exists();
+    let log = log_file(args, options).map_or_else(|_| Stdio::null(), Stdio::from);
+    let Some((status, said)) = start_again(&words[1..], log)? else { return Ok(true) };
+    if said.is_empty() {
+        anyhow::bail!("the daemon ended ({status}) without a word: its log is {}", log_path(args, options).display());
+    }
+    if fresh {
+        leave_no_trace(options);
+    }
+    anyhow::bail!("{said}");
+}
+
+/// This program with these words, in the background. `None`: it says that it is ready; else how it ended, and what it said.
+pub fn start_again(words: &[std::ffi::OsString], log: Stdio) -> anyhow::Result<Option<(ExitStatus, String)>> {
+    let me = std::env::current_exe().context("finding this program's own file")?;
     let mut command = Command::new(me);
-    command.args(&words[1..]).arg("--ready-pipe").stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    command.stderr(log_file(args, options).map_or_else(|_| Stdio::null(), Stdio::from));
+    command.args(words).arg("--ready-pipe").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
     let mut child = command.spawn().context("starting the daemon")?;
     let mut said = String::new();
     let mut pipe = child.stdout.take().context("the daemon's pipe")?;
@@ -41,17 +53,10 @@ pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool
         }
     }
     if said == READY {
-        return Ok(true);
+        return Ok(None);
     }
     let status = child.wait().context("waiting for the daemon")?;
-    let said = said.trim();
-    if said.is_empty() {
-        anyhow::bail!("the daemon ended ({status}) without a word: its log is {}", log_path(args, options).display());
-    }
-    if fresh {
-        leave_no_trace(options);
-    }
-    anyhow::bail!("{said}");
+    Ok(Some((status, said.trim().to_owned())))
 }
 
 /// A refused mount made nothing but the log: that goes too, the directory may not be the one that was meant.
@@ -122,5 +127,15 @@ pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
         (true, None) => builder.json().with_writer(stderr).try_init(),
         (false, None) => builder.with_writer(stderr).try_init(),
     };
+    started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
+}
+
+/// The log of a daemon whose standard error goes where it shall.
+pub fn log_to_stderr() -> anyhow::Result<()> {
+    let level = std::env::var("HOTSHELF_LOG").unwrap_or_else(|_| "info".into());
+    let filter = EnvFilter::try_new(&level)
+        .map_err(|_| crate::Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace")))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
+    let started = builder.with_writer(|| Forgiving(std::io::stderr())).try_init();
     started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
 }

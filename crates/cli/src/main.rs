@@ -18,6 +18,7 @@ mod check;
 mod config_file;
 mod daemon;
 mod doctor;
+mod fs;
 mod generate;
 mod mount_cmd;
 mod queue;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench_cmd::bench(&args),
         Command::Cache(args) => cache::cache(&args),
+        Command::Fs(args) => fs::fs(&args),
         Command::Queue(args) => queue::queue(&args),
         Command::Generate(args) => generate::generate(&args),
     };

@@ -172,21 +172,19 @@ pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
 
 /// `hotshelf unmount`.
 pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    let real = std::fs::canonicalize(&args.mountpoint).unwrap_or_else(|_| without_following(&args.mountpoint));
+    if let Some(image) = mount::raw::image_at(&real) {
+        take_away(&real, &args.mountpoint, deadline)?;
+        // Its daemon saves what is in memory, and lets go of the image then.
+        while mount::raw::is_in_use(&image) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        return Ok(true);
+    }
     let mounted = at_mountpoint(&args.mountpoint)?;
     let daemon = status_of(&mounted).map(|status| status.pid).ok();
-    let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    loop {
-        let said = match mount::unmount::unmount(&mounted.mountpoint, false) {
-            Ok(()) => break,
-            Err(said) => said,
-        };
-        if Instant::now() > deadline || !said.busy {
-            let holders = holders(&mounted.mountpoint);
-            let who = if holders.is_empty() { String::new() } else { format!(": in use by {}", holders.join(", ")) };
-            bail!("{} cannot be unmounted: {}{who}", args.mountpoint.display(), said.text);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    take_away(&mounted.mountpoint, &args.mountpoint, deadline)?;
     // The daemon saves its books before it ends.
     if let Some(pid) = daemon.filter(|pid| *pid != 0) {
         let process = PathBuf::from(format!("/proc/{pid}"));
@@ -199,6 +197,22 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(true)
+}
+
+/// Unmounts; waits for those who use it until the deadline.
+fn take_away(mountpoint: &Path, given: &Path, deadline: Instant) -> anyhow::Result<()> {
+    loop {
+        let said = match mount::unmount::unmount(mountpoint, false) {
+            Ok(()) => return Ok(()),
+            Err(said) => said,
+        };
+        if Instant::now() > deadline || !said.busy {
+            let holders = holders(mountpoint);
+            let who = if holders.is_empty() { String::new() } else { format!(": in use by {}", holders.join(", ")) };
+            bail!("{} cannot be unmounted: {}{who}", given.display(), said.text);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// Whether a process has ended but was not waited for. Its first thread may be a zombie while others still hold files open.

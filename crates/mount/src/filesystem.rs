@@ -23,12 +23,12 @@ use crate::modes::Modes;
 use crate::turns::Turns;
 
 const O_ACCMODE: i32 = 0o3;
-const O_WRONLY: i32 = 0o1;
-const O_EXCL: i32 = 0o200;
+pub(crate) const O_WRONLY: i32 = 0o1;
+pub(crate) const O_EXCL: i32 = 0o200;
 const O_DSYNC: i32 = 0o10_000;
 const O_SYNC: i32 = 0o4_010_000;
-const ALL_OR_NOTHING: Generation = Generation(0);
-const READ_MAX: usize = 1 << 20;
+pub(crate) const ALL_OR_NOTHING: Generation = Generation(0);
+pub(crate) const READ_MAX: usize = 1 << 20;
 /// What only writes through us is handed over as it is, without a copy in the page cache above us that nobody may read; and
 /// the kernel does not ask for file capabilities before the first write, which go with the write below us. Copies of others
 /// stay right: the kernel drops the pages that such a write covers.
@@ -60,7 +60,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn to_fuse(error: Errno) -> fuser::Errno {
+pub(crate) fn to_fuse(error: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(error.raw_os_error())
 }
 
@@ -68,12 +68,12 @@ fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
 }
 
-fn time((sec, nsec): (i64, u32)) -> SystemTime {
+pub(crate) fn time((sec, nsec): (i64, u32)) -> SystemTime {
     let part = Duration::new(0, nsec);
     if sec >= 0 { UNIX_EPOCH + Duration::from_secs(sec as u64) + part } else { UNIX_EPOCH - Duration::from_secs(sec.unsigned_abs()) + part }
 }
 
-fn set_time(time: TimeOrNow) -> SetTime {
+pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(at) => match at.duration_since(UNIX_EPOCH) {
@@ -121,12 +121,12 @@ fn file_attr(attr: &Attr) -> FileAttr {
 }
 
 /// Device numbers cross the FUSE protocol in the kernel's 32-bit form (new_encode_dev).
-fn fuse_rdev(rdev: u64) -> u32 {
+pub(crate) fn fuse_rdev(rdev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-fn rdev_from_fuse(rdev: u32) -> u64 {
+pub(crate) fn rdev_from_fuse(rdev: u32) -> u64 {
     rustix::fs::makedev((rdev & 0xf_ff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
 }
 
@@ -740,7 +740,7 @@ impl Filesystem for Front {
     }
 }
 
-fn xattr_reply(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
+pub(crate) fn xattr_reply(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
     match value {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
         Ok(value) if value.len() <= size as usize => reply.data(&value),

@@ -43,6 +43,12 @@ impl<T> Table<T> {
         self.map.read().get(&number).cloned().ok_or(Errno::BADF)
     }
 
+    /// Gives all numbers back.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.map.write());
+        drop(all);
+    }
+
     /// Gives a number back.
     pub fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.map.write().remove(&number)

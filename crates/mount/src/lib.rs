@@ -10,6 +10,7 @@ mod handles;
 mod lanes;
 mod modes;
 pub mod options;
+pub mod raw;
 mod session;
 pub mod source;
 mod turns;

@@ -194,7 +194,7 @@ fn take_away_dead_mounts(options: &Options) -> Result<(), MountError> {
     Ok(())
 }
 
-fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
+pub(crate) fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     let real = match std::fs::canonicalize(path) {
         Ok(real) if real.is_dir() => real,
         _ => return Err(MountError::NoMountpoint { path: path.to_owned() }),
@@ -280,7 +280,7 @@ fn fuse_config(options: &Options, fsname: &str) -> Config {
     config
 }
 
-fn hint(error: &std::io::Error) -> &'static str {
+pub(crate) fn hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::NotFound => " (is /dev/fuse there, and for ordinary users fusermount3? `hotshelf doctor` tells)",
         std::io::ErrorKind::PermissionDenied => {
@@ -301,7 +301,7 @@ impl Listener for Invalidate {
 }
 
 /// Unmounts; while files are open, tries again for a while, then takes the mount out of sight.
-fn unmount_patiently(mountpoint: &Path) {
+pub(crate) fn unmount_patiently(mountpoint: &Path) {
     let begun = Instant::now();
     loop {
         let patient = begun.elapsed() < Duration::from_secs(5);
@@ -319,7 +319,7 @@ fn unmount_patiently(mountpoint: &Path) {
     }
 }
 
-fn watch_signals(stop: Arc<dyn Fn() + Send + Sync>) -> Option<signal_hook::iterator::Handle> {
+pub(crate) fn watch_signals(stop: Arc<dyn Fn() + Send + Sync>) -> Option<signal_hook::iterator::Handle> {
     let wanted = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP];
     match signal_hook::iterator::Signals::new(wanted) {
         Ok(mut signals) => {

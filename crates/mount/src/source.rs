@@ -80,13 +80,23 @@ pub fn device_at(path: &Path) -> Option<String> {
     last_at(path, |fields| fields.get(2).copied())
 }
 
+/// What mount(8) shows as the source of the file system there.
+pub fn source_at(path: &Path) -> Option<PathBuf> {
+    let field = |fields: &[&[u8]]| Some(unescape_octal(fields.get(fields.iter().position(|field| *field == b"-")? + 2)?));
+    last_fields_at(path, field).map(|source| OsString::from_vec(source).into())
+}
+
 fn last_at(path: &Path, pick: impl for<'a> Fn(&[&'a [u8]]) -> Option<&'a [u8]>) -> Option<String> {
+    last_fields_at(path, |fields| pick(fields).map(|field| String::from_utf8_lossy(field).into_owned()))
+}
+
+/// Of the last line of the kernel's list for this directory.
+fn last_fields_at<T>(path: &Path, pick: impl Fn(&[&[u8]]) -> Option<T>) -> Option<T> {
     let text = std::fs::read("/proc/self/mountinfo").ok()?;
-    let last = text.split(|byte| *byte == b'\n').rev().find_map(|line| {
+    text.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         (unescape_octal(fields.get(4)?) == path.as_os_str().as_bytes()).then(|| pick(&fields)).flatten()
-    })?;
-    Some(String::from_utf8_lossy(last).into_owned())
+    })
 }
 
 fn parse_mountinfo(text: &[u8]) -> Vec<Mounted> {

@@ -18,7 +18,7 @@ const STEP: u64 = 256 << 20;
 /// From so many bytes on huge pages are worth the time they take: below, the TLB has most of the small ones.
 const JOINED_MIN: usize = 64 << 20;
 /// The time that huge pages may take when a file is made; a GiB takes a third of a second on an idle machine.
-const JOINING: std::time::Duration = std::time::Duration::from_secs(2);
+const JOINING: std::time::Duration = std::time::Duration::from_millis(400);
 
 /// statfs(2).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;

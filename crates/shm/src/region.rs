@@ -315,7 +315,7 @@ mod map {
     /// linux/mman.h
     const MADV_COLLAPSE: libc::c_int = 25;
     /// Bytes of a call: each call waits for all processors once.
-    const JOINED_AT_ONCE: usize = 64 << 20;
+    const JOINED_AT_ONCE: usize = 16 << 20;
 
     pub fn join_pages(base: NonNull<u8>, len: usize, most: std::time::Duration) {
         let begun = std::time::Instant::now();

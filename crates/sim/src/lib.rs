@@ -5,11 +5,14 @@
 //! it disks as they may be after the power went: what was flushed is there, of the rest any part is.
 //! [`stamped`] contents tell which write a sector comes from, and [`promise`] knows which may be found.
 //!
+//! [`posix`] makes random system calls, to be compared.
+//!
 //! [`device`] has block devices that misbehave on purpose, each a [`block::Queue`] around another one.
 #![forbid(unsafe_code)]
 
 pub mod device;
 pub mod disk_log;
+pub mod posix;
 pub mod power_cut;
 pub mod promise;
 pub mod recording;

@@ -117,7 +117,7 @@ impl DeviceName {
             }
             DeviceName::Path(path) if is_character_device(path) => Ok(Arc::new(Passthrough::open(path, options.read_only)?)),
             DeviceName::Path(path) => {
-                let options = FileOptions { read_only: options.read_only, ..FileOptions::default() };
+                let options = FileOptions { read_only: options.read_only, locked: options.alone, ..FileOptions::default() };
                 Ok(Arc::new(FileDevice::open(path, &options)?))
             }
         }
@@ -134,6 +134,8 @@ fn is_character_device(path: &Path) -> bool {
 pub struct DeviceOptions {
     /// Not for writing.
     pub read_only: bool,
+    /// A file opened for writing is locked for us alone; a block device always is.
+    pub alone: bool,
 }
 
 #[cfg(test)]

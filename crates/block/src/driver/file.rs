@@ -6,13 +6,13 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use super::plain::PlainQueue;
@@ -46,6 +46,9 @@ pub struct FileOptions {
     pub buffered: bool,
     /// A block device opened for writing is ours alone: not mounted, not part of a RAID, not opened so by another (O_EXCL).
     pub exclusive: bool,
+    /// A file opened for writing is ours alone, too, among all who ask for this: by a lock (flock) that ends with the device and
+    /// its queues.
+    pub locked: bool,
     /// Bytes of a block, if not the smallest the file can have.
     pub block_bytes: Option<u32>,
     /// The bytes after a file's last whole block are left out of reach; otherwise such a file is refused.
@@ -57,7 +60,7 @@ pub struct FileOptions {
 impl Default for FileOptions {
     fn default() -> Self {
         let engine = Engine::Auto;
-        FileOptions { read_only: false, buffered: false, exclusive: true, block_bytes: None, round_down: false, engine }
+        FileOptions { read_only: false, buffered: false, exclusive: true, locked: false, block_bytes: None, round_down: false, engine }
     }
 }
 
@@ -93,6 +96,9 @@ impl FileDevice {
         let path = path.as_ref();
         let block = check_kind(path)?;
         let (file, direct) = open(path, options, block)?;
+        if options.locked && !options.read_only {
+            lock(&file, path)?;
+        }
         let shape = shape::look(&file, path, options, block, direct)?;
         let target = Target {
             file,
@@ -272,6 +278,29 @@ fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool),
         }
     }
     try_open(path, options, block).map_err(|error| explain(path, error, options.read_only))
+}
+
+/// As patient as [`open`], for the same reason.
+fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
+    for _ in 0..BUSY_TRIES {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(BUSY_PAUSE),
+            locked => return locked.map_err(|error| OpenError::system(format!("locking {}", path.display()), error)),
+        }
+    }
+    let who = holder(file).map_or_else(String::new, |pid| format!(" by process {pid}"));
+    let what = format!("{} is in use{who}: one program at a time writes to it; end that one, or let it do the work", path.display());
+    Err(OpenError::refused(what, &Errno::BUSY.into()))
+}
+
+/// A process that has the file locked, as far as the kernel tells.
+fn holder(file: &File) -> Option<u32> {
+    let stat = file.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", stat.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().find(|line| line.contains(" FLOCK ") && line.split_whitespace().any(|word| word == wanted))?;
+    line.split_whitespace().nth(4)?.parse().ok()
 }
 
 fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File, bool)> {

@@ -22,6 +22,17 @@ pub(crate) use look::hex;
 pub use look::{Look, look};
 pub use resize::{Resized, resize};
 
+/// What lies in a file or on a device, by the marks that its kind leaves; none: zeroes.
+///
+/// # Errors
+/// Reading it.
+pub fn what_is_there(path: &Path) -> std::io::Result<Option<String>> {
+    use std::io::{Seek, SeekFrom};
+    let mut file = std::fs::File::open(path)?;
+    let bytes = file.seek(SeekFrom::End(0))?;
+    Ok(signature::find(&file, bytes)?.map(str::to_owned))
+}
+
 use std::path::Path;
 
 use rustix::io::Errno;

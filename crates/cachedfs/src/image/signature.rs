@@ -11,6 +11,7 @@ pub(super) const OURS: &str = "a hotshelf cache";
 const KNOWN: &[(usize, &[u8], &str)] = &[
     (0, b"hssc", OURS),
     (4096, b"hssc", OURS),
+    (0, b"hsfS", "a hotshelf file system"),
     (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
     (0, b"XFSB", "an XFS file system"),
     (3, b"NTFS    ", "an NTFS file system"),

@@ -61,7 +61,7 @@ fn open(given: &str, read_only: bool) -> anyhow::Result<(String, Arc<dyn Device>
         return Err(Usage(format!("{given} cannot be opened for reading only; see `hotshelf queue serve --help`")).into());
     }
     let shown = if matches!(name, DeviceName::Path(_)) { device_name(given) } else { given.to_owned() };
-    Ok((shown, name.open_with(&DeviceOptions { read_only })?))
+    Ok((shown, name.open_with(&DeviceOptions { read_only, ..DeviceOptions::default() })?))
 }
 
 fn start_log(args: &ServeArgs) -> anyhow::Result<()> {

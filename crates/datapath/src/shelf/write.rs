@@ -25,7 +25,14 @@ impl Open {
     /// the file below says when it is written through. Part of it may have been written then.
     #[inline]
     pub fn write(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
-        if self.write_hit(at, from) { Ok(from.len()) } else { self.write_any(at, from) }
+        let begun = is_sampled().then(Instant::now);
+        if !self.write_hit(at, from) {
+            return self.write_any(at, from);
+        }
+        if let Some(begun) = begun {
+            self.shelf.counters.write_took(Tier::Ram, begun.elapsed().as_nanos() as u64);
+        }
+        Ok(from.len())
     }
 
     /// Into one page, within the file, that has a mark already: nothing is to be asked and nobody to be waited for. False: it is not

@@ -8,8 +8,8 @@
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::call::Call;
-use crate::world::{Said, Stat};
+use sim::posix::call::Call;
+use sim::posix::world::{Said, Stat};
 
 type Applies = fn(&Call) -> bool;
 

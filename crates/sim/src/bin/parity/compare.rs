@@ -7,8 +7,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::accepted;
-use crate::call::{Call, shown};
-use crate::world::{Stat, World, digest, join, list_all, stat, word};
+use sim::posix::call::{Call, shown};
+use sim::posix::world::{Stat, World, digest, join, list_all, stat, word};
 
 /// Seconds that times set by the kernel may differ: the calls are done one after the other.
 const NEAR_S: i64 = 20;
@@ -139,7 +139,7 @@ impl Compare {
             (Ok(_), Err(Errno::ACCESS)) if stat(plain.root(), path).is_ok_and(|dir| accepted::unlisted(&dir)) => return Ok(()),
             (a, b) => (a.with_context(|| format!("listing {path:?}, plain"))?, b.with_context(|| format!("listing {path:?}, mount"))?),
         };
-        let names = |all: &[crate::world::Listed]| all.iter().map(|one| (one.name.clone(), one.kind.clone())).collect::<Vec<_>>();
+        let names = |all: &[sim::posix::world::Listed]| all.iter().map(|one| (one.name.clone(), one.kind.clone())).collect::<Vec<_>>();
         if names(&a) != names(&b) {
             bail!("{path:?}: plain {:?}; mount {:?}", names(&a), names(&b));
         }

@@ -7,11 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod accepted;
-mod call;
 mod compare;
-mod generate;
 mod mover;
-mod world;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,14 +18,14 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use parking_lot::Mutex;
-use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 
-use crate::call::Call;
 use crate::compare::Compare;
-use crate::generate::{Generator, USERS};
 use crate::mover::Mover;
-use crate::world::{Said, World, word};
+use sim::posix::as_user;
+use sim::posix::call::Call;
+use sim::posix::generate::{Generator, USERS};
+use sim::posix::world::{Said, World, word};
 
 /// Do the same calls on a hotshelf mount and on a plain directory, and compare.
 #[derive(Debug, Parser)]
@@ -147,7 +144,7 @@ impl Parity<'_> {
                 // Neither runs away from the other.
                 mover.inspect(|mover| mover.wait_for_a_turn());
             }
-            let call = self.generator.next();
+            let call = self.generator.call();
             let user = (self.generator.root && self.generator.rng.u8(0..3) == 0).then(|| self.generator.rng.usize(..USERS.len()));
             if let Err(error) = self.step(&call, user) {
                 bail!("{}", self.tell(step, &call, user, &format!("{error:#}")));
@@ -232,25 +229,6 @@ impl Parity<'_> {
         self.mount.open()?;
         Ok(())
     }
-}
-
-/// Runs on a thread of that user, so that the process stays root's.
-fn as_user(user: Option<usize>, run: impl FnOnce() -> Said + Send) -> Said {
-    let Some(user) = user else { return run() };
-    let become_user = || -> rustix::io::Result<()> {
-        let user = &USERS[user];
-        let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-        rustix::thread::set_thread_groups(&user.groups.map(Gid::from_raw))?;
-        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-        rustix::thread::set_thread_res_uid(uid, uid, uid)
-    };
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            become_user()?;
-            run()
-        });
-        thread.join().expect("calls do not panic")
-    })
 }
 
 fn show(said: &Said) -> String {

@@ -4,8 +4,8 @@ use fastrand::Rng;
 use rustix::fs::{Access, FallocateFlags, FileType, FlockOperation, OFlags, RenameFlags, SeekFrom, makedev};
 use rustix::io::ReadWriteFlags;
 
-use crate::call::{Call, Which};
-use crate::world::{SLOTS, join};
+use super::call::{Call, Which};
+use super::world::{SLOTS, join};
 
 /// More names than this and the next calls rather remove.
 const NAMES_MAX: usize = 70;
@@ -13,6 +13,7 @@ const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "file with spaces", "\u{e4}"]
 
 /// What the calls are chosen from.
 pub struct Generator {
+    /// Where chance comes from.
     pub rng: Rng,
     /// Paths there are, and whether they are directories.
     pub known: Vec<(String, bool)>,
@@ -199,7 +200,7 @@ impl Generator {
             4 => self.rng.usize(0..5000),
             _ => self.rng.usize(0..60),
         };
-        crate::call::bytes(len, self.rng.u8(..))
+        super::call::bytes(len, self.rng.u8(..))
     }
 
     /// An access control list as the kernel takes it: tag, permissions, id of each entry.
@@ -259,7 +260,7 @@ impl Generator {
     }
 
     /// The next call.
-    pub fn next(&mut self) -> Call {
+    pub fn call(&mut self) -> Call {
         if self.known.len() > NAMES_MAX {
             let path = self.known[self.rng.usize(..self.known.len())].clone();
             return if path.1 { Call::RmDir { path: path.0 } } else { Call::Unlink { path: path.0 } };
@@ -450,8 +451,11 @@ impl Generator {
 
 /// An ordinary user.
 pub struct User {
+    /// His number.
     pub uid: u32,
+    /// His group.
     pub gid: u32,
+    /// More of them.
     pub groups: [u32; 2],
 }
 

@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::ReadWriteFlags;
 
-use crate::world::{Said, Stat, World, digest, list, stat};
+use super::world::{Said, Stat, World, digest, list, stat};
 
 /// Numbers of a path or of an open file.
 #[derive(Clone, Debug)]

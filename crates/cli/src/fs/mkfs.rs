@@ -1,0 +1,81 @@
+//! `hotshelf fs mkfs`.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use stack::cachedfs::image::what_is_there;
+use stack::rawfs::fs::{Fs, Stamp};
+use stack::rawfs::{BLOCK_BYTES, FormatOptions, Settings, Store};
+
+use super::args::MkfsArgs;
+use super::{bytes, human, open};
+use crate::Usage;
+
+/// Makes the file if it is not there, and an empty file system in it.
+pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
+    let options = FormatOptions {
+        metadata_bytes: bytes(args.metadata, "--metadata")?,
+        log_bytes: bytes(args.log, "--log")?,
+        discard: true,
+        ..FormatOptions::default()
+    };
+    let (size, is_new) = (bytes(args.size, "--size")?, !args.image.exists());
+    if is_new {
+        let size = size.ok_or_else(|| Usage(format!("{}: no such file: say how large it shall be, with --size", args.image.display())))?;
+        make(&args.image, size)?;
+    }
+    let made = format(args, size.filter(|_| !is_new), &options);
+    if made.is_err() && is_new {
+        // A file that is no image would be in the way of the next try.
+        std::fs::remove_file(&args.image).with_context(|| format!("{}", args.image.display()))?;
+    }
+    let (usage, replaced) = made?;
+    let (data, metadata) = (usage.blocks * BLOCK_BYTES as u64, usage.nodes * (16 << 10));
+    if args.json {
+        let report = json!({
+            "image": args.image, "data_bytes": data, "metadata_bytes": metadata, "log_bytes": usage.log_bytes, "replaced": replaced,
+        });
+        say!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(true);
+    }
+    let replaced = replaced.map_or(String::new(), |what| format!("; {what} is overwritten"));
+    say!("{}: a file system with {} for data and {} for metadata{replaced}", args.image.display(), human(data), human(metadata));
+    say!("to see it as a directory: hotshelf fs mount {} DIRECTORY", args.image.display());
+    Ok(true)
+}
+
+fn make(image: &Path, size: u64) -> anyhow::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(image).with_context(|| format!("{}", image.display()))?;
+    file.set_len(size / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).with_context(|| format!("{}: {}", image.display(), human(size)))
+}
+
+type Made = (stack::rawfs::Usage, Option<String>);
+
+fn format(args: &MkfsArgs, size: Option<u64>, options: &FormatOptions) -> anyhow::Result<Made> {
+    let image = &args.image;
+    let kind = std::fs::metadata(image).with_context(|| format!("{}", image.display()))?.file_type();
+    if !kind.is_file() && !kind.is_block_device() && !kind.is_char_device() {
+        return Err(Usage(format!("{}: neither a file nor a device", image.display())).into());
+    }
+    // Nobody else has it from here on.
+    let disk = open(image, false)?;
+    let replaced = what_is_there(image).with_context(|| format!("{}", image.display()))?;
+    if let Some(what) = &replaced
+        && !args.force
+    {
+        bail!("{} holds {what}: give --force to overwrite it", image.display());
+    }
+    let blocks = size.map(|size| size / BLOCK_BYTES as u64);
+    if blocks.is_some_and(|blocks| blocks > disk.blocks()) {
+        bail!("{} has {}: less than --size", image.display(), human(disk.blocks() * BLOCK_BYTES as u64));
+    }
+    Store::format(&disk, &FormatOptions { blocks, ..options.clone() }).with_context(|| format!("{}", image.display()))?;
+    let (store, _) = Store::open(disk, &Settings::default())?;
+    Fs::format(&store, Stamp::now())?;
+    let usage = store.usage();
+    store.close()?;
+    Ok((usage, replaced))
+}

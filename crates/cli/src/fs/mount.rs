@@ -1,0 +1,70 @@
+//! `hotshelf fs mount`.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Stdio;
+
+use anyhow::Context;
+use mount::MountFlags;
+use mount::raw::{RawOptions, run};
+use stack::rawfs::fs::{Fs, FsSettings};
+use stack::rawfs::{Settings, Store};
+
+use super::args::FsMountArgs;
+use super::{bytes, open};
+use crate::daemon;
+
+/// Mounts, in the background unless asked otherwise.
+pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
+    if !args.foreground && !args.ready_pipe {
+        let words: Vec<_> = std::env::args_os().skip(1).collect();
+        let log = match &args.log_file {
+            Some(path) => {
+                let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+                Stdio::from(log.with_context(|| format!("{}", path.display()))?)
+            }
+            None => Stdio::null(),
+        };
+        return match daemon::start_again(&words, log)? {
+            None => Ok(true),
+            Some((status, said)) if said.is_empty() => anyhow::bail!("the daemon ended ({status}) without a word: see --log-file"),
+            Some((_, said)) => anyhow::bail!("{said}"),
+        };
+    }
+    daemon::log_to_stderr()?;
+    let fs = open_fs(args)?;
+    let options = RawOptions {
+        mountpoint: args.mountpoint.clone(),
+        source: std::path::absolute(&args.image).unwrap_or_else(|_| args.image.clone()).display().to_string(),
+        allow_other: args.allow_other,
+        read_only: args.read_only,
+        threads: args.threads.map_or(8, usize::from),
+        flags: MountFlags { suid: args.suid, dev: args.dev, ..MountFlags::default() },
+    };
+    let announce = args.ready_pipe;
+    run(fs, &options, move || {
+        if announce {
+            daemon::announce_ready();
+        }
+    })?;
+    Ok(true)
+}
+
+fn open_fs(args: &FsMountArgs) -> anyhow::Result<Fs> {
+    let memory = bytes(args.memory, "--memory")?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let (mut settings, mut files) = (Settings::default(), FsSettings::default());
+    if let Some(memory) = memory {
+        (settings.node_cache_bytes, files.cache_bytes) = (memory, memory);
+    }
+    let named = || format!("{}", args.image.display());
+    let (store, recovery) = Store::open(open(&args.image, false)?, &settings).with_context(named)?;
+    if !recovery.clean {
+        let (image, batches) = (args.image.display(), recovery.replayed);
+        tracing::info!(%image, batches, "was not closed in order: what was saved is there again");
+    }
+    let (fs, orphans) = Fs::open(store, files).with_context(named)?;
+    if orphans > 0 {
+        tracing::info!(orphans, "files that had no name any more are removed");
+    }
+    Ok(fs)
+}

@@ -1,0 +1,7 @@
+//! A raw image as a mount, so that ordinary tools can look in (`hotshelf fs mount`).
+
+mod front;
+mod nodes;
+mod session;
+
+pub use session::{RawMountError, RawOptions, image_at, is_in_use, run};

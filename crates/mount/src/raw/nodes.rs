@@ -1,0 +1,55 @@
+//! What the kernel knows by number: held as long as it does.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use parking_lot::RwLock;
+use rawfs::fs::Node;
+use rustix::io::Errno;
+
+/// The top's number in the protocol. Its own number in the file system is its, too.
+pub const ROOT: u64 = 1;
+
+struct Known {
+    node: Node,
+    /// How often the kernel was told of it, and has not forgotten.
+    lookups: u64,
+}
+
+/// The nodes by number.
+#[derive(Default)]
+pub struct Nodes {
+    map: RwLock<HashMap<u64, Known>>,
+}
+
+impl Nodes {
+    /// The node of a number; ESTALE for one the kernel was not told of.
+    pub fn get(&self, ino: u64) -> Result<Node, Errno> {
+        self.map.read().get(&ino).map(|known| known.node.clone()).ok_or(Errno::STALE)
+    }
+
+    /// The kernel is told of it.
+    pub fn tell(&self, ino: u64, node: Node) {
+        match self.map.write().entry(ino) {
+            Entry::Occupied(mut known) => known.get_mut().lookups += 1,
+            Entry::Vacant(vacant) => drop(vacant.insert(Known { node, lookups: 1 })),
+        }
+    }
+
+    /// The kernel has forgotten it so often.
+    pub fn forget(&self, ino: u64, times: u64) {
+        let mut map = self.map.write();
+        let Entry::Occupied(mut known) = map.entry(ino) else { return };
+        known.get_mut().lookups = known.get().lookups.saturating_sub(times);
+        let gone = (known.get().lookups == 0).then(|| known.remove());
+        // Letting go of a file without a name frees its blocks: not under the lock.
+        drop(map);
+        drop(gone);
+    }
+
+    /// Lets go of all.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.map.write());
+        drop(all);
+    }
+}

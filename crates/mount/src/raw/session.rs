@@ -1,0 +1,196 @@
+//! Mounting an image, serving it and unmounting it.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use parking_lot::{Condvar, Mutex};
+use rawfs::fs::Fs;
+use rustix::io::Errno;
+
+use super::front::{Inner, RawFront};
+use super::nodes::Nodes;
+use crate::handles::Table;
+use crate::lanes::Lanes;
+use crate::options::MountFlags;
+use crate::session::{MountError, check_mountpoint, hint, unmount_patiently, watch_signals};
+use crate::unmount::unmount;
+
+/// What is written is durable after so long, if nobody asks for it before; ext4 takes as long.
+const COMMIT: Duration = Duration::from_secs(5);
+/// As mount(8) shows it.
+const FS_TYPE: &str = "fuse.hotshelf-image";
+
+/// The image that is mounted on exactly this directory, if one is.
+pub fn image_at(path: &Path) -> Option<PathBuf> {
+    crate::source::type_at(path).filter(|kind| kind == FS_TYPE).and_then(|_| crate::source::source_at(path))
+}
+
+/// Whether a process has an image for itself.
+pub fn is_in_use(image: &Path) -> bool {
+    use rustix::fs::{FlockOperation, flock};
+    let refused = |file: File| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+    File::open(image).is_ok_and(refused)
+}
+
+/// How to mount an image.
+#[derive(Clone, Debug)]
+pub struct RawOptions {
+    /// Where the files appear.
+    pub mountpoint: PathBuf,
+    /// What mount(8) shows as the source.
+    pub source: String,
+    /// Let other users in.
+    pub allow_other: bool,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Threads that serve requests, at least 1.
+    pub threads: usize,
+    /// Mount flags.
+    pub flags: MountFlags,
+}
+
+/// Why an image is not mounted, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum RawMountError {
+    /// The mount.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// Closing the image.
+    #[error("closing the image: {0}")]
+    Close(rawfs::fs::Error),
+}
+
+/// Mounts a file system, calls `ready` once it answers, and serves it until it is unmounted or SIGTERM comes; closes it.
+pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), RawMountError> {
+    let mountpoint = check_mountpoint(&options.mountpoint)?;
+    // Modes of new files are the caller's business.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default(), lanes: Lanes::default() });
+    let served = serve(&inner, options, &mountpoint, ready);
+    inner.opened.clear();
+    inner.nodes.clear();
+    let closed = match Arc::into_inner(inner) {
+        Some(inner) => inner.fs.close(),
+        // A request is still under way.
+        None => Ok(()),
+    };
+    served?;
+    closed.map_err(RawMountError::Close)
+}
+
+fn serve(inner: &Arc<Inner>, options: &RawOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
+    let front = RawFront { inner: Arc::clone(inner) };
+    let failed = |source: std::io::Error| MountError::Mount { path: mountpoint.to_owned(), hint: hint(&source), source };
+    let session = begin(front, options, mountpoint).map_err(failed)?;
+    let stop: Arc<dyn Fn() + Send + Sync> = {
+        let mountpoint = mountpoint.to_owned();
+        Arc::new(move || unmount_patiently(&mountpoint))
+    };
+    let signals = watch_signals(stop);
+    let committer = Committer::start(inner);
+    ready();
+    tracing::info!(mountpoint = %mountpoint.display(), "mounted");
+    let served = session.run();
+    committer.end();
+    if let Some(signals) = signals {
+        signals.close();
+    }
+    tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
+    served.map_err(|source| MountError::Serve { path: mountpoint.to_owned(), source })
+}
+
+/// Mounts and shakes hands with the kernel: by mount(2) where we may, else through fusermount3.
+fn begin(front: RawFront, options: &RawOptions, mountpoint: &Path) -> std::io::Result<Session<RawFront>> {
+    let config = config(options);
+    if rustix::process::geteuid().is_root() {
+        let device = File::options().read(true).write(true).open("/dev/fuse")?;
+        match mount_directly(&device, options, mountpoint) {
+            Err(Errno::PERM) => {}
+            mounted => {
+                mounted?;
+                let session = Session::from_fd(front, device.into(), config.acl, config);
+                return session.inspect_err(|_| drop(unmount(mountpoint, true)));
+            }
+        }
+    }
+    Session::new(front, mountpoint, &config)
+}
+
+fn mount_directly(device: &File, options: &RawOptions, mountpoint: &Path) -> rustix::io::Result<()> {
+    use rustix::mount::MountFlags as Flags;
+    let root = rustix::fs::stat(mountpoint)?.st_mode & 0o170_000;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!("fd={},rootmode={root:o},user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let given = options.flags;
+    let chosen = [
+        (!given.suid, Flags::NOSUID),
+        (!given.dev, Flags::NODEV),
+        (given.noexec, Flags::NOEXEC),
+        (given.noatime, Flags::NOATIME),
+        (options.read_only, Flags::RDONLY),
+    ];
+    let flags = chosen.into_iter().filter(|(on, _)| *on).fold(Flags::empty(), |flags, (_, flag)| flags | flag);
+    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount(&*options.source, mountpoint, FS_TYPE, flags, Some(data.as_c_str()))
+}
+
+fn config(options: &RawOptions) -> Config {
+    let flags = options.flags;
+    let choose = |on: bool, yes: MountOption, no: MountOption| if on { yes } else { no };
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("hotshelf-image".into()),
+        MountOption::DefaultPermissions,
+        choose(flags.suid, MountOption::Suid, MountOption::NoSuid),
+        choose(flags.dev, MountOption::Dev, MountOption::NoDev),
+        choose(flags.noexec, MountOption::NoExec, MountOption::Exec),
+        choose(options.read_only, MountOption::RO, MountOption::RW),
+    ];
+    if flags.noatime {
+        config.mount_options.push(MountOption::NoAtime);
+    }
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config
+}
+
+/// Commits now and then what nobody syncs.
+struct Committer {
+    thread: Option<std::thread::JoinHandle<()>>,
+    over: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Committer {
+    fn start(inner: &Arc<Inner>) -> Committer {
+        let over: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let (theirs, inner) = (Arc::clone(&over), Arc::clone(inner));
+        let started = std::thread::Builder::new().name("committer".into()).spawn(move || {
+            let mut ended = theirs.0.lock();
+            while !*ended {
+                let _ = theirs.1.wait_for(&mut ended, COMMIT);
+                if let Err(error) = inner.fs.sync() {
+                    tracing::error!(%error, "what was written is not on the device");
+                }
+            }
+        });
+        let thread = started.map_err(|error| tracing::error!(%error, "no thread: only fsync makes anything durable")).ok();
+        Committer { thread, over }
+    }
+
+    fn end(self) {
+        *self.over.0.lock() = true;
+        self.over.1.notify_one();
+        if let Some(thread) = self.thread {
+            let _ = thread.join();
+        }
+    }
+}

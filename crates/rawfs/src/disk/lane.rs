@@ -1,0 +1,90 @@
+//! A queue, a handle on it, and the memory of what is in flight there.
+
+use std::sync::Arc;
+
+use block::handle::{Done, Full, Io, Ticket};
+use block::{Arena, Buf, Error, Params, SharedHandle, SharedQueue};
+use parking_lot::{Condvar, Mutex};
+
+use super::DiskSettings;
+use super::later::Later;
+
+/// Longest request, in bytes.
+pub(super) const PIECE_BYTES: usize = 256 << 10;
+const BUFFER_BYTES_MIN: usize = 1 << 20;
+
+pub(super) struct LaneQueue {
+    queue: Arc<SharedQueue>,
+    handle: SharedHandle,
+    later: Later,
+    arena: Arena,
+    /// Requests of longer than this are cut here.
+    pub(super) piece_bytes: usize,
+    /// Counts buffers given back, so that who found none sees that it is worth another look.
+    returned: Mutex<u64>,
+    returns: Condvar,
+}
+
+impl LaneQueue {
+    pub(super) fn new(queue: Arc<SharedQueue>, settings: &DiskSettings) -> Result<LaneQueue, crate::Error> {
+        let arena = Arena::private(settings.buffer_bytes.max(BUFFER_BYTES_MIN)).map_err(|_| crate::Error::NoResources)?;
+        queue.register(&arena).map_err(crate::Error::Device)?;
+        let params = Params { completion: block::handle::CompletionMode::OfQueue, ..settings.params.clone() };
+        let handle = || SharedHandle::new(&queue, params.clone()).map_err(crate::Error::Device);
+        let (handle, later) = (handle()?, Later::new(handle()?));
+        let most = (queue.geometry().transfer_bytes_max as usize).clamp(crate::BLOCK_BYTES, PIECE_BYTES);
+        let piece_bytes = most / crate::BLOCK_BYTES * crate::BLOCK_BYTES;
+        Ok(LaneQueue { queue, handle, later, arena, piece_bytes, returned: Mutex::new(0), returns: Condvar::new() })
+    }
+
+    pub(super) fn handle(&self) -> &SharedHandle {
+        &self.handle
+    }
+
+    pub(super) fn later(&self) -> &Later {
+        &self.later
+    }
+
+    pub(super) fn register(&self, arena: &Arena) -> Result<(), Error> {
+        self.queue.register(arena)
+    }
+
+    /// A buffer, if one is free.
+    pub(super) fn try_buffer(&self, bytes: usize) -> Option<Buf> {
+        self.arena.allocate(bytes)
+    }
+
+    /// A buffer, waiting until others have given theirs back. Not to be called by who has requests in flight here.
+    pub(super) fn buffer(&self, bytes: usize) -> Buf {
+        loop {
+            let seen = *self.returned.lock();
+            if let Some(buf) = self.arena.allocate(bytes) {
+                return buf;
+            }
+            let mut returned = self.returned.lock();
+            if *returned == seen {
+                // Memory that a device kept comes back without a word: look again now and then.
+                self.returns.wait_for(&mut returned, std::time::Duration::from_millis(10));
+            }
+        }
+    }
+
+    /// Gives a buffer back.
+    pub(super) fn give_back(&self, buf: Option<Buf>) {
+        drop(buf);
+        *self.returned.lock() += 1;
+        self.returns.notify_all();
+    }
+
+    pub(super) fn submit(&self, io: Io) -> Result<Ticket, Full> {
+        self.handle.submit(io)
+    }
+
+    pub(super) fn wait_for(&self, ticket: Ticket) -> Done {
+        self.handle.wait_for(ticket, std::time::Duration::MAX).expect("each request ends, and nobody else waits for it")
+    }
+
+    pub(super) fn run(&self, io: Io) -> Done {
+        self.handle.run(io)
+    }
+}

@@ -1,0 +1,226 @@
+//! The device, in blocks of 4 KiB.
+//!
+//! Three lanes, each with queues and buffers of its own, so that a long row of data does not stand before a commit: control (the
+//! log, superblocks), metadata and data. Calls come from many threads. A flush covers what was completed on any lane before it.
+
+mod flight;
+mod lane;
+mod later;
+#[cfg(test)]
+mod test;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::handle::Io;
+use block::{Device, Geometry, Params, SharedHandle, SharedQueue};
+
+pub use flight::Flight;
+use lane::LaneQueue;
+
+use crate::error::Error;
+use crate::units::{BLOCK_BYTES, Block, Extent};
+
+/// Which queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Log and superblocks: what somebody waits for.
+    Control = 0,
+    /// Nodes and bitmaps.
+    Metadata = 1,
+    /// Files.
+    Data = 2,
+}
+
+/// How a disk is opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskSettings {
+    /// Memory for what is in flight, in bytes, for each lane; at least 1 MiB is taken.
+    pub buffer_bytes: usize,
+    /// Of the queues.
+    pub params: Params,
+}
+
+impl Default for DiskSettings {
+    fn default() -> Self {
+        DiskSettings { buffer_bytes: 8 << 20, params: Params::default() }
+    }
+}
+
+/// What went to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Requests.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Requests.
+    pub writes: u64,
+    /// Their bytes.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Requests.
+    pub discards: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    discards: AtomicU64,
+}
+
+/// See the module.
+pub struct Disk {
+    lanes: [LaneQueue; 3],
+    geometry: Geometry,
+    counters: Counters,
+}
+
+impl Disk {
+    /// With queues of the device as it gives them.
+    ///
+    /// # Errors
+    /// No queues, or blocks that do not divide 4 KiB.
+    pub fn open(device: &dyn Device, settings: &DiskSettings) -> Result<Disk, Error> {
+        let queue = || {
+            let queue = device.queue(&settings.params.queue_options()).map_err(|_| Error::NoResources)?;
+            SharedQueue::new(queue, &settings.params).map_err(|_| Error::NoResources)
+        };
+        Disk::over([queue()?, queue()?, queue()?], settings)
+    }
+
+    /// Over queues that are there, by lane; they may be the same one.
+    ///
+    /// # Errors
+    /// No memory, or blocks that do not divide 4 KiB.
+    pub fn over(queues: [Arc<SharedQueue>; 3], settings: &DiskSettings) -> Result<Disk, Error> {
+        let geometry = queues[0].geometry().clone();
+        if geometry.block_bytes as usize > BLOCK_BYTES {
+            return Err(Error::Sizes("the device's blocks are larger than 4 KiB"));
+        }
+        let [a, b, c] = queues;
+        let lane = |queue| LaneQueue::new(queue, settings);
+        Ok(Disk { lanes: [lane(a)?, lane(b)?, lane(c)?], geometry, counters: Counters::default() })
+    }
+
+    /// Whole blocks of it.
+    pub fn blocks(&self) -> u64 {
+        self.geometry.bytes() / BLOCK_BYTES as u64
+    }
+
+    /// What the device looks like.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The handle of a lane, for those who have memory of their own (`SharedQueue::register` it first, by [`Disk::register`]).
+    pub fn handle(&self, lane: Lane) -> &SharedHandle {
+        self.lanes[lane as usize].handle()
+    }
+
+    /// Makes memory known to all queues.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn register(&self, arena: &block::Arena) -> Result<(), Error> {
+        self.lanes.iter().try_for_each(|lane| lane.register(arena)).map_err(Error::Device)
+    }
+
+    /// Whole blocks into memory.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn read_blocks(&self, lane: Lane, at: Block, to: &mut [u8]) -> Result<(), Error> {
+        self.read_many(lane, &mut [(at, to)])
+    }
+
+    /// Several pieces at once; all are in flight together as far as there are buffers.
+    ///
+    /// # Errors
+    /// The first that failed; what the others hold is not said.
+    pub fn read_many(&self, lane: Lane, reads: &mut [(Block, &mut [u8])]) -> Result<(), Error> {
+        let mut flight = Flight::new(self, lane);
+        for (at, to) in reads {
+            flight.read(*at, to);
+        }
+        flight.finish()
+    }
+
+    /// Memory into whole blocks, several pieces at once. What is given one behind the other and lies so on the device goes in one
+    /// request. When it returns, all are completed (not durable: [`Disk::flush`]).
+    ///
+    /// # Errors
+    /// The first that failed; any of the others may have been done.
+    pub fn write_blocks(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Result<(), Error> {
+        self.start_writes(lane, writes).finish()
+    }
+
+    /// As [`Disk::write_blocks`], and waits only for buffers: the bytes are copied, the flight is to be finished later.
+    pub fn start_writes(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Flight<'_, 'static> {
+        let mut flight = Flight::new(self, lane);
+        flight.write(writes);
+        flight
+    }
+
+    /// What was completed before, on any lane, survives a loss of power when this returns.
+    ///
+    /// # Errors
+    /// As the device says: then nothing is known of what was written since the last flush.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.handle(Lane::Control).flush().map_err(Error::Device)
+    }
+
+    /// Tells the device that nobody needs these blocks. A device that does not know of this is left alone.
+    ///
+    /// # Errors
+    /// As the device says.
+    pub fn discard(&self, extent: Extent) -> Result<(), Error> {
+        if !self.geometry.discard {
+            return Ok(());
+        }
+        self.counters.discards.fetch_add(1, Ordering::Relaxed);
+        let bytes = u64::from(extent.blocks) * BLOCK_BYTES as u64;
+        match self.handle(Lane::Data).run(Io::discard(extent.start.byte(), bytes)).status {
+            Err(block::Error::Unsupported) | Ok(()) => Ok(()),
+            Err(error) => Err(Error::Device(error)),
+        }
+    }
+
+    /// What was done through this disk.
+    pub fn counts(&self) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all = &self.counters;
+        Counts {
+            reads: of(&all.reads),
+            read_bytes: of(&all.read_bytes),
+            writes: of(&all.writes),
+            written_bytes: of(&all.written_bytes),
+            flushes: of(&all.flushes),
+            discards: of(&all.discards),
+        }
+    }
+
+    fn lane(&self, lane: Lane) -> &LaneQueue {
+        &self.lanes[lane as usize]
+    }
+
+    fn later(&self, lane: Lane) -> &later::Later {
+        self.lanes[lane as usize].later()
+    }
+
+    fn count_read(&self, bytes: usize) {
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn count_write(&self, bytes: usize) {
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        self.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,281 @@
+//! Attributes: what is told of a file, and what of it can be set.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::core::{Core, Held};
+use super::creds::{Creds, WRITE, mode_given};
+use super::error::{Error, Result};
+use super::name::Name;
+use super::record::{Body, Kind, Record, Value};
+use super::table::{At, Inode, State};
+use super::time::{SetTime, Stamp};
+use super::walk::Found;
+use crate::{BLOCK_BYTES, Batch};
+
+/// What is told of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Its number. Never given to another file, so a generation is not needed: it is always 0.
+    pub ino: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Kind and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Space it takes, in units of 512 bytes.
+    pub blocks: u64,
+    /// Number of a device.
+    pub device: u64,
+    /// Last read.
+    pub atime: Stamp,
+    /// Last change of content.
+    pub mtime: Stamp,
+    /// Last change of anything.
+    pub ctime: Stamp,
+    /// Made.
+    pub btime: Stamp,
+}
+
+/// What is to be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetAttr {
+    /// Permissions.
+    pub mode: Option<u16>,
+    /// `Some`: the owner is set; `None` in it leaves what it is (but clears set-id bits, as chown does).
+    pub owner: Option<(Option<u32>, Option<u32>)>,
+    /// Last read.
+    pub atime: SetTime,
+    /// Last change of content.
+    pub mtime: SetTime,
+}
+
+impl Default for SetAttr {
+    fn default() -> Self {
+        SetAttr { mode: None, owner: None, atime: SetTime::Omit, mtime: SetTime::Omit }
+    }
+}
+
+/// Space of the file system, as statvfs tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks for data.
+    pub blocks: u64,
+    /// Free, but for what is written and not yet placed.
+    pub free: u64,
+    /// About how many files there can be.
+    pub files: u64,
+    /// About how many more.
+    pub files_free: u64,
+    /// Bytes of a name.
+    pub name_max: u32,
+}
+
+impl Stat {
+    /// Of a record, and pages that have no place yet.
+    pub(super) fn of(record: &Record, unplaced: usize) -> Stat {
+        let device = matches!(record.kind, Kind::CharDevice | Kind::BlockDevice);
+        let (size, device) = match record.kind {
+            Kind::Dir => (BLOCK_BYTES as u64, 0),
+            _ if device => (0, record.size),
+            _ => (record.size, 0),
+        };
+        let blocks = match (&record.body, record.kind) {
+            // A file with content and no blocks would look like one hole.
+            (Body::Inline(_), Kind::File) => record.size.div_ceil(512),
+            (_, Kind::Dir) => 8,
+            _ => record.blocks.max(unplaced as u64) * 8,
+        };
+        let Record { ino, kind, nlink, uid, gid, atime, mtime, ctime, btime, .. } = *record;
+        let mode = kind.bits() | u32::from(record.mode);
+        Stat { ino, kind, mode, nlink, uid, gid, size, blocks, device, atime, mtime, ctime, btime }
+    }
+}
+
+impl Core {
+    /// Of what a path led to.
+    pub fn stat_found(&self, found: &Found) -> Result<Stat> {
+        match found {
+            Found::Dir(name) => self.stat_dir(name),
+            Found::Entry { value: None, .. } => Err(Errno::NOENT.into()),
+            Found::Entry { value: Some(value), slash, .. } if *slash && value.kind() != Kind::Dir => Err(Errno::NOTDIR.into()),
+            Found::Entry { value: Some(value), .. } => self.stat_value(value),
+        }
+    }
+
+    /// Of what a name leads to.
+    pub fn stat_value(&self, value: &Value) -> Result<Stat> {
+        if value.kind() != Kind::Dir
+            && let Some(held) = self.in_use(value.ino())
+        {
+            let state = held.state.read();
+            if state.at.is_some() {
+                return Ok(Stat::of(&state.record, state.pages.len()));
+            }
+        }
+        self.stored(value.clone()).map(|record| Stat::of(&record, 0))
+    }
+
+    fn stat_dir(&self, name: &Name) -> Result<Stat> {
+        self.dir_or_gone(name).map(|record| Stat::of(&record, 0))
+    }
+
+    /// Of a file in use.
+    pub fn stat(&self, inode: &Inode) -> Result<Stat> {
+        let _names = self.locks.shared();
+        self.record(inode).map(|(record, unplaced)| Stat::of(&record, unplaced))
+    }
+
+    /// The record of a file in use as it is now.
+    pub fn record(&self, inode: &Inode) -> Result<(Record, usize)> {
+        let state = inode.state.read();
+        if let (Kind::Dir, Some(At::Name(name))) = (state.record.kind, &state.at)
+            && !name.is_gone()
+        {
+            return self.dir_record(name).map(|record| (record, 0));
+        }
+        Ok((state.record.clone(), state.pages.len()))
+    }
+
+    /// Changes the record of a file in use, at once or with what is to be written back anyway.
+    pub fn change(&self, inode: &Arc<Inode>, change: &mut dyn FnMut(&mut Record, &mut Batch) -> Result<bool>) -> Result<()> {
+        let names = self.locks.shared();
+        let dir = match &*inode.state.read() {
+            State { record, at: Some(At::Name(name)), .. } if record.kind == Kind::Dir => Some(Arc::clone(name)),
+            _ => None,
+        };
+        if let Some(dir) = dir.filter(|dir| !dir.is_gone()) {
+            let _dir = self.locks.change(&names, &[&dir]);
+            let (mut record, mut batch) = (self.dir_record(&dir)?, Batch::new());
+            if change(&mut record, &mut batch)? {
+                let (tree, key) = self.dir_key(&dir);
+                batch.put(tree, &key, &record.bytes());
+                inode.state.write().lsn = self.apply(batch)?;
+            }
+            return Ok(());
+        }
+        let mut state = inode.state.write();
+        let (mut record, mut batch) = (state.record.clone(), Batch::new());
+        if !change(&mut record, &mut batch)? {
+            return Ok(());
+        }
+        let Some(at) = state.at.clone().filter(|_| record.kind != Kind::Dir) else {
+            // A removed directory.
+            if let Some(At::Name(name)) = &state.at {
+                name.set_last(record.clone());
+            }
+            state.record = record;
+            return Ok(());
+        };
+        if !state.is_clean() && batch.is_empty() {
+            state.record = record;
+            state.changed = true;
+            return Ok(());
+        }
+        if !state.is_clean() {
+            self.write_back(inode, &mut state)?;
+            (record, batch) = (state.record.clone(), Batch::new());
+            change(&mut record, &mut batch)?;
+        }
+        let (tree, key) = self.key(inode.ino, &at);
+        batch.put(tree, &key, &record.bytes());
+        state.lsn = self.apply(batch)?;
+        state.record = record;
+        Ok(())
+    }
+
+    /// Sets attributes of a file in use.
+    pub fn set_attr(&self, inode: &Arc<Inode>, set: &SetAttr, creds: &Creds) -> Result<()> {
+        let now = self.now();
+        self.change(inode, &mut |record, _| {
+            may_set(record, set, creds)?;
+            Ok(put_attr(record, set, creds, now))
+        })
+    }
+
+    /// Holds what a path leads to.
+    pub fn hold_path(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<Held<'_>> {
+        loop {
+            let names = self.locks.shared();
+            let (dir, name, slash, found) = match self.find(base, path, follow, creds)? {
+                Found::Dir(name) => return self.hold_dir(&name),
+                Found::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
+                Found::Entry { dir, name, slash, value: Some(value) } => (dir, name, slash, value.kind()),
+            };
+            if slash && found != Kind::Dir {
+                return Err(Errno::NOTDIR.into());
+            }
+            let _dir = self.locks.look(&names, &dir);
+            let held = self.hold(&dir, &name)?.ok_or(Error::Refused(Errno::NOENT))?;
+            // Something else may have taken the name since it was found.
+            let kind = held.state.read().record.kind;
+            if kind == found {
+                return Ok(held);
+            }
+        }
+    }
+}
+
+fn may_set(record: &Record, set: &SetAttr, creds: &Creds) -> Result<()> {
+    if set.mode.is_some() && !creds.is_owner(record) {
+        return Err(Errno::PERM.into());
+    }
+    if let Some((uid, gid)) = set.owner
+        && !creds.is_capable()
+    {
+        let own = creds.uid == record.uid;
+        let uid_stays = uid.is_none_or(|uid| uid == record.uid);
+        let gid_allowed = gid.is_none_or(|gid| gid == record.gid || creds.in_group(gid));
+        if uid.is_some() && !(own && uid_stays) || gid.is_some() && !(own && gid_allowed) {
+            return Err(Errno::PERM.into());
+        }
+        // Losing a set-id bit is a change of mode.
+        if record.kind != Kind::Dir && !own && mode_given(record, creds) != record.mode {
+            return Err(Errno::PERM.into());
+        }
+    }
+    match (set.atime, set.mtime) {
+        (SetTime::Omit, SetTime::Omit) => Ok(()),
+        _ if creds.is_owner(record) => Ok(()),
+        (SetTime::Now, SetTime::Now) => creds.may(record, WRITE),
+        _ => Err(Errno::PERM.into()),
+    }
+}
+
+/// Whether anything was set.
+fn put_attr(record: &mut Record, set: &SetAttr, creds: &Creds, now: Stamp) -> bool {
+    if let Some(mode) = set.mode {
+        record.mode = mode & 0o7777;
+        if !creds.in_group(record.gid) && !creds.is_capable() {
+            record.mode &= !0o2000;
+        }
+    }
+    if let Some((uid, gid)) = set.owner {
+        if record.kind != Kind::Dir {
+            record.mode = mode_given(record, creds);
+        }
+        (record.uid, record.gid) = (uid.unwrap_or(record.uid), gid.unwrap_or(record.gid));
+    }
+    for (time, to) in [(set.atime, &mut record.atime), (set.mtime, &mut record.mtime)] {
+        match time {
+            SetTime::Omit => {}
+            SetTime::Now => *to = now,
+            SetTime::At(stamp) => *to = stamp.clamped(),
+        }
+    }
+    let any = *set != SetAttr::default();
+    if any {
+        record.ctime = now;
+    }
+    any
+}

@@ -1,0 +1,436 @@
+//! Whether a file system is what it says: every name leads to a sane record, links are counted right, no block belongs to two
+//! files, and all blocks in use belong to one.
+//!
+//! It reads the whole store once, in order, and keeps a few words for each file and run.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use super::core::ROOT;
+use super::error::Result;
+use super::extent::Run;
+use super::key::{self, Enc, Item, Parts};
+use super::record::{Body, Kind, Record, Value};
+use crate::{Block, Extent, Next, Store, Tree};
+
+/// Something that is wrong, and what it means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// A key that names nothing.
+    Key {
+        /// Of Names, or of Files.
+        tree: Tree,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A value that cannot be read.
+    Value {
+        /// Where.
+        path: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A name in a directory that there is not, or that cannot be reached.
+    Lost {
+        /// Where it would be.
+        path: String,
+    },
+    /// Two files with one number.
+    Twice {
+        /// The number.
+        ino: u64,
+    },
+    /// A number that was never given away.
+    Number {
+        /// The number.
+        ino: u64,
+    },
+    /// A record says another number of names than there are.
+    Links {
+        /// The file.
+        ino: u64,
+        /// What the record says.
+        says: u32,
+        /// What there are.
+        are: u32,
+    },
+    /// A record says another number of blocks than there are.
+    Blocks {
+        /// The file.
+        ino: u64,
+        /// What the record says.
+        says: u64,
+        /// What there are.
+        are: u64,
+    },
+    /// Something in Files that belongs to no file, or that its file does not know of.
+    Stray {
+        /// The number it has.
+        ino: u64,
+        /// What it is.
+        what: Item,
+    },
+    /// Something that a file says is in Files, and is not.
+    Missing {
+        /// The file.
+        ino: u64,
+        /// What it is.
+        what: Item,
+    },
+    /// Blocks of two files, or twice of one.
+    Shared {
+        /// The blocks.
+        extent: Extent,
+        /// The files.
+        files: [u64; 2],
+    },
+    /// Blocks of a file that are free.
+    Free {
+        /// The blocks.
+        extent: Extent,
+        /// The file.
+        ino: u64,
+    },
+    /// Blocks in use that belong to no file.
+    Leaked {
+        /// The blocks.
+        extent: Extent,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blocks = |extent: &Extent| format!("blocks {} to {}", extent.start.0, extent.start.0 + u64::from(extent.blocks) - 1);
+        match self {
+            Finding::Key { tree, key } => write!(f, "{tree:?}: a key that names nothing: {}", key.escape_ascii()),
+            Finding::Value { path, what } => write!(f, "{path}: {what}: the file cannot be used"),
+            Finding::Lost { path } => write!(f, "{path}: its directory cannot be reached from the top: no path leads to the file"),
+            Finding::Twice { ino } => write!(f, "file {ino}: two records have its number"),
+            Finding::Number { ino } => write!(f, "file {ino}: its number was never given away, and would be given to a new file too"),
+            Finding::Links { ino, says, are } => write!(f, "file {ino}: its record says {says} links, there are {are}"),
+            Finding::Blocks { ino, says, are } => write!(f, "file {ino}: its record says {says} blocks, it has {are}"),
+            Finding::Stray { ino, what } => write!(f, "file {ino}: {what:?} items that no record knows of: space is lost"),
+            Finding::Missing { ino, what } => write!(f, "file {ino}: its {what:?} item is missing"),
+            Finding::Shared { extent, files: [a, b] } => {
+                write!(f, "{} belong to file {a} and to file {b}: a write to one would harm the other", blocks(extent))
+            }
+            Finding::Free { extent, ino } => write!(f, "{} of file {ino} are free: they may be given to another", blocks(extent)),
+            Finding::Leaked { extent } => write!(f, "{} are in use and belong to no file: space is lost", blocks(extent)),
+        }
+    }
+}
+
+/// What there is, and what is wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Names that were read.
+    pub names: u64,
+    /// Directories, with the top.
+    pub dirs: u64,
+    /// Other files.
+    pub files: u64,
+    /// Files without a name that the next open removes.
+    pub orphans: u64,
+    /// Blocks of files.
+    pub blocks: u64,
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+}
+
+/// What is remembered of a file.
+struct Seen {
+    kind: Kind,
+    nlink: u32,
+    blocks: u64,
+    items: bool,
+    xattrs: bool,
+    /// What was counted.
+    counted: u64,
+    links: u32,
+    has_xattrs: bool,
+    has_target: bool,
+}
+
+#[derive(Default)]
+struct Check {
+    report: Report,
+    seen: HashMap<u64, Seen>,
+    /// Directories by what their keys begin with: number, what their own key's beginning is, directories in them.
+    dirs: HashMap<Vec<u8>, (u64, Vec<u8>, u32)>,
+    /// Beginnings that names have, with one of the names.
+    begins: BTreeMap<Vec<u8>, String>,
+    links: HashMap<u64, u32>,
+    /// Marked for removal or cutting, from a block on.
+    marks: HashMap<u64, u64>,
+    runs: Vec<(u64, u32, u64)>,
+    next: u64,
+}
+
+/// Looks over a store nobody changes meanwhile.
+///
+/// # Errors
+/// Nodes that cannot be read. What is wrong with what could be read is in the report.
+pub fn check(store: &Store) -> Result<Report> {
+    let mut check = Check::default();
+    store.scan(Tree::Names, &[], &[0xff; 16], &mut |key, value| {
+        check.name(key, value);
+        Next::Go
+    })?;
+    store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, value| {
+        check.first(key, value);
+        Next::Go
+    })?;
+    // Items of a file may come before its record is known to be there.
+    store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, value| {
+        check.item(key, value);
+        Next::Go
+    })?;
+    check.reach();
+    check.counts();
+    check.blocks(store);
+    Ok(check.report)
+}
+
+fn shown(parts: &Parts) -> String {
+    let begin = parts.zone.map_or_else(String::new, |zone| format!("(zone {zone})"));
+    let names = parts.dirs.iter().chain([&parts.name]);
+    names.fold(begin, |path, name| format!("{path}/{}", String::from_utf8_lossy(name)))
+}
+
+impl Check {
+    fn found(&mut self, finding: Finding) {
+        self.report.findings.push(finding);
+    }
+
+    fn name(&mut self, key: &[u8], value: &[u8]) {
+        self.report.names += 1;
+        let Some(parts) = Parts::of(key) else { return self.found(Finding::Key { tree: Tree::Names, key: key.to_vec() }) };
+        let path = shown(&parts);
+        let enc = parts.enc();
+        let value = match Value::parse(value) {
+            Ok(value) => value,
+            Err(malformed) => return self.found(Finding::Value { path, what: malformed.0 }),
+        };
+        self.begins.entry(enc.bytes().to_vec()).or_insert(path);
+        match value {
+            Value::Link { ino, .. } => *self.links.entry(ino).or_default() += 1,
+            Value::Here(record) => {
+                if record.kind == Kind::Dir {
+                    self.dir(&enc, &parts.name, &record);
+                }
+                self.record(&record, 1);
+            }
+        }
+    }
+
+    fn dir(&mut self, parent: &Enc, name: &[u8], record: &Record) {
+        let enc = if record.zone { Enc::zone(record.ino) } else { parent.below(name) };
+        let own = self.dirs.get(enc.bytes()).map_or(0, |dir| dir.2);
+        self.dirs.insert(enc.bytes().to_vec(), (record.ino, parent.bytes().to_vec(), own));
+        // The parent may come later, if it is in a zone.
+        self.dirs.entry(parent.bytes().to_vec()).or_insert_with(|| (0, Vec::new(), 0)).2 += 1;
+    }
+
+    fn record(&mut self, record: &Record, links: u32) {
+        let items = record.body == Body::Items;
+        let seen = Seen {
+            kind: record.kind,
+            nlink: record.nlink,
+            blocks: record.blocks,
+            items,
+            xattrs: record.xattrs,
+            counted: 0,
+            links,
+            has_xattrs: false,
+            has_target: false,
+        };
+        if record.kind == Kind::Dir {
+            self.report.dirs += 1
+        } else {
+            self.report.files += 1
+        }
+        if self.seen.insert(record.ino, seen).is_some() {
+            self.found(Finding::Twice { ino: record.ino });
+        }
+        if let Body::Runs(runs) = &record.body {
+            runs.iter().for_each(|run| self.run(record.ino, run));
+        }
+    }
+
+    fn run(&mut self, ino: u64, run: &Run) {
+        self.runs.push((run.start.0, run.blocks, ino));
+        self.report.blocks += u64::from(run.blocks);
+        if let Some(seen) = self.seen.get_mut(&ino) {
+            seen.counted += u64::from(run.blocks);
+        }
+    }
+
+    /// Records and marks.
+    fn first(&mut self, key: &[u8], value: &[u8]) {
+        let Some((ino, item, offset)) = key::file_parts(key) else {
+            return self.found(Finding::Key { tree: Tree::Files, key: key.to_vec() });
+        };
+        let number = value.try_into().ok().map(u64::from_le_bytes);
+        match (item, number) {
+            (Item::Record, _) => match Record::parse(value) {
+                Ok(record) if record.ino == ino => {
+                    let links = self.links.remove(&ino).unwrap_or(0);
+                    if ino == ROOT {
+                        let enc = Enc::root();
+                        let own = self.dirs.get(enc.bytes()).map_or(0, |dir| dir.2);
+                        self.dirs.insert(enc.bytes().to_vec(), (ROOT, Vec::new(), own));
+                    }
+                    self.record(&record, if ino == ROOT { 1 } else { links });
+                }
+                Ok(_) => self.found(Finding::Twice { ino }),
+                Err(malformed) => self.found(Finding::Value { path: format!("file {ino}"), what: malformed.0 }),
+            },
+            (Item::Numbers, Some(next)) => self.next = next,
+            (Item::Orphan, Some(from)) => {
+                self.marks.insert(offset, from);
+                self.report.orphans += 1;
+            }
+            (Item::Numbers | Item::Orphan, None) => self.found(Finding::Key { tree: Tree::Files, key: key.to_vec() }),
+            _ => {}
+        }
+    }
+
+    /// What belongs to a record.
+    fn item(&mut self, key: &[u8], value: &[u8]) {
+        let Some((ino, item, offset)) = key::file_parts(key) else { return };
+        let seen = self.seen.get_mut(&ino);
+        match (item, seen) {
+            (Item::Record | Item::Orphan | Item::Numbers, _) => {}
+            (Item::Extent, Some(seen)) if seen.items && seen.kind == Kind::File => match Run::parse(value) {
+                Ok(run) if run.at == offset => self.run(ino, &run),
+                Ok(_) => self.found(Finding::Value { path: format!("file {ino}"), what: "a run of blocks in a wrong place" }),
+                Err(malformed) => self.found(Finding::Value { path: format!("file {ino}"), what: malformed.0 }),
+            },
+            (Item::Xattrs, Some(seen)) if seen.xattrs => seen.has_xattrs = true,
+            (Item::Target, Some(seen)) if seen.items && seen.kind == Kind::Symlink => seen.has_target = true,
+            (what, _) => self.found(Finding::Stray { ino, what }),
+        }
+    }
+
+    /// Every name's directory is there, and is reached from the top.
+    fn reach(&mut self) {
+        let mut reached: HashSet<&[u8]> = HashSet::new();
+        let mut children: HashMap<&[u8], Vec<&[u8]>> = HashMap::new();
+        for (enc, (ino, parent, _)) in &self.dirs {
+            if *ino != ROOT && *ino != 0 {
+                children.entry(parent).or_default().push(enc);
+            }
+        }
+        let mut left: Vec<&[u8]> = vec![&[]];
+        while let Some(enc) = left.pop() {
+            if self.dirs.get(enc).is_some_and(|dir| dir.0 != 0) && reached.insert(enc) {
+                left.extend(children.get(enc).into_iter().flatten());
+            }
+        }
+        let lost: Vec<Finding> = self
+            .begins
+            .iter()
+            .filter(|(enc, _)| !reached.contains(enc.as_slice()))
+            .map(|(_, path)| Finding::Lost { path: path.clone() })
+            .collect();
+        self.report.findings.extend(lost);
+    }
+
+    fn counts(&mut self) {
+        let mut findings = Vec::new();
+        let subdirs: HashMap<u64, u32> = self.dirs.values().map(|(ino, _, count)| (*ino, *count)).collect();
+        for (ino, seen) in &self.seen {
+            let ino = *ino;
+            let mark = self.marks.get(&ino);
+            let links = if seen.kind == Kind::Dir { 2 + subdirs.get(&ino).copied().unwrap_or(0) } else { seen.links };
+            if seen.nlink != links || links == 0 && mark.is_none() {
+                findings.push(Finding::Links { ino, says: seen.nlink, are: links });
+            }
+            // A marked file's record says what will be left of it.
+            if seen.blocks != seen.counted && mark.is_none() {
+                findings.push(Finding::Blocks { ino, says: seen.blocks, are: seen.counted });
+            }
+            if seen.xattrs && !seen.has_xattrs {
+                findings.push(Finding::Missing { ino, what: Item::Xattrs });
+            }
+            if seen.kind == Kind::Symlink && seen.items && !seen.has_target {
+                findings.push(Finding::Missing { ino, what: Item::Target });
+            }
+            if ino >= self.next {
+                findings.push(Finding::Number { ino });
+            }
+        }
+        // Names that lead to no record.
+        findings.extend(self.links.keys().map(|ino| Finding::Missing { ino: *ino, what: Item::Record }));
+        findings.sort_by_key(ToString::to_string);
+        self.report.findings.extend(findings);
+    }
+
+    /// Each block has one owner, and is in use.
+    fn blocks(&mut self, store: &Store) {
+        self.runs.sort_unstable();
+        let mut findings = Vec::new();
+        for pair in self.runs.windows(2) {
+            let ((start, blocks, a), (next, more, b)) = (pair[0], pair[1]);
+            if start + u64::from(blocks) > next {
+                let extent = Extent::new(Block(next), more.min(u32::try_from(start + u64::from(blocks) - next).unwrap_or(more)));
+                findings.push(Finding::Shared { extent, files: [a, b] });
+            }
+        }
+        let mut used = Vec::new();
+        store.each_used(|extent| used.push((extent.start.0, extent.start.0 + u64::from(extent.blocks))));
+        findings.extend(compare(&self.runs, &used));
+        self.report.findings.extend(findings);
+    }
+}
+
+/// What files have against what is in use, both in order.
+fn compare(runs: &[(u64, u32, u64)], used: &[(u64, u64)]) -> Vec<Finding> {
+    let extent = |(from, to): (u64, u64)| Extent::new(Block(from), u32::try_from(to - from).unwrap_or(u32::MAX));
+    let mut owned: Vec<(u64, u64)> = Vec::new();
+    for (start, blocks, _) in runs {
+        let end = start + u64::from(*blocks);
+        match owned.last_mut() {
+            Some(last) if last.1 >= *start => last.1 = last.1.max(end),
+            _ => owned.push((*start, end)),
+        }
+    }
+    let owner = |at: u64| runs[runs.partition_point(|run| run.0 <= at).saturating_sub(1)].2;
+    let free = minus(&owned, used).into_iter().map(|row| Finding::Free { extent: extent(row), ino: owner(row.0) });
+    let leaked = minus(used, &owned).into_iter().map(|row| Finding::Leaked { extent: extent(row) });
+    free.chain(leaked).collect()
+}
+
+/// What is in the first rows and not in the second. Rows are in order, none over another.
+fn minus(rows: &[(u64, u64)], without: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut left = Vec::new();
+    let mut skip = 0;
+    for (start, end) in rows {
+        let mut at = *start;
+        while without.get(skip).is_some_and(|row| row.1 <= at) {
+            skip += 1;
+        }
+        for (from, to) in without[skip..].iter().take_while(|row| row.0 < *end) {
+            if *from > at {
+                left.push((at, *from));
+            }
+            at = at.max(*to);
+        }
+        if at < *end {
+            left.push((at, *end));
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn rows_minus_rows() {
+        assert_eq!(minus(&[(0, 10), (20, 30)], &[(2, 4), (8, 22), (29, 40)]), [(0, 2), (4, 8), (22, 29)]);
+        assert_eq!(minus(&[(5, 6)], &[]), [(5, 6)]);
+        assert_eq!(minus(&[(0, 4), (4, 8)], &[(0, 8)]), []);
+    }
+}

@@ -1,0 +1,346 @@
+//! What all calls share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::cache::Cache;
+use super::error::{Error, Result};
+use super::key::{self, Item};
+use super::locks::Locks;
+use super::name::Name;
+use super::record::{Kind, Record, Value};
+use super::settings::FsSettings;
+use super::table::{At, Inode, State, Table};
+use super::time::Stamp;
+use crate::{Batch, Lsn, Store, Tree};
+
+/// The number of the top directory.
+pub const ROOT: u64 = 1;
+/// Numbers set aside at once, so that making a file does not write that one was taken.
+const NUMBERS: u64 = 1024;
+
+/// See the module.
+pub struct Core {
+    pub store: Store,
+    pub settings: FsSettings,
+    pub locks: Locks,
+    pub table: Table,
+    pub root: Arc<Name>,
+    pub cache: Cache,
+    /// What is to be written back, by number; one hold each.
+    pub dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
+    /// Blocks in memory that are not written yet.
+    pub dirty_pages: AtomicU64,
+    numbers: Mutex<Numbers>,
+    last: AtomicU64,
+}
+
+/// Bytes of a value that may be longer than an item, and of its pieces.
+pub const LONG_MAX: usize = 4096;
+const PIECE: usize = 2048;
+
+struct Numbers {
+    next: u64,
+    /// From here on they are not set aside.
+    end: u64,
+}
+
+/// A file in use, held by a call.
+pub struct Held<'a> {
+    pub core: &'a Core,
+    pub inode: Arc<Inode>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.core.release(&self.inode);
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        &self.inode
+    }
+}
+
+impl<'a> Held<'a> {
+    /// Keeps it held, for a handle; to be given to [`Core::release`].
+    pub fn keep(self) -> Arc<Inode> {
+        self.core.table.hold_again(&self.inode);
+        Arc::clone(&self.inode)
+    }
+}
+
+impl Core {
+    pub fn new(store: Store, settings: FsSettings) -> Result<Core> {
+        let cache = Cache::new(settings.cache_bytes);
+        let numbers = Mutex::new(Numbers { next: 0, end: 0 });
+        let core = Core {
+            store,
+            settings,
+            locks: Locks::default(),
+            table: Table::default(),
+            root: Name::root(),
+            cache,
+            dirty: Mutex::default(),
+            dirty_pages: AtomicU64::new(0),
+            numbers,
+            last: AtomicU64::new(0),
+        };
+        let next =
+            core.get(Tree::Files, &key::file(0, Item::Numbers, 0))?.ok_or(Error::Malformed { ino: 0, what: "no numbers for files" })?;
+        let next = u64::from_le_bytes(next.try_into().map_err(|_| Error::Malformed { ino: 0, what: "numbers of a wrong length" })?);
+        *core.numbers.lock() = Numbers { next, end: next };
+        Ok(core)
+    }
+
+    /// The time.
+    pub fn now(&self) -> Stamp {
+        (self.settings.clock)()
+    }
+
+    /// A value of the store.
+    pub fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.store.get(tree, key, &mut value)?.then_some(value))
+    }
+
+    /// Does a batch, and remembers how far the log is.
+    pub fn apply(&self, batch: Batch) -> Result<Lsn> {
+        let lsn = self.store.apply(batch)?;
+        self.last.fetch_max(lsn.0, Ordering::SeqCst);
+        Ok(lsn)
+    }
+
+    /// The last batch of all.
+    pub fn last(&self) -> Lsn {
+        Lsn(self.last.load(Ordering::SeqCst))
+    }
+
+    /// A number that no file has or had.
+    pub fn number(&self) -> Result<u64> {
+        let mut numbers = self.numbers.lock();
+        if numbers.next == numbers.end {
+            let end = numbers.end + NUMBERS;
+            let mut batch = Batch::new();
+            batch.put(Tree::Files, &key::file(0, Item::Numbers, 0), &end.to_le_bytes());
+            self.apply(batch)?;
+            numbers.end = end;
+        }
+        numbers.next += 1;
+        Ok(numbers.next - 1)
+    }
+
+    // ---- values that may be too long for one item
+
+    /// Puts what belongs to a file, at most [`LONG_MAX`] bytes, in as many pieces as it needs.
+    pub fn put_long(&self, batch: &mut Batch, ino: u64, item: Item, bytes: &[u8]) {
+        self.delete_long(batch, ino, item);
+        for (n, piece) in (0..).zip(bytes.chunks(PIECE)) {
+            batch.put(Tree::Files, &key::file(ino, item, n), piece);
+        }
+    }
+
+    /// Removes it.
+    pub fn delete_long(&self, batch: &mut Batch, ino: u64, item: Item) {
+        (0..LONG_MAX.div_ceil(PIECE) as u64).for_each(|n| batch.delete(Tree::Files, &key::file(ino, item, n)));
+    }
+
+    /// What was put.
+    pub fn get_long(&self, ino: u64, item: Item) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        for n in 0..LONG_MAX.div_ceil(PIECE) as u64 {
+            match self.get(Tree::Files, &key::file(ino, item, n))? {
+                Some(piece) => all.extend_from_slice(&piece),
+                None => break,
+            }
+        }
+        Ok(all)
+    }
+
+    // ---- entries
+
+    /// What a name in a directory leads to.
+    pub fn entry(&self, dir: &Name, name: &[u8]) -> Result<Option<Value>> {
+        self.entry_at(&dir.enc().entry(name))
+    }
+
+    pub fn entry_at(&self, key: &[u8]) -> Result<Option<Value>> {
+        let Some(bytes) = self.get(Tree::Names, key)? else { return Ok(None) };
+        Value::parse(&bytes).map(Some).map_err(Error::malformed(0))
+    }
+
+    /// The record in Files.
+    pub fn record_of(&self, ino: u64) -> Result<Record> {
+        let bytes = self.get(Tree::Files, &key::file(ino, Item::Record, 0))?;
+        let record =
+            Record::parse(&bytes.ok_or(Error::Malformed { ino, what: "a name without a record" })?).map_err(Error::malformed(ino))?;
+        if record.ino != ino {
+            return Err(Error::Malformed { ino, what: "the record of another file" });
+        }
+        Ok(record)
+    }
+
+    /// The record as the store has it; the file may be in use and have a newer one.
+    pub fn stored(&self, value: Value) -> Result<Record> {
+        match value {
+            Value::Here(record) => Ok(record),
+            Value::Link { ino, .. } => self.record_of(ino),
+        }
+    }
+
+    /// The record of a directory.
+    pub fn dir_record(&self, dir: &Name) -> Result<Record> {
+        if dir.is_gone() {
+            return Err(Errno::NOENT.into());
+        }
+        let Some(key) = dir.key() else { return self.record_of(ROOT) };
+        match self.entry_at(&key)? {
+            Some(Value::Here(record)) if record.kind == Kind::Dir => Ok(record),
+            Some(_) => Err(Errno::NOTDIR.into()),
+            None => Err(Errno::NOENT.into()),
+        }
+    }
+
+    /// The record of a directory, or the last one of a directory that was removed.
+    pub fn dir_or_gone(&self, dir: &Name) -> Result<Record> {
+        dir.last().map_or_else(|| self.dir_record(dir), Ok)
+    }
+
+    /// Where the record of a directory is.
+    pub fn dir_key(&self, dir: &Name) -> (Tree, Vec<u8>) {
+        dir.key().map_or_else(|| (Tree::Files, key::file(ROOT, Item::Record, 0).to_vec()), |key| (Tree::Names, key))
+    }
+
+    /// Where a record is.
+    pub fn key(&self, ino: u64, at: &At) -> (Tree, Vec<u8>) {
+        match at {
+            At::Name(name) => self.dir_key(name),
+            At::Files => (Tree::Files, key::file(ino, Item::Record, 0).to_vec()),
+        }
+    }
+
+    // ---- files in use
+
+    /// Holds what a name in a directory leads to. The directory's lock is held, so the name stays what it is.
+    pub fn hold(&self, dir: &Arc<Name>, name: &[u8]) -> Result<Option<Held<'_>>> {
+        let epoch = self.table.epoch();
+        let Some(value) = self.entry(dir, name)? else { return Ok(None) };
+        self.hold_value(dir, name, &value, epoch).map(Some)
+    }
+
+    fn hold_value(&self, dir: &Arc<Name>, name: &[u8], value: &Value, epoch: u64) -> Result<Held<'_>> {
+        let (ino, at) = match value {
+            Value::Here(record) => {
+                let zone = record.zone.then_some(record.ino);
+                (record.ino, At::Name(dir.child(name, zone)))
+            }
+            Value::Link { ino, .. } => (*ino, At::Files),
+        };
+        if let Some(inode) = self.table.hold(ino) {
+            let held = Held { core: self, inode };
+            self.load(&held, &at)?;
+            return Ok(held);
+        }
+        let record = self.stored(value.clone())?;
+        let held = Held { core: self, inode: self.table.enter(&record, None) };
+        let mut state = held.state.write();
+        if state.at.is_none() && self.table.epoch() == epoch {
+            (state.record, state.lsn, state.at) = (record, self.last(), Some(at));
+        } else {
+            drop(state);
+            self.load(&held, &at)?;
+            return Ok(held);
+        }
+        drop(state);
+        Ok(held)
+    }
+
+    /// Reads the record of a file that was put into the table, unless somebody did.
+    fn load(&self, held: &Held<'_>, at: &At) -> Result<()> {
+        if held.state.read().at.is_some() {
+            return Ok(());
+        }
+        let mut state = held.state.write();
+        if state.at.is_some() {
+            return Ok(());
+        }
+        let (tree, key) = self.key(held.ino, at);
+        let bytes = self.get(tree, &key)?.ok_or(Error::Malformed { ino: held.ino, what: "its record is gone" })?;
+        state.record = Record::parse(&bytes).map_err(Error::malformed(held.ino))?;
+        (state.lsn, state.at) = (self.last(), Some(at.clone()));
+        Ok(())
+    }
+
+    /// Holds a directory.
+    pub fn hold_dir(&self, dir: &Arc<Name>) -> Result<Held<'_>> {
+        let record = self.dir_or_gone(dir)?;
+        Ok(Held { core: self, inode: self.table.enter(&record, Some(&At::Name(Arc::clone(dir)))) })
+    }
+
+    /// Holds a file that was just made.
+    pub fn hold_new(&self, record: &Record, at: &At, lsn: Lsn) -> Held<'_> {
+        let held = Held { core: self, inode: self.table.enter(record, Some(at)) };
+        held.state.write().lsn = lsn;
+        held
+    }
+
+    /// A file in use that has this number, if there is one.
+    pub fn in_use(&self, ino: u64) -> Option<Held<'_>> {
+        self.table.hold(ino).map(|inode| Held { core: self, inode })
+    }
+
+    /// Lets go of a file; the last to do so removes one that has no name.
+    pub fn release(&self, inode: &Arc<Inode>) {
+        match self.table.release(inode) {
+            0 => self.leave(inode),
+            1 if self.forget_removed(inode) => self.release(inode),
+            _ => {}
+        }
+    }
+
+    /// What a removed file has in memory need not be written, once only the list of what is to be written holds it.
+    fn forget_removed(&self, inode: &Arc<Inode>) -> bool {
+        let removed = |state: &State| state.listed && state.record.nlink == 0;
+        if !removed(&inode.state.read()) {
+            return false;
+        }
+        let mut state = inode.state.write();
+        if !removed(&state) || self.table.holds(inode) != 1 {
+            return false;
+        }
+        self.forget_pages(&mut state, 0);
+        (state.changed, state.listed) = (false, false);
+        self.dirty.lock().remove(&inode.ino);
+        true
+    }
+
+    /// Nobody holds it any more.
+    fn leave(&self, inode: &Arc<Inode>) {
+        let mut state = inode.state.write();
+        if state.at.is_none() || state.record.nlink > 0 || state.record.kind == Kind::Dir {
+            return;
+        }
+        self.forget_pages(&mut state, 0);
+        if let Err(error) = self.purge(&state.record) {
+            // It is among the orphans, which the next open of the image removes.
+            tracing::warn!(ino = inode.ino, %error, "a removed file could not be freed");
+        }
+    }
+
+    /// Remembers that a file is to be written back. Its lock is held.
+    pub fn list(&self, inode: &Arc<Inode>, state: &mut State) {
+        if state.listed || state.is_clean() {
+            return;
+        }
+        state.listed = true;
+        self.table.hold_again(inode);
+        self.dirty.lock().insert(inode.ino, Arc::clone(inode));
+    }
+}

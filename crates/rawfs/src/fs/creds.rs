@@ -1,0 +1,114 @@
+//! Who calls, and what he may.
+
+use rustix::io::Errno;
+
+use super::error::Result;
+use super::record::{Kind, Record};
+
+/// Who makes a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Creds {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// More groups.
+    pub groups: Vec<u32>,
+    /// Permissions that new files do not get.
+    pub umask: u16,
+    /// Whether permissions are checked here. Not if somebody above does, as the kernel for a mount with `default_permissions`.
+    pub check: bool,
+}
+
+/// To read.
+pub const READ: u16 = 4;
+/// To write.
+pub const WRITE: u16 = 2;
+/// To execute, or to search.
+pub const EXEC: u16 = 1;
+
+const SET_GROUP: u16 = 0o2000;
+const STICKY: u16 = 0o1000;
+
+impl Creds {
+    /// The superuser.
+    pub fn root() -> Creds {
+        Creds { uid: 0, gid: 0, groups: Vec::new(), umask: 0, check: true }
+    }
+
+    /// Whether a walk has to look at every directory.
+    pub(super) fn looks(&self) -> bool {
+        self.check && self.uid != 0
+    }
+
+    /// May do what the superuser may.
+    pub(super) fn is_capable(&self) -> bool {
+        self.uid == 0 || !self.check
+    }
+
+    pub(super) fn is_owner(&self, record: &Record) -> bool {
+        self.is_capable() || self.uid == record.uid
+    }
+
+    pub(super) fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// EACCES unless all of `wanted` is granted.
+    pub(super) fn may(&self, record: &Record, wanted: u16) -> Result<()> {
+        if !self.check {
+            return Ok(());
+        }
+        let granted = if self.uid == 0 {
+            let executable = record.kind == Kind::Dir || record.mode & 0o111 != 0;
+            READ | WRITE | if executable { EXEC } else { 0 }
+        } else if self.uid == record.uid {
+            record.mode >> 6
+        } else if self.in_group(record.gid) {
+            record.mode >> 3
+        } else {
+            record.mode
+        };
+        if wanted & !granted == 0 { Ok(()) } else { Err(Errno::ACCESS.into()) }
+    }
+
+    /// Whether entries of a directory may be added.
+    pub(super) fn may_add(&self, dir: &Record) -> Result<()> {
+        self.may(dir, WRITE | EXEC)
+    }
+
+    /// Whether an entry may be taken away.
+    pub(super) fn may_remove(&self, dir: &Record, entry: &Record) -> Result<()> {
+        self.may(dir, WRITE | EXEC)?;
+        let sticky = dir.mode & STICKY != 0;
+        if sticky && !self.is_capable() && self.uid != entry.uid && self.uid != dir.uid {
+            return Err(Errno::PERM.into());
+        }
+        Ok(())
+    }
+
+    /// Mode and owner of what is made in a directory: it passes its group on if its mode says so.
+    pub(super) fn of_new(&self, dir: &Record, kind: Kind, mode: u16) -> (u16, (u32, u32)) {
+        let mut mode = if kind == Kind::Symlink { 0o777 } else { mode & 0o7777 & !(self.umask & 0o777) };
+        if dir.mode & SET_GROUP == 0 {
+            return (mode, (self.uid, self.gid));
+        }
+        if kind == Kind::Dir {
+            mode |= SET_GROUP;
+        } else if mode & 0o2010 == 0o2010 && !self.in_group(dir.gid) && !self.is_capable() {
+            mode &= !SET_GROUP;
+        }
+        (mode, (self.uid, dir.gid))
+    }
+}
+
+/// The mode after somebody wrote who is not the superuser.
+pub fn mode_written(record: &Record, creds: &Creds) -> u16 {
+    if creds.uid == 0 { record.mode } else { mode_given(record, creds) }
+}
+
+/// The mode after the owner changed.
+pub fn mode_given(record: &Record, creds: &Creds) -> u16 {
+    let drops_group = record.mode & 0o010 != 0 || !(creds.in_group(record.gid) || creds.is_capable());
+    record.mode & !(0o4000 | if drops_group { SET_GROUP } else { 0 })
+}

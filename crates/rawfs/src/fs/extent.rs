@@ -1,0 +1,238 @@
+//! Runs: blocks of a file that lie in a row on the device, each with its checksum.
+//!
+//! A run is at most [`RUN_MAX`] blocks, so that its value is small and the run that covers a block begins near it: who looks for
+//! one asks for the runs that begin in the `RUN_MAX` blocks before it.
+
+use std::ops::Range;
+
+use super::record::Malformed;
+use crate::{Block, Extent};
+
+/// Blocks of a run at most.
+pub const RUN_MAX: u32 = 128;
+const HEAD: usize = 20;
+const WRITTEN: u16 = 1;
+
+/// Blocks in a row, in the file and on the device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The first, counted in the file.
+    pub at: u64,
+    /// The first, on the device.
+    pub start: Block,
+    /// How many.
+    pub blocks: u32,
+    /// crc32c of each; `None`: never written, reads as zeros.
+    pub sums: Option<Vec<u32>>,
+}
+
+impl Run {
+    /// With content.
+    pub fn written(at: u64, start: Block, sums: Vec<u32>) -> Run {
+        Run { at, start, blocks: u32::try_from(sums.len()).expect("few"), sums: Some(sums) }
+    }
+
+    /// Set aside.
+    pub fn reserved(at: u64, start: Block, blocks: u32) -> Run {
+        Run { at, start, blocks, sums: None }
+    }
+
+    /// The block of the file behind it.
+    pub fn end(&self) -> u64 {
+        self.at + u64::from(self.blocks)
+    }
+
+    /// Where it is on the device.
+    pub fn extent(&self) -> Extent {
+        Extent::new(self.start, self.blocks)
+    }
+
+    /// Where a block of the file is, with its sum; `None` if it reads as zeros.
+    pub fn find(&self, at: u64) -> Option<(Block, u32)> {
+        let index = at.checked_sub(self.at).filter(|index| *index < u64::from(self.blocks))?;
+        let sum = self.sums.as_ref()?[usize::try_from(index).expect("below RUN_MAX")];
+        Some((self.start.after(index), sum))
+    }
+
+    /// The part of it in a range; `None` if there is none.
+    pub fn part(&self, range: &Range<u64>) -> Option<Run> {
+        let (from, to) = (self.at.max(range.start), self.end().min(range.end));
+        if from >= to {
+            return None;
+        }
+        let (skip, blocks) = (from - self.at, to - from);
+        let sums = self.sums.as_ref().map(|sums| sums[skip as usize..(skip + blocks) as usize].to_vec());
+        Some(Run { at: from, start: self.start.after(skip), blocks: u32::try_from(blocks).expect("below RUN_MAX"), sums })
+    }
+
+    /// Takes up the run behind it, if they are one.
+    fn absorb(&mut self, next: &Run) -> bool {
+        let joins = self.end() == next.at && self.start.after(u64::from(self.blocks)) == next.start;
+        if !joins || self.blocks + next.blocks > RUN_MAX || self.sums.is_some() != next.sums.is_some() {
+            return false;
+        }
+        self.blocks += next.blocks;
+        if let (Some(sums), Some(more)) = (&mut self.sums, &next.sums) {
+            sums.extend_from_slice(more);
+        }
+        true
+    }
+
+    /// Bytes it takes when stored.
+    pub fn stored_len(&self) -> usize {
+        HEAD + self.sums.as_ref().map_or(0, |sums| 4 * sums.len())
+    }
+
+    /// Appends it as it is stored.
+    pub fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.at.to_le_bytes());
+        bytes.extend_from_slice(&self.start.0.to_le_bytes());
+        bytes.extend_from_slice(&(self.blocks as u16).to_le_bytes());
+        bytes.extend_from_slice(&if self.sums.is_some() { WRITTEN } else { 0 }.to_le_bytes());
+        self.sums.iter().flatten().for_each(|sum| bytes.extend_from_slice(&sum.to_le_bytes()));
+    }
+
+    /// As it is stored in Files.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.stored_len());
+        self.put(&mut bytes);
+        bytes
+    }
+
+    /// Takes one off the begin of stored bytes.
+    fn take(bytes: &mut &[u8]) -> Result<Run, Malformed> {
+        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Malformed("a run cut off"))?;
+        let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let u16_at = |at: usize| u16::from_le_bytes(head[at..at + 2].try_into().expect("2 bytes"));
+        let (at, start, blocks, flags) = (u64_at(0), u64_at(8), u32::from(u16_at(16)), u16_at(18));
+        let last = at.checked_add(u64::from(blocks)).is_some_and(|end| end <= super::BLOCKS_MAX);
+        if blocks == 0 || blocks > RUN_MAX || flags > WRITTEN || !last || start.checked_add(u64::from(blocks)).is_none() {
+            return Err(Malformed("a run out of its range"));
+        }
+        let sums = if flags == WRITTEN { 4 * blocks as usize } else { 0 };
+        let body = bytes.get(HEAD..HEAD + sums).ok_or(Malformed("sums of a run cut off"))?;
+        let read = body.chunks_exact(4).map(|sum| u32::from_le_bytes(sum.try_into().expect("4 bytes"))).collect();
+        *bytes = &bytes[HEAD + sums..];
+        Ok(Run { at, start: Block(start), blocks, sums: (flags == WRITTEN).then_some(read) })
+    }
+
+    /// Reads an item of Files.
+    pub fn parse(mut bytes: &[u8]) -> Result<Run, Malformed> {
+        let run = Run::take(&mut bytes)?;
+        if bytes.is_empty() { Ok(run) } else { Err(Malformed("bytes behind a run")) }
+    }
+}
+
+/// Reads the runs of a record: in order, none over another.
+pub fn parse_all(mut bytes: &[u8]) -> Result<Vec<Run>, Malformed> {
+    let mut runs: Vec<Run> = Vec::new();
+    while !bytes.is_empty() {
+        let run = Run::take(&mut bytes)?;
+        if runs.last().is_some_and(|last| last.end() > run.at) {
+            return Err(Malformed("runs out of order"));
+        }
+        runs.push(run);
+    }
+    Ok(runs)
+}
+
+/// Blocks of some runs.
+pub fn blocks(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| u64::from(run.blocks)).sum()
+}
+
+/// Where to cut a row of blocks so that no run is too long.
+pub fn pieces(extent: Extent, at: u64) -> impl Iterator<Item = (u64, Extent)> {
+    (0..extent.blocks.div_ceil(RUN_MAX)).map(move |n| {
+        let skip = n * RUN_MAX;
+        let blocks = (extent.blocks - skip).min(RUN_MAX);
+        (at + u64::from(skip), Extent::new(extent.start.after(u64::from(skip)), blocks))
+    })
+}
+
+/// Puts new runs into a range in place of what was there; returns the blocks that are free now. `runs` are those that touch the
+/// range, or more; neighbours become one where they can.
+pub fn replace(runs: &mut Vec<Run>, range: &Range<u64>, new: Vec<Run>) -> Vec<Extent> {
+    let mut freed: Vec<Extent> = Vec::new();
+    let mut all: Vec<Run> = Vec::with_capacity(runs.len() + new.len() + 1);
+    for run in runs.drain(..) {
+        if let Some(gone) = run.part(range) {
+            match freed.last_mut() {
+                Some(last) if last.end() == Some(gone.start) => last.blocks += gone.blocks,
+                _ => freed.push(gone.extent()),
+            }
+            all.extend(run.part(&(run.at..range.start)));
+            all.extend(run.part(&(range.end..run.end())));
+        } else {
+            all.push(run);
+        }
+    }
+    all.extend(new);
+    all.sort_unstable_by_key(|run| run.at);
+    for run in all {
+        if !runs.last_mut().is_some_and(|last| last.absorb(&run)) {
+            runs.push(run);
+        }
+    }
+    freed
+}
+
+#[cfg(test)]
+mod test {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Every block of the file, by itself.
+    fn spread(runs: &[Run]) -> BTreeMap<u64, (Block, Option<u32>)> {
+        let one = |run: &Run, n: u32| (run.at + u64::from(n), (run.start.after(u64::from(n)), run.sums.as_ref().map(|s| s[n as usize])));
+        runs.iter().flat_map(|run| (0..run.blocks).map(move |n| one(run, n))).collect()
+    }
+
+    #[test]
+    fn replace_does_what_a_map_of_blocks_does() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut runs, mut model, mut next) = (Vec::new(), BTreeMap::new(), 1000);
+        for _ in 0..3000 {
+            let from = rng.u64(0..600);
+            let range = from..from + rng.u64(1..150);
+            let mut new = Vec::new();
+            if rng.u8(0..4) > 0 {
+                let blocks = (range.end - range.start) as u32;
+                next += rng.u64(0..2);
+                for (at, extent) in pieces(Extent::new(Block(next), blocks), range.start) {
+                    let sums = (0..extent.blocks).map(|_| rng.u32(..)).collect();
+                    new.push(if rng.bool() {
+                        Run::written(at, extent.start, sums)
+                    } else {
+                        Run::reserved(at, extent.start, extent.blocks)
+                    });
+                }
+                next += u64::from(blocks);
+            }
+            let mut gone: Vec<u64> = range.clone().filter_map(|at| model.remove(&at)).map(|(block, _): (Block, _)| block.0).collect();
+            model.extend(spread(&new));
+            let freed = replace(&mut runs, &range, new);
+            let mut freed: Vec<u64> = freed.iter().flat_map(|extent| extent.start.0..extent.end().expect("small").0).collect();
+            gone.sort_unstable();
+            freed.sort_unstable();
+            assert_eq!((freed, spread(&runs)), (gone, model.clone()));
+            assert!(runs.iter().all(|run| run.blocks <= RUN_MAX) && runs.is_sorted_by(|a, b| a.end() <= b.at));
+            let bytes: Vec<u8> = runs.iter().flat_map(Run::bytes).collect();
+            assert_eq!(parse_all(&bytes).as_ref(), Ok(&runs));
+        }
+    }
+
+    #[test]
+    fn appended_blocks_become_one_run() {
+        let mut runs = Vec::new();
+        for n in 0..200 {
+            replace(&mut runs, &(n..n + 1), vec![Run::written(n, Block(50 + n), vec![9])]);
+        }
+        assert_eq!(runs.iter().map(|run| run.blocks).collect::<Vec<_>>(), [128, 72]);
+        assert_eq!(runs[1].find(130), Some((Block(180), 9)));
+        assert_eq!(runs[1].find(127), None);
+    }
+}

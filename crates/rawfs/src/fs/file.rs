@@ -1,0 +1,445 @@
+//! Handles: nodes, which hold a file, and open files, which also know what may be done and where they are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::SIZE_MAX;
+use super::attrs::Stat;
+use super::core::Core;
+use super::creds::Creds;
+use super::error::{Error, Result};
+use super::list::Entry;
+use super::open::access;
+use super::record::{Body, Kind, Record};
+use super::settings::Atime;
+use super::table::Inode;
+use super::time::Stamp;
+use crate::{BLOCK_BYTES, Batch, Lsn};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Entries of a directory got at once.
+const LIST_MAX: usize = 128;
+const DAY: i64 = 86_400;
+
+/// A file that is held: it is there until this goes, whatever happens to its names.
+pub struct Node {
+    pub(super) core: Arc<Core>,
+    pub(super) inode: Arc<Inode>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.core.release(&self.inode);
+    }
+}
+
+impl Clone for Node {
+    fn clone(&self) -> Node {
+        self.core.table.hold_again(&self.inode);
+        Node { core: Arc::clone(&self.core), inode: Arc::clone(&self.inode) }
+    }
+}
+
+impl Node {
+    /// Its number.
+    pub fn ino(&self) -> u64 {
+        self.inode.ino
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.inode.state.read().record.kind
+    }
+
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// Metadata that cannot be read.
+    pub fn stat(&self) -> Result<Stat> {
+        self.core.stat(&self.inode)
+    }
+}
+
+/// An open file.
+pub struct File {
+    node: Node,
+    creds: Creds,
+    flags: Mutex<OFlags>,
+    at: Mutex<u64>,
+    /// Errors of write-back this handle was told.
+    seen: AtomicU64,
+    /// Where a read begins if it goes on where the last ended, and how much is read ahead then.
+    next: AtomicU64,
+    window: AtomicU64,
+    list: Mutex<List>,
+}
+
+/// Where a directory's handle is.
+#[derive(Default)]
+struct List {
+    /// The names told, in order: position 2 is behind the dots, `2 + n` behind the n-th of them.
+    told: Vec<Box<[u8]>>,
+}
+
+impl File {
+    pub(super) fn new(node: Node, flags: OFlags, creds: Creds) -> File {
+        let seen = AtomicU64::new(node.inode.state.read().seen_at_open());
+        let kept = flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOCTTY);
+        File {
+            node,
+            creds,
+            flags: Mutex::new(kept),
+            at: Mutex::new(0),
+            seen,
+            next: AtomicU64::new(0),
+            window: AtomicU64::new(0),
+            list: Mutex::default(),
+        }
+    }
+
+    /// The file.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// As it was opened, but for what only the opening is about.
+    pub fn flags(&self) -> OFlags {
+        *self.flags.lock()
+    }
+
+    /// Changes what can be changed of an open file: O_APPEND, O_DIRECT, O_NONBLOCK.
+    pub fn set_flags(&self, flags: OFlags) {
+        let changeable = OFlags::APPEND | OFlags::DIRECT | OFlags::NONBLOCK;
+        let mut own = self.flags.lock();
+        *own = (*own - changeable) | (flags & changeable);
+    }
+
+    /// Who opened it.
+    pub(super) fn creds(&self) -> &Creds {
+        &self.creds
+    }
+
+    /// EBADF unless it is a file open for writing.
+    pub(super) fn may_write(&self) -> Result<()> {
+        self.may(true).map(drop)
+    }
+
+    /// Brings it to the store; returns what has to be durable for it to be.
+    pub(super) fn written_back(&self) -> Result<Lsn> {
+        let core = self.core();
+        let _names = core.locks.shared();
+        let mut state = self.inode().state.write();
+        core.write_back(self.inode(), &mut state)?;
+        Ok(state.lsn)
+    }
+
+    fn core(&self) -> &Core {
+        &self.node.core
+    }
+
+    fn inode(&self) -> &Arc<Inode> {
+        &self.node.inode
+    }
+
+    /// EBADF if it was not opened so, EISDIR for a directory.
+    fn may(&self, writes: bool) -> Result<OFlags> {
+        let flags = self.flags();
+        let (read, write) = access(flags);
+        if flags.contains(OFlags::PATH) || !(if writes { write } else { read }) {
+            return Err(Errno::BADF.into());
+        }
+        match self.node.kind() {
+            Kind::File => Ok(flags),
+            Kind::Dir => Err(Errno::ISDIR.into()),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// Reads from a place; less than asked for only at the end.
+    ///
+    /// # Errors
+    /// EBADF, EISDIR; EIO for a block that is damaged or cannot be read.
+    pub fn read_at(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        let flags = self.may(false)?;
+        if i64::try_from(at).is_err() {
+            return Err(Errno::INVAL.into());
+        }
+        let aligned = at.is_multiple_of(BLOCK) && (to.len() as u64).is_multiple_of(BLOCK);
+        let done = if flags.contains(OFlags::DIRECT) && aligned { self.read_direct(to, at)? } else { self.read_buffered(to, at)? };
+        if !to.is_empty() {
+            self.accessed();
+        }
+        Ok(done)
+    }
+
+    fn read_buffered(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        let ahead = self.ahead(at, to.len() as u64);
+        let state = self.inode().state.read();
+        self.core().read(&state, at, to, ahead)
+    }
+
+    /// Blocks worth reading behind a read: twice as many each time it goes on in order.
+    fn ahead(&self, at: u64, len: u64) -> u64 {
+        let most = self.core().settings.read_ahead_bytes as u64 / BLOCK;
+        let in_order = self.next.swap(at + len, Ordering::Relaxed) == at && at > 0;
+        let window = if in_order { (self.window.load(Ordering::Relaxed) * 2).clamp(4.min(most), most) } else { 0 };
+        self.window.store(window, Ordering::Relaxed);
+        window
+    }
+
+    fn read_direct(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        let core = self.core();
+        loop {
+            {
+                let state = self.inode().state.read();
+                if let Body::Inline(_) = state.record.body {
+                    return core.read(&state, at, to, 0);
+                }
+                if state.pages.is_empty() {
+                    return core.read_direct(&state, at, to);
+                }
+            }
+            let _names = core.locks.shared();
+            core.write_back(self.inode(), &mut self.inode().state.write())?;
+        }
+    }
+
+    /// Whether a read is to be remembered.
+    fn is_due(&self, record: &Record, now: Stamp) -> bool {
+        let old = record.atime <= record.mtime || record.atime <= record.ctime || now.sec - record.atime.sec >= DAY;
+        old && self.core().settings.atime == Atime::Relative && !self.flags().contains(OFlags::NOATIME)
+    }
+
+    fn accessed(&self) {
+        let now = self.core().now();
+        if self.is_due(&self.inode().state.read().record, now) {
+            let mut state = self.inode().state.write();
+            state.record.atime = now;
+            state.changed = true;
+            self.core().list(self.inode(), &mut state);
+        }
+    }
+
+    fn accessed_dir(&self) -> Result<()> {
+        let now = self.core().now();
+        let due = {
+            let _names = self.core().locks.shared();
+            self.is_due(&self.core().record(self.inode())?.0, now)
+        };
+        let set = |record: &mut Record, _: &mut Batch| {
+            record.atime = now;
+            Ok(true)
+        };
+        if due { self.core().change(self.inode(), &mut { set }) } else { Ok(()) }
+    }
+
+    /// Writes at a place, or at the end with O_APPEND; returns how much, which is less than asked for only if there is no more room.
+    ///
+    /// # Errors
+    /// EBADF, EFBIG, ENOSPC; EIO.
+    pub fn write_at(&self, from: &[u8], at: u64) -> Result<usize> {
+        self.write_from(from, Some(at)).map(|(done, _)| done)
+    }
+
+    fn write_from(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64)> {
+        let flags = self.may(true)?;
+        if at.is_some_and(|at| i64::try_from(at).is_err() || at.checked_add(from.len() as u64).is_none_or(|end| end > i64::MAX as u64)) {
+            return Err(Errno::INVAL.into());
+        }
+        let at = at.filter(|_| !flags.contains(OFlags::APPEND));
+        let done = self.core().write(self.inode(), at, from, &self.creds)?;
+        // Past the cache means here: on the device when it returns. What is written is not kept in memory twice either way.
+        if flags.contains(OFlags::DIRECT) {
+            let _names = self.core().locks.shared();
+            self.core().write_back(self.inode(), &mut self.inode().state.write())?;
+        }
+        if flags.intersects(OFlags::SYNC | OFlags::DSYNC) && done.0 > 0 {
+            self.sync()?;
+        }
+        Ok(done)
+    }
+
+    /// Reads on from where the handle is.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read(&self, to: &mut [u8]) -> Result<usize> {
+        let mut at = self.at.lock();
+        let done = self.read_at(to, *at)?;
+        *at += done as u64;
+        Ok(done)
+    }
+
+    /// Writes where the handle is, or at the end with O_APPEND.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write(&self, from: &[u8]) -> Result<usize> {
+        let mut at = self.at.lock();
+        let (done, end) = self.write_from(from, Some(*at))?;
+        if done > 0 {
+            *at = end;
+        }
+        Ok(done)
+    }
+
+    /// Goes elsewhere; returns where that is. In a directory: to a place that [`File::read_dir`] told, or 0.
+    ///
+    /// # Errors
+    /// EINVAL before the begin, ENXIO behind the last data.
+    pub fn seek(&self, to: SeekFrom) -> Result<u64> {
+        if self.flags().contains(OFlags::PATH) {
+            return Err(Errno::BADF.into());
+        }
+        let mut at = self.at.lock();
+        let size = || self.node.stat().map(|stat| stat.size);
+        let state = || self.inode().state.read();
+        let by =
+            |from: u64, by: i64| from.checked_add_signed(by).filter(|at| i64::try_from(*at).is_ok()).ok_or(Error::Refused(Errno::INVAL));
+        let new = match to {
+            SeekFrom::Start(to) => to,
+            SeekFrom::Current(offset) => by(*at, offset)?,
+            SeekFrom::End(offset) => by(size()?, offset)?,
+            SeekFrom::Data(_) | SeekFrom::Hole(_) if self.node.kind() == Kind::Dir => return Err(Errno::INVAL.into()),
+            SeekFrom::Data(from) => self.core().seek_data(&state(), from)?,
+            SeekFrom::Hole(from) => self.core().seek_hole(&state(), from)?,
+        };
+        if new > SIZE_MAX {
+            return Err(Errno::INVAL.into());
+        }
+        *at = new;
+        Ok(new)
+    }
+
+    /// Everything of the file is on the device when this returns 0, and so is its name. What failed before, also in the background,
+    /// is told once to every handle.
+    ///
+    /// # Errors
+    /// EBADF; EIO, ENOSPC: what was written may be lost if the power goes; it is still in memory, and the next sync tries again.
+    pub fn sync(&self) -> Result<()> {
+        if self.flags().contains(OFlags::PATH) {
+            return Err(Errno::BADF.into());
+        }
+        let core = self.core();
+        let outcome =
+            if self.node.kind() == Kind::Dir { core.store.sync(core.last()).map_err(Error::from) } else { core.sync_file(self.inode()) };
+        self.told().and(outcome)
+    }
+
+    /// The error this handle was not told yet.
+    pub(super) fn told(&self) -> Result<()> {
+        let seen = self.seen.load(Ordering::SeqCst);
+        if self.inode().state.read().errors == seen {
+            return Ok(());
+        }
+        let mut state = self.inode().state.write();
+        self.seen.store(state.errors, Ordering::SeqCst);
+        state.told = state.errors;
+        let why = Box::new(state.error.clone().expect("counted"));
+        Err(Error::WriteBack { ino: self.inode().ino, why })
+    }
+
+    /// Sets the size.
+    ///
+    /// # Errors
+    /// EINVAL if it is not open for writing, EFBIG.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        let flags = self.flags();
+        if i64::try_from(size).is_err() {
+            return Err(Errno::INVAL.into());
+        }
+        if flags.contains(OFlags::PATH) {
+            return Err(Errno::BADF.into());
+        }
+        if !access(flags).1 || self.node.kind() != Kind::File {
+            return Err(Errno::INVAL.into());
+        }
+        self.core().truncate(self.inode(), size, &self.creds)
+    }
+
+    /// fallocate(2): sets blocks aside, punches holes, zeroes.
+    ///
+    /// # Errors
+    /// EBADF, EINVAL, EFBIG, EOPNOTSUPP, ENOSPC.
+    pub fn allocate(&self, mode: FallocateFlags, at: u64, len: u64) -> Result<()> {
+        let flags = self.flags();
+        if flags.contains(OFlags::PATH) {
+            return Err(Errno::BADF.into());
+        }
+        if len == 0 || i64::try_from(at).is_err() || i64::try_from(len).is_err() {
+            return Err(Errno::INVAL.into());
+        }
+        let known = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+        let alone = !mode.contains(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE);
+        let keeps = !mode.contains(FallocateFlags::PUNCH_HOLE) || mode.contains(FallocateFlags::KEEP_SIZE);
+        if !known.contains(mode) || !alone || !keeps {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if !access(flags).1 {
+            return Err(Errno::BADF.into());
+        }
+        let core = self.core();
+        let _names = core.locks.shared();
+        let mut state = self.inode().state.write();
+        core.allocate(self.inode(), &mut state, mode, at, len)?;
+        let now = core.now();
+        (state.record.mtime, state.record.ctime) = (now, now);
+        state.record.mode = super::creds::mode_written(&state.record, &self.creds);
+        Ok(())
+    }
+
+    /// The next entries of a directory, `.` and `..` first, each with the place behind it; `each` returns whether there is room
+    /// for more, and one it had no room for comes again.
+    ///
+    /// # Errors
+    /// ENOTDIR; EIO for metadata that is damaged.
+    pub fn read_dir(&self, each: &mut dyn FnMut(&Entry, u64) -> bool) -> Result<()> {
+        let core = self.core();
+        let dir = core.dir_of(self.inode())?;
+        if dir.is_gone() {
+            return Err(Errno::NOENT.into());
+        }
+        self.accessed_dir()?;
+        let mut at = self.at.lock();
+        let mut list = self.list.lock();
+        if *at < 2 {
+            let dots = {
+                let _names = core.locks.shared();
+                core.dots(&dir)?
+            };
+            while *at < 2 {
+                let which = usize::try_from(*at).expect("below 2");
+                let entry = Entry { name: [&b"."[..], b".."][which].to_vec(), ino: dots[which], kind: Kind::Dir };
+                if !each(&entry, *at + 1) {
+                    return Ok(());
+                }
+                *at += 1;
+            }
+        }
+        if *at <= 2 {
+            list.told.clear();
+        }
+        loop {
+            let seen = usize::try_from(at.saturating_sub(2)).unwrap_or(usize::MAX).min(list.told.len());
+            list.told.truncate(seen);
+            let entries = {
+                let _names = core.locks.shared();
+                core.list_dir(&dir, list.told.last().map(|name| &**name), LIST_MAX)?
+            };
+            for entry in &entries {
+                if !each(entry, *at + 1) {
+                    return Ok(());
+                }
+                list.told.push(entry.name.clone().into());
+                *at += 1;
+            }
+            if entries.len() < LIST_MAX {
+                return Ok(());
+            }
+        }
+    }
+}

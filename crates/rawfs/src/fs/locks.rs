@@ -1,0 +1,65 @@
+//! Locks of the name space.
+//!
+//! ```text
+//!  whole     shared by every call on names and by write-back; alone: rename of a directory, which moves keys of others
+//!  a dir's   shared: who looks up a name to hold it; alone: who changes entries, or the directory's own record
+//!  a file's  in the table of files
+//! ```
+//!
+//! Always taken in this order, directories by the number of their lock, files by theirs.
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::name::Name;
+
+const STRIPES: usize = 256;
+
+/// See the module.
+pub struct Locks {
+    whole: RwLock<()>,
+    dirs: Vec<RwLock<()>>,
+}
+
+/// The whole name space stays as it is, but for single entries.
+pub struct Shared<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+
+/// Nobody else is in the name space.
+pub struct Alone<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
+
+/// Entries of some directories are ours to change.
+pub struct Dirs<'a>(#[expect(dead_code, reason = "held")] Vec<RwLockWriteGuard<'a, ()>>);
+
+impl Default for Locks {
+    fn default() -> Self {
+        Locks { whole: RwLock::default(), dirs: (0..STRIPES).map(|_| RwLock::default()).collect() }
+    }
+}
+
+fn stripe(dir: &Name) -> usize {
+    crc32c::crc32c(dir.enc().bytes()) as usize % STRIPES
+}
+
+impl Locks {
+    /// For every call on names.
+    pub fn shared(&self) -> Shared<'_> {
+        Shared(self.whole.read())
+    }
+
+    /// For what moves keys of others.
+    pub fn alone(&self) -> Alone<'_> {
+        Alone(self.whole.write())
+    }
+
+    /// To look up a name and hold it.
+    pub fn look(&self, _: &Shared<'_>, dir: &Name) -> RwLockReadGuard<'_, ()> {
+        self.dirs[stripe(dir)].read()
+    }
+
+    /// To change entries of directories.
+    pub fn change(&self, _: &Shared<'_>, dirs: &[&Name]) -> Dirs<'_> {
+        let mut stripes: Vec<usize> = dirs.iter().map(|dir| stripe(dir)).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        Dirs(stripes.into_iter().map(|stripe| self.dirs[stripe].write()).collect())
+    }
+}

@@ -1,0 +1,195 @@
+//! Which blocks a file has: in its record while they are few, else in items of Files.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::core::Core;
+use super::error::{Error, Result};
+use super::extent::{self, RUN_MAX, Run};
+use super::key::{self, Item};
+use super::record::{Body, RUNS_MAX, Record};
+use super::table::{Inode, State};
+use crate::{Batch, Extent, Next, Tree};
+
+/// Runs that one batch removes, at most, of what can be many.
+const CUT_MAX: usize = 256;
+
+/// The runs of a part of a file, while they are changed.
+pub struct Edit {
+    old: Vec<Run>,
+    runs: Vec<Run>,
+    used: Vec<Run>,
+    freed: Vec<Extent>,
+}
+
+impl Edit {
+    /// These runs take the place of what is in a range.
+    pub fn replace(&mut self, range: &Range<u64>, new: Vec<Run>) {
+        self.used.extend(new.iter().cloned());
+        self.freed.extend(extent::replace(&mut self.runs, range, new));
+    }
+}
+
+fn touches(run: &Run, range: &Range<u64>) -> bool {
+    run.at < range.end && run.end() > range.start
+}
+
+impl Core {
+    /// The runs that touch a range of blocks, in order.
+    pub fn runs(&self, record: &Record, range: &Range<u64>) -> Result<Vec<Run>> {
+        match &record.body {
+            Body::Runs(runs) => Ok(runs.iter().filter(|run| touches(run, range)).cloned().collect()),
+            Body::Items => self.items(record.ino, range, usize::MAX),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Runs from Files that touch a range; not more than so many.
+    fn items(&self, ino: u64, range: &Range<u64>, most: usize) -> Result<Vec<Run>> {
+        let from = key::file(ino, Item::Extent, range.start.saturating_sub(u64::from(RUN_MAX)));
+        let to = key::file(ino, Item::Extent, range.end);
+        let (mut runs, mut end, mut wrong) = (Vec::new(), 0, None);
+        let device = self.store.disk().blocks();
+        self.store.scan(Tree::Files, &from, &to, &mut |key, value| {
+            let at = key::file_parts(key).map(|parts| parts.2);
+            match Run::parse(value) {
+                Ok(run) if Some(run.at) == at && end <= run.at && run.extent().end().is_some_and(|end| end.0 <= device) => {
+                    end = run.end();
+                    runs.extend(Some(run).filter(|run| touches(run, range)));
+                }
+                Ok(_) => wrong = Some("runs of blocks that lie over each other, or outside the device"),
+                Err(malformed) => wrong = Some(malformed.0),
+            }
+            if wrong.is_some() || runs.len() >= most { Next::Stop } else { Next::Go }
+        })?;
+        wrong.map_or(Ok(runs), |what| Err(Error::Malformed { ino, what }))
+    }
+
+    /// Begins to change the runs in a range, which is all that is changed before [`Core::put`] if the file has items.
+    pub fn edit(&self, record: &Record, range: &Range<u64>) -> Result<Edit> {
+        let old = match &record.body {
+            Body::Runs(runs) => runs.clone(),
+            // Those before and behind may become one with what is new.
+            Body::Items => self.runs(record, &(range.start.saturating_sub(1)..range.end.saturating_add(1)))?,
+            _ => Vec::new(),
+        };
+        Ok(Edit { runs: old.clone(), old, used: Vec::new(), freed: Vec::new() })
+    }
+
+    /// Puts what was changed into a batch and a record. The record itself is to be put by the caller.
+    pub fn put(&self, batch: &mut Batch, record: &mut Record, edit: Edit) {
+        edit.freed.iter().for_each(|extent| batch.free_blocks(*extent));
+        edit.used.iter().for_each(|run| batch.use_blocks(run.extent(), run.sums.as_deref().unwrap_or(&[])));
+        let freed: u64 = edit.freed.iter().map(|extent| u64::from(extent.blocks)).sum();
+        record.blocks = (record.blocks + extent::blocks(&edit.used)).saturating_sub(freed);
+        let few = edit.runs.iter().map(Run::stored_len).sum::<usize>() <= RUNS_MAX;
+        if record.body != Body::Items && few {
+            record.body = Body::Runs(edit.runs);
+            return;
+        }
+        let kept = |run: &&Run| record.body == Body::Items && edit.old.contains(run);
+        if record.body == Body::Items {
+            let gone = edit.old.iter().filter(|old| !edit.runs.iter().any(|run| run.at == old.at));
+            gone.for_each(|run| batch.delete(Tree::Files, &key::file(record.ino, Item::Extent, run.at)));
+        }
+        for run in edit.runs.iter().filter(|run| !kept(run)) {
+            batch.put(Tree::Files, &key::file(record.ino, Item::Extent, run.at), &run.bytes());
+        }
+        record.body = Body::Items;
+    }
+
+    /// Removes runs from a block on, as many as are good for one batch; returns whether there may be more.
+    pub fn cut(&self, batch: &mut Batch, record: &mut Record, from: u64) -> Result<bool> {
+        let (mut end, mut more) = (u64::MAX, false);
+        if record.body == Body::Items {
+            let runs = self.items(record.ino, &(from..u64::MAX), CUT_MAX)?;
+            let Some(last) = runs.last() else { return Ok(false) };
+            (end, more) = (last.end(), runs.len() == CUT_MAX);
+        }
+        self.cut_range(batch, record, &(from..end)).map(|()| more)
+    }
+
+    /// Removes the runs in a range, whose number is small.
+    pub fn cut_range(&self, batch: &mut Batch, record: &mut Record, range: &Range<u64>) -> Result<()> {
+        let mut edit = self.edit(record, range)?;
+        edit.replace(range, Vec::new());
+        for extent in &edit.freed {
+            self.cache.forget(*extent);
+        }
+        self.put(batch, record, edit);
+        Ok(())
+    }
+
+    /// Blocks from one on.
+    pub fn blocks_from(&self, record: &Record, from: u64) -> Result<u64> {
+        let (mut blocks, mut at) = (0, from);
+        loop {
+            let runs = match &record.body {
+                Body::Items => self.items(record.ino, &(at..u64::MAX), CUT_MAX)?,
+                _ => self.runs(record, &(at..u64::MAX))?,
+            };
+            blocks += runs.iter().filter_map(|run| run.part(&(at..u64::MAX))).map(|run| u64::from(run.blocks)).sum::<u64>();
+            match runs.last() {
+                Some(last) if runs.len() == CUT_MAX => at = last.end(),
+                _ => return Ok(blocks),
+            }
+        }
+    }
+
+    /// The first run that is not before a block.
+    pub fn next_run(&self, record: &Record, block: u64) -> Result<Option<Run>> {
+        match &record.body {
+            Body::Items => Ok(self.items(record.ino, &(block..u64::MAX), 1)?.pop()),
+            _ => Ok(self.runs(record, &(block..u64::MAX))?.into_iter().next()),
+        }
+    }
+
+    /// Frees everything of a file that has no name and that nobody uses. Its mark is there, or it has few blocks.
+    pub fn purge(&self, record: &Record) -> Result<()> {
+        let mut record = record.clone();
+        loop {
+            let mut batch = Batch::new();
+            let more = matches!(record.body, Body::Runs(_) | Body::Items) && self.cut(&mut batch, &mut record, 0)?;
+            if !more {
+                self.put_end(&mut batch, &record);
+            }
+            self.apply(batch)?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What else there is of a file whose blocks are free.
+    pub fn put_end(&self, batch: &mut Batch, record: &Record) {
+        batch.delete(Tree::Files, &key::file(record.ino, Item::Record, 0));
+        batch.delete(Tree::Files, &key::file(0, Item::Orphan, record.ino));
+        self.put_end_of_more(batch, record);
+    }
+
+    /// Extended attributes, and a long target.
+    pub fn put_end_of_more(&self, batch: &mut Batch, record: &Record) {
+        if record.xattrs {
+            self.delete_long(batch, record.ino, Item::Xattrs);
+        }
+        if record.kind == super::record::Kind::Symlink && record.body == Body::Items {
+            self.delete_long(batch, record.ino, Item::Target);
+        }
+    }
+
+    /// Drops blocks that are not written, from one on.
+    pub fn forget_pages(&self, state: &mut State, from: u64) {
+        let gone = state.pages.split_off(&from).len() as u64;
+        self.dirty_pages.fetch_sub(gone, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Takes a file off the list of what is to be written back, if there is nothing. Its lock is held, and the file by the caller.
+    pub fn unlist(&self, inode: &Arc<Inode>, state: &mut State) {
+        if state.listed && state.is_clean() {
+            state.listed = false;
+            self.dirty.lock().remove(&inode.ino);
+            let left = self.table.release(inode);
+            assert!(left > 0, "the caller holds it");
+        }
+    }
+}

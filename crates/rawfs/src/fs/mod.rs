@@ -1,0 +1,72 @@
+//! The file system above the store: POSIX as ext4 does it, by path, by held directory, and by open file.
+//!
+//! ```text
+//!  a path  --walk-->  a key of Names  --the store-->  a record: attributes and content, or where that is
+//!                                                        |
+//!  a file in use: table.rs, one lock each; pages that are not written yet; written back to runs of blocks (flush.rs)
+//! ```
+//!
+//! - [`calls`]: what can be called. [`file`]: what is held and open. `walk`, `open`, `make`, `remove`, `rename`, `attrs`, `xattr`,
+//!   `list`: one kind of call each.
+//! - `read`, `write`, `space`, `flush`: the path of data. [`transaction`]: writes to many files that happen all or not at all.
+//! - [`key`], [`record`], [`extent`]: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
+//! - `name`, `table`, `locks`: what is in memory, and who may touch it. `cache`: blocks for the next reader.
+//! - [`check`]: whether all of it is true.
+//!
+//! Metadata changes are in the store, in order, when a call returns; data and sizes follow with write-back or a sync.
+
+pub mod attrs;
+mod cache;
+pub mod calls;
+pub mod check;
+mod core;
+pub mod creds;
+pub mod error;
+pub mod extent;
+pub mod file;
+mod flush;
+pub mod key;
+mod later;
+pub mod list;
+mod locks;
+mod make;
+mod map;
+mod name;
+mod open;
+mod orphan;
+mod read;
+pub mod record;
+mod remove;
+mod rename;
+pub mod settings;
+mod space;
+mod table;
+pub mod time;
+pub mod transaction;
+mod walk;
+mod write;
+mod writer;
+mod xattr;
+
+pub use self::attrs::{SetAttr, Stat, StatFs};
+pub use self::calls::Fs;
+pub use self::creds::Creds;
+pub use self::error::{Error, Result};
+pub use self::file::{File, Node};
+pub use self::list::Entry;
+pub use self::record::Kind;
+pub use self::settings::{Atime, FsSettings};
+pub use self::time::{SetTime, Stamp};
+pub use self::transaction::Transaction;
+
+/// Bytes of a name, at most.
+pub const NAME_MAX: usize = 255;
+/// Bytes of a path, at most.
+pub const PATH_MAX: usize = 4095;
+/// Blocks of a file, at most: 16 TiB as ext4 has it.
+pub const BLOCKS_MAX: u64 = (1 << 32) - 1;
+/// Bytes of a file, at most.
+pub const SIZE_MAX: u64 = BLOCKS_MAX * crate::BLOCK_BYTES as u64;
+
+#[cfg(test)]
+mod test;

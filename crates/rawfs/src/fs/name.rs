@@ -1,0 +1,238 @@
+//! The tree of names that are in use: what is open, and the directories above it.
+//!
+//! A name knows its parent, so the key of an open file is found by walking up, and stays right when a directory above is renamed:
+//! only that directory's name moves. Names are here as long as somebody holds them; their number is bounded by what is open.
+//!
+//! Who moves or removes a name holds the locks of [`super::locks`] that keep others from looking it up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::key::Enc;
+use super::record::Record;
+
+/// A name in use.
+pub struct Name {
+    place: Mutex<Place>,
+    children: Mutex<HashMap<Box<[u8]>, Weak<Name>>>,
+}
+
+struct Place {
+    /// `None`: the root.
+    parent: Option<Arc<Name>>,
+    name: Box<[u8]>,
+    /// The number of a directory whose entries are found by it.
+    zone: Option<u64>,
+    /// Removed, while somebody still holds it.
+    gone: bool,
+    /// Of a removed directory, the last that was known.
+    last: Option<Box<Record>>,
+}
+
+impl Name {
+    fn new(parent: Option<Arc<Name>>, name: &[u8], zone: Option<u64>) -> Arc<Name> {
+        let place = Place { parent, name: name.into(), zone, gone: false, last: None };
+        Arc::new(Name { place: Mutex::new(place), children: Mutex::default() })
+    }
+
+    /// The top of a tree.
+    pub fn root() -> Arc<Name> {
+        Name::new(None, b"", None)
+    }
+
+    /// The name below a directory; made if it is not in use yet.
+    pub fn child(self: &Arc<Name>, name: &[u8], zone: Option<u64>) -> Arc<Name> {
+        let mut children = self.children.lock();
+        if let Some(child) = children.get(name).and_then(Weak::upgrade) {
+            return child;
+        }
+        let child = Name::new(Some(Arc::clone(self)), name, zone);
+        children.insert(name.into(), Arc::downgrade(&child));
+        child
+    }
+
+    /// The name below a directory, if it is in use.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<Name>> {
+        self.children.lock().get(name)?.upgrade()
+    }
+
+    /// Of what is below it.
+    pub fn enc(&self) -> Enc {
+        // Up to the root or a zone, then down again.
+        let mut names: Vec<Box<[u8]>> = Vec::new();
+        let mut above = match self.step_up(&mut names) {
+            Ok(enc) => return enc,
+            Err(parent) => parent,
+        };
+        let mut enc = loop {
+            match above.step_up(&mut names) {
+                Ok(enc) => break enc,
+                Err(parent) => above = parent,
+            }
+        };
+        names.iter().rev().for_each(|name| enc.push_below(name));
+        enc
+    }
+
+    fn step_up(&self, names: &mut Vec<Box<[u8]>>) -> Result<Enc, Arc<Name>> {
+        let place = self.place.lock();
+        if let Some(ino) = place.zone {
+            return Ok(Enc::zone(ino));
+        }
+        let Some(parent) = &place.parent else { return Ok(Enc::root()) };
+        names.push(place.name.clone());
+        Err(Arc::clone(parent))
+    }
+
+    /// Its own key in Names; `None` for the root.
+    pub fn key(&self) -> Option<Vec<u8>> {
+        let (parent, name) = {
+            let place = self.place.lock();
+            (Arc::clone(place.parent.as_ref()?), place.name.clone())
+        };
+        Some(parent.enc().entry(&name))
+    }
+
+    /// The directory it is in; the root is in itself.
+    pub fn parent(self: &Arc<Name>) -> Arc<Name> {
+        self.place.lock().parent.as_ref().map_or_else(|| Arc::clone(self), Arc::clone)
+    }
+
+    /// Whether it is the top.
+    pub fn is_root(&self) -> bool {
+        self.place.lock().parent.is_none()
+    }
+
+    /// Whether it was removed.
+    pub fn is_gone(&self) -> bool {
+        self.place.lock().gone
+    }
+
+    /// Whether it is the other, or below it.
+    pub fn is_within(self: &Arc<Name>, other: &Arc<Name>) -> bool {
+        let mut name = Arc::clone(self);
+        while !Arc::ptr_eq(&name, other) {
+            if name.is_root() {
+                return false;
+            }
+            name = name.parent();
+        }
+        true
+    }
+
+    /// From now on entries are found by this number.
+    pub fn set_zone(&self, ino: u64) {
+        self.place.lock().zone = Some(ino);
+    }
+
+    /// What it was, if it is a removed directory.
+    pub fn last(&self) -> Option<Record> {
+        self.place.lock().last.as_deref().cloned()
+    }
+
+    /// A directory was removed.
+    pub fn remove_dir(&self, last: Record) {
+        self.set_last(last);
+        self.remove();
+    }
+
+    /// What a removed directory is now.
+    pub fn set_last(&self, last: Record) {
+        self.place.lock().last = Some(Box::new(last));
+    }
+
+    /// Its name was removed.
+    pub fn remove(&self) {
+        let mut place = self.place.lock();
+        place.gone = true;
+        if let Some(parent) = &place.parent {
+            parent.children.lock().remove(&place.name);
+        }
+    }
+
+    /// Its name was changed. What had the new name was removed before.
+    pub fn rename(self: &Arc<Name>, dir: &Arc<Name>, name: &[u8]) {
+        self.rename_over(dir, name, false);
+    }
+
+    /// Its name was changed; `taken`: its old one belongs to another already.
+    pub fn rename_over(self: &Arc<Name>, dir: &Arc<Name>, name: &[u8], taken: bool) {
+        let mut place = self.place.lock();
+        if let Some(old) = place.parent.as_ref().filter(|_| !taken) {
+            old.children.lock().remove(&place.name);
+        }
+        dir.children.lock().insert(name.into(), Arc::downgrade(self));
+        // The old parent is let go of behind the lock.
+        let old = place.parent.replace(Arc::clone(dir));
+        place.name = name.into();
+        drop(place);
+        drop(old);
+    }
+
+    /// Removes the entry of a name that nobody holds any more.
+    fn forget(&self, name: &[u8]) {
+        let mut children = self.children.lock();
+        if children.get(name).is_some_and(|child| child.strong_count() == 0) {
+            children.remove(name);
+        }
+    }
+}
+
+impl Drop for Name {
+    /// In a loop: names may be nested deeper than the stack.
+    fn drop(&mut self) {
+        let place = self.place.get_mut();
+        let mut above = place.parent.take().map(|parent| (parent, std::mem::take(&mut place.name)));
+        while let Some((parent, name)) = above {
+            parent.forget(&name);
+            above = Arc::into_inner(parent).and_then(|mut last| {
+                let place = last.place.get_mut();
+                place.parent.take().map(|parent| (parent, std::mem::take(&mut place.name)))
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn keys_follow_a_directory_that_is_renamed() {
+        let root = Name::root();
+        let file = root.child(b"a", None).child(b"b", None).child(b"f", None);
+        assert_eq!(file.key(), Some(Enc::root().below(b"a").below(b"b").entry(b"f")));
+        let (dir, a) = (file.parent(), root.child(b"a", None));
+        dir.rename(&root, b"new");
+        assert_eq!(file.key(), Some(Enc::root().below(b"new").entry(b"f")));
+        assert!(a.find(b"b").is_none() && Arc::ptr_eq(&root.find(b"new").expect("in use"), &dir));
+        dir.set_zone(7);
+        assert_eq!(file.key(), Some(Enc::zone(7).entry(b"f")));
+        assert_eq!(dir.key(), Some(Enc::root().entry(b"new")));
+        assert!(file.is_within(&dir) && !a.is_within(&dir));
+    }
+
+    #[test]
+    fn names_nobody_holds_are_forgotten_however_deep() {
+        let root = Name::root();
+        let mut name = Arc::clone(&root);
+        for _ in 0..200_000 {
+            name = name.child(b"d", None);
+        }
+        drop(name);
+        assert!(root.children.lock().is_empty() && Arc::strong_count(&root) == 1);
+    }
+
+    #[test]
+    fn a_removed_name_makes_room_for_another() {
+        let root = Name::root();
+        let old = root.child(b"a", None);
+        old.remove();
+        let new = root.child(b"a", None);
+        assert!(old.is_gone() && !new.is_gone());
+        drop(old);
+        assert!(Arc::ptr_eq(&root.child(b"a", None), &new));
+    }
+}

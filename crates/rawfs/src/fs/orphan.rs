@@ -1,0 +1,58 @@
+//! What a crash left: files without a name, and files that were being cut.
+//!
+//! A mark in Files, below number 0, names the file and the block from which it has nothing. If its record has no name the file is
+//! removed; else its record says already what is left of it. Removing is done in steps; the mark goes with the last.
+
+use super::core::Core;
+use super::error::{Error, Result};
+use super::key::{self, Item};
+use super::record::{Body, Kind, Record};
+use super::time::Stamp;
+use crate::{Batch, Next, Tree};
+
+impl Core {
+    /// Removes what is marked; returns how many there were.
+    pub fn remove_orphans(&self) -> Result<u64> {
+        let mut count = 0;
+        while let Some((ino, from)) = self.next_orphan()? {
+            let stored = self.get(Tree::Files, &key::file(ino, Item::Record, 0))?;
+            let record = stored.map(|bytes| Record::parse(&bytes).map_err(Error::malformed(ino))).transpose()?;
+            match record.filter(|record| record.nlink == 0 && record.ino == ino) {
+                Some(record) => self.purge(&record)?,
+                None => self.cut_items(ino, from)?,
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn next_orphan(&self) -> Result<Option<(u64, u64)>> {
+        let (begin, end) = (key::file(0, Item::Orphan, 0), key::file(0, Item::Orphan, u64::MAX));
+        let mut found = None;
+        self.store.scan(Tree::Files, &begin, &end, &mut |key, value| {
+            found = Some((key::file_parts(key).map(|parts| parts.2), value.try_into().ok().map(u64::from_le_bytes)));
+            Next::Stop
+        })?;
+        match found {
+            None => Ok(None),
+            Some((Some(ino), Some(from))) => Ok(Some((ino, from))),
+            Some(_) => Err(Error::Malformed { ino: 0, what: "a mark of a removed file that is none" }),
+        }
+    }
+
+    fn cut_items(&self, ino: u64, from: u64) -> Result<()> {
+        let mut record = Record::new(Kind::File, ino, 0, (0, 0), Stamp::default());
+        record.body = Body::Items;
+        loop {
+            let mut batch = Batch::new();
+            let more = self.cut(&mut batch, &mut record, from)?;
+            if !more {
+                batch.delete(Tree::Files, &key::file(0, Item::Orphan, ino));
+            }
+            self.apply(batch)?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}

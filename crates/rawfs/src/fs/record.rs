@@ -1,0 +1,389 @@
+//! The record of a file: the value of its name. Drawn in docs/formats.md, "The raw file system: names and files".
+//!
+//! Everything here comes from a device and is not trusted: [`Record::parse`] refuses what [`Record::bytes`] cannot have made.
+
+use super::extent::{self, Run};
+use super::time::Stamp;
+
+/// Bytes before the body.
+pub const HEAD: usize = 96;
+/// Content of a file up to this lives in its record.
+pub const INLINE_MAX: usize = 3072;
+/// Runs in the record take at most so many bytes; more of them, and all go to Files.
+pub const RUNS_MAX: usize = 256;
+/// The longest target of a symbolic link.
+pub const TARGET_MAX: usize = 4095;
+
+const VERSION: u8 = 1;
+/// Where the link count lies in a record, to be patched.
+pub const NLINK_AT: u16 = 4;
+/// Where the time of the last change of content lies, and then that of the last change of attributes.
+pub const TIMES_AT: u16 = 52;
+
+const ZONE: u32 = 1;
+const XATTRS: u32 = 2;
+
+/// What a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A regular file.
+    File = 1,
+    /// A directory.
+    Dir = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A named pipe.
+    Fifo = 4,
+    /// A socket.
+    Socket = 5,
+    /// A character device.
+    CharDevice = 6,
+    /// A block device.
+    BlockDevice = 7,
+}
+
+const LINK: u8 = 8;
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        [Kind::File, Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+
+    /// The type's bits in `st_mode`.
+    pub fn bits(self) -> u32 {
+        match self {
+            Kind::File => 0o100_000,
+            Kind::Dir => 0o040_000,
+            Kind::Symlink => 0o120_000,
+            Kind::Fifo => 0o010_000,
+            Kind::Socket => 0o140_000,
+            Kind::CharDevice => 0o020_000,
+            Kind::BlockDevice => 0o060_000,
+        }
+    }
+}
+
+/// Where the content is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Nothing: directories, pipes, devices.
+    None,
+    /// Here: a small file, or the target of a symbolic link.
+    Inline(Vec<u8>),
+    /// In blocks named here, in the order of the file.
+    Runs(Vec<Run>),
+    /// Elsewhere in Files: in blocks named by items there, or the long target of a symbolic link.
+    Items,
+}
+
+impl Body {
+    fn number(&self) -> u8 {
+        match self {
+            Body::None => 0,
+            Body::Inline(_) => 1,
+            Body::Runs(_) => 2,
+            Body::Items => 3,
+        }
+    }
+}
+
+/// A file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// What it is.
+    pub kind: Kind,
+    /// Permissions: the lower twelve bits.
+    pub mode: u16,
+    /// Names; for a directory, as POSIX counts them.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Its number, never given to another.
+    pub ino: u64,
+    /// Bytes; of a device, its number.
+    pub size: u64,
+    /// Blocks of 4 KiB it has.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: Stamp,
+    /// Last change of content.
+    pub mtime: Stamp,
+    /// Last change of anything.
+    pub ctime: Stamp,
+    /// Made.
+    pub btime: Stamp,
+    /// A directory whose entries are found by its number.
+    pub zone: bool,
+    /// Whether there are extended attributes in Files.
+    pub xattrs: bool,
+    /// The content.
+    pub body: Body,
+}
+
+/// What a name leads to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// The file itself.
+    Here(Record),
+    /// A file whose record is in Files.
+    Link {
+        /// Its number.
+        ino: u64,
+        /// What it is.
+        kind: Kind,
+    },
+}
+
+/// Bytes that are no record, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed(pub &'static str);
+
+impl Value {
+    /// Reads a value of Names.
+    pub fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
+        if bytes.len() != LINK_LEN || bytes[0] != VERSION || bytes[1] != LINK {
+            return Record::parse(bytes).map(Value::Here);
+        }
+        let ino = u64::from_le_bytes(bytes[8..].try_into().expect("8 bytes"));
+        let kind = Kind::of(bytes[2]).filter(|kind| *kind != Kind::Dir && bytes[3..8] == [0; 5] && ino != 0);
+        kind.map(|kind| Value::Link { ino, kind }).ok_or(Malformed("a link with wrong bytes"))
+    }
+
+    /// Its file's number.
+    pub fn ino(&self) -> u64 {
+        match self {
+            Value::Here(record) => record.ino,
+            Value::Link { ino, .. } => *ino,
+        }
+    }
+
+    /// What its file is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Value::Here(record) => record.kind,
+            Value::Link { kind, .. } => *kind,
+        }
+    }
+}
+
+const LINK_LEN: usize = 16;
+
+/// The value of one of several names of a file.
+pub fn link(ino: u64, kind: Kind) -> [u8; LINK_LEN] {
+    let mut bytes = [0; LINK_LEN];
+    (bytes[0], bytes[1], bytes[2]) = (VERSION, LINK, kind as u8);
+    bytes[8..].copy_from_slice(&ino.to_le_bytes());
+    bytes
+}
+
+fn put_time(head: &mut [u8], time: Stamp) {
+    head[..8].copy_from_slice(&time.sec.to_le_bytes());
+    head[8..12].copy_from_slice(&time.nsec.to_le_bytes());
+}
+
+/// The times a change of a directory's entries patches in, at [`TIMES_AT`].
+pub fn change_times(mtime: Stamp, ctime: Stamp) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    put_time(&mut bytes[..12], mtime);
+    put_time(&mut bytes[12..], ctime);
+    bytes
+}
+
+impl Record {
+    /// A new file without content.
+    pub fn new(kind: Kind, ino: u64, mode: u16, owner: (u32, u32), now: Stamp) -> Record {
+        let body = if kind == Kind::File { Body::Inline(Vec::new()) } else { Body::None };
+        let nlink = if kind == Kind::Dir { 2 } else { 1 };
+        Record {
+            kind,
+            mode: mode & 0o7777,
+            nlink,
+            uid: owner.0,
+            gid: owner.1,
+            ino,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            zone: false,
+            xattrs: false,
+            body,
+        }
+    }
+
+    /// As it is stored.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.head().to_vec();
+        match &self.body {
+            Body::None | Body::Items => {}
+            Body::Inline(content) => bytes.extend_from_slice(content),
+            Body::Runs(runs) => runs.iter().for_each(|run| run.put(&mut bytes)),
+        }
+        bytes
+    }
+
+    /// What comes before the body; has the same length always.
+    pub fn head(&self) -> [u8; HEAD] {
+        let mut head = [0; HEAD];
+        (head[0], head[1]) = (VERSION, self.kind as u8);
+        head[2..4].copy_from_slice(&self.mode.to_le_bytes());
+        head[4..8].copy_from_slice(&self.nlink.to_le_bytes());
+        head[8..12].copy_from_slice(&self.uid.to_le_bytes());
+        head[12..16].copy_from_slice(&self.gid.to_le_bytes());
+        head[16..24].copy_from_slice(&self.ino.to_le_bytes());
+        head[24..32].copy_from_slice(&self.size.to_le_bytes());
+        head[32..40].copy_from_slice(&self.blocks.to_le_bytes());
+        for (at, time) in [(40, self.atime), (52, self.mtime), (64, self.ctime), (76, self.btime)] {
+            put_time(&mut head[at..at + 12], time);
+        }
+        let flags = if self.zone { ZONE } else { 0 } | if self.xattrs { XATTRS } else { 0 };
+        head[88..92].copy_from_slice(&flags.to_le_bytes());
+        head[92] = self.body.number();
+        head
+    }
+
+    /// Reads one.
+    pub fn parse(bytes: &[u8]) -> Result<Record, Malformed> {
+        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Malformed("too short for a record"))?;
+        let body = &bytes[HEAD..];
+        if head[0] != VERSION {
+            return Err(Malformed("a record of another version"));
+        }
+        let kind = Kind::of(head[1]).ok_or(Malformed("a kind of file there is not"))?;
+        let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let time = |at: usize| Stamp { sec: u64_at(at).cast_signed(), nsec: u32_at(at + 8) };
+        let flags = u32_at(88);
+        let record = Record {
+            kind,
+            mode: u16::from_le_bytes([head[2], head[3]]),
+            nlink: u32_at(4),
+            uid: u32_at(8),
+            gid: u32_at(12),
+            ino: u64_at(16),
+            size: u64_at(24),
+            blocks: u64_at(32),
+            atime: time(40),
+            mtime: time(52),
+            ctime: time(64),
+            btime: time(76),
+            zone: flags & ZONE != 0,
+            xattrs: flags & XATTRS != 0,
+            body: parse_body(head[92], body)?,
+        };
+        if flags & !(ZONE | XATTRS) != 0 || head[93..] != [0; 3] {
+            return Err(Malformed("flags there are not"));
+        }
+        record.is_sane().map(|()| record)
+    }
+
+    /// What must be true of any.
+    fn is_sane(&self) -> Result<(), Malformed> {
+        let fits = match (self.kind, &self.body) {
+            (Kind::File, Body::Inline(content)) => content.len() <= INLINE_MAX && content.len() as u64 == self.size && self.blocks == 0,
+            (Kind::File, Body::Runs(runs)) => self.blocks == extent::blocks(runs),
+            (Kind::File, Body::Items) => true,
+            (Kind::Symlink, Body::Inline(target)) => is_target(target) && target.len() as u64 == self.size && self.blocks == 0,
+            (Kind::Symlink, Body::Items) => self.size <= TARGET_MAX as u64 && self.blocks == 0,
+            (Kind::File | Kind::Symlink, _) => false,
+            (_, body) => *body == Body::None && self.blocks == 0,
+        };
+        if !fits {
+            return Err(Malformed("content that does not fit the kind of file or its size"));
+        }
+        if self.mode > 0o7777 || self.ino == 0 || self.size > super::SIZE_MAX && self.kind == Kind::File {
+            return Err(Malformed("attributes out of their range"));
+        }
+        let nsec = [self.atime, self.mtime, self.ctime, self.btime].map(|time| time.nsec);
+        if nsec.iter().any(|nsec| *nsec >= 1_000_000_000) {
+            return Err(Malformed("a time out of its range"));
+        }
+        if self.zone && self.kind != Kind::Dir {
+            return Err(Malformed("a zone that is no directory"));
+        }
+        Ok(())
+    }
+}
+
+fn is_target(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.len() <= INLINE_MAX && !bytes.contains(&0)
+}
+
+fn parse_body(number: u8, bytes: &[u8]) -> Result<Body, Malformed> {
+    match number {
+        0 if bytes.is_empty() => Ok(Body::None),
+        1 => Ok(Body::Inline(bytes.to_vec())),
+        2 if bytes.len() <= RUNS_MAX => extent::parse_all(bytes).map(Body::Runs),
+        3 if bytes.is_empty() => Ok(Body::Items),
+        _ => Err(Malformed("a body there is not")),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::Block;
+
+    fn some() -> Vec<Record> {
+        let now = Stamp { sec: -5, nsec: 7 };
+        let mut file = Record::new(Kind::File, 9, 0o4755, (1, 2), now);
+        (file.body, file.size) = (Body::Inline(b"content".to_vec()), 7);
+        let mut large = Record::new(Kind::File, 10, 0o644, (1, 2), now);
+        large.body = Body::Runs(vec![Run::written(0, Block(7), vec![1, 2, 3]), Run::reserved(9, Block(70), 128)]);
+        (large.size, large.blocks) = (1 << 40, 131);
+        let mut items = large.clone();
+        items.body = Body::Items;
+        let mut link = Record::new(Kind::Symlink, 11, 0o777, (0, 0), now);
+        (link.body, link.size) = (Body::Inline(vec![b'x'; INLINE_MAX]), INLINE_MAX as u64);
+        let mut dir = Record::new(Kind::Dir, 1, 0o755, (0, 0), now);
+        dir.zone = true;
+        vec![file, large, items, link, dir]
+    }
+
+    #[test]
+    fn what_is_stored_is_read() {
+        for record in some() {
+            assert_eq!(Record::parse(&record.bytes()), Ok(record.clone()));
+            assert_eq!(Value::parse(&record.bytes()), Ok(Value::Here(record)));
+        }
+        assert_eq!(Value::parse(&link(77, Kind::Fifo)), Ok(Value::Link { ino: 77, kind: Kind::Fifo }));
+    }
+
+    #[test]
+    fn patches_lie_where_they_belong() {
+        let mut record = some().remove(0);
+        let mut bytes = record.bytes();
+        (record.mtime, record.ctime, record.nlink) = (Stamp { sec: 1, nsec: 2 }, Stamp { sec: 3, nsec: 4 }, 17);
+        let at = usize::from(TIMES_AT);
+        bytes[at..at + 24].copy_from_slice(&change_times(record.mtime, record.ctime));
+        bytes[usize::from(NLINK_AT)..usize::from(NLINK_AT) + 4].copy_from_slice(&17u32.to_le_bytes());
+        assert_eq!(Record::parse(&bytes), Ok(record));
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused_or_sane() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for _ in 0..20_000 {
+            let all = some();
+            let mut bytes = all[rng.usize(..all.len())].bytes();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..bytes.len().min(200));
+                bytes[at] = rng.u8(..);
+            }
+            bytes.truncate(rng.usize(..bytes.len() * 2));
+            if let Ok(record) = Record::parse(&bytes) {
+                assert_eq!(Record::parse(&record.bytes()), Ok(record));
+            }
+        }
+        assert!(Value::parse(&[0; 16]).is_err());
+    }
+}

@@ -1,0 +1,353 @@
+//! Names that change.
+//!
+//! ```text
+//!  a file        its value goes to the new key
+//!  a directory   its value, and the two ranges of keys below it (entries, and what is below its directories), which the store moves
+//!                as they are; or it becomes a zone, when keys would be too long
+//!  a zone        its value: what is below it is found by its number
+//! ```
+//!
+//! All of it is one batch.
+
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use super::core::{Core, Held};
+use super::creds::{Creds, WRITE};
+use super::error::{Error, Result};
+use super::key::{BELOW, ENC_MAX, ENTRY, Enc, KEY_MAX};
+use super::name::Name;
+use super::record::{Kind, Record, Value};
+use super::remove::{Gone, too_long};
+use super::table::State;
+use super::time::Stamp;
+use super::walk::{Last, Tail};
+use crate::{Batch, Lsn, Next, Tree};
+
+/// Entries of a directory that are looked at before it becomes a zone.
+const LOOK_MAX: usize = 256;
+
+/// One end of a rename.
+struct End {
+    dir: Arc<Name>,
+    name: Vec<u8>,
+    slash: bool,
+}
+
+/// A file at one end.
+struct There<'a> {
+    value: Value,
+    held: Held<'a>,
+}
+
+impl Core {
+    /// Renames, from a path to another. `flags`: NOREPLACE or EXCHANGE.
+    pub fn rename(
+        &self,
+        old_base: &Arc<Name>,
+        old: &[u8],
+        new_base: &Arc<Name>,
+        new: &[u8],
+        flags: RenameFlags,
+        creds: &Creds,
+    ) -> Result<()> {
+        let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
+        if !both.contains(flags) || flags == both {
+            return Err(Errno::INVAL.into());
+        }
+        {
+            let names = self.locks.shared();
+            let (from, to) = self.ends(old_base, old, new_base, new, flags, creds)?;
+            let _dirs = self.locks.change(&names, &[&from.dir, &to.dir]);
+            if !self.moves_keys(&from, &to)? {
+                return self.rename_ends(&from, &to, flags, creds);
+            }
+        }
+        let _alone = self.locks.alone();
+        let (from, to) = self.ends(old_base, old, new_base, new, flags, creds)?;
+        self.rename_ends(&from, &to, flags, creds)
+    }
+
+    fn ends(
+        &self,
+        old_base: &Arc<Name>,
+        old: &[u8],
+        new_base: &Arc<Name>,
+        new: &[u8],
+        flags: RenameFlags,
+        creds: &Creds,
+    ) -> Result<(End, End)> {
+        let (from, to) = (self.tail(old_base, old, creds)?, self.tail(new_base, new, creds)?);
+        let end = |tail: Tail, errno: Errno| match tail.last {
+            Last::Name(name) => Ok(End { dir: tail.dir, name, slash: tail.slash }),
+            _ => Err(errno),
+        };
+        let exists = if flags == RenameFlags::NOREPLACE { Errno::EXIST } else { Errno::BUSY };
+        Ok((end(from, Errno::BUSY)?, end(to, exists)?))
+    }
+
+    /// Whether a directory is at one of the ends.
+    fn moves_keys(&self, from: &End, to: &End) -> Result<bool> {
+        for end in [from, to] {
+            if end.name.len() <= super::NAME_MAX && self.entry(&end.dir, &end.name)?.is_some_and(|value| Core::is_dir(&value)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn there(&self, end: &End) -> Result<Option<There<'_>>> {
+        too_long(&end.name)?;
+        if end.dir.is_gone() {
+            return Err(Errno::NOENT.into());
+        }
+        let Some(value) = self.entry(&end.dir, &end.name)? else { return Ok(None) };
+        let held = self.hold(&end.dir, &end.name)?.ok_or(Error::Malformed { ino: value.ino(), what: "a name that went by itself" })?;
+        Ok(Some(There { value, held }))
+    }
+
+    fn rename_ends(&self, from: &End, to: &End, flags: RenameFlags, creds: &Creds) -> Result<()> {
+        let source = self.there(from)?.ok_or(Errno::NOENT)?;
+        let target = self.there(to)?;
+        let exchange = flags == RenameFlags::EXCHANGE;
+        match &target {
+            Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
+            None if exchange => return Err(Errno::NOENT.into()),
+            Some(target) if exchange && to.slash && !Core::is_dir(&target.value) => return Err(Errno::NOTDIR.into()),
+            _ => {}
+        }
+        if !Core::is_dir(&source.value) && (from.slash || !exchange && to.slash) {
+            return Err(Errno::NOTDIR.into());
+        }
+        self.not_into_itself(from, to, &source, target.as_ref(), exchange)?;
+        if target.as_ref().is_some_and(|target| target.value.ino() == source.value.ino()) {
+            return Ok(());
+        }
+        let parents = self.allowed(from, to, &source, target.as_ref(), exchange, creds)?;
+        match target {
+            Some(target) if exchange => self.exchange(from, to, &source, &target, &parents),
+            target => self.replace(from, to, &source, target.as_ref(), &parents),
+        }
+    }
+
+    fn not_into_itself(&self, from: &End, to: &End, source: &There<'_>, target: Option<&There<'_>>, exchange: bool) -> Result<()> {
+        let within = |dir: &Arc<Name>, end: &End| end.dir.find(&end.name).is_some_and(|name| dir.is_within(&name));
+        if Core::is_dir(&source.value) && within(&to.dir, from) {
+            return Err(Errno::INVAL.into());
+        }
+        if target.is_some_and(|target| Core::is_dir(&target.value)) && within(&from.dir, to) {
+            return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
+        }
+        Ok(())
+    }
+
+    /// Permissions, and what goes over what. Returns the records of both directories.
+    fn allowed(
+        &self,
+        from: &End,
+        to: &End,
+        source: &There<'_>,
+        target: Option<&There<'_>>,
+        exchange: bool,
+        creds: &Creds,
+    ) -> Result<[Record; 2]> {
+        let parents = [self.dir_record(&from.dir)?, self.dir_record(&to.dir)?];
+        let record = |there: &There<'_>| self.stored(there.value.clone());
+        if creds.looks() {
+            creds.may_remove(&parents[0], &record(source)?)?;
+        }
+        let source_is_dir = Core::is_dir(&source.value);
+        if let Some(target) = target {
+            if creds.looks() {
+                creds.may_remove(&parents[1], &record(target)?)?;
+            }
+            let target_is_dir = Core::is_dir(&target.value);
+            if !exchange && source_is_dir != target_is_dir {
+                return Err(if source_is_dir { Errno::NOTDIR } else { Errno::ISDIR }.into());
+            }
+        } else {
+            creds.may_add(&parents[1])?;
+        }
+        if !Arc::ptr_eq(&from.dir, &to.dir) && creds.looks() {
+            for there in [Some(source), target.filter(|_| exchange)].into_iter().flatten().filter(|there| Core::is_dir(&there.value)) {
+                creds.may(&record(there)?, WRITE)?;
+            }
+        }
+        if let Some(Value::Here(record)) = target.map(|target| &target.value)
+            && record.kind == Kind::Dir
+            && !exchange
+            && !self.is_empty(&enc_of(to, record))?
+        {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        Ok(parents)
+    }
+
+    fn replace(&self, from: &End, to: &End, source: &There<'_>, target: Option<&There<'_>>, parents: &[Record; 2]) -> Result<()> {
+        let (mut state, mut gone_state) = lock_both(source, target);
+        if target.is_some() && source.value.kind() == Kind::File {
+            // Who replaces a file by a new one wants the old content or the new, also without a sync.
+            self.write_back(&source.held.inode, &mut state)?;
+        }
+        let (mut batch, now) = (Batch::new(), self.now());
+        let mut gone = Gone::All;
+        if let (Some(target), Some(state)) = (target, &gone_state) {
+            if Core::is_dir(&target.value) {
+                self.put_end_of_more(&mut batch, &self.stored(target.value.clone())?);
+            } else {
+                gone = self.put_unlinked(&mut batch, &target.held, state, &target.value, now)?;
+            }
+        }
+        batch.delete(Tree::Names, &from.dir.enc().entry(&from.name));
+        let zone = self.put_moved(&mut batch, from, to, &source.value, now, &mut |batch, enc, to| move_below(batch, &enc, &to))?;
+        let is_dir = Core::is_dir(&source.value);
+        let replaced = target.is_some_and(|target| Core::is_dir(&target.value));
+        self.touch_both(&mut batch, from, to, parents, now, (-i64::from(is_dir), i64::from(is_dir) - i64::from(replaced)));
+        let lsn = self.apply(batch)?;
+        if let (Some(target), Some(state)) = (target, &mut gone_state) {
+            if let (true, Value::Here(record)) = (replaced, &target.value) {
+                state.record = Record { nlink: 0, ctime: now, ..record.clone() };
+                if let Some(name) = to.dir.find(&to.name) {
+                    name.remove_dir(state.record.clone());
+                }
+            } else {
+                self.unlinked(&target.held, state, &to.dir, &to.name, gone, now, lsn);
+            }
+        }
+        if let Some(name) = from.dir.find(&from.name) {
+            name.rename(&to.dir, &to.name);
+            zone.into_iter().for_each(|ino| name.set_zone(ino));
+        }
+        moved(&mut state, now, lsn);
+        Ok(())
+    }
+
+    fn exchange(&self, from: &End, to: &End, source: &There<'_>, target: &There<'_>, parents: &[Record; 2]) -> Result<()> {
+        let (mut a, mut b) = lock_both(source, Some(target));
+        let (mut batch, now) = (Batch::new(), self.now());
+        // What is below the first waits elsewhere until the second has gone.
+        let aside = Enc::zone(u64::MAX);
+        let mut waiting = None;
+        let zone_a = self.put_moved(&mut batch, from, to, &source.value, now, &mut |batch, enc, to| {
+            move_below(batch, &enc, &aside);
+            waiting = Some(to);
+        })?;
+        let zone_b = self.put_moved(&mut batch, to, from, &target.value, now, &mut |batch, enc, to| move_below(batch, &enc, &to))?;
+        if let Some(to) = waiting {
+            move_below(&mut batch, &aside, &to);
+        }
+        let come = i64::from(Core::is_dir(&target.value)) - i64::from(Core::is_dir(&source.value));
+        self.touch_both(&mut batch, from, to, parents, now, (come, -come));
+        let lsn = self.apply(batch)?;
+        let names = (from.dir.find(&from.name), to.dir.find(&to.name));
+        if let Some(name) = &names.0 {
+            name.rename(&to.dir, &to.name);
+            zone_a.into_iter().for_each(|ino| name.set_zone(ino));
+        }
+        if let Some(name) = &names.1 {
+            name.rename_over(&from.dir, &from.name, names.0.is_some());
+            zone_b.into_iter().for_each(|ino| name.set_zone(ino));
+        }
+        moved(&mut a, now, lsn);
+        if let Some(b) = &mut b {
+            moved(b, now, lsn);
+        }
+        Ok(())
+    }
+
+    /// Puts a value under its new name, and what is below it. Returns the number of a directory that has become a zone.
+    fn put_moved(
+        &self,
+        batch: &mut Batch,
+        from: &End,
+        to: &End,
+        value: &Value,
+        now: Stamp,
+        below: &mut dyn FnMut(&mut Batch, Enc, Enc),
+    ) -> Result<Option<u64>> {
+        let key = to.dir.enc().entry(&to.name);
+        let mut record = match value {
+            Value::Link { ino, kind } => {
+                batch.put(Tree::Names, &key, &super::record::link(*ino, *kind));
+                let (tree, at) = (Tree::Files, super::key::file(*ino, super::key::Item::Record, 0));
+                batch.patch(tree, &at, super::record::TIMES_AT + 12, &super::record::change_times(now, now)[12..]);
+                return Ok(None);
+            }
+            // As the store has it: write-back may have come after it was read.
+            Value::Here(_) => match self.entry(&from.dir, &from.name)? {
+                Some(Value::Here(record)) => record,
+                _ => return Err(Error::Malformed { ino: value.ino(), what: "a name that went by itself" }),
+            },
+        };
+        record.ctime = now;
+        let mut zone = None;
+        if record.kind == Kind::Dir && !record.zone {
+            let (enc, mut new) = (from.dir.enc().below(&from.name), to.dir.enc().below(&to.name));
+            if !self.fits(&enc, &new)? {
+                (record.zone, zone, new) = (true, Some(record.ino), Enc::zone(record.ino));
+            }
+            below(batch, enc, new);
+        }
+        batch.put(Tree::Names, &key, &record.bytes());
+        Ok(zone)
+    }
+
+    /// Whether all keys below a directory stay short enough under another beginning, as far as a short look tells.
+    fn fits(&self, old: &Enc, new: &Enc) -> Result<bool> {
+        if new.bytes().len() > ENC_MAX {
+            return Ok(false);
+        }
+        if new.bytes().len() <= old.bytes().len() {
+            return Ok(true);
+        }
+        let (more, mut seen, mut fits) = (new.bytes().len() - old.bytes().len(), 0, true);
+        self.store.scan(Tree::Names, &old.prefix(ENTRY), &old.prefix(2), &mut |key, value| {
+            seen += 1;
+            let dir = matches!(Value::parse(value), Ok(Value::Here(record)) if record.kind == Kind::Dir && !record.zone);
+            let most = if dir { ENC_MAX } else { KEY_MAX };
+            fits = seen <= LOOK_MAX && key.len() + more <= most;
+            if fits { Next::Go } else { Next::Stop }
+        })?;
+        Ok(fits)
+    }
+
+    fn touch_both(&self, batch: &mut Batch, from: &End, to: &End, parents: &[Record; 2], now: Stamp, links: (i64, i64)) {
+        if Arc::ptr_eq(&from.dir, &to.dir) {
+            self.touch(batch, &from.dir, &parents[0], now, links.0 + links.1);
+        } else {
+            self.touch(batch, &from.dir, &parents[0], now, links.0);
+            self.touch(batch, &to.dir, &parents[1], now, links.1);
+        }
+    }
+}
+
+fn enc_of(end: &End, dir: &Record) -> Enc {
+    if dir.zone { Enc::zone(dir.ino) } else { end.dir.enc().below(&end.name) }
+}
+
+fn move_below(batch: &mut Batch, from: &Enc, to: &Enc) {
+    for kind in [ENTRY, BELOW] {
+        batch.move_range(Tree::Names, &from.prefix(kind), &to.prefix(kind));
+    }
+}
+
+fn moved(state: &mut State, now: Stamp, lsn: Lsn) {
+    (state.record.ctime, state.lsn) = (now, lsn);
+}
+
+/// Locks both files, the one with the lower number first.
+fn lock_both<'h>(
+    source: &'h There<'_>,
+    target: Option<&'h There<'_>>,
+) -> (RwLockWriteGuard<'h, State>, Option<RwLockWriteGuard<'h, State>>) {
+    let Some(target) = target else { return (source.held.state.write(), None) };
+    if target.held.ino < source.held.ino {
+        let second = target.held.state.write();
+        return (source.held.state.write(), Some(second));
+    }
+    let first = source.held.state.write();
+    (first, Some(target.held.state.write()))
+}

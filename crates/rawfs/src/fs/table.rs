@@ -1,0 +1,154 @@
+//! The files in use, by number.
+//!
+//! A file is here as long as somebody holds it: a handle, a node, a call that is under way, or the list of what is to be written
+//! back. All changes of a file's record go through what is here, so what was read from the store while it is not here is true
+//! until the epoch changes: see [`Table::epoch`].
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::error::Error;
+use super::name::Name;
+use super::record::Record;
+use crate::{BLOCK_BYTES, Lsn};
+
+/// A block's bytes.
+pub type Page = [u8; BLOCK_BYTES];
+
+/// A file in use.
+pub struct Inode {
+    /// Its number.
+    pub ino: u64,
+    /// Everything else.
+    pub state: RwLock<State>,
+}
+
+/// What is known of a file in use.
+pub struct State {
+    /// Newer than the store's if `changed`. Of a directory only kind and number count: the rest is in the store.
+    pub record: Record,
+    /// `None` until it was read.
+    pub at: Option<At>,
+    /// Blocks that are not written yet, by their place in the file.
+    pub pages: BTreeMap<u64, Box<Page>>,
+    /// The record is newer than the store's.
+    pub changed: bool,
+    /// In the list of what is to be written back.
+    pub listed: bool,
+    /// Made without a name, and may be given one.
+    pub linkable: bool,
+    /// What a sync of this file has to wait for.
+    pub lsn: Lsn,
+    /// How often writing back failed, and how it did the last time.
+    pub errors: u64,
+    /// Of those, how many somebody was told.
+    pub told: u64,
+    /// The last.
+    pub error: Option<Error>,
+}
+
+/// Where a record is.
+#[derive(Clone)]
+pub enum At {
+    /// With its only name.
+    Name(Arc<Name>),
+    /// In Files: it has several names or none.
+    Files,
+}
+
+impl State {
+    fn new(record: Record, at: Option<At>) -> State {
+        let pages = BTreeMap::new();
+        State { record, at, pages, changed: false, listed: false, linkable: false, lsn: Lsn(0), errors: 0, told: 0, error: None }
+    }
+
+    /// Whether the store has it as it is here.
+    pub fn is_clean(&self) -> bool {
+        !self.changed && self.pages.is_empty()
+    }
+
+    /// The errors a new handle need not be told.
+    pub fn seen_at_open(&self) -> u64 {
+        if self.told < self.errors { self.errors - 1 } else { self.errors }
+    }
+}
+
+struct Slot {
+    inode: Arc<Inode>,
+    holds: u64,
+}
+
+const SHARDS: usize = 64;
+
+/// See the module.
+pub struct Table {
+    shards: Vec<Mutex<HashMap<u64, Slot>>>,
+    epoch: AtomicU64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Table { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), epoch: AtomicU64::new(0) }
+    }
+}
+
+impl Table {
+    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, Slot>> {
+        &self.shards[(ino % SHARDS as u64) as usize]
+    }
+
+    /// Changes when a file leaves: while it stays, a record read from the store is that of a file that is not here.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Holds a file that is here.
+    pub fn hold(&self, ino: u64) -> Option<Arc<Inode>> {
+        let mut shard = self.shard(ino).lock();
+        let slot = shard.get_mut(&ino)?;
+        slot.holds += 1;
+        Some(Arc::clone(&slot.inode))
+    }
+
+    /// Holds a file, put here if it is not yet. `at` is `None` if its record is to be read once more.
+    pub fn enter(&self, record: &Record, at: Option<&At>) -> Arc<Inode> {
+        let ino = record.ino;
+        let new = || Arc::new(Inode { ino, state: RwLock::new(State::new(record.clone(), at.cloned())) });
+        let mut shard = self.shard(ino).lock();
+        let slot = shard.entry(ino).or_insert_with(|| Slot { inode: new(), holds: 0 });
+        slot.holds += 1;
+        Arc::clone(&slot.inode)
+    }
+
+    /// Holds it once more.
+    pub fn hold_again(&self, inode: &Inode) {
+        self.shard(inode.ino).lock().get_mut(&inode.ino).expect("held").holds += 1;
+    }
+
+    /// Lets go; returns how often it is held now. When it is no more, it has left.
+    pub fn release(&self, inode: &Inode) -> u64 {
+        let mut shard = self.shard(inode.ino).lock();
+        let slot = shard.get_mut(&inode.ino).expect("held");
+        slot.holds -= 1;
+        let left = slot.holds;
+        if left == 0 {
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+            shard.remove(&inode.ino);
+        }
+        left
+    }
+
+    /// How often a file is held.
+    pub fn holds(&self, inode: &Inode) -> u64 {
+        self.shard(inode.ino).lock().get(&inode.ino).map_or(0, |slot| slot.holds)
+    }
+
+    /// Files that are here.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}

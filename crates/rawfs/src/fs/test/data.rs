@@ -1,0 +1,200 @@
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::{Machine, close_clean, content, file, pattern, root};
+use crate::BLOCK_BYTES;
+use crate::fs::record::Body;
+use crate::fs::{Error, File};
+
+fn body(file: &File) -> Body {
+    file.node().inode.state.read().record.body.clone()
+}
+
+#[test]
+fn small_files_live_in_their_record_and_grow_out_of_it() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    let free = fs.store().usage().blocks_free;
+    let small = file(&fs, "/small");
+    small.write(&pattern(1, 3072)).expect("written");
+    small.sync().expect("synced");
+    assert_eq!((fs.store().usage().blocks_free, small.node().stat().expect("held").blocks), (free, 6));
+    small.write(b"!").expect("written");
+    small.sync().expect("synced");
+    assert!(matches!(body(&small), Body::Runs(_)));
+    assert_eq!(fs.store().usage().blocks_free, free - 1);
+    assert_eq!(content(&small), [pattern(1, 3072), b"!".to_vec()].concat());
+    small.set_len(0).expect("cut");
+    small.sync().expect("synced");
+    assert!(matches!(body(&small), Body::Runs(runs) if runs.is_empty()), "and never back");
+    drop(small);
+    close_clean(fs, &machine);
+}
+
+#[test]
+fn a_large_file_survives_random_writes_and_holes() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let machine = Machine::new(128 << 20);
+    let mut fs = machine.open();
+    let mut model: Vec<u8> = Vec::new();
+    for round in 0..120 {
+        let open = file(&fs, "/f");
+        let (at, len) = (rng.usize(..8 << 20), rng.usize(1..300_000));
+        match rng.u8(..12) {
+            0 => {
+                open.set_len(at as u64).expect("set");
+                model.resize(at, 0);
+            }
+            1 | 2 => {
+                open.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at as u64, len as u64).expect("punched");
+                let end = model.len();
+                model[at.min(end)..(at + len).min(end)].fill(0);
+            }
+            3 => open.allocate(FallocateFlags::KEEP_SIZE, at as u64, len as u64).expect("set aside"),
+            _ => {
+                let bytes = pattern(rng.u64(..), len);
+                assert_eq!(open.write_at(&bytes, at as u64).expect("written"), len);
+                model.resize(model.len().max(at + len), 0);
+                model[at..at + len].copy_from_slice(&bytes);
+            }
+        }
+        assert!(content(&open) == model, "round {round}");
+        let direct = fs.open_at(fs.root(), b"/f", OFlags::RDWR | OFlags::DIRECT, 0, &root()).expect("opened");
+        let from = rng.usize(..2000) * BLOCK_BYTES;
+        let mut bytes = vec![1; 16 * BLOCK_BYTES];
+        let done = direct.read_at(&mut bytes, from as u64).expect("read");
+        assert_eq!(bytes[..done], model[from.min(model.len())..(from + bytes.len()).min(model.len())], "round {round}");
+        drop((open, direct));
+        if round % 30 == 29 {
+            close_clean(fs, &machine);
+            fs = machine.open();
+        }
+    }
+    assert_eq!(body(&file(&fs, "/f")), Body::Items);
+    fs.unlink(fs.root(), b"/f", &root()).expect("there");
+    close_clean(fs, &machine);
+}
+
+#[test]
+fn a_damaged_block_is_an_error_that_names_file_and_place_and_the_rest_is_read() {
+    let mut machine = Machine::new(64 << 20);
+    machine.settings.read_ahead_bytes = 64 << 10;
+    let fs = machine.open();
+    let open = file(&fs, "/f");
+    open.write(&pattern(3, 10 * BLOCK_BYTES)).expect("written");
+    open.sync().expect("synced");
+    let Body::Runs(runs) = body(&open) else { panic!("few blocks") };
+    let ino = open.node().ino();
+    let place = runs[0].find(6).expect("written").0;
+    drop(open);
+    fs.close().expect("closed");
+    machine.device.region().write(usize::try_from(place.byte()).expect("small") + 1000, b"damage");
+    let fs = machine.open();
+    let open = file(&fs, "/f");
+    let mut bytes = vec![0; 3 * BLOCK_BYTES];
+    // Blocks ahead that nobody asked for do no harm.
+    for at in [0, 3] {
+        assert_eq!(open.read_at(&mut bytes, at * BLOCK_BYTES as u64), Ok(bytes.len()));
+    }
+    let error = open.read_at(&mut bytes, 5 * BLOCK_BYTES as u64).expect_err("damaged");
+    assert_eq!(error, Error::Checksum { ino, offset: 6 * BLOCK_BYTES as u64, block: place.0 });
+    assert_eq!(error.errno(), Errno::IO);
+    assert_eq!(open.read_at(&mut bytes, 7 * BLOCK_BYTES as u64), Ok(bytes.len()));
+    // Written anew it is whole again.
+    open.write_at(&pattern(9, BLOCK_BYTES), 6 * BLOCK_BYTES as u64).expect("written");
+    assert_eq!(content(&open)[6 * BLOCK_BYTES..7 * BLOCK_BYTES], pattern(9, BLOCK_BYTES));
+}
+
+#[test]
+fn a_full_device_takes_what_it_can_keep_and_room_comes_back() {
+    let machine = Machine::new(24 << 20);
+    let fs = machine.open();
+    let open = file(&fs, "/f");
+    let piece = pattern(4, 1 << 20);
+    let mut written = 0;
+    let error = loop {
+        match open.write_at(&piece, written as u64) {
+            Ok(done) => written += done,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.errno(), Errno::NOSPC);
+    open.sync().expect("what was taken has its place");
+    let all = content(&open);
+    assert!(all.len() == written && all.chunks(piece.len()).all(|chunk| *chunk == piece[..chunk.len()]));
+    open.set_len(1 << 20).expect("cut");
+    let other = file(&fs, "/g");
+    assert_eq!(other.write(&piece), Ok(piece.len()));
+    other.sync().expect("synced");
+    fs.unlink(fs.root(), b"/f", &root()).expect("there");
+    drop((open, other));
+    close_clean(fs, &machine);
+}
+
+#[test]
+fn holes_and_data_are_found() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    let open = file(&fs, "/f");
+    open.write_at(b"x", 1 << 20).expect("written");
+    open.write_at(b"y", 3 << 20).expect("written");
+    for synced in [false, true] {
+        assert_eq!(open.seek(SeekFrom::Data(0)), Ok(1 << 20));
+        assert_eq!(open.seek(SeekFrom::Hole(1 << 20)), Ok((1 << 20) + 4096));
+        assert_eq!(open.seek(SeekFrom::Data((1 << 20) + 4096)), Ok(3 << 20));
+        assert_eq!(open.seek(SeekFrom::Hole(3 << 20)), Ok((3 << 20) + 1));
+        assert_eq!(open.seek(SeekFrom::Data((3 << 20) + 1)).map_err(|error| error.errno()), Err(Errno::NXIO));
+        if !synced {
+            open.sync().expect("synced");
+        }
+    }
+    assert_eq!(open.node().stat().expect("held").blocks, 16);
+}
+
+#[test]
+fn many_threads_read_write_and_rename_at_once() {
+    let mut machine = Machine::new(128 << 20);
+    (machine.settings.dirty_bytes, machine.settings.cache_bytes) = (1 << 20, 1 << 20);
+    let fs = machine.open();
+    for n in 0..4 {
+        drop(fs.mkdir(fs.root(), format!("/{n}").as_bytes(), 0o755, &root()).expect("made"));
+    }
+    std::thread::scope(|scope| {
+        for n in 0..4u64 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let name = format!("/{n}/f{}", round % 5);
+                    let open = file(fs, &name);
+                    let bytes = pattern(n * 1000 + round, 50_000);
+                    open.set_len(0).expect("cut");
+                    open.write_at(&bytes, 0).expect("written");
+                    if round % 7 == 0 {
+                        open.sync().expect("synced");
+                    }
+                    let moved = format!("/{}/moved{n}", (n + 1) % 4);
+                    fs.rename(fs.root(), name.as_bytes(), fs.root(), moved.as_bytes(), rustix::fs::RenameFlags::empty(), &root())
+                        .expect("renamed");
+                    assert!(content(&open) == bytes);
+                    fs.stat(fs.root(), moved.as_bytes(), true, &root()).expect("there");
+                    if round % 3 == 0 {
+                        fs.unlink(fs.root(), moved.as_bytes(), &root()).expect("there");
+                        assert!(content(&open) == bytes);
+                    }
+                }
+            });
+        }
+        let fs = &fs;
+        scope.spawn(move || {
+            for round in 0..40 {
+                let (a, b) = if round % 2 == 0 { ("/z", "/z2") } else { ("/z2", "/z") };
+                let _ = fs.mkdir(fs.root(), b"/z", 0o755, &root());
+                let _ = fs.rename(fs.root(), a.as_bytes(), fs.root(), b.as_bytes(), rustix::fs::RenameFlags::empty(), &root());
+                fs.sync().expect("synced");
+            }
+        });
+    });
+    close_clean(fs, &machine);
+}

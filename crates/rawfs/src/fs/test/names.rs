@@ -1,0 +1,209 @@
+use rustix::fs::{OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::{Machine, close_clean, content, file, root};
+use crate::fs::check::check;
+use crate::fs::record::{NLINK_AT, Value};
+use crate::fs::{Fs, Kind, key};
+use crate::{Batch, Tree};
+
+fn mkdir(fs: &Fs, path: &str) {
+    drop(fs.mkdir(fs.root(), path.as_bytes(), 0o755, &root()).expect("made"));
+}
+
+fn rename(fs: &Fs, from: &str, to: &str) {
+    fs.rename(fs.root(), from.as_bytes(), fs.root(), to.as_bytes(), RenameFlags::empty(), &root()).expect("renamed");
+}
+
+fn is_zone(fs: &Fs, key: &[u8]) -> bool {
+    let mut value = Vec::new();
+    assert!(fs.store().get(Tree::Names, key, &mut value).expect("read"));
+    matches!(Value::parse(&value), Ok(Value::Here(record)) if record.zone)
+}
+
+#[test]
+fn deep_directories_become_zones_and_work_as_others() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    let mut path = String::new();
+    for n in 0..40 {
+        path += &format!("/{}{n}", "d".repeat(100));
+        if path.len() < 4000 {
+            mkdir(&fs, &path);
+            file(&fs, &format!("{path}/f")).write(path.as_bytes()).expect("written");
+        }
+    }
+    let mut at = String::new();
+    for n in 0..38 {
+        at += &format!("/{}{n}", "d".repeat(100));
+        let found = content(&file(&fs, &format!("{at}/f")));
+        assert_eq!(found, at.as_bytes());
+    }
+    // A held directory goes further than any path.
+    let mut dir = fs.lookup(fs.root(), at.as_bytes(), true, &root()).expect("there");
+    for _ in 0..60 {
+        dir = fs.mkdir(&dir, "e".repeat(255).as_bytes(), 0o755, &root()).expect("made");
+    }
+    let deep = fs.open_at(&dir, b"f", OFlags::RDWR | OFlags::CREATE, 0o644, &root()).expect("made");
+    deep.write(b"deep").expect("written");
+    rename(&fs, &format!("/{}0", "d".repeat(100)), "/short");
+    assert_eq!(content(&deep), b"deep");
+    drop((dir, deep));
+    close_clean(fs, &machine);
+}
+
+#[test]
+fn a_large_directory_with_a_longer_name_becomes_a_zone_a_small_one_does_not() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    mkdir(&fs, "/small");
+    mkdir(&fs, "/large");
+    mkdir(&fs, "/large/sub");
+    for n in 0..400 {
+        drop(file(&fs, &format!("/large/sub/{n}")));
+    }
+    drop(file(&fs, "/small/f"));
+    let open = file(&fs, "/large/sub/7");
+    rename(&fs, "/small", "/small with a longer name");
+    rename(&fs, "/large", "/large with a longer name");
+    let begin = key::Enc::root();
+    assert!(!is_zone(&fs, &begin.entry(b"small with a longer name")));
+    assert!(is_zone(&fs, &begin.entry(b"large with a longer name")));
+    open.write(b"seven").expect("written");
+    assert_eq!(content(&file(&fs, "/large with a longer name/sub/7")), b"seven");
+    // A zone moves alone.
+    rename(&fs, "/large with a longer name", "/large");
+    assert_eq!(content(&file(&fs, "/large/sub/7")), b"seven");
+    assert_eq!(fs.stat(fs.root(), b"/large", true, &root()).expect("there").nlink, 3);
+    drop(open);
+    close_clean(fs, &machine);
+}
+
+#[test]
+fn a_listing_tells_once_what_is_there_all_the_time() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    mkdir(&fs, "/d");
+    for n in 0..1000 {
+        drop(file(&fs, &format!("/d/{n:04}")));
+    }
+    let dir = fs.open_at(fs.root(), b"/d", OFlags::DIRECTORY, 0, &root()).expect("opened");
+    let (mut told, mut cut) = (Vec::new(), 0);
+    loop {
+        let mut room = 7;
+        let before = told.len();
+        dir.read_dir(&mut |entry, _| {
+            if room > 0 {
+                told.push(String::from_utf8(entry.name.clone()).expect("ours"));
+            }
+            room -= 1;
+            room >= 0
+        })
+        .expect("listed");
+        if told.len() == before {
+            break;
+        }
+        // Even ones go before they are told, others come.
+        for n in (cut..cut + 12).filter(|n| n % 2 == 0 && *n < 1000) {
+            fs.unlink(fs.root(), format!("/d/{n:04}").as_bytes(), &root()).expect("there");
+        }
+        drop(file(&fs, &format!("/d/new{cut}")));
+        cut += 12;
+    }
+    for n in (1..1000).step_by(2) {
+        let name = format!("{n:04}");
+        assert_eq!(told.iter().filter(|told| **told == name).count(), 1, "{name}");
+    }
+}
+
+#[test]
+fn what_is_open_is_bounded_and_forgotten() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    mkdir(&fs, "/d");
+    for n in 0..500 {
+        let name = format!("/d/{n}");
+        file(&fs, &name).write(b"x").expect("written");
+        fs.stat(fs.root(), name.as_bytes(), true, &root()).expect("there");
+    }
+    fs.sync().expect("synced");
+    assert_eq!(fs.in_use(), 1, "the top");
+    close_clean(fs, &machine);
+}
+
+#[test]
+fn a_removed_file_is_there_until_its_last_handle_goes() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    // Beside it nothing changes that is not undone.
+    fs.sync().expect("synced");
+    let free = fs.store().usage().blocks_free;
+    let open = file(&fs, "/f");
+    open.write(&vec![5; 3 << 20]).expect("written");
+    open.sync().expect("synced");
+    fs.unlink(fs.root(), b"/f", &root()).expect("there");
+    assert_eq!(fs.stat(fs.root(), b"/f", true, &root()).map_err(|error| error.errno()), Err(Errno::NOENT));
+    open.write(b"more").expect("written");
+    assert_eq!((content(&open).len(), open.node().stat().expect("held").nlink), ((3 << 20) + 4, 0));
+    assert_eq!(fs.link(open.node(), fs.root(), b"/g", &root()).map_err(|error| error.errno()), Err(Errno::NOENT));
+    drop(open);
+    fs.sync().expect("synced");
+    assert_eq!(fs.store().usage().blocks_free, free);
+    close_clean(fs, &machine);
+}
+
+#[test]
+fn what_is_wrong_is_found_and_explained() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    mkdir(&fs, "/d");
+    let a = file(&fs, "/d/a");
+    a.write(&vec![1; 20_000]).expect("written");
+    fs.link(a.node(), fs.root(), b"/d/b", &root()).expect("linked");
+    fs.set_xattr(a.node(), b"user.x", b"y", XattrFlags::empty(), &root()).expect("set");
+    let ino = a.node().ino();
+    drop(a);
+    fs.close().expect("closed");
+    let store = machine.store();
+    assert_eq!(check(&store).expect("read").findings, []);
+    let dir = key::Enc::root().below(b"d");
+    let mut batch = Batch::new();
+    batch.delete(Tree::Names, &dir.entry(b"b"));
+    batch.delete(Tree::Files, &key::file(ino, key::Item::Xattrs, 0));
+    batch.patch(Tree::Names, &key::Enc::root().entry(b"d"), NLINK_AT, &7u32.to_le_bytes());
+    batch.put(Tree::Names, &key::Enc::root().below(b"nowhere").entry(b"f"), &crate::fs::record::link(ino, Kind::File));
+    batch.put(Tree::Names, b"no key", b"");
+    let leaked = store.allocate(None, 3).expect("room");
+    batch.use_blocks(leaked, &[]);
+    store.apply(batch).expect("applied");
+    let found: Vec<String> = check(&store).expect("read").findings.iter().map(ToString::to_string).collect();
+    for part in [
+        "a key that names nothing",
+        "/nowhere/f: its directory cannot",
+        "says 7 links, there are 2",
+        "Xattrs item is missing",
+        "belong to no file",
+    ] {
+        assert!(found.iter().any(|finding| finding.contains(part)), "{part}: {found:#?}");
+    }
+    assert_eq!(found.len(), 5, "{found:#?}");
+}
+
+/// A zone's beginning is longer than a short name is.
+#[test]
+fn a_large_directory_with_a_short_name_may_get_a_longer_one() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    mkdir(&fs, "/r");
+    for number in 0..3000 {
+        drop(file(&fs, &format!("/r/file {number}")));
+    }
+    for (from, to) in [("/r", "/a longer name"), ("/a longer name", "/another name that is longer"), ("/another name that is longer", "/s")]
+    {
+        rename(&fs, from, to);
+        for number in [0, 1500, 2999] {
+            fs.stat(fs.root(), format!("{to}/file {number}").as_bytes(), true, &root()).expect("there");
+        }
+    }
+    close_clean(fs, &machine);
+}

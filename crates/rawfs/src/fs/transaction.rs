@@ -1,0 +1,286 @@
+//! Transactions (paper 002): writes to many files that happen all or not at all, also when the power goes.
+//!
+//! A transaction gathers; nothing of it is seen before the commit. Then the files are locked, all data is in flight together, and
+//! all records go into one batch, each once. Whatever fails before that leaves every file as it was.
+//!
+//! It can also give names to files made without one (O_TMPFILE), so that new files appear together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+use rustix::io::Errno;
+
+use super::calls::Fs;
+use super::core::Core;
+use super::creds::Creds;
+use super::error::{Error, Result};
+use super::file::{File, Node};
+use super::flush::{Flights, Prepared, land};
+use super::key::{self, Item};
+use super::name::Name;
+use super::record::{self, Body, INLINE_MAX, Record};
+use super::table::{Inode, State};
+use super::walk::{Last, Tail};
+use super::{SIZE_MAX, creds};
+use crate::{BLOCK_BYTES, Batch, Lsn, Tree};
+
+/// Changes of many files, gathered.
+#[derive(Default)]
+pub struct Transaction {
+    files: BTreeMap<u64, Part>,
+    names: Vec<NewName>,
+}
+
+struct Part {
+    node: Node,
+    creds: Creds,
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Write { at: Option<u64>, data: Vec<u8> },
+    Size(u64),
+}
+
+struct NewName {
+    ino: u64,
+    base: Arc<Name>,
+    path: Vec<u8>,
+    creds: Creds,
+}
+
+/// Where a new name goes, once it was looked for.
+struct Spot {
+    ino: u64,
+    dir: Arc<Name>,
+    parent: Record,
+    name: Vec<u8>,
+}
+
+type Locked<'t> = Vec<(&'t Part, RwLockWriteGuard<'t, State>, Record)>;
+
+impl Transaction {
+    fn part(&mut self, file: &File) -> Result<&mut Part> {
+        file.may_write()?;
+        let new = || Part { node: file.node().clone(), creds: file.creds().clone(), steps: Vec::new() };
+        Ok(self.files.entry(file.node().ino()).or_insert_with(new))
+    }
+
+    /// Writes at a place, when the transaction is committed.
+    ///
+    /// # Errors
+    /// EBADF if it is not open for writing, EFBIG.
+    pub fn write_at(&mut self, file: &File, data: &[u8], at: u64) -> Result<()> {
+        if at.checked_add(data.len() as u64).is_none_or(|end| end > SIZE_MAX) {
+            return Err(Errno::FBIG.into());
+        }
+        self.part(file)?.steps.push(Step::Write { at: Some(at), data: data.to_vec() });
+        Ok(())
+    }
+
+    /// Writes at the end as it is then.
+    ///
+    /// # Errors
+    /// As [`Transaction::write_at`].
+    pub fn append(&mut self, file: &File, data: &[u8]) -> Result<()> {
+        self.part(file)?.steps.push(Step::Write { at: None, data: data.to_vec() });
+        Ok(())
+    }
+
+    /// Sets the size.
+    ///
+    /// # Errors
+    /// As [`Transaction::write_at`]; the commit fails with EOPNOTSUPP if that makes a file of many runs shorter.
+    pub fn set_len(&mut self, file: &File, size: u64) -> Result<()> {
+        if size > SIZE_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        self.part(file)?.steps.push(Step::Size(size));
+        Ok(())
+    }
+
+    /// Gives a file that was made without a name (O_TMPFILE) one.
+    ///
+    /// # Errors
+    /// ENOTDIR; the rest the commit tells: EEXIST, ENOENT, EACCES.
+    pub fn name(&mut self, file: &File, at: &Node, path: &[u8]) -> Result<()> {
+        let part = self.part(file)?;
+        let (ino, creds) = (part.node.ino(), part.creds.clone());
+        let base = part.node.core.base(at, path)?;
+        self.names.push(NewName { ino, base, path: path.to_vec(), creds });
+        Ok(())
+    }
+
+    pub(super) fn each(&self, each: impl Fn(&Inode)) {
+        self.files.values().for_each(|part| each(&part.node.inode));
+    }
+
+    /// Whether nothing was gathered.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+}
+
+impl Fs {
+    /// A transaction without anything in it. Dropped, it has never been.
+    pub fn begin(&self) -> Transaction {
+        Transaction::default()
+    }
+
+    /// All of it happens, and is durable when this returns; or nothing does.
+    ///
+    /// # Errors
+    /// Those of a write or a link: then nothing has happened. EIO while it was made durable: it is seen, but may be lost as a whole.
+    pub fn commit(&self, transaction: Transaction) -> Result<()> {
+        let lsn = self.apply(&transaction)?;
+        self.made_durable(&transaction, lsn)
+    }
+
+    /// All of it is seen when this returns, durable after the next sync of any of the files; or nothing is.
+    ///
+    /// # Errors
+    /// As [`Fs::commit`].
+    pub fn apply(&self, transaction: &Transaction) -> Result<Lsn> {
+        if transaction.is_empty() {
+            return Ok(self.core().last());
+        }
+        self.core().apply_transaction(transaction)
+    }
+
+    fn made_durable(&self, transaction: &Transaction, lsn: Lsn) -> Result<()> {
+        let core = self.core();
+        let outcome = core.store.sync(lsn).map_err(Error::from);
+        if let Err(error) = &outcome {
+            transaction.each(|inode| core.failed(inode, error));
+        }
+        outcome
+    }
+}
+
+impl Core {
+    pub fn apply_transaction(&self, transaction: &Transaction) -> Result<Lsn> {
+        let names = self.locks.shared();
+        let tails = transaction.names.iter().map(|new| self.tail(&new.base, &new.path, &new.creds)).collect::<Result<Vec<_>>>()?;
+        let dirs: Vec<&Name> = tails.iter().map(|tail| &*tail.dir).collect();
+        let _dirs = self.locks.change(&names, &dirs);
+        let spots = self.spots(transaction, &tails)?;
+        let mut files: Locked<'_> = Vec::new();
+        for part in transaction.files.values() {
+            let mut state = part.node.inode.state.write();
+            // What was written before is no part of it, and not undone with it.
+            self.write_back(&part.node.inode, &mut state)?;
+            let before = state.record.clone();
+            files.push((part, state, before));
+        }
+        let outcome = self.carry_out(&mut files, &spots);
+        if outcome.is_err() {
+            for (_, state, before) in &mut files {
+                self.forget_pages(state, 0);
+                state.record = before.clone();
+                state.changed = false;
+            }
+        }
+        outcome
+    }
+
+    /// Where the new names go; their directories are locked.
+    fn spots(&self, transaction: &Transaction, tails: &[Tail]) -> Result<Vec<Spot>> {
+        let mut spots: Vec<Spot> = Vec::new();
+        for (new, tail) in transaction.names.iter().zip(tails) {
+            let Last::Name(name) = &tail.last else { return Err(Errno::EXIST.into()) };
+            let parent = self.may_name(&tail.dir, name, tail.slash, &new.creds)?;
+            let taken = spots.iter().any(|spot| spot.ino == new.ino || Arc::ptr_eq(&spot.dir, &tail.dir) && spot.name == *name);
+            if taken {
+                return Err(Errno::EXIST.into());
+            }
+            spots.push(Spot { ino: new.ino, dir: Arc::clone(&tail.dir), parent, name: name.clone() });
+        }
+        Ok(spots)
+    }
+
+    /// One flight, one batch.
+    fn carry_out(&self, files: &mut Locked<'_>, spots: &[Spot]) -> Result<Lsn> {
+        let (mut batch, mut flights, mut prepared) = (Batch::new(), Flights::new(), Vec::new());
+        let outcome = self.gather(files, spots, &mut batch, &mut flights, &mut prepared);
+        let outcome = outcome.and(land(flights)).and_then(|()| self.apply(batch));
+        let lsn = outcome.inspect_err(|_| prepared.iter().for_each(|prepared| self.undo(prepared)))?;
+        for ((part, state, _), prepared) in files.iter_mut().zip(prepared) {
+            state.linkable &= prepared.record.nlink == 0;
+            self.finish(state, prepared, lsn);
+            self.unlist(&part.node.inode, state);
+        }
+        Ok(lsn)
+    }
+
+    fn gather<'c>(
+        &'c self,
+        files: &mut Locked<'_>,
+        spots: &[Spot],
+        batch: &mut Batch,
+        flights: &mut Flights<'c>,
+        prepared: &mut Vec<Prepared>,
+    ) -> Result<()> {
+        let now = self.now();
+        for (part, state, _) in files {
+            part.steps.iter().try_for_each(|step| self.step_of(state, step, batch))?;
+            (state.record.mtime, state.record.ctime) = (now, now);
+            state.record.mode = creds::mode_written(&state.record, &part.creds);
+            let mut ready = self.prepare(state, batch, flights, usize::MAX)?;
+            for spot in spots.iter().filter(|spot| spot.ino == part.node.ino()) {
+                if state.record.nlink > 0 || !state.linkable {
+                    prepared.push(ready);
+                    return Err(Errno::NOENT.into());
+                }
+                ready.record.nlink = 1;
+                batch.put(Tree::Names, &spot.dir.enc().entry(&spot.name), &record::link(spot.ino, record::Kind::File));
+                batch.delete(Tree::Files, &key::file(0, Item::Orphan, spot.ino));
+                self.touch(batch, &spot.dir, &spot.parent, now, 0);
+            }
+            self.put_record(batch, &part.node.inode, state, &ready.record);
+            prepared.push(ready);
+        }
+        Ok(())
+    }
+
+    fn step_of(&self, state: &mut State, step: &Step, batch: &mut Batch) -> Result<()> {
+        match step {
+            Step::Write { at, data } => {
+                let at = at.unwrap_or(state.record.size);
+                if at + data.len() as u64 > SIZE_MAX {
+                    return Err(Errno::FBIG.into());
+                }
+                let done = self.put_pages(state, at, data)?;
+                if done == data.len() { Ok(()) } else { Err(Errno::NOSPC.into()) }
+            }
+            Step::Size(size) => self.set_size_in(state, *size, batch),
+        }
+    }
+
+    fn set_size_in(&self, state: &mut State, size: u64, batch: &mut Batch) -> Result<()> {
+        if let Body::Inline(content) = &mut state.record.body
+            && size <= INLINE_MAX as u64
+        {
+            content.resize(usize::try_from(size).expect("small"), 0);
+        } else if size > state.record.size {
+            self.to_blocks(state);
+            self.clear_tail(state)?;
+        } else {
+            if state.record.body == Body::Items {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+            let from = size.div_ceil(BLOCK_BYTES as u64);
+            self.forget_pages(state, from);
+            self.cut(batch, &mut state.record, from)?;
+        }
+        state.record.size = size;
+        Ok(())
+    }
+
+    /// Every handle of a file is to be told.
+    pub fn failed(&self, inode: &Inode, error: &Error) {
+        let mut state = inode.state.write();
+        state.errors += 1;
+        state.error = Some(error.clone());
+    }
+}

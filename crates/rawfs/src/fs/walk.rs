@@ -1,0 +1,247 @@
+//! From a path to a name: one lookup of the whole path if it can be, else directory by directory, as Linux walks.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::core::Core;
+use super::creds::{Creds, EXEC};
+use super::error::{Error, Result};
+use super::key::{ENC_MAX, Item};
+use super::name::Name;
+use super::record::{Body, Kind, Record, Value};
+use super::{NAME_MAX, PATH_MAX, key};
+
+/// Symbolic links on one way, at most.
+const LINKS_MAX: u32 = 40;
+
+/// Where a path leads.
+pub enum Found {
+    /// A directory, by `.`, `..` or nothing but slashes.
+    Dir(Arc<Name>),
+    /// A name in a directory, and what it leads to.
+    Entry {
+        /// The directory.
+        dir: Arc<Name>,
+        /// The name.
+        name: Vec<u8>,
+        /// `None`: there is none.
+        value: Option<Value>,
+        /// A slash follows.
+        slash: bool,
+    },
+}
+
+/// A path but for its last part.
+pub struct Tail {
+    pub dir: Arc<Name>,
+    pub last: Last,
+    /// A slash follows.
+    pub slash: bool,
+}
+
+/// The last part of a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Last {
+    Name(Vec<u8>),
+    Dot,
+    DotDot,
+    Root,
+}
+
+/// Where the parts of a path are: no two slashes in a row count.
+fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
+}
+
+/// Refuses what no path can be.
+fn allowed(path: &[u8]) -> Result<()> {
+    match path.len() {
+        0 => Err(Errno::NOENT.into()),
+        len if len > PATH_MAX => Err(Errno::NAMETOOLONG.into()),
+        _ if path.contains(&0) => Err(Errno::INVAL.into()),
+        _ => Ok(()),
+    }
+}
+
+impl Core {
+    /// What is at the end of a path. `follow`: through a symbolic link there.
+    pub fn find(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<Found> {
+        if !creds.looks()
+            && let Some(found) = self.find_at_once(base, path, follow)?
+        {
+            return Ok(found);
+        }
+        self.find_slowly(base, path, follow, creds, &mut 0)
+    }
+
+    /// All of it but the last part.
+    pub fn tail(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<Tail> {
+        if !creds.looks()
+            && let Some(tail) = self.tail_at_once(base, path)?
+        {
+            return Ok(tail);
+        }
+        self.walk(base, path, creds, &mut 0)
+    }
+
+    fn begin<'a>(&'a self, base: &'a Arc<Name>, path: &[u8]) -> &'a Arc<Name> {
+        if path.first() == Some(&b'/') { &self.root } else { base }
+    }
+
+    /// A hit shows that all above are directories, and none a symbolic link or a zone.
+    fn find_at_once(&self, base: &Arc<Name>, path: &[u8], follow: bool) -> Result<Option<Found>> {
+        let Some((enc, name)) = self.whole_key(base, path)? else { return Ok(None) };
+        let slash = path.last() == Some(&b'/');
+        let value = self.entry_at(&enc.entry(name))?;
+        if value.as_ref().is_none_or(|value| value.kind() == Kind::Symlink && (follow || slash)) {
+            return Ok(None);
+        }
+        let dir = self.chain(base, path);
+        Ok(Some(Found::Entry { dir, name: name.to_vec(), value, slash }))
+    }
+
+    fn tail_at_once(&self, base: &Arc<Name>, path: &[u8]) -> Result<Option<Tail>> {
+        let Some((_, name)) = self.whole_key(base, path)? else { return Ok(None) };
+        let above = &path[..path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count() - name.len()];
+        let slash = path.last() == Some(&b'/');
+        let tail = |dir| Some(Tail { dir, last: Last::Name(name.to_vec()), slash });
+        if parts(above).next().is_none() {
+            return Ok(tail(Arc::clone(self.begin(base, path))));
+        }
+        match self.find_at_once(base, above, true)? {
+            Some(Found::Entry { dir, name: last, value: Some(Value::Here(record)), .. }) if record.kind == Kind::Dir => {
+                Ok(tail(dir.child(&last, record.zone.then_some(record.ino))))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The key of a whole path, in two pieces; `None` if it has to be walked.
+    fn whole_key<'p>(&self, base: &Arc<Name>, path: &'p [u8]) -> Result<Option<(key::Enc, &'p [u8])>> {
+        allowed(path)?;
+        let begin = self.begin(base, path);
+        let plain = parts(path).all(|part| part != b"." && part != b".." && part.len() <= NAME_MAX);
+        let Some(last) = parts(path).next_back().filter(|_| plain && !begin.is_gone()) else { return Ok(None) };
+        let mut enc = begin.enc();
+        let count = parts(path).count();
+        for part in parts(path).take(count - 1) {
+            if enc.len_below(part) > ENC_MAX {
+                return Ok(None);
+            }
+            enc.push_below(part);
+        }
+        Ok(Some((enc, last)))
+    }
+
+    /// The names of the directories above the last part, which are known to be directories.
+    fn chain(&self, base: &Arc<Name>, path: &[u8]) -> Arc<Name> {
+        let mut dir = Arc::clone(self.begin(base, path));
+        let mut above = parts(path);
+        above.next_back();
+        above.for_each(|part| dir = dir.child(part, None));
+        dir
+    }
+
+    fn find_slowly(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds, links: &mut u32) -> Result<Found> {
+        let Tail { dir, last, slash } = self.walk(base, path, creds, links)?;
+        let name = match last {
+            Last::Root | Last::Dot => return Ok(Found::Dir(dir)),
+            Last::DotDot => return Ok(Found::Dir(dir.parent())),
+            Last::Name(name) => name,
+        };
+        let value = self.step(&dir, &name, creds)?;
+        if let Some(link) = value.as_ref().filter(|value| value.kind() == Kind::Symlink && (follow || slash)) {
+            let mut target = self.followed(&self.stored(link.clone())?, links)?;
+            if slash {
+                target.push(b'/');
+            }
+            return self.find_slowly(&dir, &target, true, creds, links);
+        }
+        Ok(Found::Entry { dir, name, value, slash })
+    }
+
+    /// One name, with the checks of a walk.
+    fn step(&self, dir: &Arc<Name>, name: &[u8], creds: &Creds) -> Result<Option<Value>> {
+        if creds.looks() {
+            creds.may(&self.dir_or_gone(dir)?, EXEC)?;
+        }
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if dir.is_gone() {
+            return Err(Errno::NOENT.into());
+        }
+        self.entry(dir, name)
+    }
+
+    fn followed(&self, link: &Record, links: &mut u32) -> Result<Vec<u8>> {
+        *links += 1;
+        if *links > LINKS_MAX {
+            return Err(Errno::LOOP.into());
+        }
+        self.target(link)
+    }
+
+    /// Where a symbolic link leads.
+    pub fn target(&self, link: &Record) -> Result<Vec<u8>> {
+        match &link.body {
+            Body::Inline(target) => Ok(target.clone()),
+            _ => {
+                let target = self.get_long(link.ino, Item::Target)?;
+                let right = target.len() as u64 == link.size && !target.contains(&0);
+                right.then_some(target).ok_or(Error::Malformed { ino: link.ino, what: "a symbolic link without its target" })
+            }
+        }
+    }
+
+    /// Through all but the last part of a path.
+    fn walk(&self, base: &Arc<Name>, path: &[u8], creds: &Creds, links: &mut u32) -> Result<Tail> {
+        allowed(path)?;
+        let mut dir = Arc::clone(self.begin(base, path));
+        let slash = path.last() == Some(&b'/');
+        let mut all = parts(path).peekable();
+        if all.peek().is_none() {
+            return Ok(Tail { dir, last: Last::Root, slash });
+        }
+        while let Some(part) = all.next() {
+            if all.peek().is_none() {
+                let last = match part {
+                    b"." => Last::Dot,
+                    b".." => Last::DotDot,
+                    name => Last::Name(name.to_vec()),
+                };
+                if creds.looks() {
+                    creds.may(&self.dir_or_gone(&dir)?, EXEC)?;
+                }
+                return Ok(Tail { dir, last, slash });
+            }
+            dir = match part {
+                b"." => dir,
+                b".." => dir.parent(),
+                name => self.enter_dir(&dir, name, creds, links)?,
+            };
+        }
+        unreachable!("the last part returns")
+    }
+
+    /// Into a directory on the way, through symbolic links.
+    fn enter_dir(&self, dir: &Arc<Name>, name: &[u8], creds: &Creds, links: &mut u32) -> Result<Arc<Name>> {
+        let record = self.stored(self.step(dir, name, creds)?.ok_or(Errno::NOENT)?)?;
+        match record.kind {
+            Kind::Dir => Ok(dir.child(name, record.zone.then_some(record.ino))),
+            Kind::Symlink => {
+                let target = self.followed(&record, links)?;
+                match self.find_slowly(dir, &target, true, creds, links)? {
+                    Found::Dir(dir) => Ok(dir),
+                    Found::Entry { dir, name, value: Some(Value::Here(record)), .. } if record.kind == Kind::Dir => {
+                        Ok(dir.child(&name, record.zone.then_some(record.ino)))
+                    }
+                    Found::Entry { value: Some(_), .. } => Err(Errno::NOTDIR.into()),
+                    Found::Entry { value: None, .. } => Err(Errno::NOENT.into()),
+                }
+            }
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! How the device is divided.
+//!
+//! ```text
+//!  superblock | superblock | log ring | bitmap pages, two slots each | nodes of 16 KiB | data blocks
+//! ```
+//!
+//! Only the sizes are on the device; where each region begins follows from them.
+
+use super::NODE_BLOCKS;
+use super::bitmap::PAGE_BITS;
+use crate::error::Error;
+use crate::units::{BLOCK_BYTES, Block, Extent};
+
+const SUPERBLOCKS: u64 = 2;
+/// Fewer blocks of log would leave no room for one large batch beside a checkpoint.
+const LOG_BLOCKS_MIN: u64 = 32;
+/// 1 GiB.
+const LOG_BLOCKS_MAX: u64 = 1 << 18;
+const LOG_BLOCKS_DEFAULT: std::ops::RangeInclusive<u64> = 256..=32768;
+/// A longer log makes fewer checkpoints, and a longer recovery.
+const LOG_SHARE_DEFAULT: u64 = 32;
+const NODES_MIN: u64 = 32;
+const NODES_MAX: u64 = u32::MAX as u64;
+const NODES_DEFAULT_MIN: u64 = (4 << 20) / super::NODE_BYTES as u64;
+const DATA_BLOCKS_MIN: u64 = 16;
+/// 1 PiB.
+const BLOCKS_MAX: u64 = 1 << 38;
+
+/// Sizes of the regions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Blocks in all, those that no region needs included.
+    pub blocks: u64,
+    /// Blocks of the log.
+    pub log_blocks: u64,
+    /// Nodes of the metadata region.
+    pub nodes: u64,
+    /// Data blocks.
+    pub data_blocks: u64,
+}
+
+impl Shape {
+    /// For a device of so many blocks; what is not chosen is chosen by its size.
+    ///
+    /// # Errors
+    /// Not enough blocks.
+    pub fn new(blocks: u64, log_bytes: Option<u64>, metadata_bytes: Option<u64>) -> Result<Shape, Error> {
+        let blocks = blocks.min(BLOCKS_MAX);
+        let log_default = (blocks / LOG_SHARE_DEFAULT).clamp(*LOG_BLOCKS_DEFAULT.start(), *LOG_BLOCKS_DEFAULT.end());
+        let log_blocks = log_bytes.map_or(log_default, |bytes| bytes / BLOCK_BYTES as u64);
+        let nodes_default = (blocks / 16 / NODE_BLOCKS).clamp(NODES_DEFAULT_MIN, NODES_MAX);
+        let nodes = metadata_bytes.map_or(nodes_default, |bytes| bytes / super::NODE_BYTES as u64);
+        let before = SUPERBLOCKS.saturating_add(log_blocks).saturating_add(nodes.saturating_mul(NODE_BLOCKS));
+        let left = blocks.saturating_sub(before.saturating_add(2 * pages(nodes)));
+        // Each page of the bitmap takes two blocks away from those that it counts.
+        let data_blocks = left.saturating_sub(2 * pages(left));
+        let shape = Shape { blocks, log_blocks, nodes, data_blocks };
+        shape.check()?;
+        Ok(shape)
+    }
+
+    /// Whether the sizes go together: to be asked of all that was read.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(self) -> Result<(), Error> {
+        if self.blocks > BLOCKS_MAX {
+            return Err(Error::Sizes("an image has at most 1 PiB"));
+        }
+        if !(LOG_BLOCKS_MIN..=LOG_BLOCKS_MAX).contains(&self.log_blocks) {
+            return Err(Error::Sizes("the log has 128 KiB to 1 GiB"));
+        }
+        if !(NODES_MIN..=NODES_MAX).contains(&self.nodes) {
+            return Err(Error::Sizes("the metadata region has 512 KiB to 64 TiB"));
+        }
+        if self.data_blocks < DATA_BLOCKS_MIN {
+            return Err(Error::Sizes("the device is too small for log, metadata and files; 8 MiB is enough by default"));
+        }
+        if self.data_blocks > self.blocks || self.end() > self.blocks {
+            return Err(Error::Sizes("the regions are larger than the image"));
+        }
+        Ok(())
+    }
+
+    fn end(self) -> u64 {
+        self.data_start().0 + self.data_blocks
+    }
+
+    /// The log.
+    pub fn log_start(self) -> Block {
+        Block(SUPERBLOCKS)
+    }
+
+    fn bitmap_start(self) -> Block {
+        self.log_start().after(self.log_blocks)
+    }
+
+    /// Pages that say which nodes are in use.
+    pub fn node_pages(self) -> u64 {
+        pages(self.nodes)
+    }
+
+    /// Pages that say which data blocks are in use: behind those of the nodes.
+    pub fn data_pages(self) -> u64 {
+        pages(self.data_blocks)
+    }
+
+    /// The first slot of a page; the second lies behind it.
+    pub fn page_at(self, page: u64) -> Block {
+        self.bitmap_start().after(2 * page)
+    }
+
+    fn nodes_start(self) -> Block {
+        self.page_at(self.node_pages() + self.data_pages())
+    }
+
+    /// Where a node lies, if there is such a one.
+    pub fn node_at(self, slot: u32) -> Option<Block> {
+        (u64::from(slot) < self.nodes).then(|| self.nodes_start().after(u64::from(slot) * NODE_BLOCKS))
+    }
+
+    /// The data region's first block.
+    pub fn data_start(self) -> Block {
+        self.nodes_start().after(self.nodes * NODE_BLOCKS)
+    }
+
+    /// The extent, counted from the data region's begin, if it lies within.
+    pub fn data_range(self, extent: Extent) -> Option<std::ops::Range<u64>> {
+        let from = extent.start.0.checked_sub(self.data_start().0)?;
+        let to = from.checked_add(u64::from(extent.blocks))?;
+        (extent.blocks > 0 && to <= self.data_blocks).then_some(from..to)
+    }
+}
+
+fn pages(bits: u64) -> u64 {
+    bits.div_ceil(PAGE_BITS)
+}

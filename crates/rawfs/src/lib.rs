@@ -1,0 +1,24 @@
+//! A file system as a library, on a raw device or an image: no kernel file system below it (papers 001 section III.C, 002).
+//!
+//! - [`disk`]: the device in blocks of 4 KiB, over queues for control, metadata and data.
+//! - [`store`]: the metadata, an ordered key-value store with atomic batches, a log and checkpoints; who has which block.
+//! - [`tree`]: the map that the store keeps its keys in. [`log`]: what was applied since the last checkpoint. [`space`]: who has
+//!   which block. [`layout`]: what lies where.
+//! - [`units`], [`error`]: the words.
+
+#![forbid(unsafe_code)]
+
+pub mod disk;
+pub mod error;
+pub mod fs;
+pub mod layout;
+mod log;
+mod space;
+pub mod store;
+pub mod tree;
+pub mod units;
+
+pub use disk::{Disk, DiskSettings, Lane};
+pub use error::Error;
+pub use store::{Batch, FormatOptions, Next, Recovery, Settings, Store, Tree, Usage};
+pub use units::{BLOCK_BYTES, Block, Extent, Lsn};

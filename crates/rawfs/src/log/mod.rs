@@ -1,0 +1,276 @@
+//! The log: what was applied since the last checkpoint, in a ring on the device.
+//!
+//! Records wait in memory until somebody wants them durable. One of those who want it takes all that wait, writes them as groups
+//! and flushes once; the others wait for him, and find themselves served, or one of them is next (group commit). A write or flush
+//! that fails is remembered, and nothing behind it is ever called durable.
+
+pub mod group;
+pub mod read;
+pub mod ring;
+#[cfg(test)]
+mod test;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::disk::{Disk, Lane};
+use crate::error::Error;
+use crate::units::{BLOCK_BYTES, Block, Lsn};
+use group::{Header, RECORD_HEAD};
+use ring::{Place, Ring};
+
+/// Bytes that may wait in memory, about.
+pub const PENDING_BYTES: usize = 4 << 20;
+
+/// See the module.
+pub struct Log {
+    image: u64,
+    books: Mutex<Books>,
+    written: Condvar,
+}
+
+struct Books {
+    ring: Ring,
+    life: u64,
+    /// Not yet taken by a writer, each with its length before it.
+    pending: Vec<u8>,
+    /// The last record.
+    last: Lsn,
+    /// The last one taken by a writer.
+    taken: Lsn,
+    /// Known to survive a loss of power.
+    durable: Lsn,
+    /// Said to be durable by what is durable itself.
+    recorded: Lsn,
+    writing: bool,
+    failed: Option<block::Error>,
+}
+
+/// Where a log begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// Its blocks.
+    pub place: Place,
+    /// The position of the next group.
+    pub position: u64,
+    /// What groups will say.
+    pub life: u64,
+    /// The last record that there is.
+    pub lsn: Lsn,
+}
+
+impl Log {
+    /// Without records.
+    pub fn new(image: u64, start: Start) -> Log {
+        let (ring, lsn) = (Ring::new(start.place, start.position), start.lsn);
+        let books = Books {
+            ring,
+            life: start.life,
+            pending: Vec::new(),
+            last: lsn,
+            taken: lsn,
+            durable: lsn,
+            recorded: lsn,
+            writing: false,
+            failed: None,
+        };
+        Log { image, books: Mutex::new(books), written: Condvar::new() }
+    }
+
+    /// Whether a record of so many bytes surely finds room; who asks is the only one who appends.
+    ///
+    /// # Errors
+    /// An earlier failure.
+    pub fn has_room(&self, bytes: usize) -> Result<bool, Error> {
+        let books = self.books.lock();
+        books.check()?;
+        Ok(books.ring.has_room(books.pending.len() + RECORD_HEAD + bytes))
+    }
+
+    /// Adds a record, for which there is room. True: so much waits now that it should be synced.
+    pub fn append(&self, record: &[u8]) -> (Lsn, bool) {
+        let mut books = self.books.lock();
+        books.pending.extend((record.len() as u32).to_le_bytes());
+        books.pending.extend(record);
+        books.last.0 += 1;
+        (books.last, books.pending.len() > PENDING_BYTES.min(books.ring.place.group_bytes()))
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        self.books.lock().ring.place
+    }
+
+    /// The last record.
+    pub fn last(&self) -> Lsn {
+        self.books.lock().last
+    }
+
+    /// Known to survive a loss of power.
+    pub fn durable(&self) -> Lsn {
+        self.books.lock().durable
+    }
+
+    /// What the device itself says is durable.
+    pub fn recorded(&self) -> Lsn {
+        self.books.lock().recorded
+    }
+
+    /// Bytes of the ring, and those in use.
+    pub fn usage(&self) -> (u64, u64) {
+        let books = self.books.lock();
+        let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+        (bytes(books.ring.place.blocks), bytes(books.ring.used()) + books.pending.len() as u64)
+    }
+
+    /// Returns when the record survives a loss of power.
+    ///
+    /// # Errors
+    /// It does not, and never will.
+    pub fn sync(&self, disk: &Disk, lsn: Lsn) -> Result<(), Error> {
+        let mut books = self.books.lock();
+        let lsn = lsn.min(books.last);
+        loop {
+            if books.durable >= lsn {
+                return Ok(());
+            }
+            books.check()?;
+            if books.writing {
+                self.written.wait(&mut books);
+            } else {
+                books = self.write(disk, books);
+            }
+        }
+    }
+
+    /// Makes the device say what is durable, so that what is freed can be used. All that waits goes with it.
+    ///
+    /// # Errors
+    /// As [`Log::sync`].
+    pub fn record(&self, disk: &Disk) -> Result<(), Error> {
+        let mut books = self.books.lock();
+        let goal = books.durable;
+        while books.recorded < goal {
+            books.check()?;
+            if books.writing {
+                self.written.wait(&mut books);
+            } else if books.pending.is_empty() && !books.ring.has_slack() {
+                return Ok(());
+            } else {
+                books = self.write(disk, books);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all that waits, and flushes. The lock is not held meanwhile.
+    fn write<'a>(&'a self, disk: &Disk, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+        let (position, bytes) = books.take(self.image);
+        let (durable, last) = (books.durable, books.taken);
+        let place = books.ring.place;
+        books.writing = true;
+        drop(books);
+        let written = write_ring(disk, place, position, &bytes).and_then(|()| disk.flush());
+        let mut books = self.books.lock();
+        books.writing = false;
+        match written {
+            Ok(()) => {
+                books.durable = books.durable.max(last);
+                books.recorded = books.recorded.max(durable);
+            }
+            Err(error) => books.fail(error),
+        }
+        self.written.notify_all();
+        books
+    }
+
+    /// Something else has failed that the log's promises rest on: nothing more is taken.
+    pub fn fail(&self, error: Error) {
+        self.books.lock().fail(error);
+        self.written.notify_all();
+    }
+
+    /// # Errors
+    /// An earlier failure.
+    pub fn check(&self) -> Result<(), Error> {
+        self.books.lock().check()
+    }
+
+    /// Where the first record behind this one is or will be.
+    pub fn behind(&self, lsn: Lsn) -> u64 {
+        self.books.lock().ring.behind(lsn)
+    }
+
+    /// A checkpoint up to this record is durable, and says that the log goes on at this position.
+    pub fn release(&self, lsn: Lsn, position: u64) {
+        let mut books = self.books.lock();
+        books.ring.release(position);
+        books.durable = books.durable.max(lsn);
+        books.recorded = books.recorded.max(lsn);
+        self.written.notify_all();
+    }
+}
+
+impl Books {
+    fn check(&self) -> Result<(), Error> {
+        self.failed.map_or(Ok(()), |error| Err(Error::Failed(error)))
+    }
+
+    fn fail(&mut self, error: Error) {
+        let cause = match error {
+            Error::Device(error) | Error::Failed(error) => error,
+            _ => block::Error::Media,
+        };
+        self.failed.get_or_insert(cause);
+    }
+
+    /// All that waits, in groups; one without records if nothing does.
+    fn take(&mut self, image: u64) -> (u64, Vec<u8>) {
+        let pending = std::mem::take(&mut self.pending);
+        let position = self.ring.head();
+        let mut bytes = Vec::with_capacity(pending.len() + 2 * BLOCK_BYTES);
+        let mut from = 0;
+        loop {
+            let (to, records) = group_end(&pending, from, self.ring.place.group_bytes());
+            let header = Header {
+                position: self.ring.head(),
+                life: self.life,
+                image,
+                first: Lsn(self.taken.0 + 1),
+                durable: self.durable,
+                records,
+                bytes: (to - from) as u32,
+            };
+            group::encode(header, &pending[from..to], &mut bytes);
+            self.ring.push(&header);
+            self.taken.0 += u64::from(records);
+            from = to;
+            if from == pending.len() {
+                return (position, bytes);
+            }
+        }
+    }
+}
+
+/// Where a group ends that begins at `from`, and its records: as many as it holds, but at least one.
+fn group_end(pending: &[u8], from: usize, bytes_max: usize) -> (usize, u32) {
+    let (mut to, mut records) = (from, 0);
+    while to < pending.len() {
+        let next = to + RECORD_HEAD + crate::layout::u32_at(pending, to) as usize;
+        if records > 0 && next - from > bytes_max {
+            break;
+        }
+        (to, records) = (next, records + 1);
+    }
+    (to, records)
+}
+
+fn write_ring(disk: &Disk, place: Place, position: u64, bytes: &[u8]) -> Result<(), Error> {
+    let mut rest = bytes;
+    let mut writes: Vec<(Block, &[u8])> = Vec::with_capacity(2);
+    for (at, blocks) in place.rows(position, (bytes.len() / BLOCK_BYTES) as u64) {
+        let (row, behind) = rest.split_at(blocks as usize * BLOCK_BYTES);
+        writes.push((at, row));
+        rest = behind;
+    }
+    disk.write_blocks(Lane::Control, &writes)
+}

@@ -1,0 +1,296 @@
+//! One batch after the other.
+
+use super::batch::{self, Batch, Change, Changes, KEY_BYTES_MAX};
+use super::inner::{Inner, State};
+use crate::error::Error;
+use crate::layout::NODE_BYTES;
+use crate::tree::{MoveError, Next, Tree};
+use crate::units::Lsn;
+
+/// Nodes that a move writes anew, for each level of the tree: the edges of what is taken out, and of where it goes.
+const MOVE_NODES: u64 = 8;
+/// Keys of a range that a move may lengthen.
+const LENGTHENED_KEYS_MAX: u32 = 1024;
+/// Bytes that a range of any size may be lengthened by. A file system does that to a key once, and keeps its keys far below the bound.
+const LENGTHENED_BY: usize = 8;
+/// How often room is looked for before it is said that there is none.
+const TRIES: u32 = 16;
+
+/// What a batch may need.
+struct Needs {
+    nodes: u64,
+    /// It takes more than it gives back, as far as can be said cheaply.
+    bytes: i64,
+}
+
+impl Inner {
+    pub(super) fn apply(&self, batch: &Batch) -> Result<Lsn, Error> {
+        batch.check()?;
+        if batch.is_empty() {
+            return Ok(self.log.last());
+        }
+        if batch.bytes() > self.log.place().batch_bytes_max() {
+            return Err(Error::TooLarge("a batch of more than a quarter of the log"));
+        }
+        for tried in 0..TRIES {
+            let mut state = self.state.write();
+            state.check()?;
+            if self.finds_room(&state, batch, tried)? {
+                let (lsn, much) = self.append(&mut state, batch)?;
+                let (due, late) = (self.is_due(&state), state.dirty() * NODE_BYTES as u64 > 2 * self.settings.dirty_bytes as u64);
+                drop(state);
+                if much {
+                    self.sync(lsn)?;
+                }
+                if due && self.settings.background && !late {
+                    self.bell.ring();
+                } else if due {
+                    self.checkpoint()?;
+                }
+                return Ok(lsn);
+            }
+            drop(state);
+            self.checkpoint()?;
+        }
+        Err(Error::NoNodes)
+    }
+
+    fn append(&self, state: &mut State, batch: &Batch) -> Result<(Lsn, bool), Error> {
+        self.change(state, batch.changes())?;
+        let (lsn, much) = self.log.append(batch.encoded());
+        let mut freed = self.freed.lock();
+        for change in batch.changes().flatten() {
+            if let Change::Free(extent) = change {
+                freed.push(lsn, self.shape.data_range(extent).expect("it was just freed"));
+            }
+        }
+        Ok((lsn, much))
+    }
+
+    /// Whether log and metadata region have room now; if not, a checkpoint may make it.
+    fn finds_room(&self, state: &State, batch: &Batch, tried: u32) -> Result<bool, Error> {
+        if !self.log.has_room(batch.bytes())? {
+            return Ok(false);
+        }
+        let needs = self.needs(state, batch);
+        let mut nodes = self.nodes.lock();
+        nodes.settle();
+        let (free, all, dirty) = (nodes.free(), nodes.len(), state.dirty());
+        drop(nodes);
+        let reserve = reserve(all);
+        if dirty + needs.nodes + reserve <= free {
+            return Ok(true);
+        }
+        if tried == 0 && (dirty > 0 || !state.left.is_empty()) {
+            return Ok(false);
+        }
+        // What only takes away may have the reserve.
+        let adds = needs.bytes > 0 && self.grows(state, batch)?;
+        if !adds && dirty + needs.nodes <= free {
+            return Ok(true);
+        }
+        Err(Error::NoNodes)
+    }
+
+    fn needs(&self, state: &State, batch: &Batch) -> Needs {
+        let mut needs = Needs { nodes: 0, bytes: 0 };
+        let levels = |tree: batch::Tree| u64::from(state.trees[tree as usize].level()) + 1;
+        for change in batch.changes().flatten() {
+            match change {
+                Change::Put(tree, key, value) => {
+                    needs.nodes += levels(tree) + 2;
+                    needs.bytes += (key.len() + value.len()) as i64;
+                }
+                Change::Patch(tree, ..) | Change::Delete(tree, _) => needs.nodes += levels(tree),
+                Change::Move(tree, from, to) => {
+                    needs.nodes += MOVE_NODES * (levels(tree) + 1);
+                    needs.bytes += (to.len() as i64 - from.len() as i64).max(0);
+                }
+                Change::Use(..) | Change::Free(_) => {}
+            }
+        }
+        // However many changes: each node is written once, and what is added is not more than its bytes in half-full nodes.
+        let known = self.nodes.lock().used() + state.dirty();
+        needs.nodes = needs.nodes.min(known + 4 + 3 * needs.bytes.max(0) as u64 / NODE_BYTES as u64);
+        needs
+    }
+
+    /// Whether a batch adds more bytes than it takes away: the slow way.
+    fn grows(&self, state: &State, batch: &Batch) -> Result<bool, Error> {
+        let mut grown: i64 = 0;
+        let bytes = |tree: batch::Tree, key: &[u8]| -> Result<i64, Error> {
+            let value = state.trees[tree as usize].get(&self.loader(tree), key, <[u8]>::len)?;
+            Ok(value.map_or(0, |value| (key.len() + value) as i64))
+        };
+        for change in batch.changes().flatten() {
+            match change {
+                Change::Put(tree, key, value) => grown += (key.len() + value.len()) as i64 - bytes(tree, key)?,
+                Change::Delete(tree, key) => grown -= bytes(tree, key)?,
+                _ => {}
+            }
+        }
+        Ok(grown > 0)
+    }
+
+    /// Whether a checkpoint should begin.
+    pub(super) fn is_due(&self, state: &State) -> bool {
+        let (log_bytes, log_used) = self.log.usage();
+        let dirty = state.dirty();
+        let nodes = self.nodes.lock();
+        let close = dirty > 8 && dirty * 2 + reserve(nodes.len()) > nodes.free();
+        log_used * 2 > log_bytes || dirty * NODE_BYTES as u64 > self.settings.dirty_bytes as u64 || close
+    }
+
+    /// Does what a batch says, to state alone. An error: nothing was done, or the store is broken.
+    pub(super) fn change(&self, state: &mut State, changes: Changes<'_>) -> Result<(), Error> {
+        self.check_patches(state, changes.clone())?;
+        self.change_bits(state, changes.clone())?;
+        let before = changes.clone().any(|change| matches!(change, Ok(Change::Move(..)))).then(|| (state.trees.clone(), state.left.len()));
+        let mut done = false;
+        for change in changes.clone() {
+            let Ok(change) = change else { return Err(nonsense()) };
+            match self.change_tree(state, change) {
+                Ok(tree) => done |= tree,
+                Err(error) => {
+                    if let Some((trees, left)) = before {
+                        state.trees = trees;
+                        state.left.truncate(left);
+                    } else if done {
+                        state.broken = Some(error);
+                        self.log.fail(error);
+                    }
+                    undo_bits(self, state, changes);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Patches can be wrong, which has to be known before anything is done. With moves all can be undone, so those may fail later.
+    fn check_patches(&self, state: &State, changes: Changes<'_>) -> Result<(), Error> {
+        let mut all = Vec::new();
+        for change in changes {
+            match change.map_err(|_| nonsense())? {
+                Change::Move(..) => return Ok(()),
+                change => all.push(change),
+            }
+        }
+        for (index, change) in all.iter().enumerate() {
+            let Change::Patch(tree, key, at, bytes) = *change else { continue };
+            let earlier = all[..index].iter().rev().find_map(|change| match *change {
+                Change::Put(other, name, value) if (other, name) == (tree, key) => Some(Some(value.len())),
+                Change::Delete(other, name) if (other, name) == (tree, key) => Some(None),
+                _ => None,
+            });
+            let len = match earlier {
+                Some(len) => len,
+                None => state.trees[tree as usize].get(&self.loader(tree), key, <[u8]>::len)?,
+            };
+            if len.is_none_or(|len| usize::from(at) + bytes.len() > len) {
+                return Err(Error::Missing);
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks used and freed, in order; all or nothing.
+    fn change_bits(&self, state: &mut State, changes: Changes<'_>) -> Result<(), Error> {
+        for (done, change) in changes.clone().flatten().enumerate() {
+            let (extent, used) = match change {
+                Change::Use(extent, _) => (extent, true),
+                Change::Free(extent) => (extent, false),
+                _ => continue,
+            };
+            let range = self.shape.data_range(extent);
+            let fits = |range: &std::ops::Range<u64>| state.used.all(range.clone(), !used) && self.blocks.all_taken(range.clone());
+            let Some(range) = range.filter(fits) else {
+                undo_first(self, state, changes, done);
+                return Err(Error::Blocks(extent.start));
+            };
+            state.used.set(range, used);
+        }
+        Ok(())
+    }
+
+    /// True: a tree was changed.
+    fn change_tree(&self, state: &mut State, change: Change<'_>) -> Result<bool, Error> {
+        let State { trees, left, .. } = state;
+        match change {
+            Change::Put(tree, key, value) => {
+                trees[tree as usize].insert(&self.loader(tree), left, key, value)?;
+            }
+            Change::Patch(tree, key, at, bytes) => {
+                let at = usize::from(at);
+                let patch = |value: &mut [u8]| value.get_mut(at..at + bytes.len()).map(|value| value.copy_from_slice(bytes));
+                let patched = trees[tree as usize].update(&self.loader(tree), left, key, patch)?;
+                patched.flatten().ok_or(Error::Missing)?;
+            }
+            Change::Delete(tree, key) => {
+                trees[tree as usize].remove(&self.loader(tree), left, key)?;
+            }
+            Change::Move(tree, from, to) => {
+                self.check_lengths(&trees[tree as usize], tree, from, to)?;
+                self.move_range(&mut trees[tree as usize], tree, left, from, to)?;
+            }
+            Change::Use(..) | Change::Free(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Keys that a move makes longer must not become too long. Only a range of few keys is looked over for that; one of more can be
+    /// moved to a prefix that is as good as not longer: a directory that becomes a zone.
+    fn check_lengths(&self, map: &Tree, tree: batch::Tree, from: &[u8], to: &[u8]) -> Result<(), Error> {
+        let more = to.len().saturating_sub(from.len());
+        if more <= LENGTHENED_BY {
+            return Ok(());
+        }
+        let (mut seen, mut fits) = (0, true);
+        map.scan(&self.loader(tree), from, None, |key, _| {
+            if !key.starts_with(from) {
+                return Next::Stop;
+            }
+            seen += 1;
+            fits = seen <= LENGTHENED_KEYS_MAX && key.len() + more <= KEY_BYTES_MAX;
+            if fits { Next::Go } else { Next::Stop }
+        })?;
+        if fits { Ok(()) } else { Err(Error::TooLarge("a range whose keys would become longer")) }
+    }
+
+    fn move_range(&self, map: &mut Tree, tree: batch::Tree, left: &mut Vec<u32>, from: &[u8], to: &[u8]) -> Result<(), Error> {
+        match map.move_range(&self.loader(tree), left, from, to) {
+            Ok(_) => Ok(()),
+            Err(MoveError::Taken | MoveError::Within) => Err(Error::Occupied),
+            Err(MoveError::Node(error)) => Err(error),
+        }
+    }
+}
+
+/// Kept for what takes away, and for the tree's own needs.
+fn reserve(nodes: u64) -> u64 {
+    (nodes / 16).max(8)
+}
+
+fn nonsense() -> Error {
+    Error::Damaged { what: "a batch of the log", at: crate::units::Block(0) }
+}
+
+fn undo_bits(inner: &Inner, state: &mut State, changes: Changes<'_>) {
+    let all = changes.clone().count();
+    undo_first(inner, state, changes, all);
+}
+
+/// Undoes what the first so many changes did to the bits, last one first.
+fn undo_first(inner: &Inner, state: &mut State, changes: Changes<'_>, count: usize) {
+    let done: Vec<Change<'_>> = changes.flatten().take(count).collect();
+    for change in done.into_iter().rev() {
+        let (extent, used) = match change {
+            Change::Use(extent, _) => (extent, true),
+            Change::Free(extent) => (extent, false),
+            _ => continue,
+        };
+        if let Some(range) = inner.shape.data_range(extent) {
+            state.used.set(range, !used);
+        }
+    }
+}

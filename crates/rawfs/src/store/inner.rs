@@ -1,0 +1,239 @@
+//! What the store's threads share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::batch;
+use super::cache::Cache;
+use super::keeper::Bell;
+use super::settings::{Settings, Usage};
+use crate::disk::{Disk, Lane};
+use crate::error::Error;
+use crate::layout::superblock::Superblock;
+use crate::layout::{NODE_BYTES, Shape};
+use crate::log::Log;
+use crate::space::bits::Bits;
+use crate::space::blocks::Blocks;
+use crate::space::freed::Freed;
+use crate::space::nodes::{Nodes as NodeSpace, Reader};
+use crate::tree::node::Node;
+use crate::tree::{Damaged, NodeAt, Nodes, Stamp, Tree};
+use crate::units::{Block, Extent, Lsn};
+
+/// See the module.
+pub struct Inner {
+    pub(super) disk: Disk,
+    pub(super) shape: Shape,
+    pub(super) uuid: [u8; 16],
+    /// Of the image, in nodes.
+    pub(super) tag: u32,
+    pub(super) settings: Settings,
+    /// Batches change it one after the other. Taken before all locks below.
+    pub(super) state: RwLock<State>,
+    pub(super) log: Log,
+    pub(super) blocks: Blocks,
+    pub(super) freed: Mutex<Freed>,
+    pub(super) nodes: Mutex<NodeSpace>,
+    pub(super) cache: Cache,
+    /// Of the checkpoint that is durable; held by who makes the next one. Taken before the state.
+    pub(super) last: Mutex<Last>,
+    /// Of the latest checkpoint begun: no node is newer.
+    pub(super) generation: AtomicU64,
+    /// Wakes who makes checkpoints.
+    pub(super) bell: Bell,
+}
+
+/// What batches change.
+pub struct State {
+    pub(super) trees: [Tree; 2],
+    /// Slots of nodes that the trees have no more since the last freeze.
+    pub(super) left: Vec<u32>,
+    /// Data blocks in use.
+    pub(super) used: Bits,
+    /// Held by who reads what was frozen last, or later.
+    pub(super) reader: Reader,
+    /// A batch was done half, because a node could not be read: what is here is not to be shown.
+    pub(super) broken: Option<Error>,
+}
+
+/// The last checkpoint.
+pub struct Last {
+    pub(super) superblock: Superblock,
+    /// By page of the bitmaps: which slot counts.
+    pub(super) slots: Vec<u8>,
+}
+
+/// A tree at a moment, and what keeps its nodes from being used anew.
+pub struct Snapshot {
+    pub(super) tree: Tree,
+    _reader: Reader,
+}
+
+impl State {
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.broken.map_or(Ok(()), Err)
+    }
+
+    /// Changed since the last freeze, about.
+    pub(super) fn dirty(&self) -> u64 {
+        self.trees.iter().map(|tree| tree.dirty() as u64).sum()
+    }
+}
+
+/// Loads nodes of one tree: from the cache, else from the device.
+pub struct Loader<'a> {
+    inner: &'a Inner,
+    tree: batch::Tree,
+}
+
+impl Nodes for Loader<'_> {
+    type Error = Error;
+
+    fn load(&self, at: NodeAt) -> Result<Arc<Node>, Error> {
+        if let Some(node) = self.inner.cache.get(at) {
+            return Ok(node);
+        }
+        let node = Arc::new(self.inner.read_node(self.tree, at)?);
+        self.inner.cache.put(at, Arc::clone(&node));
+        Ok(node)
+    }
+}
+
+impl From<Damaged> for Error {
+    fn from(damaged: Damaged) -> Error {
+        Error::Damaged { what: damaged.0, at: Block(0) }
+    }
+}
+
+/// Gives only what is in memory.
+pub struct InMemory<'a>(&'a Cache);
+
+/// What a search in memory ends with.
+pub enum Elsewhere {
+    /// A node would have to be read.
+    Absent,
+    /// It cannot be had.
+    Wrong(Error),
+}
+
+impl From<Damaged> for Elsewhere {
+    fn from(damaged: Damaged) -> Elsewhere {
+        Elsewhere::Wrong(damaged.into())
+    }
+}
+
+impl Nodes for InMemory<'_> {
+    type Error = Elsewhere;
+
+    fn load(&self, at: NodeAt) -> Result<Arc<Node>, Elsewhere> {
+        self.0.get(at).ok_or(Elsewhere::Absent)
+    }
+}
+
+impl Inner {
+    pub(super) fn loader(&self, tree: batch::Tree) -> Loader<'_> {
+        Loader { inner: self, tree }
+    }
+
+    pub(super) fn in_memory(&self) -> InMemory<'_> {
+        InMemory(&self.cache)
+    }
+
+    pub(super) fn stamp(&self, tree: batch::Tree) -> Stamp {
+        Stamp { tag: self.tag, generation: self.generation.load(Ordering::Relaxed), tree: tree as u8 }
+    }
+
+    fn read_node(&self, tree: batch::Tree, at: NodeAt) -> Result<Node, Error> {
+        self.cache.missed();
+        let block = self.shape.node_at(at.slot).ok_or(Error::Damaged { what: "the place of a node", at: Block(u64::from(at.slot)) })?;
+        let mut page = vec![0; NODE_BYTES].into_boxed_slice();
+        self.disk.read_blocks(Lane::Metadata, block, &mut page)?;
+        Node::parse(page, at, self.stamp(tree)).map_err(|damaged| Error::Damaged { what: damaged.0, at: block })
+    }
+
+    /// The tree as it is now.
+    ///
+    /// # Errors
+    /// The store is broken.
+    pub(super) fn snapshot(&self, tree: batch::Tree) -> Result<Snapshot, Error> {
+        let state = self.state.read();
+        state.check()?;
+        Ok(Snapshot { tree: state.trees[tree as usize].clone(), _reader: Arc::clone(&state.reader) })
+    }
+
+    pub(super) fn get<T>(&self, tree: batch::Tree, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
+        let mut found = Some(found);
+        let mut once = |value: &[u8]| found.take().expect("one key has one value")(value);
+        {
+            let state = self.state.read();
+            state.check()?;
+            match state.trees[tree as usize].get(&self.in_memory(), key, &mut once) {
+                Ok(value) => return Ok(value),
+                Err(Elsewhere::Wrong(error)) => return Err(error),
+                Err(Elsewhere::Absent) => {}
+            }
+        }
+        self.snapshot(tree)?.tree.get(&self.loader(tree), key, once)
+    }
+
+    /// Gives blocks out anew that were freed by what the device knows to be durable.
+    pub(super) fn release(&self) {
+        let recorded = self.log.recorded();
+        let mut freed = self.freed.lock();
+        while let Some(range) = freed.pop(recorded) {
+            let taken = self.blocks.give(range);
+            assert!(taken, "what was freed had been taken");
+        }
+    }
+
+    pub(super) fn sync(&self, lsn: Lsn) -> Result<(), Error> {
+        self.log.sync(&self.disk, lsn)?;
+        self.release();
+        Ok(())
+    }
+
+    pub(super) fn allocate(&self, goal: Option<Block>, blocks: u32) -> Result<Extent, Error> {
+        let start = self.shape.data_start();
+        let goal = goal.and_then(|goal| goal.0.checked_sub(start.0));
+        let extent = |range: std::ops::Range<u64>| Extent::new(start.after(range.start), (range.end - range.start) as u32);
+        if let Some(range) = self.blocks.allocate(goal, blocks) {
+            return Ok(extent(range));
+        }
+        if self.freed.lock().blocks() > 0 {
+            self.log.sync(&self.disk, self.log.last())?;
+            self.log.record(&self.disk)?;
+            self.release();
+        }
+        self.blocks.allocate(goal, blocks).map(extent).ok_or(Error::NoSpace)
+    }
+
+    pub(super) fn abandon(&self, extent: Extent) {
+        let range = self.shape.data_range(extent).expect("what was allocated is in the data region");
+        let used = !self.state.read().used.all(range.clone(), false);
+        let taken = !used && self.blocks.give(range);
+        assert!(taken, "only what was allocated and not used is given back: {extent:?}");
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let (dirty, bitmap) = {
+            let state = self.state.read();
+            (state.dirty(), state.used.bytes())
+        };
+        let (log_bytes, log_used) = self.log.usage();
+        let nodes = self.nodes.lock();
+        Usage {
+            blocks: self.shape.data_blocks,
+            blocks_free: self.blocks.free() + self.freed.lock().blocks(),
+            nodes: nodes.len(),
+            nodes_free: nodes.free(),
+            nodes_dirty: dirty,
+            log_bytes,
+            log_used,
+            memory_bytes: self.cache.bytes() + dirty * NODE_BYTES as u64,
+            node_reads: self.cache.misses(),
+            bitmap_bytes: bitmap + nodes.bytes() + self.blocks.bytes(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The thread that makes checkpoints.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::inner::Inner;
+use crate::error::Error;
+
+/// Wakes the thread.
+#[derive(Default)]
+pub struct Bell {
+    asked: Mutex<Asked>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct Asked {
+    checkpoint: bool,
+    end: bool,
+}
+
+impl Bell {
+    /// A checkpoint is due.
+    pub fn ring(&self) {
+        let mut asked = self.asked.lock();
+        if !asked.checkpoint {
+            asked.checkpoint = true;
+            self.rung.notify_all();
+        }
+    }
+
+    fn end(&self) {
+        self.asked.lock().end = true;
+        self.rung.notify_all();
+    }
+
+    /// Waits for the next wish; false: no more will come.
+    fn wait(&self) -> bool {
+        let mut asked = self.asked.lock();
+        while !asked.checkpoint && !asked.end {
+            self.rung.wait(&mut asked);
+        }
+        asked.checkpoint = false;
+        !asked.end
+    }
+}
+
+/// Ends the thread when dropped.
+pub struct Keeper {
+    inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Begins.
+    ///
+    /// # Errors
+    /// No thread can be had.
+    pub fn start(inner: &Arc<Inner>) -> Result<Keeper, Error> {
+        let of_thread = Arc::clone(inner);
+        let run = move || {
+            while of_thread.bell.wait() {
+                // What failed is remembered by the log, and told to all who wait for it.
+                let _ = of_thread.checkpoint();
+            }
+        };
+        let thread = std::thread::Builder::new().name("rawfs-checkpoint".to_owned()).spawn(run).map_err(|_| Error::NoResources)?;
+        Ok(Keeper { inner: Arc::clone(inner), thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.inner.bell.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The metadata: an ordered key-value store with atomic batches, and who has which data block.
+//!
+//! A batch changes the trees in memory and is appended to the log ([`crate::log`]); `sync` writes what waits there and flushes, for
+//! all who wait at once. Checkpoints bring the trees to the device in the background (`checkpoint.rs`), from a snapshot, to places
+//! that nothing durable uses. Opening (`open.rs`) takes the last checkpoint and does again what the log has behind it.
+//!
+//! Data blocks are never overwritten while something durable names them: a batch names new ones and frees the old, and those are
+//! given out again when the device itself says that the batch is durable.
+
+mod apply;
+mod batch;
+mod cache;
+mod check;
+mod checkpoint;
+mod format;
+mod inner;
+mod keeper;
+mod open;
+mod settings;
+#[cfg(test)]
+mod test;
+
+use std::sync::Arc;
+
+pub use batch::{Batch, Change, Changes, KEY_BYTES_MAX, Nonsense, Tree, VALUE_BYTES_MAX};
+pub use check::Checked;
+pub use settings::{FormatOptions, Recovery, Settings, Usage};
+
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::layout::Shape;
+pub use crate::tree::Next;
+use crate::units::{Block, Extent, Lsn};
+use checkpoint::Mark;
+use inner::Inner;
+use keeper::Keeper;
+
+/// See the module. Dropped without [`Store::close`], it is as if the process had died there.
+pub struct Store {
+    /// Ends before the rest.
+    keeper: Option<Keeper>,
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Makes an empty store. What was on the disk is gone.
+    ///
+    /// # Errors
+    /// Sizes that do not fit, or the device's.
+    pub fn format(disk: &Disk, options: &FormatOptions) -> Result<(), Error> {
+        format::format(disk, options)
+    }
+
+    /// Opens what is on the disk, and puts right what a crash left. Whoever opened the disk sees to it that nobody else uses it.
+    ///
+    /// # Errors
+    /// It is not there, damaged, of another version or size; or the device's.
+    pub fn open(disk: Disk, settings: &Settings) -> Result<(Store, Recovery), Error> {
+        let (inner, recovery) = open::open(disk, settings)?;
+        let inner = Arc::new(inner);
+        let keeper = if settings.background && !settings.read_only { Some(Keeper::start(&inner)?) } else { None };
+        Ok((Store { keeper, inner }, recovery))
+    }
+
+    /// The value of a key, if it is there: `value` is replaced, else emptied.
+    ///
+    /// # Errors
+    /// A node that cannot be read, or is damaged.
+    pub fn get(&self, tree: Tree, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        value.clear();
+        Ok(self.inner.get(tree, key, |found| value.extend_from_slice(found))?.is_some())
+    }
+
+    /// Gives the value of a key to `found` where it lies, if it is there; `found` must not call the store.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_with<T>(&self, tree: Tree, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
+        self.inner.get(tree, key, found)
+    }
+
+    /// Keys from `from` on, up to `to` without it, in order, as they were when the scan began.
+    ///
+    /// # Errors
+    /// A node that cannot be read, or is damaged.
+    pub fn scan(&self, tree: Tree, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Next) -> Result<(), Error> {
+        let snapshot = self.inner.snapshot(tree)?;
+        snapshot.tree.scan(&self.inner.loader(tree), from, Some(to), each)
+    }
+
+    /// Does what the batch says: seen at once by all, durable after [`Store::sync`]. Batches have one order.
+    ///
+    /// # Errors
+    /// No space, or a batch that does not fit what is there: then nothing of it was done. [`Error::Failed`] after a failure.
+    pub fn apply(&self, batch: Batch) -> Result<Lsn, Error> {
+        self.inner.apply(&batch)
+    }
+
+    /// Returns when this batch, and all before it, survive a loss of power.
+    ///
+    /// # Errors
+    /// A write or flush failed: then for all that had not been durable, until the store is opened again.
+    pub fn sync(&self, lsn: Lsn) -> Result<(), Error> {
+        self.inner.sync(lsn)
+    }
+
+    /// What survives a loss of power, as far as it is known.
+    pub fn synced(&self) -> Lsn {
+        self.inner.log.durable()
+    }
+
+    /// The last batch.
+    pub fn applied(&self) -> Lsn {
+        self.inner.log.last()
+    }
+
+    /// Free blocks in a row, near `goal` if that is wanted; perhaps fewer. They are the caller's until a batch uses them or they
+    /// are given back; a crash gives them back.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], or a failure while freed blocks were made durable.
+    pub fn allocate(&self, goal: Option<Block>, blocks: u32) -> Result<Extent, Error> {
+        self.inner.allocate(goal, blocks)
+    }
+
+    /// Gives back what was allocated and no batch has used. No request to it is under way.
+    ///
+    /// # Panics
+    /// If it is not so.
+    pub fn abandon(&self, extent: Extent) {
+        self.inner.abandon(extent);
+    }
+
+    /// Writes what has changed to its place, so that the log's room is free again.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.inner.checkpoint()
+    }
+
+    /// Makes everything durable, and marks the store as clean.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn close(mut self) -> Result<(), Error> {
+        self.keeper = None;
+        if self.inner.settings.read_only {
+            return Ok(());
+        }
+        let mut last = self.inner.last.lock();
+        let mark = Mark { clean: true, life: last.superblock.life, log: None, always: true };
+        self.inner.checkpoint_as(&mut last, mark)
+    }
+
+    /// Reads all nodes and compares them with the books. Other calls wait meanwhile.
+    ///
+    /// # Errors
+    /// A node that cannot be read, or is damaged.
+    pub fn check(&self) -> Result<Checked, Error> {
+        self.inner.check()
+    }
+
+    /// Each row of data blocks in use, in order. `each` must not call the store.
+    pub fn each_used(&self, mut each: impl FnMut(Extent)) {
+        self.inner.each_used(&mut each);
+    }
+
+    /// How full it is.
+    pub fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    /// Its regions.
+    pub fn shape(&self) -> Shape {
+        self.inner.shape
+    }
+
+    /// The image's name.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.inner.uuid
+    }
+
+    /// What it is on.
+    pub fn disk(&self) -> &Disk {
+        &self.inner.disk
+    }
+}

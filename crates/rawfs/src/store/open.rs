@@ -1,0 +1,269 @@
+//! Opening: the superblock that counts, the bitmaps, the log behind the checkpoint, and a checkpoint of what came of it.
+//!
+//! A log group is believed if its sum is right. The records in it up to what the log itself calls durable are: everything they
+//! name was flushed. Those behind it may name data blocks that the cut took: each block is read, and the first that is not what
+//! its record says ends the log there. So what is found is what was applied up to some batch, at or behind the last that was
+//! synced. Nothing that the log or the last checkpoint needs is overwritten before the checkpoint at the end counts, so all of this
+//! may be interrupted and begins again.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::batch::{Change, Changes};
+use super::cache::Cache;
+use super::checkpoint::Mark;
+use super::format::tag;
+use super::inner::{Inner, Last, State};
+use super::keeper::Bell;
+use super::settings::{Recovery, Settings};
+use crate::disk::{Disk, Lane};
+use crate::error::Error;
+use crate::layout::superblock::{COPIES, Superblock};
+use crate::layout::{NODE_BYTES, Shape, bitmap};
+use crate::log::group;
+use crate::log::read::{Found, Search};
+use crate::log::ring::Place;
+use crate::log::{Log, Start};
+use crate::space::bits::Bits;
+use crate::space::blocks::{Blocks, GROUP_BLOCKS};
+use crate::space::freed::Freed;
+use crate::space::nodes::Nodes;
+use crate::tree::Tree;
+use crate::units::{BLOCK_BYTES, Block, Lsn};
+
+/// Pages of the bitmaps, or data blocks, read in one go.
+const BLOCKS_AT_ONCE: usize = 64;
+
+/// See the module.
+pub fn open(disk: Disk, settings: &Settings) -> Result<(Inner, Recovery), Error> {
+    let (superblock, repaired) = superblock(&disk)?;
+    if settings.uuid.is_some_and(|uuid| uuid != superblock.uuid) {
+        return Err(Error::Uuid);
+    }
+    if superblock.shape.blocks > disk.blocks() {
+        return Err(Error::Truncated { image: superblock.shape.blocks, device: disk.blocks() });
+    }
+    if disk.geometry().read_only && !settings.read_only {
+        return Err(Error::ReadOnly);
+    }
+    let inner = assemble(disk, settings, &superblock)?;
+    let search = Search {
+        place: inner.log.place(),
+        position: superblock.log_position,
+        life: superblock.life,
+        image: superblock.image(),
+        lsn: superblock.lsn,
+    };
+    let mut recovery = Recovery { clean: superblock.clean, lsn: superblock.lsn, repaired, ..Recovery::default() };
+    let mut end = superblock.log_position;
+    if !superblock.clean {
+        let found = search.run(&inner.disk)?;
+        inner.replay(&search, &found, &mut recovery)?;
+        end = found.end;
+    }
+    if settings.read_only {
+        inner.log.fail(Error::Device(block::Error::ReadOnly));
+        return Ok((inner, recovery));
+    }
+    inner.begin(superblock, recovery.lsn, end).map(|inner| (inner, recovery))
+}
+
+/// The newer of the copies that can be used, and whether one cannot.
+fn superblock(disk: &Disk) -> Result<(Superblock, bool), Error> {
+    if disk.blocks() < COPIES.len() as u64 {
+        return Err(Error::NoImage);
+    }
+    let read = |at: Block| {
+        let mut block = vec![0; BLOCK_BYTES];
+        disk.read_blocks(Lane::Control, at, &mut block)?;
+        Superblock::decode(&block, at)
+    };
+    match COPIES.map(read) {
+        [Ok(one), Ok(other)] => Ok((if other.generation > one.generation { other } else { one }, false)),
+        // A copy of a later version was not left by an accident.
+        [Err(error @ Error::Later(_)), _] | [_, Err(error @ Error::Later(_))] => Err(error),
+        [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok((one, true)),
+        [Err(Error::NoImage), Err(error)] | [Err(error), Err(_)] => Err(error),
+    }
+}
+
+fn assemble(disk: Disk, settings: &Settings, superblock: &Superblock) -> Result<Inner, Error> {
+    let shape = superblock.shape;
+    let mut slots = Vec::new();
+    let nodes = bits(&disk, superblock, 0..shape.node_pages(), shape.nodes, &mut slots)?;
+    let used = bits(&disk, superblock, shape.node_pages()..shape.node_pages() + shape.data_pages(), shape.data_blocks, &mut slots)?;
+    let tree = |index: usize| {
+        let root = superblock.roots[index];
+        Tree::at(root.at, root.level).map_err(Error::from)
+    };
+    let state = State { trees: [tree(0)?, tree(1)?], left: Vec::new(), used, reader: Arc::new(()), broken: None };
+    Ok(Inner {
+        shape,
+        uuid: superblock.uuid,
+        tag: tag(&superblock.uuid),
+        settings: settings.clone(),
+        log: Log::new(superblock.image(), start(shape, superblock, superblock.lsn, superblock.log_position)),
+        blocks: Blocks::new(&state.used),
+        freed: Mutex::new(Freed::default()),
+        nodes: Mutex::new(Nodes::new(nodes)),
+        cache: Cache::new(settings.node_cache_bytes),
+        last: Mutex::new(Last { superblock: *superblock, slots }),
+        generation: AtomicU64::new(superblock.generation),
+        bell: Bell::default(),
+        state: RwLock::new(state),
+        disk,
+    })
+}
+
+fn start(shape: Shape, superblock: &Superblock, lsn: Lsn, position: u64) -> Start {
+    Start { place: Place { start: shape.log_start(), blocks: shape.log_blocks }, position, life: superblock.life, lsn }
+}
+
+/// The bitmap in these pages, and which slot of each counts.
+fn bits(disk: &Disk, superblock: &Superblock, pages: std::ops::Range<u64>, bits: u64, slots: &mut Vec<u8>) -> Result<Bits, Error> {
+    let (shape, first) = (superblock.shape, pages.start);
+    let mut all = Bits::new(bits);
+    let mut bytes = vec![0; 2 * BLOCKS_AT_ONCE * BLOCK_BYTES];
+    for from in pages.clone().step_by(BLOCKS_AT_ONCE) {
+        let to = pages.end.min(from + BLOCKS_AT_ONCE as u64);
+        let bytes = &mut bytes[..(to - from) as usize * 2 * BLOCK_BYTES];
+        disk.read_blocks(Lane::Metadata, shape.page_at(from), bytes)?;
+        for (page, both) in (from..to).zip(bytes.chunks(2 * BLOCK_BYTES)) {
+            let at = shape.page_at(page);
+            let generation = |slot: usize| {
+                let slot_bytes = &both[slot * BLOCK_BYTES..][..BLOCK_BYTES];
+                bitmap::generation(slot_bytes, at.after(slot as u64), superblock.image())
+            };
+            let counts = |slot: usize| generation(slot).filter(|generation| *generation <= superblock.generation);
+            let damaged = Error::Damaged { what: "a page of a bitmap", at };
+            let slot = (0..2).filter(|slot| counts(*slot).is_some()).max_by_key(|slot| counts(*slot)).ok_or(damaged)?;
+            if !all.load((page - first) as usize, bitmap::words(&both[slot * BLOCK_BYTES..][..BLOCK_BYTES])) {
+                return Err(damaged);
+            }
+            // Of a checkpoint that was cut off: the next one has the same number, and would bring it to life.
+            if (0..2).any(|slot| generation(slot).is_some_and(|generation| generation > superblock.generation)) {
+                all.touch((page - first) as usize);
+            }
+            slots.push(slot as u8);
+        }
+    }
+    Ok(all)
+}
+
+impl Inner {
+    /// Does what the log says.
+    fn replay(&self, search: &Search, found: &Found, recovery: &mut Recovery) -> Result<(), Error> {
+        let all = found.groups.last().map_or(search.lsn, |last| last.last().max(search.lsn));
+        let mut position = search.position;
+        let mut bytes = Vec::new();
+        for header in &found.groups {
+            self.make_room(recovery.lsn, position)?;
+            search.read(&self.disk, position, header.blocks(), &mut bytes)?;
+            let damaged = Error::Damaged { what: "a group of the log", at: search.place.start.after(position % search.place.blocks) };
+            let records = group::records(header, &bytes).ok_or(damaged)?;
+            for (index, record) in records.into_iter().enumerate() {
+                let lsn = Lsn(header.first.0 + index as u64);
+                if lsn <= recovery.lsn {
+                    continue;
+                }
+                if lsn > found.durable && !self.is_saved(record, &mut recovery.verified)? {
+                    recovery.dropped = all.0 - recovery.lsn.0;
+                    return Ok(());
+                }
+                self.redo(record)?;
+                recovery.lsn = lsn;
+                recovery.replayed += 1;
+            }
+            position += header.blocks();
+        }
+        Ok(())
+    }
+
+    /// One batch. In the log each is right: one that does not fit what is there is damage.
+    fn redo(&self, record: &[u8]) -> Result<(), Error> {
+        let mut state = self.state.write();
+        let changes = Changes::of(record);
+        for change in changes.clone() {
+            if let Ok(Change::Use(extent, _)) = change {
+                let range = self.shape.data_range(extent).ok_or(Error::Blocks(extent.start))?;
+                for part in parts(range) {
+                    if !self.blocks.claim(part) {
+                        return Err(Error::Blocks(extent.start));
+                    }
+                }
+            }
+        }
+        self.change(&mut state, changes.clone())?;
+        for change in changes.flatten() {
+            if let Change::Free(extent) = change {
+                let range = self.shape.data_range(extent).ok_or(Error::Blocks(extent.start))?;
+                self.blocks.give(range);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all data blocks that a record names are what it says. A record that means nothing is for [`Inner::redo`] to refuse.
+    fn is_saved(&self, record: &[u8], verified: &mut u64) -> Result<bool, Error> {
+        let mut bytes = vec![0; BLOCKS_AT_ONCE * BLOCK_BYTES];
+        for change in Changes::of(record).flatten() {
+            let Change::Use(extent, sums) = change else { continue };
+            if sums.is_empty() {
+                continue;
+            }
+            if self.shape.data_range(extent).is_none() {
+                return Err(Error::Blocks(extent.start));
+            }
+            let mut at = extent.start;
+            for sums in sums.chunks(4 * BLOCKS_AT_ONCE) {
+                let bytes = &mut bytes[..sums.len() / 4 * BLOCK_BYTES];
+                self.disk.read_blocks(Lane::Data, at, bytes)?;
+                let right = bytes.chunks(BLOCK_BYTES).zip(sums.chunks(4)).all(|(block, sum)| crc32c::crc32c(block).to_le_bytes() == sum);
+                if !right {
+                    return Ok(false);
+                }
+                *verified += (sums.len() / 4) as u64;
+                at = at.after((sums.len() / 4) as u64);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A long log changes more than may be in memory, or than there are free nodes for: a checkpoint on the way, with the log going
+    /// on behind it.
+    fn make_room(&self, lsn: Lsn, position: u64) -> Result<(), Error> {
+        let dirty = self.state.read().dirty();
+        let free = self.nodes.lock().free();
+        let fits = dirty * NODE_BYTES as u64 <= self.settings.dirty_bytes as u64 && dirty * 2 <= free;
+        if fits || self.settings.read_only {
+            return Ok(());
+        }
+        let mut last = self.last.lock();
+        let mark = Mark { clean: false, life: last.superblock.life, log: Some((lsn, position)), always: false };
+        self.checkpoint_as(&mut last, mark)
+    }
+
+    /// Begins a new life: the log goes on behind all that was found, and no group of it is taken for one of this life.
+    fn begin(mut self, superblock: Superblock, lsn: Lsn, end: u64) -> Result<Inner, Error> {
+        let mark = Mark { clean: false, life: superblock.life + 1, log: Some((lsn, end)), always: true };
+        let mut last = self.last.lock();
+        self.checkpoint_as(&mut last, mark)?;
+        let superblock = last.superblock;
+        drop(last);
+        self.log = Log::new(superblock.image(), start(self.shape, &superblock, lsn, end));
+        Ok(self)
+    }
+}
+
+/// A range in pieces that lie each within a group of the allocator.
+fn parts(range: std::ops::Range<u64>) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let to = range.end.min((at / GROUP_BLOCKS + 1) * GROUP_BLOCKS);
+        let part = at..to;
+        at = to;
+        (part.start < part.end).then_some(part)
+    })
+}

@@ -1,0 +1,83 @@
+//! What can be chosen, and what is told.
+
+use crate::units::Lsn;
+
+/// How an image is made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FormatOptions {
+    /// Its name; none: by chance.
+    pub uuid: Option<[u8; 16]>,
+    /// Blocks it has, if not all of the device.
+    pub blocks: Option<u64>,
+    /// Bytes for metadata; none: a sixteenth of the device, at least 4 MiB.
+    pub metadata_bytes: Option<u64>,
+    /// Bytes of the log; none: a thirty-second of the device, 1 MiB to 128 MiB.
+    pub log_bytes: Option<u64>,
+    /// Whether the device is told that nobody needs its old content.
+    pub discard: bool,
+}
+
+/// How a store is run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Memory for nodes as they are on the device, in bytes.
+    pub node_cache_bytes: usize,
+    /// Memory for nodes that differ from the device, in bytes: more of them begin a checkpoint.
+    pub dirty_bytes: usize,
+    /// A thread makes checkpoints. Without one they are made within the call that finds one due.
+    pub background: bool,
+    /// Freed blocks are discarded.
+    pub discard: bool,
+    /// Only this image is opened.
+    pub uuid: Option<[u8; 16]>,
+    /// Nothing is written: what the log has is done in memory alone, and batches are refused. For looking at an image.
+    pub read_only: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { node_cache_bytes: 64 << 20, dirty_bytes: 64 << 20, background: true, discard: true, uuid: None, read_only: false }
+    }
+}
+
+/// What opening has found and done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Recovery {
+    /// It was closed in order: nothing had to be done.
+    pub clean: bool,
+    /// The last batch that is there.
+    pub lsn: Lsn,
+    /// Batches taken from the log.
+    pub replayed: u64,
+    /// Data blocks read to see whether they are what the log says.
+    pub verified: u64,
+    /// Batches in the log that are not there because a data block was not saved; nobody was told that they are.
+    pub dropped: u64,
+    /// A superblock was damaged, and made again from its copy.
+    pub repaired: bool,
+}
+
+/// How full a store is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Data blocks.
+    pub blocks: u64,
+    /// Free for files now.
+    pub blocks_free: u64,
+    /// Nodes of 16 KiB in the metadata region.
+    pub nodes: u64,
+    /// Free.
+    pub nodes_free: u64,
+    /// Changed since the last checkpoint.
+    pub nodes_dirty: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Of it in use until the next checkpoint.
+    pub log_used: u64,
+    /// Memory in use for nodes, in bytes.
+    pub memory_bytes: u64,
+    /// Nodes read from the device since the store was opened.
+    pub node_reads: u64,
+    /// Bitmaps, in bytes.
+    pub bitmap_bytes: u64,
+}

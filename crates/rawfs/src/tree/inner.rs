@@ -1,0 +1,108 @@
+//! An inner node: children in key order.
+
+use super::node::Link;
+use super::{Damaged, HEADER, NODE_BYTES, NodeAt, shared};
+
+/// Lengths of separator, prefix and what the two share; slot and sum.
+const CHILD_HEAD: usize = 2 + 2 + 2 + 4 + 4;
+
+/// A child. Its keys are not below `separator`, and all begin with `prefix`; both are suffixes as the keys of this node are.
+#[derive(Clone)]
+pub struct Child {
+    /// The first child's is empty and says nothing.
+    pub separator: Box<[u8]>,
+    pub prefix: Box<[u8]>,
+    pub link: Link,
+}
+
+impl Child {
+    /// A child whose node has whole keys.
+    pub fn bare(link: Link) -> Child {
+        Child { separator: [].into(), prefix: [].into(), link }
+    }
+
+    /// What it takes of a page.
+    pub fn bytes(&self) -> usize {
+        CHILD_HEAD + self.separator.len() + self.prefix.len() - shared(&self.separator, &self.prefix)
+    }
+}
+
+/// Children; at least one.
+#[derive(Clone)]
+pub struct Inner {
+    pub children: Vec<Child>,
+}
+
+impl Inner {
+    /// What it takes of a page.
+    pub fn bytes(&self) -> usize {
+        HEADER + self.children.iter().map(Child::bytes).sum::<usize>()
+    }
+
+    /// The child that a key belongs to.
+    pub fn find(&self, key: &[u8]) -> usize {
+        self.children.get(1..).unwrap_or_default().partition_point(|child| &*child.separator <= key)
+    }
+
+    /// Reads the children of a page.
+    pub fn parse(page: &[u8], count: usize) -> Result<Inner, Damaged> {
+        let mut rest = &page[HEADER..NODE_BYTES];
+        if count == 0 || count * CHILD_HEAD > rest.len() {
+            return Err(Damaged("an inner node has no children, or more than fit"));
+        }
+        let mut children: Vec<Child> = Vec::with_capacity(count);
+        for index in 0..count {
+            let child = parse_child(&mut rest).ok_or(Damaged("a child ends outside its node"))?;
+            if index > 1 && children[index - 1].separator >= child.separator {
+                return Err(Damaged("the separators of a node do not ascend"));
+            }
+            children.push(child);
+        }
+        Ok(Inner { children })
+    }
+
+    /// The page; its header is the caller's. All children have homes with sums.
+    pub fn page(&self) -> Option<Box<[u8]>> {
+        let mut page = Vec::with_capacity(NODE_BYTES);
+        page.resize(HEADER, 0);
+        for child in &self.children {
+            let at = match &child.link {
+                Link::Disk(at) => *at,
+                Link::Memory(node) => node.at()?,
+            };
+            let both = shared(&child.separator, &child.prefix);
+            for length in [child.separator.len(), child.prefix.len(), both] {
+                page.extend_from_slice(&u16::try_from(length).ok()?.to_le_bytes());
+            }
+            page.extend_from_slice(&at.slot.to_le_bytes());
+            page.extend_from_slice(&at.sum.to_le_bytes());
+            page.extend_from_slice(&child.separator);
+            page.extend_from_slice(&child.prefix[both..]);
+        }
+        page.resize(NODE_BYTES.max(page.len()), 0);
+        (page.len() == NODE_BYTES).then(|| page.into_boxed_slice())
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(count)?;
+    *rest = left;
+    Some(taken)
+}
+
+fn take_u16(rest: &mut &[u8]) -> Option<usize> {
+    Some(usize::from(u16::from_le_bytes(take(rest, 2)?.try_into().ok()?)))
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(take(rest, 4)?.try_into().ok()?))
+}
+
+fn parse_child(rest: &mut &[u8]) -> Option<Child> {
+    let (separator, prefix, both) = (take_u16(rest)?, take_u16(rest)?, take_u16(rest)?);
+    let at = NodeAt { slot: take_u32(rest)?, sum: take_u32(rest)? };
+    let separator = take(rest, separator)?;
+    let own = take(rest, prefix.checked_sub(both)?)?;
+    let prefix = [separator.get(..both)?, own].concat();
+    Some(Child { separator: separator.into(), prefix: prefix.into(), link: Link::Disk(at) })
+}

@@ -1,0 +1,92 @@
+//! A node in memory, and the links between nodes.
+
+use std::sync::{Arc, OnceLock};
+
+use super::inner::Inner;
+use super::leaf::Leaf;
+use super::{Cx, Damaged, NodeAt, Nodes};
+
+/// Entries, or children.
+#[derive(Clone)]
+pub enum Content {
+    /// Level 0.
+    Leaf(Leaf),
+    /// Any level above.
+    Inner(Inner),
+}
+
+/// A node. Once it has a home it is as on the device (or as it will be, when the checkpoint that gave it the home has written it):
+/// whoever changes it makes it homeless first.
+#[derive(Clone)]
+pub struct Node {
+    pub(super) content: Content,
+    pub(super) home: OnceLock<u32>,
+    /// Set when its bytes are known, children first.
+    pub(super) sum: OnceLock<u32>,
+}
+
+impl Node {
+    pub(super) fn new(content: Content) -> Node {
+        Node { content, home: OnceLock::new(), sum: OnceLock::new() }
+    }
+
+    /// Where it is, if it was written.
+    pub fn at(&self) -> Option<NodeAt> {
+        Some(NodeAt { slot: *self.home.get()?, sum: *self.sum.get()? })
+    }
+
+    /// Bytes it takes of its page.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.content {
+            Content::Leaf(leaf) => leaf.bytes(),
+            Content::Inner(inner) => inner.bytes(),
+        }
+    }
+}
+
+/// A way to a node.
+#[derive(Clone)]
+pub enum Link {
+    /// Not in the tree's own memory; perhaps in the cache of nodes.
+    Disk(NodeAt),
+    /// Changed since the last checkpoint, or not yet let go after it.
+    Memory(Arc<Node>),
+}
+
+impl Link {
+    pub(super) fn new(content: Content) -> Link {
+        Link::Memory(Arc::new(Node::new(content)))
+    }
+
+    /// The node, to be read; it has to be of this level.
+    pub(super) fn get<N: Nodes>(&self, nodes: &N, level: u8) -> Result<Arc<Node>, N::Error> {
+        let node = match self {
+            Link::Disk(at) => nodes.load(*at)?,
+            Link::Memory(node) => Arc::clone(node),
+        };
+        let leaf = matches!(node.content, Content::Leaf(_));
+        if leaf == (level == 0) { Ok(node) } else { Err(Damaged("a node is of the wrong level").into()) }
+    }
+
+    /// The node, to be changed: what is on the device, or belongs to a snapshot, is copied; a home it had is given up.
+    pub(super) fn own<N: Nodes>(&mut self, cx: &mut Cx<'_, N>, level: u8) -> Result<&mut Content, N::Error> {
+        let node = self.get(cx.nodes, level)?;
+        if let Some(slot) = node.home.get() {
+            cx.freed.push(*slot);
+            cx.dirty += 1;
+        }
+        *self = Link::Memory(node);
+        let Link::Memory(node) = self else { unreachable!("it was just made") };
+        let node = Arc::make_mut(node);
+        (node.home, node.sum) = (OnceLock::new(), OnceLock::new());
+        Ok(&mut node.content)
+    }
+
+    /// The node leaves the tree; its home too.
+    pub(super) fn give_up<N: Nodes>(&self, cx: &mut Cx<'_, N>) {
+        match self {
+            Link::Disk(at) => cx.freed.push(at.slot),
+            Link::Memory(node) => cx.freed.extend(node.home.get()),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Entries in key order.
+
+use super::node::{Content, Link};
+use super::{Nodes, Tree};
+
+/// What a scan does after an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Goes on.
+    Go,
+    /// Ends.
+    Stop,
+    /// Goes on at this key, or the first one behind it; it must lie behind the present one.
+    Seek(Vec<u8>),
+}
+
+impl Tree {
+    /// Gives `each` all entries from `from` on and before `to` (None: to the end).
+    pub fn scan<N: Nodes>(
+        &self,
+        nodes: &N,
+        from: &[u8],
+        to: Option<&[u8]>,
+        mut each: impl FnMut(&[u8], &[u8]) -> Next,
+    ) -> Result<(), N::Error> {
+        let mut from = from.to_vec();
+        loop {
+            let mut key = Vec::new();
+            let mut walk = Walk { nodes, key: &mut key, each: &mut each };
+            match walk.node(&self.root, self.level, Some(&from), to)? {
+                Next::Seek(next) if next > key => from = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+struct Walk<'a, N, F> {
+    nodes: &'a N,
+    /// The bytes before the node's keys; when a scan ends, the key it ended at.
+    key: &'a mut Vec<u8>,
+    each: &'a mut F,
+}
+
+impl<N: Nodes, F: FnMut(&[u8], &[u8]) -> Next> Walk<'_, N, F> {
+    /// `from` and `to` as the node's keys are; None: no limit.
+    fn node(&mut self, link: &Link, level: u8, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<Next, N::Error> {
+        let node = link.get(self.nodes, level)?;
+        let base = self.key.len();
+        match &node.content {
+            Content::Leaf(leaf) => {
+                let first = from.map_or(0, |from| leaf.find(from).unwrap_or_else(|index| index));
+                for index in first..leaf.len() {
+                    if to.is_some_and(|to| leaf.key(index) >= to) {
+                        return Ok(Next::Stop);
+                    }
+                    self.key.truncate(base);
+                    self.key.extend_from_slice(leaf.key(index));
+                    match (self.each)(self.key, leaf.value(index)) {
+                        Next::Go => {}
+                        ended => return Ok(ended),
+                    }
+                }
+            }
+            Content::Inner(inner) => {
+                let first = from.map_or(0, |from| inner.find(from));
+                for child in &inner.children[first..] {
+                    let Limit::Some(from) = limit(from, &child.prefix) else { continue };
+                    let to = match to.map(|to| (to, limit(Some(to), &child.prefix))) {
+                        None => None,
+                        // It ends before all of this child's keys, or behind them.
+                        Some((_, Limit::Some(None) | Limit::Some(Some([])))) => return Ok(Next::Stop),
+                        Some((_, Limit::Some(to))) => to,
+                        Some((_, Limit::Behind)) => None,
+                    };
+                    self.key.truncate(base);
+                    self.key.extend_from_slice(&child.prefix);
+                    match self.node(&child.link, level - 1, from, to)? {
+                        Next::Go => {}
+                        ended => return Ok(ended),
+                    }
+                }
+            }
+        }
+        self.key.truncate(base);
+        Ok(Next::Go)
+    }
+}
+
+/// Where a limit lies, seen from a child.
+enum Limit<'a> {
+    /// Among its keys, or (None) before all of them.
+    Some(Option<&'a [u8]>),
+    /// Behind all of them.
+    Behind,
+}
+
+fn limit<'a>(key: Option<&'a [u8]>, prefix: &[u8]) -> Limit<'a> {
+    match key {
+        None => Limit::Some(None),
+        Some(key) => match key.strip_prefix(prefix) {
+            Some(suffix) => Limit::Some(Some(suffix)),
+            None if key < prefix => Limit::Some(None),
+            None => Limit::Behind,
+        },
+    }
+}

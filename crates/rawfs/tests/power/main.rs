@@ -1,0 +1,159 @@
+//! The file system under loss of power, at any write, flush or discard: it opens, the check finds nothing, what was synced is
+//! there, transactions are whole, removed files are gone, and no block is lost.
+//!
+//! FULL=1 tries much more. A failure prints its seed: SEED=n runs that one alone.
+
+#[path = "../crash/machine.rs"]
+mod machine;
+mod sequences;
+mod workload;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use block::Op;
+use machine::Machine;
+use rawfs::fs::{Fs, FsSettings, Stamp};
+use rawfs::{FormatOptions, Settings, Store};
+use sim::device::fault::{Fault, Rule, When};
+use workload::{Ledger, Workload, verify};
+
+const BYTES: usize = 6 << 20;
+
+fn seeds(few: u64, many: u64) -> Vec<u64> {
+    match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => (0..if std::env::var_os("FULL").is_some_and(|full| full == "1") { many } else { few }).collect(),
+    }
+}
+
+fn settings() -> Settings {
+    Settings { node_cache_bytes: 1 << 20, background: false, ..Settings::default() }
+}
+
+fn fs_settings() -> FsSettings {
+    // So little that write-back happens by itself.
+    FsSettings { cache_bytes: 256 << 10, dirty_bytes: 64 << 10, write_back: Duration::ZERO, ..FsSettings::default() }
+}
+
+fn formatted() -> Vec<u8> {
+    let machine = Machine::new(vec![0; BYTES]);
+    let options = FormatOptions { metadata_bytes: Some(1 << 20), log_bytes: Some(256 << 10), ..FormatOptions::default() };
+    Store::format(&machine.disk(), &options).expect("formatted");
+    let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
+    Fs::format(&store, Stamp::default()).expect("made");
+    store.close().expect("closed");
+    machine.content()
+}
+
+fn clean(store: &Store, when: &str) -> u64 {
+    let report = rawfs::fs::check::check(store).expect("read");
+    let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(findings.is_empty(), "{when}: {findings:#?}");
+    report.orphans
+}
+
+/// Opens what a cut left, and looks at it. Once, the power may go again meanwhile.
+fn after_cut(content: Vec<u8>, ledger: &Ledger, orphans: &Arc<AtomicU64>, again: Option<fastrand::Rng>) {
+    let machine = Machine::new(content);
+    if let Some(mut rng) = again {
+        let (medium, ledger, orphans) = (machine.medium.clone(), ledger.clone(), Arc::clone(orphans));
+        machine.set_moment(Some(Box::new(move || {
+            if rng.u8(..8) == 0 {
+                after_cut(medium.power_cut(rng.u64(..)), &ledger, &orphans, None);
+            }
+        })));
+    }
+    let (store, _) = Store::open(machine.disk(), &settings()).expect("opens after a cut");
+    orphans.fetch_add(clean(&store, "before removed files are freed"), Ordering::Relaxed);
+    let (fs, _) = Fs::open(store, fs_settings()).expect("opens after a cut");
+    assert_eq!(clean(fs.store(), "after a cut"), 0);
+    machine.set_moment(None);
+    verify(&fs, ledger);
+    fs.close().expect("closed");
+}
+
+fn life(seed: u64, steps: usize, one_in: u8, cuts: &Arc<AtomicU64>, orphans: &Arc<AtomicU64>) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let machine = Machine::new(formatted());
+    let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
+    let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
+    let mut work = Workload::new(fs, rng.u64(..));
+    let (ledger, medium, mut chance) = (Arc::clone(&work.ledger), machine.medium.clone(), rng.fork());
+    let counts = (Arc::clone(cuts), Arc::clone(orphans));
+    machine.set_moment(Some(Box::new(move || {
+        if chance.u8(..one_in) == 0 {
+            counts.0.fetch_add(1, Ordering::Relaxed);
+            after_cut(medium.power_cut(chance.u64(..)), &ledger.lock(), &counts.1, Some(chance.fork()));
+        }
+    })));
+    for _ in 0..steps {
+        work.step().expect("a healthy device");
+    }
+    machine.set_moment(None);
+    let ledger = work.ledger.lock().clone();
+    after_cut(machine.medium.power_cut(rng.u64(..)), &ledger, orphans, Some(rng.fork()));
+    work.end().expect("closed");
+    let (store, recovery) = Store::open(machine.disk(), &settings()).expect("opened");
+    assert!(recovery.clean);
+    assert_eq!(clean(&store, "after a good end"), 0);
+}
+
+/// Prints the seed of what panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("SEED={}", self.0);
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_is_there_and_transactions_are_whole() {
+    let (cuts, orphans) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    for seed in seeds(3, 600) {
+        let _named = Named(seed);
+        life(seed, 150, 10, &cuts, &orphans);
+    }
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    println!("{} cuts, {} removed files found", of(&cuts), of(&orphans));
+    assert!(of(&cuts) > 0 && of(&orphans) > 0, "the test looks at what it should");
+}
+
+/// Uses a file system on a device that fails once; returns whether somebody was told.
+fn life_with(rule: Rule, seed: u64) -> bool {
+    let machine = Machine::new(formatted());
+    let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
+    let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
+    let mut work = Workload::new(fs, seed);
+    machine.faults.add(rule);
+    let mut told = false;
+    for _ in 0..60 {
+        told |= work.step().is_err();
+    }
+    machine.faults.clear();
+    let ledger = work.ledger.lock().clone();
+    let orphans = Arc::new(AtomicU64::new(0));
+    after_cut(machine.medium.power_cut(seed), &ledger, &orphans, None);
+    told |= work.end().is_err();
+    after_cut(machine.content(), &ledger, &orphans, None);
+    told
+}
+
+#[test]
+fn an_error_of_any_request_is_told_and_nothing_promised_is_lost() {
+    let mut told = 0;
+    let seeds = seeds(10, 500);
+    for seed in &seeds {
+        let _named = Named(*seed);
+        let media = Fault::Fail(block::Error::Media);
+        told += u32::from(life_with(Rule::new(When::Nth(1 + seed * 7 % 150), media).on(&[Op::Write]), *seed));
+        told += u32::from(life_with(Rule::new(When::Nth(1 + seed % 20), media).on(&[Op::Flush]), *seed));
+        told += u32::from(life_with(Rule::new(When::Nth(1 + seed % 5), media).on(&[Op::Read]), *seed));
+    }
+    println!("{told} of {} lives had an error", 3 * seeds.len());
+    assert!(told as usize >= seeds.len(), "the test looks at what it should");
+}

@@ -1,0 +1,34 @@
+//! Random system calls, from a seed, and how they are done on a directory of this machine: what other file systems are compared
+//! with. The program `parity` does so with a mount, rawfs's tests with the library.
+
+#[expect(missing_docs, reason = "the calls are those of the system, and so are what they take")]
+pub mod call;
+pub mod generate;
+#[expect(missing_docs, reason = "as `stat` has them")]
+pub mod world;
+
+use rustix::fs::{Gid, Uid};
+
+use generate::USERS;
+
+/// Does a call as one of [`USERS`], on a thread of that user, so that the process stays root's.
+///
+/// # Panics
+/// The thread cannot become that user, or the call panics.
+pub fn as_user<T: Send>(user: Option<usize>, run: impl FnOnce() -> T + Send) -> T {
+    let Some(user) = user else { return run() };
+    let become_user = || -> rustix::io::Result<()> {
+        let user = &USERS[user];
+        let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+        rustix::thread::set_thread_groups(&user.groups.map(Gid::from_raw))?;
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid)
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            become_user().expect("root may become anybody");
+            run()
+        });
+        thread.join().expect("calls do not panic")
+    })
+}
