@@ -138,7 +138,6 @@ impl RawFront {
     fn entry(&self, reply: ReplyEntry, node: Result<Node, Error>) {
         match node.and_then(|node| self.told(node)) {
             Ok(attr) => reply.entry(&TTL, &attr, ALL_OR_NOTHING),
-            Err(error) if error.errno() == Errno::NOENT => self.no_entry(reply),
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -240,7 +239,10 @@ impl Filesystem for RawFront {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(reply, self.at(parent, |fs, dir| fs.lookup(dir, name.as_bytes(), false, &creds(req, 0))));
+        match self.at(parent, |fs, dir| fs.lookup(dir, name.as_bytes(), false, &creds(req, 0))) {
+            Err(error) if error.errno() == Errno::NOENT => self.no_entry(reply),
+            found => self.entry(reply, found),
+        }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
