@@ -271,8 +271,9 @@ struct step {
     double took_ns[3]; /* of the worker's processor time */
 };
 
+/* On cache lines of its own: its random numbers change with each call. */
 struct worker {
-    struct step *step;
+    _Alignas(128) struct step *step;
     int number;
     struct caller caller;
 };
