@@ -74,13 +74,14 @@ pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), Raw
     let served = serve(&inner, options, &mountpoint, ready);
     inner.opened.clear();
     inner.nodes.clear();
+    let saved = inner.fs.sync();
     let closed = match Arc::into_inner(inner) {
         Some(inner) => inner.fs.close(),
-        // A request is still under way.
+        // A request is still under way: all is saved, and the next opening looks into the log.
         None => Ok(()),
     };
     served?;
-    closed.map_err(RawMountError::Close)
+    saved.and(closed).map_err(RawMountError::Close)
 }
 
 fn serve(inner: &Arc<Inner>, options: &RawOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), MountError> {

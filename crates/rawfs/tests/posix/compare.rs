@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rawfs::fs::{Creds, Kind};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sim::posix::call::{Call, shown};
-use sim::posix::world::{Stat, World, digest, join, list_all, stat};
+use sim::posix::world::{READ_MAX, Stat, World, content, digest, join, list_all, stat};
 
 use crate::ours::Ours;
 
@@ -158,28 +158,6 @@ fn is_recent(time: (i64, u32)) -> bool {
 fn same_time(what: &str, host: (i64, u32), ours: (i64, u32)) -> Result<(), String> {
     let near = is_recent(host) && (host.0 - ours.0).abs() <= NEAR_S;
     if near || host == ours { Ok(()) } else { Err(format!("{what}: host {host:?}, ours {ours:?}")) }
-}
-
-/// More than this of a file is not read.
-const READ_MAX: u64 = 16 << 20;
-
-fn content(host: &World, path: &str, stat: &Stat) -> Result<String, Errno> {
-    if stat.is_link() {
-        return rustix::fs::readlinkat(host.root(), path, Vec::new()).map(|target| target.to_string_lossy().into_owned());
-    }
-    if !stat.is_file() {
-        return Ok(String::new());
-    }
-    let file = rustix::fs::openat(host.root(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut data = vec![0u8; stat.size.min(READ_MAX) as usize];
-    let mut have = 0;
-    while have < data.len() {
-        match rustix::io::pread(&file, &mut data[have..], have as u64)? {
-            0 => break,
-            n => have += n,
-        }
-    }
-    Ok(digest(&data[..have]))
 }
 
 fn our_content(ours: &Ours, path: &str, stat: &Stat) -> Result<String, Errno> {

@@ -156,3 +156,26 @@ pub fn word(error: Errno) -> String {
 pub fn digest(data: &[u8]) -> String {
     format!("{} bytes {:016x}", data.len(), xxhash_rust::xxh3::xxh3_64(data))
 }
+
+/// More than this of a file is not read.
+pub const READ_MAX: u64 = 16 << 20;
+
+/// What a file holds, as a digest; where a link leads; of anything else nothing.
+pub fn content(world: &World, path: &str, stat: &Stat) -> Result<String, Errno> {
+    if stat.is_link() {
+        return rustix::fs::readlinkat(world.root(), path, Vec::new()).map(|target| target.to_string_lossy().into_owned());
+    }
+    if !stat.is_file() {
+        return Ok(String::new());
+    }
+    let file = rustix::fs::openat(world.root(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut data = vec![0u8; stat.size.min(READ_MAX) as usize];
+    let mut have = 0;
+    while have < data.len() {
+        match rustix::io::pread(&file, &mut data[have..], have as u64)? {
+            0 => break,
+            n => have += n,
+        }
+    }
+    Ok(digest(&data[..have]))
+}

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::accepted;
 use sim::posix::call::{Call, shown};
-use sim::posix::world::{Stat, World, digest, join, list_all, stat, word};
+use sim::posix::world::{Stat, World, content, digest, join, list_all, stat, word};
 
 /// Seconds that times set by the kernel may differ: the calls are done one after the other.
 const NEAR_S: i64 = 20;
@@ -204,28 +203,6 @@ fn xattrs(world: &World, path: &str) -> Result<Vec<(String, String)>, Errno> {
     }
     all.sort();
     Ok(all)
-}
-
-/// More than this of a file is not read.
-const READ_MAX: u64 = 16 << 20;
-
-fn content(world: &World, path: &str, stat: &Stat) -> Result<String, Errno> {
-    if stat.is_link() {
-        return rustix::fs::readlinkat(world.root(), path, Vec::new()).map(|target| target.to_string_lossy().into_owned());
-    }
-    if !stat.is_file() {
-        return Ok(String::new());
-    }
-    let file = rustix::fs::openat(world.root(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut data = vec![0u8; stat.size.min(READ_MAX) as usize];
-    let mut have = 0;
-    while have < data.len() {
-        match rustix::io::pread(&file, &mut data[have..], have as u64)? {
-            0 => break,
-            n => have += n,
-        }
-    }
-    Ok(digest(&data[..have]))
 }
 
 /// Calls `each` with everything below a path.
