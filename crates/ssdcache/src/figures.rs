@@ -258,11 +258,17 @@ fn miss_ratios_beside_s3_fifo() {
         let shape = Shape { segment_pages, segments: pages / segment_pages };
         let (slots, usual) = (shape.slots(), Limits::new(shape.slots()).ghosts);
         println!("{name}: {} requests, {slots} slots, S3-FIFO misses {s3_fifo:.4}", trace.len());
+        let mut at_first_touch = u64::MAX;
         for (how, ghosts) in [("first touch", 0), ("second touch", usual), ("second touch, as many ghosts as slots", slots)] {
             let (hits, stats) = hits(&trace, shape, Limits { ghosts, ..Limits::new(slots) });
             let miss = 1.0 - hits as f64 / trace.len() as f64;
             println!("  {how}: misses {miss:.4}, {} put, amplification {:.2}", stats.put, stats.write_amplification());
-            assert!(hits > 0 && stats.write_amplification() < 2.0, "{stats:?}");
+            // Few are put where the second touch is asked for, and most of those are put again: what counts is what is written in all.
+            let written = stats.put + stats.reinserted + stats.summaries;
+            assert!(hits > 0 && written <= at_first_touch, "{written} of {at_first_touch} pages written: {stats:?}");
+            if ghosts == 0 {
+                at_first_touch = written;
+            }
         }
     }
 }

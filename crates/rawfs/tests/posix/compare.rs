@@ -1,6 +1,6 @@
 //! What must be the same: attributes after each call, and now and then everything.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rawfs::fs::{Creds, Kind};
 use rustix::fs::OFlags;
@@ -20,6 +20,8 @@ type Both = (Result<Stat, Errno>, Result<Stat, Errno>);
 pub struct Compare {
     /// Our number of each file, by the host's number and birth.
     numbers: HashMap<(u64, (i64, u32)), u64>,
+    /// Our numbers whose file the host no longer has.
+    gone: HashSet<u64>,
 }
 
 /// The files a call is about.
@@ -75,8 +77,17 @@ impl Compare {
             same_time("atime", host.atime, ours.atime)?;
         }
         same_time("ctime", host.ctime, ours.ctime)?;
-        let known = *self.numbers.entry((host.ino, host.birth)).or_insert(ours.ino);
-        if known == ours.ino { Ok(()) } else { Err(format!("its number was {known} and is {}", ours.ino)) }
+        self.same_number(host, ours)
+    }
+
+    /// The host gives a number again, at times within one tick of its clock; ours never does, and counts up.
+    fn same_number(&mut self, host: &Stat, ours: &Stat) -> Result<(), String> {
+        let known = self.numbers.entry((host.ino, host.birth)).or_insert(ours.ino);
+        if *known < ours.ino {
+            self.gone.insert(*known);
+            *known = ours.ino;
+        }
+        if *known == ours.ino && !self.gone.contains(known) { Ok(()) } else { Err(format!("its number was {known} and is {}", ours.ino)) }
     }
 
     /// Compares everything below a path.
