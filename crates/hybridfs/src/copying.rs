@@ -22,6 +22,8 @@ use crate::tier::{Result, Stat};
 /// What changed during a copy is copied again while the writers go on, until it is this little.
 const CATCH_UP_BYTES: u64 = 8 << 20;
 const CATCH_UP_ROUNDS: usize = 6;
+/// Tenths of a second for the kernel to forget what was removed: it says so late, and only then its room is free.
+const FORGET_WAITS: u32 = 10;
 
 /// A move between its first look at the file and its end.
 pub(crate) struct Copying {
@@ -88,12 +90,25 @@ impl Copying {
             return Some(Outcome::Failed(Errno::NOSPC));
         }
         // Algorithm 1: files leave until the new one fits below the mark.
+        let mut waits = 0;
         for _ in 0..10_000 {
+            // Asked before the figures: a move that ends in between is in them.
+            let leaving = fs.mover.is_leaving();
             let _ = fs.space.refresh(fs.tiers(), &fs.config);
             if need <= fs.space.room_below_high() && fs.space.fits_ssd(need) {
                 return None;
             }
-            let Some(victim) = fs.next_victim().filter(|victim| *victim != self.ino) else { break };
+            let Some(victim) = fs.next_victim().filter(|victim| *victim != self.ino) else {
+                // What leaves by itself, or was removed while it left, makes room when its move ends; and what was removed
+                // just now when the kernel has forgotten it.
+                let forgotten_soon = reason == Reason::Asked && waits < FORGET_WAITS && fs.has_unforgotten();
+                if (leaving || forgotten_soon) && !fs.mover.stopping() {
+                    fs.mover.wait_for_any(Duration::from_millis(100));
+                    waits += u32::from(!leaving);
+                    continue;
+                }
+                break;
+            };
             let outcome = fs.move_file(victim, TierName::Hdd, Reason::HighMark, &mut |_, _| {});
             fs.after(Job { ino: victim, to: TierName::Hdd, reason: Reason::HighMark }, outcome);
             if fs.mover.stopping() {
@@ -168,10 +183,9 @@ impl Copying {
             TierName::Ssd => step.promote(),
         };
         crate::crash::point("move ended");
-        // An original that could not be removed stays in the journal: the next mount tries again.
-        if outcome != Ok(Ended::OnBothSides)
-            && let Err(error) = fs.journal.end(entry, false)
-        {
+        // What could not be removed stays in the journal: the next mount tries again.
+        let left_behind = fs.mover.left_behind.lock().remove(target_ino) || outcome == Ok(Ended::OnBothSides);
+        if !left_behind && let Err(error) = fs.journal.end(entry, false) {
             // The move is over all the same, and its recovery changes nothing.
             tracing::warn!(%error, "the end of a move could not be journaled");
         }
@@ -391,7 +405,9 @@ impl Step<'_> {
         let removed = safe.and_then(|()| {
             let source = copying.source_dir.must(TierName::Hdd)?;
             let name = &copying.place.name;
-            let gone = fs.keeping_times(copying.place.parent, hdd, source, || hdd.unlink_if(source, name, copying.before.ino));
+            let gone = fs.keeping_times(copying.place.parent, hdd, source, || {
+                hdd.as_owner(source, || hdd.unlink_if(source, name, copying.before.ino))
+            });
             fs.noted(TierName::Hdd, gone)?;
             crate::crash::point("promotion unlinked");
             fs.noted(TierName::Hdd, hdd.sync_dir(source))

@@ -96,6 +96,8 @@ pub struct Mover {
     ended: Condvar,
     paused: Condvar,
     pub(crate) duplicates: Mutex<HashMap<u64, Duplicate>>,
+    /// Copies on the HDD that could not be removed, by their inodes: their moves stay in the journal.
+    pub(crate) left_behind: Mutex<HashSet<u64>>,
     demoting: AtomicBool,
     /// Held by the worker that chooses a victim: two must not take what one is enough for.
     choosing: Mutex<()>,
@@ -169,6 +171,7 @@ impl Mover {
             ended: Condvar::new(),
             paused: Condvar::new(),
             duplicates: Mutex::default(),
+            left_behind: Mutex::default(),
             demoting: AtomicBool::new(false),
             choosing: Mutex::default(),
             unparked_s: AtomicU32::new(0),
@@ -241,6 +244,11 @@ impl Mover {
             total_bytes: progress.total,
         };
         state.running.values().map(show).collect()
+    }
+
+    /// Whether a file is on its way to the HDD.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.state.lock().running.values().any(|progress| progress.to == TierName::Hdd)
     }
 
     /// Waits until a move ends, the file system closes, or `limit` is over.
@@ -598,11 +606,13 @@ impl Hybrid {
     pub(crate) fn remove_duplicate(&self, duplicate: &Duplicate) {
         let hdd = self.tier(TierName::Hdd);
         let removed = duplicate.dir.must(TierName::Hdd).and_then(|dir| {
-            self.keeping_times(duplicate.dir.ino, hdd, dir, || hdd.unlink_if(dir, &duplicate.name, duplicate.hdd_ino))?;
+            let unlink = || hdd.unlink_if(dir, &duplicate.name, duplicate.hdd_ino);
+            self.keeping_times(duplicate.dir.ino, hdd, dir, || hdd.as_owner(dir, unlink))?;
             hdd.sync_dir(dir)
         });
         if let Err(error) = removed {
             self.note_failure(TierName::Hdd, error);
+            self.mover.left_behind.lock().insert(duplicate.hdd_ino);
         }
     }
 

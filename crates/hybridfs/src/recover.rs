@@ -89,7 +89,7 @@ impl Hybrid {
         let Some((hdd_dir, name)) = parent(hdd, &record.path)? else { return Ok(()) };
         // What was fsynced on the SSD under this name must be found there before the HDD's goes.
         ssd.sync_dir(ssd_dir.as_fd())?;
-        if hdd.unlink_if(hdd_dir.as_fd(), name, ours)? {
+        if hdd.as_owner(hdd_dir.as_fd(), || hdd.unlink_if(hdd_dir.as_fd(), name, ours))? {
             tracing::info!(path = %String::from_utf8_lossy(&record.path), "removed the HDD's copy of a move that was cut off");
             hdd.sync_dir(hdd_dir.as_fd())?;
         }

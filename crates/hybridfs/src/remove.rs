@@ -53,6 +53,13 @@ impl Hybrid {
         }
     }
 
+    /// Whether something that nobody has open lost its name, and the kernel may still ask about it.
+    pub(crate) fn has_unforgotten(&self) -> bool {
+        let held: Vec<u64> = self.held.lock().keys().copied().collect();
+        let opens = self.opens.lock();
+        held.iter().any(|ino| !opens.contains_key(ino))
+    }
+
     /// The name could not be removed: the file may move again, so no handle on this inode may stand for it.
     pub(crate) fn still_named(&self, found: &Found, kept: bool) {
         if kept {

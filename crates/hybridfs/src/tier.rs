@@ -247,6 +247,28 @@ impl Tier {
         }
     }
 
+    /// What a move has to do in a directory. Its owner may have shut himself out of it, and where we are no more than he,
+    /// us too: he is let in for as long as it takes.
+    pub fn as_owner<T>(&self, dir: BorrowedFd<'_>, change: impl Fn() -> Result<T>) -> Result<T> {
+        let refused = match change() {
+            Err(Errno::ACCESS) => Errno::ACCESS,
+            other => return other,
+        };
+        let stat = rustix::fs::fstat(dir)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(refused);
+        }
+        let own = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        let was = Mode::from_raw_mode(stat.st_mode);
+        rustix::fs::chmod(&own, was | Mode::RWXU)?;
+        let changed = change();
+        // Unless a user set it meanwhile.
+        if rustix::fs::fstat(dir)?.st_mode == stat.st_mode | Mode::RWXU.bits() {
+            rustix::fs::chmod(&own, was)?;
+        }
+        changed
+    }
+
     /// Space on the file system, as df(1) has it.
     pub fn space(&self) -> Result<Space> {
         let st = rustix::fs::fstatvfs(&self.root)?;

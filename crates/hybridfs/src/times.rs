@@ -212,6 +212,28 @@ mod test {
     }
 
     #[test]
+    fn a_copy_is_taken_back_from_a_directory_its_owner_may_not_write_to() {
+        let as_somebody = || {
+            if rustix::process::geteuid().is_root() {
+                let nobody = rustix::process::Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("of this thread");
+            }
+            let tree = Tree::new();
+            let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+            tree.fs.setattr(tree.me(), tree.ino, &mode(0o500), None).expect("set");
+            let dir = tree.dir();
+            let on_hdd = dir.must(TierName::Hdd).expect("there");
+            let hdd_ino = tree.fs.tier(TierName::Hdd).stat(on_hdd, OsStr::new("copy")).expect("there").ino;
+            tree.fs.remove_duplicate(&Duplicate { dir: dir.clone(), name: "copy".into(), hdd_ino });
+            assert!(!tree.temp.path().join("hdd/dir/copy").exists());
+            assert_eq!(rustix::fs::fstat(on_hdd).expect("there").st_mode & 0o7777, 0o500);
+            assert_eq!(tree.mtime(), OLD);
+            tree.fs.setattr(tree.me(), tree.ino, &mode(0o700), None).expect("set");
+        };
+        std::thread::scope(|scope| scope.spawn(as_somebody).join().expect("no panic"));
+    }
+
+    #[test]
     fn only_a_change_that_succeeds_shows() {
         let tree = Tree::new();
         tree.pass(|| tree.fs.changing(&tree.dir(), || Err::<(), _>(Errno::NOTEMPTY)).expect_err("fails"));
