@@ -22,8 +22,6 @@ use crate::tier::{Result, Stat};
 /// What changed during a copy is copied again while the writers go on, until it is this little.
 const CATCH_UP_BYTES: u64 = 8 << 20;
 const CATCH_UP_ROUNDS: usize = 6;
-/// Tenths of a second for the kernel to forget what was removed: it says so late, and only then its room is free.
-const FORGET_WAITS: u32 = 10;
 
 /// A move between its first look at the file and its end.
 pub(crate) struct Copying {
@@ -90,8 +88,7 @@ impl Copying {
             return Some(Outcome::Failed(Errno::NOSPC));
         }
         // Algorithm 1: files leave until the new one fits below the mark.
-        let mut waits = 0;
-        for _ in 0..10_000 {
+        for round in 0..10_000 {
             // Asked before the figures: a move that ends in between is in them.
             let leaving = fs.mover.is_leaving();
             let _ = fs.space.refresh(fs.tiers(), &fs.config);
@@ -99,12 +96,10 @@ impl Copying {
                 return None;
             }
             let Some(victim) = fs.next_victim().filter(|victim| *victim != self.ino) else {
-                // What leaves by itself, or was removed while it left, makes room when its move ends; and what was removed
-                // just now when the kernel has forgotten it.
-                let forgotten_soon = reason == Reason::Asked && waits < FORGET_WAITS && fs.has_unforgotten();
-                if (leaving || forgotten_soon) && !fs.mover.stopping() {
+                // What leaves by itself, or was removed while it left, makes room when its move ends.
+                let on_its_way = leaving || (reason == Reason::Asked && round < 50 && fs.mover.removed_lately());
+                if on_its_way && !fs.mover.stopping() {
                     fs.mover.wait_for_any(Duration::from_millis(100));
-                    waits += u32::from(!leaving);
                     continue;
                 }
                 break;

@@ -107,6 +107,8 @@ pub struct Mover {
     bytes_per_s: Option<u64>,
     /// Nanoseconds since `origin` until which the byte budget is used up.
     busy_until_ns: AtomicU64,
+    /// Nanoseconds since `origin` when a file was last removed.
+    removed_ns: AtomicU64,
     origin: Instant,
 }
 
@@ -179,6 +181,7 @@ impl Mover {
             stop: AtomicBool::new(false),
             bytes_per_s,
             busy_until_ns: AtomicU64::new(0),
+            removed_ns: AtomicU64::new(0),
             origin: Instant::now(),
         }
     }
@@ -244,6 +247,18 @@ impl Mover {
             total_bytes: progress.total,
         };
         state.running.values().map(show).collect()
+    }
+
+    /// A file lost its last name.
+    pub(crate) fn note_removed(&self) {
+        self.removed_ns.store(self.origin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether one did so lately that its room may not be free yet: the kernel forgets it late, and its file system then
+    /// waits for what is being written to it.
+    pub(crate) fn removed_lately(&self) -> bool {
+        let at = self.removed_ns.load(Ordering::Relaxed);
+        at != 0 && self.origin.elapsed() < Duration::from_nanos(at) + Duration::from_secs(2)
     }
 
     /// Whether a file is on its way to the HDD.

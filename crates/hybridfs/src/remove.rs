@@ -53,13 +53,6 @@ impl Hybrid {
         }
     }
 
-    /// Whether something that nobody has open lost its name, and the kernel may still ask about it.
-    pub(crate) fn has_unforgotten(&self) -> bool {
-        let held: Vec<u64> = self.held.lock().keys().copied().collect();
-        let opens = self.opens.lock();
-        held.iter().any(|ino| !opens.contains_key(ino))
-    }
-
     /// The name could not be removed: the file may move again, so no handle on this inode may stand for it.
     pub(crate) fn still_named(&self, found: &Found, kept: bool) {
         if kept {
@@ -71,6 +64,7 @@ impl Hybrid {
     pub(crate) fn name_removed(&self, found: &Found) {
         if found.kind == Kind::Regular && found.stat.nlink <= 1 {
             self.forget_file(found.ino);
+            self.mover.note_removed();
         }
         if !self.nodes.unnamed(found.ino) {
             self.held.lock().remove(&found.ino);
