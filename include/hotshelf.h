@@ -1,4 +1,4 @@
-/* libhotshelf: files through a cache, and raw devices, their queues and block cache, for C and C++ programs.
+/* libhotshelf: files through a cache, raw devices with their queues and block cache, and a file system on them, for C and C++ programs.
  *
  * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
  * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
@@ -6,9 +6,9 @@
  *
  * Memory: a request over a buffer of nvmed_get_buffer needs no copy; over any other memory it costs one.
  *
- * A child of fork() goes on with its parent's files, and opens others: only positions are its own from then on. Devices, queues,
- * directories and asynchronous requests are the parent's alone (EPERM): exec, or use them after the fork. Nothing here is for signal
- * handlers.
+ * A child of fork() goes on with its parent's files (uopen), and opens others: only positions are its own from then on. Devices, queues,
+ * file systems (nvmedfs_), directories and asynchronous requests are the parent's alone (EPERM): exec, or use them after the fork.
+ * Nothing here is for signal handlers.
  *
  * Link with: cc program.c $(pkg-config --cflags --libs hotshelf)
  */
@@ -28,6 +28,8 @@
 struct dirent;
 struct iovec;
 struct stat;
+struct statvfs;
+struct statx;
 struct timespec;
 
 /**
@@ -320,9 +322,131 @@ struct timespec;
 #define UAIO_FDATASYNC 3
 
 /**
+ * For struct nvmedfs_mkfs_options: what is there is overwritten.
+ */
+#define NVMEDFS_FORCE (1 << 0)
+
+/**
+ * For struct nvmedfs_options: nothing can be changed (EROFS), and other processes may read the image, too.
+ */
+#define NVMEDFS_READ_ONLY (1 << 0)
+
+/**
+ * For struct nvmedfs_options: every call that changes something returns when the change survives a loss of power, as if each file
+ * were opened with O_SYNC.
+ */
+#define NVMEDFS_SYNC (1 << 1)
+
+/**
+ * For struct nvmedfs_options: reading does not change times.
+ */
+#define NVMEDFS_NO_ATIME (1 << 2)
+
+/**
+ * For struct nvmedfs_options: the device is not told which blocks nobody needs any more.
+ */
+#define NVMEDFS_NO_DISCARD (1 << 3)
+
+/**
+ * For struct nvmedfs_options: permissions are checked, as the kernel would for the process as it is when it mounts. Without it
+ * whoever can open the image may do everything in it.
+ */
+#define NVMEDFS_CHECK (1 << 4)
+
+/**
+ * For struct nvmedfs_options: a device of nothing but zeros gets a file system first, as nvmedfs_mkfs(device, NULL) makes it.
+ */
+#define NVMEDFS_CREATE (1 << 5)
+
+/**
+ * For struct nvmedfs_io: as nvmedfs_pread.
+ */
+#define NVMEDFS_OP_PREAD 0
+
+/**
+ * As nvmedfs_pwrite, but all of it or an error.
+ */
+#define NVMEDFS_OP_PWRITE 1
+
+/**
+ * As nvmedfs_preadv: `buf` is an array of struct iovec, `n` their number.
+ */
+#define NVMEDFS_OP_PREADV 2
+
+/**
+ * As nvmedfs_pwritev, but all of it or an error.
+ */
+#define NVMEDFS_OP_PWRITEV 3
+
+/**
+ * As nvmedfs_fsync, of what was submitted before, too.
+ */
+#define NVMEDFS_OP_FSYNC 4
+
+/**
+ * As nvmedfs_fdatasync, likewise.
+ */
+#define NVMEDFS_OP_FDATASYNC 5
+
+/**
+ * As nvmedfs_ftruncate: to `off` bytes.
+ */
+#define NVMEDFS_OP_FTRUNCATE 6
+
+/**
+ * As nvmedfs_openat with `flags` and `mode` (with O_CREAT it creates): the result is the file number.
+ */
+#define NVMEDFS_OP_OPEN 7
+
+/**
+ * As nvmedfs_unlinkat with `flags`.
+ */
+#define NVMEDFS_OP_UNLINK 8
+
+/**
+ * As nvmedfs_mkdirat with `mode`.
+ */
+#define NVMEDFS_OP_MKDIR 9
+
+/**
+ * As nvmedfs_renameat2 from `path` below `fd` to `path2` below `fd2`, with `flags`.
+ */
+#define NVMEDFS_OP_RENAME 10
+
+/**
+ * As nvmedfs_commit of `tx`, which is gone when it is submitted. Commits that wait together share their flushes.
+ */
+#define NVMEDFS_OP_COMMIT 11
+
+/**
+ * As nvmedfs_sync.
+ */
+#define NVMEDFS_OP_SYNC 12
+
+/**
  * A device that is open.
  */
 typedef struct NVMED NVMED;
+
+/**
+ * A file system in use (nvmedfs_mount).
+ */
+typedef struct NVMEDFS NVMEDFS;
+
+/**
+ * Asynchronous requests of a file system (nvmedfs_aio_create).
+ */
+typedef struct NVMEDFS_AIO NVMEDFS_AIO;
+
+/**
+ * A directory of a file system that is open for reading (nvmedfs_opendir).
+ */
+typedef struct NVMEDFS_DIR NVMEDFS_DIR;
+
+/**
+ * Changes of many files that happen all or not at all (nvmedfs_begin).
+ */
+typedef struct NVMEDFS_TX NVMEDFS_TX;
 
 /**
  * What I/O goes through: bound to a queue, or to several.
@@ -634,6 +758,259 @@ typedef struct nvmed_event {
      */
     uint32_t flags;
 } nvmed_event;
+
+/**
+ * How a file system is made. Call nvmedfs_mkfs_options_init first.
+ */
+typedef struct nvmedfs_mkfs_options {
+    /**
+     * sizeof(struct nvmedfs_mkfs_options).
+     */
+    size_t size;
+    /**
+     * NVMEDFS_FORCE.
+     */
+    uint32_t flags;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Bytes of it: a file that is not there is made so large; 0: the whole file or device that is there.
+     */
+    uint64_t bytes;
+    /**
+     * Of those, bytes for names, attributes and small files; 0: a sixteenth, at least 4 MiB.
+     */
+    uint64_t metadata_bytes;
+    /**
+     * And bytes of the log; 0: a thirty-second, 1 to 128 MiB.
+     */
+    uint64_t log_bytes;
+} nvmedfs_mkfs_options;
+
+/**
+ * How a file system is used. Call nvmedfs_options_init first. The memory it takes is at most the sum of its four sizes, buffers of
+ * 24 MiB, and some hundred bytes for each open file.
+ */
+typedef struct nvmedfs_options {
+    /**
+     * sizeof(struct nvmedfs_options).
+     */
+    size_t size;
+    /**
+     * NVMEDFS_READ_ONLY, NVMEDFS_SYNC, NVMEDFS_NO_ATIME, NVMEDFS_NO_DISCARD, NVMEDFS_CHECK, NVMEDFS_CREATE.
+     */
+    uint32_t flags;
+    /**
+     * Milliseconds that what was written waits in memory, at most about twice this; 0: until it is synced, or there is too much of
+     * it. 5000 at first.
+     */
+    uint32_t write_back_ms;
+    /**
+     * Bytes of memory for what files have on the device. 64 MiB at first.
+     */
+    uint64_t cache_bytes;
+    /**
+     * Bytes of memory for what was written and is not on the device yet; who writes more waits until some is. 64 MiB at first.
+     */
+    uint64_t dirty_bytes;
+    /**
+     * Bytes of memory for names and attributes as they are on the device. 64 MiB at first.
+     */
+    uint64_t metadata_cache_bytes;
+    /**
+     * Bytes of memory for names and attributes that differ from the device; more of them begin a checkpoint. 64 MiB at first.
+     */
+    uint64_t metadata_dirty_bytes;
+    /**
+     * Most bytes that are read ahead of who reads in order. 512 KiB at first.
+     */
+    uint64_t readahead_bytes;
+} nvmedfs_options;
+
+/**
+ * What a file system has done and how full it is. What a library or a program does not know of is left out.
+ */
+typedef struct nvmedfs_stats {
+    /**
+     * sizeof(struct nvmedfs_stats).
+     */
+    size_t size;
+    /**
+     * Requests to the device since it was mounted.
+     */
+    uint64_t device_reads;
+    /**
+     * Their bytes.
+     */
+    uint64_t device_read_bytes;
+    /**
+     * Requests.
+     */
+    uint64_t device_writes;
+    /**
+     * Their bytes.
+     */
+    uint64_t device_written_bytes;
+    /**
+     * Requests that make what was written safe from a loss of power.
+     */
+    uint64_t device_flushes;
+    /**
+     * Requests that say what nobody needs any more.
+     */
+    uint64_t device_discards;
+    /**
+     * Bytes for the content of files.
+     */
+    uint64_t data_bytes;
+    /**
+     * Of those, free.
+     */
+    uint64_t data_free_bytes;
+    /**
+     * Bytes for names, attributes and small files.
+     */
+    uint64_t metadata_bytes;
+    /**
+     * Of those, free.
+     */
+    uint64_t metadata_free_bytes;
+    /**
+     * Bytes of the log.
+     */
+    uint64_t log_bytes;
+    /**
+     * Of those, in use until the next checkpoint.
+     */
+    uint64_t log_used_bytes;
+    /**
+     * Bytes that were written and are not on the device yet.
+     */
+    uint64_t unwritten_bytes;
+    /**
+     * Bytes of memory in use for names and attributes.
+     */
+    uint64_t metadata_memory_bytes;
+    /**
+     * Nodes of names and attributes (16 KiB) read from the device.
+     */
+    uint64_t metadata_node_reads;
+    /**
+     * Files in memory: open, or still to be written.
+     */
+    uint64_t files_in_use;
+    /**
+     * Changes that were taken from the log when it was mounted.
+     */
+    uint64_t replayed;
+    /**
+     * Files without a name that were removed then.
+     */
+    uint64_t unnamed_removed;
+    /**
+     * 1: it had been unmounted in order.
+     */
+    uint32_t was_clean;
+    /**
+     * 1: a superblock was damaged, and made again from its copy.
+     */
+    uint32_t was_repaired;
+} nvmedfs_stats;
+
+/**
+ * An asynchronous request has ended. This struct does not change.
+ */
+typedef struct nvmedfs_event {
+    /**
+     * The word of struct nvmedfs_io.
+     */
+    uint64_t user;
+    /**
+     * What the call would have returned, or a negative errno.
+     */
+    int64_t result;
+    /**
+     * NVMEDFS_OP_...
+     */
+    uint32_t op;
+    /**
+     * 0.
+     */
+    uint32_t flags;
+} nvmedfs_event;
+
+/**
+ * One asynchronous request. Call nvmedfs_io_init first; it is copied by nvmedfs_aio_submit, the paths and arrays in it, too.
+ */
+typedef struct nvmedfs_io {
+    /**
+     * sizeof(struct nvmedfs_io).
+     */
+    size_t size;
+    /**
+     * NVMEDFS_OP_...
+     */
+    uint32_t op;
+    /**
+     * Of an open, unlink or rename.
+     */
+    int flags;
+    /**
+     * The file; or the directory that `path` counts from, AT_FDCWD (at first): the root. It may be closed once the request is submitted.
+     */
+    int fd;
+    /**
+     * The directory that `path2` counts from.
+     */
+    int fd2;
+    /**
+     * Of a file or directory that is made.
+     */
+    uint32_t mode;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+    /**
+     * Of a read or write: belongs to the library until the request has ended.
+     */
+    void *buf;
+    /**
+     * Bytes.
+     */
+    size_t n;
+    /**
+     * Bytes from the file's begin.
+     */
+    off_t off;
+    /**
+     * A name.
+     */
+    const char *path;
+    /**
+     * The new name.
+     */
+    const char *path2;
+    /**
+     * Of a commit.
+     */
+    struct NVMEDFS_TX *tx;
+    /**
+     * Comes back in the event.
+     */
+    uint64_t user;
+    /**
+     * Called with the event and `userdata` by the thread that takes it (nvmedfs_aio_reap, nvmedfs_aio_wait), before that returns; may
+     * submit more. Must not throw or jump out. NULL: nothing is called.
+     */
+    void (*callback)(const struct nvmedfs_event *event, void *userdata);
+    /**
+     * Goes to the callback.
+     */
+    void *userdata;
+} nvmedfs_io;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1362,6 +1739,671 @@ int nvmed_set_user_quota(struct NVMED *device, uid_t uid, uint32_t queues, uint3
  * Returns -1: EBADF; ENOTSUP (a device without quotas).
  */
 int nvmed_get_user_quota(struct NVMED *device, uid_t uid, uint32_t *max, uint32_t *used);
+
+/**
+ * Fills a struct nvmedfs_mkfs_options with defaults. Thread-safe.
+ *
+ * `size` is sizeof *options. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmedfs_mkfs_options_init(struct nvmedfs_mkfs_options *options, size_t size);
+
+/**
+ * Makes an empty file system in a file or on a block device; `options`: how, NULL: in what is there, if that holds nothing. Its top
+ * directory belongs to the effective user and group of the process. Thread-safe.
+ *
+ * Returns 0, or -1: EEXIST (something is there, hs_error says what: NVMEDFS_FORCE overwrites it); EBUSY (it is in use); EINVAL
+ * (sizes that do not go together, options); E2BIG; those of open(2).
+ */
+int nvmedfs_mkfs(const char *device, const struct nvmedfs_mkfs_options *options);
+
+/**
+ * Fills a struct nvmedfs_options with defaults. Thread-safe.
+ *
+ * `size` is sizeof *options. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmedfs_options_init(struct nvmedfs_options *options, size_t size);
+
+/**
+ * Mounts the file system in an image: a file or a block device by its path, an NVMe character node, or `memory:SIZE` (with
+ * NVMEDFS_CREATE). What a crash left is put right first: whatever was made durable is there, of a transaction all or nothing. Any
+ * number of images can be mounted at a time, each by one process. Thread-safe.
+ *
+ * `options`: how; NULL: nvmedfs_options_init's. A new file belongs to the effective user and group of the process as they are now;
+ * its umask is taken over now (nvmedfs_umask).
+ *
+ * Returns it, or NULL: EBUSY (another process, or this one, has the image in use: hs_error says which); EINVAL (no file system of
+ * ours, options); E2BIG (an option of a later version); EIO (damaged); ENOSPC; EMFILE; those of open(2).
+ */
+struct NVMEDFS *nvmedfs_mount(const char *device, const struct nvmedfs_options *options);
+
+/**
+ * Unmounts: writes everything back, and marks the image as clean. hs_shutdown and exit do it, too, after closing what is open; a
+ * process that is killed loses what was not synced, as by a loss of power. Thread-safe.
+ *
+ * Returns 0, or -1: EBUSY (files, directories, transactions or asynchronous requests are open on it, and it stays mounted); EBADF;
+ * EIO, ENOSPC (not everything could be written; it is unmounted all the same).
+ */
+int nvmedfs_unmount(struct NVMEDFS *fs);
+
+/**
+ * As syncfs(2): everything that was done in the file system before survives anything. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EIO, ENOSPC.
+ */
+int nvmedfs_sync(struct NVMEDFS *fs);
+
+/**
+ * As umask(2), for files that are made in this file system. Thread-safe.
+ *
+ * Returns the umask before, or -1 (of mode_t): EBADF.
+ */
+mode_t nvmedfs_umask(struct NVMEDFS *fs, mode_t mask);
+
+/**
+ * As statvfs(3), of the whole file system. Thread-safe. Returns 0, or -1: EBADF, EFAULT.
+ */
+int nvmedfs_statvfs(struct NVMEDFS *fs, struct statvfs *buf);
+
+/**
+ * What the file system has done and how full it is. Set `size` to sizeof(struct nvmedfs_stats) first. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EFAULT; EINVAL (size).
+ */
+int nvmedfs_get_stats(struct NVMEDFS *fs, struct nvmedfs_stats *to);
+
+/**
+ * As open(2), of the file system's own files: O_RDONLY, O_WRONLY, O_RDWR, O_APPEND, O_CREAT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME,
+ * O_NOFOLLOW, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC and O_DIRECT; others change nothing. A path counts from the root, with a slash
+ * at its begin or without. The third argument is the mode of a new file (O_CREAT, O_TMPFILE). Thread-safe.
+ *
+ * O_DIRECT: reads come from the device and writes are on it when the call returns, and neither takes a place in the cache. What others
+ * have written through the cache is seen, and the other way round. Offset, length and memory are multiples of 512 (EINVAL); of 4096
+ * nothing is read or written that was not asked for. Files of up to 3 KiB are part of the metadata, which is in memory. A write is
+ * safe from a loss of power after nvmedfs_fsync, as any other.
+ *
+ * Returns a file number: the lowest free one from 3 on, of a table of its own. Or -1: those of open(2); ENXIO (a pipe, socket or
+ * device: they have names and attributes here, and no content); EROFS.
+ */
+int nvmedfs_open(struct NVMEDFS *fs,
+                 const char *path,
+                 int flags,
+                 ...);
+
+/**
+ * As openat(2); see nvmedfs_open. `dir` is the number of an open directory. Thread-safe.
+ */
+int nvmedfs_openat(int dir, const char *path, int flags, ...);
+
+/**
+ * As creat(2); see nvmedfs_open. Thread-safe.
+ */
+int nvmedfs_creat(struct NVMEDFS *fs, const char *path, mode_t mode);
+
+/**
+ * As close(2). What was written is brought to the device in time; nvmedfs_fsync makes it safe. Calls of other threads with this
+ * number that are under way go on. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EIO, ENOSPC (of earlier writes, which nobody was told of; the number is closed all the same).
+ */
+int nvmedfs_close(int fd);
+
+/**
+ * As dup(2): both share the file's position and flags. Thread-safe.
+ *
+ * Returns the lowest free number from 3 on, or -1: EBADF, EMFILE.
+ */
+int nvmedfs_dup(int fd);
+
+/**
+ * As dup2(2). Thread-safe.
+ *
+ * Returns `to`, or -1: EBADF (also: `to` is below 3).
+ */
+int nvmedfs_dup2(int fd, int to);
+
+/**
+ * As fcntl(2): F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD and F_SETFD (numbers are not passed on by exec), F_GETFL, F_SETFL (O_APPEND, O_DIRECT,
+ * O_NONBLOCK). F_GETLK, F_SETLK and F_SETLKW: record locks of a process never meet, as one process has the image; nvmedfs_flock is
+ * for threads. Thread-safe.
+ *
+ * Returns what fcntl(2) would, or -1: EBADF; EINVAL (another command).
+ */
+int nvmedfs_fcntl(int fd,
+                  int command,
+                  ...);
+
+/**
+ * As read(2). Thread-safe: reads and writes at the file's position come one after the other.
+ *
+ * Returns the number of bytes, 0 at the end of the file, or -1: those of read(2); EFAULT (`buf` is NULL); EIO (the device failed, or
+ * what is on it is not what was written).
+ */
+ssize_t nvmedfs_read(int fd,
+                     void *buf,
+                     size_t n);
+
+/**
+ * As write(2): seen by all at once, and safe from a loss of power after nvmedfs_fsync. Thread-safe.
+ *
+ * Returns the number of bytes, or -1: those of write(2); EFAULT (`buf` is NULL).
+ */
+ssize_t nvmedfs_write(int fd, const void *buf, size_t n);
+
+/**
+ * As pread(2). Thread-safe. Returns as nvmedfs_read; also EINVAL (a negative offset).
+ */
+ssize_t nvmedfs_pread(int fd, void *buf, size_t n, off_t off);
+
+/**
+ * As pwrite(2); with O_APPEND at the end of the file, as Linux has it. Thread-safe. Returns as nvmedfs_write; also EINVAL.
+ */
+ssize_t nvmedfs_pwrite(int fd, const void *buf, size_t n, off_t off);
+
+/**
+ * As readv(2). Thread-safe. Returns as nvmedfs_read; also EINVAL (a count that is negative or above 1024).
+ */
+ssize_t nvmedfs_readv(int fd, const struct iovec *iov, int count);
+
+/**
+ * As writev(2): one write, nobody's comes in between. Thread-safe. Returns as nvmedfs_write; also EINVAL.
+ */
+ssize_t nvmedfs_writev(int fd, const struct iovec *iov, int count);
+
+/**
+ * As preadv(2). Thread-safe. Returns as nvmedfs_readv.
+ */
+ssize_t nvmedfs_preadv(int fd, const struct iovec *iov, int count, off_t off);
+
+/**
+ * As pwritev(2). Thread-safe. Returns as nvmedfs_writev.
+ */
+ssize_t nvmedfs_pwritev(int fd, const struct iovec *iov, int count, off_t off);
+
+/**
+ * As lseek(2), SEEK_DATA and SEEK_HOLE included. Thread-safe.
+ *
+ * Returns the new position, or -1: those of lseek(2).
+ */
+off_t nvmedfs_lseek(int fd, off_t off, int whence);
+
+/**
+ * As fsync(2): when it returns 0, the file with its name, and every byte that was written before, survives anything. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EIO, ENOSPC (what was written may be lost with the power; each open file is told once of what failed).
+ */
+int nvmedfs_fsync(int fd);
+
+/**
+ * As fdatasync(2), and here the same as nvmedfs_fsync: times cost nothing more. Thread-safe. Returns as nvmedfs_fsync.
+ */
+int nvmedfs_fdatasync(int fd);
+
+/**
+ * As syncfs(2), of the file's file system; see nvmedfs_sync. Thread-safe. Returns 0, or -1: EBADF; EIO, ENOSPC.
+ */
+int nvmedfs_syncfs(int fd);
+
+/**
+ * As ftruncate(2). Thread-safe. Returns 0, or -1: those of ftruncate(2).
+ */
+int nvmedfs_ftruncate(int fd, off_t len);
+
+/**
+ * As fallocate(2), with the modes 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_ZERO_RANGE with it or without, and FALLOC_FL_PUNCH_HOLE with it.
+ * Thread-safe.
+ *
+ * Returns 0, or -1: those of fallocate(2); EOPNOTSUPP (another mode).
+ */
+int nvmedfs_fallocate(int fd,
+                      int mode,
+                      off_t off,
+                      off_t len);
+
+/**
+ * As posix_fadvise(3), but with -1 and errno: POSIX_FADV_NORMAL, _SEQUENTIAL (as much as may be is read ahead), _RANDOM (nothing is),
+ * _WILLNEED (brought into the cache, up to half of it), _DONTNEED (written back, and the cache forgets it), _NOREUSE (nothing).
+ * Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EINVAL; EIO.
+ */
+int nvmedfs_fadvise(int fd,
+                    off_t off,
+                    off_t len,
+                    int advice);
+
+/**
+ * As copy_file_range(2), also between two file systems of the library. `flags` is 0. Thread-safe.
+ *
+ * Returns the number of bytes, 0 at the end of the first file, or -1: those of copy_file_range(2).
+ */
+ssize_t nvmedfs_copy_file_range(int fd_in, off_t *off_in, int fd_out, off_t *off_out, size_t n, uint32_t flags);
+
+/**
+ * As mkdir(2). Thread-safe. Returns 0, or -1: those of mkdir(2).
+ */
+int nvmedfs_mkdir(struct NVMEDFS *fs, const char *path, mode_t mode);
+
+/**
+ * As mkdirat(2). `dir` is the number of an open directory. Thread-safe.
+ */
+int nvmedfs_mkdirat(int dir, const char *path, mode_t mode);
+
+/**
+ * As mknod(2): also pipes, sockets and devices, which have names and attributes here, and cannot be opened. Thread-safe.
+ *
+ * Returns 0, or -1: those of mknod(2).
+ */
+int nvmedfs_mknod(struct NVMEDFS *fs, const char *path, mode_t mode, dev_t device);
+
+/**
+ * As mknodat(2); see nvmedfs_mknod. Thread-safe.
+ */
+int nvmedfs_mknodat(int dir, const char *path, mode_t mode, dev_t device);
+
+/**
+ * As mkfifo(3); see nvmedfs_mknod. Thread-safe.
+ */
+int nvmedfs_mkfifo(struct NVMEDFS *fs, const char *path, mode_t mode);
+
+/**
+ * As mkfifoat(3); see nvmedfs_mknod. Thread-safe.
+ */
+int nvmedfs_mkfifoat(int dir, const char *path, mode_t mode);
+
+/**
+ * As readlink(2): no zero byte follows. Thread-safe. Returns the number of bytes, or -1: those of readlink(2).
+ */
+ssize_t nvmedfs_readlink(struct NVMEDFS *fs, const char *path, char *buf, size_t n);
+
+/**
+ * As readlinkat(2). Thread-safe. Returns as nvmedfs_readlink.
+ */
+ssize_t nvmedfs_readlinkat(int dir, const char *path, char *buf, size_t n);
+
+/**
+ * As unlink(2). What is open stays until it is closed. Thread-safe. Returns 0, or -1: those of unlink(2).
+ */
+int nvmedfs_unlink(struct NVMEDFS *fs, const char *path);
+
+/**
+ * As unlinkat(2), AT_REMOVEDIR included. `dir` is the number of an open directory. Thread-safe.
+ */
+int nvmedfs_unlinkat(int dir, const char *path, int flags);
+
+/**
+ * As rmdir(2). Thread-safe. Returns 0, or -1: those of rmdir(2).
+ */
+int nvmedfs_rmdir(struct NVMEDFS *fs, const char *path);
+
+/**
+ * As symlink(2): `path` becomes a link to `target`. Thread-safe. Returns 0, or -1: those of symlink(2).
+ */
+int nvmedfs_symlink(struct NVMEDFS *fs, const char *target, const char *path);
+
+/**
+ * As symlinkat(2). Thread-safe. Returns as nvmedfs_symlink.
+ */
+int nvmedfs_symlinkat(const char *target, int dir, const char *path);
+
+/**
+ * As rename(2); a directory of any size takes the same short time. Thread-safe. Returns 0, or -1: those of rename(2).
+ */
+int nvmedfs_rename(struct NVMEDFS *fs, const char *from, const char *to);
+
+/**
+ * As renameat2(2), with RENAME_NOREPLACE and RENAME_EXCHANGE. Thread-safe. Returns 0, or -1: those of renameat2(2).
+ */
+int nvmedfs_renameat2(int from_dir, const char *from, int to_dir, const char *to, uint32_t flags);
+
+/**
+ * As link(2). Thread-safe. Returns 0, or -1: those of link(2).
+ */
+int nvmedfs_link(struct NVMEDFS *fs, const char *from, const char *to);
+
+/**
+ * As linkat(2), with AT_SYMLINK_FOLLOW, and AT_EMPTY_PATH, which gives a file of O_TMPFILE (`from_dir`) its name. Thread-safe.
+ *
+ * Returns 0, or -1: those of linkat(2).
+ */
+int nvmedfs_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags);
+
+/**
+ * As realpath(3), with memory for the answer as long as PATH_MAX (4096): from the file system's root. Thread-safe.
+ *
+ * Returns `resolved`, or NULL: those of realpath(3); EFAULT (`resolved` is NULL); ENAMETOOLONG.
+ */
+char *nvmedfs_realpath(struct NVMEDFS *fs, const char *path, char *resolved);
+
+/**
+ * As stat(2). Thread-safe. Returns 0, or -1: those of stat(2).
+ */
+int nvmedfs_stat(struct NVMEDFS *fs, const char *path, struct stat *st);
+
+/**
+ * As lstat(2). Thread-safe. Returns 0, or -1: those of lstat(2).
+ */
+int nvmedfs_lstat(struct NVMEDFS *fs, const char *path, struct stat *st);
+
+/**
+ * As fstatat(2), with AT_SYMLINK_NOFOLLOW and AT_EMPTY_PATH. `dir` is the number of an open directory. Thread-safe.
+ */
+int nvmedfs_fstatat(int dir, const char *path, struct stat *st, int flags);
+
+/**
+ * As fstat(2). Thread-safe. Returns 0, or -1: EBADF, EFAULT.
+ */
+int nvmedfs_fstat(int fd, struct stat *st);
+
+/**
+ * As statx(2) from the root: also when a file was made, and what O_DIRECT needs. `mask` is not looked at: all is told. Thread-safe.
+ *
+ * Returns 0, or -1: those of statx(2).
+ */
+int nvmedfs_statx(struct NVMEDFS *fs, const char *path, int flags, uint32_t mask, struct statx *st);
+
+/**
+ * As fstatvfs(3), of the file's file system. Thread-safe. Returns 0, or -1: EBADF, EFAULT.
+ */
+int nvmedfs_fstatvfs(int fd, struct statvfs *buf);
+
+/**
+ * As access(2); without NVMEDFS_CHECK whatever is there may be used. Thread-safe. Returns 0, or -1: those of access(2).
+ */
+int nvmedfs_access(struct NVMEDFS *fs, const char *path, int mode);
+
+/**
+ * As faccessat(2); see nvmedfs_access. `flags`: AT_EACCESS changes nothing. Thread-safe.
+ */
+int nvmedfs_faccessat(int dir, const char *path, int mode, int flags);
+
+/**
+ * As chmod(2). Thread-safe. Returns 0, or -1: those of chmod(2).
+ */
+int nvmedfs_chmod(struct NVMEDFS *fs, const char *path, mode_t mode);
+
+/**
+ * As fchmod(2). Thread-safe. Returns 0, or -1: those of fchmod(2).
+ */
+int nvmedfs_fchmod(int fd, mode_t mode);
+
+/**
+ * As fchmodat(2); AT_SYMLINK_NOFOLLOW is EOPNOTSUPP for a symbolic link. Thread-safe.
+ */
+int nvmedfs_fchmodat(int dir, const char *path, mode_t mode, int flags);
+
+/**
+ * As chown(2). Thread-safe. Returns 0, or -1: those of chown(2).
+ */
+int nvmedfs_chown(struct NVMEDFS *fs, const char *path, uid_t owner, gid_t group);
+
+/**
+ * As lchown(2). Thread-safe. Returns 0, or -1: those of lchown(2).
+ */
+int nvmedfs_lchown(struct NVMEDFS *fs, const char *path, uid_t owner, gid_t group);
+
+/**
+ * As fchown(2). Thread-safe. Returns 0, or -1: those of fchown(2).
+ */
+int nvmedfs_fchown(int fd, uid_t owner, gid_t group);
+
+/**
+ * As fchownat(2), with AT_SYMLINK_NOFOLLOW. Thread-safe.
+ */
+int nvmedfs_fchownat(int dir, const char *path, uid_t owner, gid_t group, int flags);
+
+/**
+ * As utimensat(2) from the root, with AT_SYMLINK_NOFOLLOW. Thread-safe. Returns 0, or -1: those of utimensat(2).
+ */
+int nvmedfs_utimens(struct NVMEDFS *fs, const char *path, const struct timespec *times, int flags);
+
+/**
+ * As utimensat(2), with AT_SYMLINK_NOFOLLOW. `dir` is the number of an open directory. Thread-safe.
+ */
+int nvmedfs_utimensat(int dir, const char *path, const struct timespec *times, int flags);
+
+/**
+ * As futimens(2). Thread-safe. Returns 0, or -1: those of futimens(2).
+ */
+int nvmedfs_futimens(int fd, const struct timespec *times);
+
+/**
+ * As truncate(2). Thread-safe. Returns 0, or -1: those of truncate(2).
+ */
+int nvmedfs_truncate(struct NVMEDFS *fs, const char *path, off_t len);
+
+/**
+ * As setxattr(2), with XATTR_CREATE and XATTR_REPLACE; names begin with user., trusted. or security. Thread-safe.
+ *
+ * Returns 0, or -1: those of setxattr(2); ENOSPC (also: all of a file are more than 4 KiB).
+ */
+int nvmedfs_setxattr(struct NVMEDFS *fs, const char *path, const char *name, const void *value, size_t n, int flags);
+
+/**
+ * As lsetxattr(2); see nvmedfs_setxattr. Thread-safe.
+ */
+int nvmedfs_lsetxattr(struct NVMEDFS *fs, const char *path, const char *name, const void *value, size_t n, int flags);
+
+/**
+ * As fsetxattr(2); see nvmedfs_setxattr. Thread-safe.
+ */
+int nvmedfs_fsetxattr(int fd, const char *name, const void *value, size_t n, int flags);
+
+/**
+ * As getxattr(2) (with `n` 0 only how long it is). Thread-safe. Returns the number of bytes, or -1: those of getxattr(2).
+ */
+ssize_t nvmedfs_getxattr(struct NVMEDFS *fs, const char *path, const char *name, void *value, size_t n);
+
+/**
+ * As lgetxattr(2); see nvmedfs_getxattr. Thread-safe.
+ */
+ssize_t nvmedfs_lgetxattr(struct NVMEDFS *fs, const char *path, const char *name, void *value, size_t n);
+
+/**
+ * As fgetxattr(2); see nvmedfs_getxattr. Thread-safe.
+ */
+ssize_t nvmedfs_fgetxattr(int fd, const char *name, void *value, size_t n);
+
+/**
+ * As listxattr(2): each name with a zero byte behind it; with `n` 0 only how long they are. Thread-safe.
+ *
+ * Returns the number of bytes, or -1: those of listxattr(2).
+ */
+ssize_t nvmedfs_listxattr(struct NVMEDFS *fs, const char *path, char *list, size_t n);
+
+/**
+ * As llistxattr(2); see nvmedfs_listxattr. Thread-safe.
+ */
+ssize_t nvmedfs_llistxattr(struct NVMEDFS *fs, const char *path, char *list, size_t n);
+
+/**
+ * As flistxattr(2); see nvmedfs_listxattr. Thread-safe.
+ */
+ssize_t nvmedfs_flistxattr(int fd, char *list, size_t n);
+
+/**
+ * As removexattr(2). Thread-safe. Returns 0, or -1: those of removexattr(2).
+ */
+int nvmedfs_removexattr(struct NVMEDFS *fs, const char *path, const char *name);
+
+/**
+ * As lremovexattr(2); see nvmedfs_removexattr. Thread-safe.
+ */
+int nvmedfs_lremovexattr(struct NVMEDFS *fs, const char *path, const char *name);
+
+/**
+ * As fremovexattr(2); see nvmedfs_removexattr. Thread-safe.
+ */
+int nvmedfs_fremovexattr(int fd, const char *name);
+
+/**
+ * As opendir(3). Thread-safe. Returns the directory, or NULL: those of opendir(3); EMFILE.
+ */
+struct NVMEDFS_DIR *nvmedfs_opendir(struct NVMEDFS *fs, const char *path);
+
+/**
+ * As fdopendir(3), but the number stays open, with a position of its own. Thread-safe. Returns as nvmedfs_opendir.
+ */
+struct NVMEDFS_DIR *nvmedfs_fdopendir(int fd);
+
+/**
+ * As readdir(3): what was there all the time is told once, whatever comes and goes meanwhile. Thread-safe, but what is returned stays
+ * only until the next call for the same directory.
+ *
+ * Returns the next entry; or NULL: at the end, where errno stays, or EBADF, ENOENT (the directory was removed), EIO.
+ */
+struct dirent *nvmedfs_readdir(struct NVMEDFS_DIR *dir);
+
+/**
+ * As telldir(3). Thread-safe. Returns a place for nvmedfs_seekdir, or -1: EBADF.
+ */
+long nvmedfs_telldir(struct NVMEDFS_DIR *dir);
+
+/**
+ * As seekdir(3), to a place that nvmedfs_telldir told of this directory. Thread-safe. Returns 0, or -1: EBADF, EINVAL.
+ */
+int nvmedfs_seekdir(struct NVMEDFS_DIR *dir, long place);
+
+/**
+ * As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
+ */
+int nvmedfs_rewinddir(struct NVMEDFS_DIR *dir);
+
+/**
+ * As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
+ */
+int nvmedfs_closedir(struct NVMEDFS_DIR *dir);
+
+/**
+ * As flock(2): LOCK_SH, LOCK_EX, LOCK_UN, with LOCK_NB: locks of the open file, which duplicates of its number share, among those of
+ * this process (no other one has the image). Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EINVAL; EWOULDBLOCK (LOCK_NB, and another has it).
+ */
+int nvmedfs_flock(int fd,
+                  int operation);
+
+/**
+ * Begins a transaction: changes of any files of the file system, by nvmedfs_tx_..., that happen together or not at all, also when the
+ * power goes or the process is killed in the middle. Until nvmedfs_commit they are copied and kept in memory, and nobody sees them, not
+ * even reads of the same thread. Other calls on the same files are no part of it. Thread-safe, as are all calls with it.
+ *
+ * Returns it, or NULL: EBADF; EROFS; EMFILE.
+ */
+struct NVMEDFS_TX *nvmedfs_begin(struct NVMEDFS *fs);
+
+/**
+ * As nvmedfs_pwrite, when the transaction is committed. Thread-safe.
+ *
+ * Returns `n`, or -1: EBADF (also: not open for writing); EFBIG; EFAULT; EINVAL; EXDEV (a file of another file system).
+ */
+ssize_t nvmedfs_tx_pwrite(struct NVMEDFS_TX *tx, int fd, const void *buf, size_t n, off_t off);
+
+/**
+ * Writes at the end of the file as it is when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_pwrite.
+ */
+ssize_t nvmedfs_tx_append(struct NVMEDFS_TX *tx, int fd, const void *buf, size_t n);
+
+/**
+ * As nvmedfs_ftruncate, when the transaction is committed. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EFBIG; EINVAL; EXDEV. The commit fails with EOPNOTSUPP if it makes a file in many pieces shorter.
+ */
+int nvmedfs_tx_ftruncate(struct NVMEDFS_TX *tx, int fd, off_t len);
+
+/**
+ * Gives a file that has no name (O_TMPFILE) one, when the transaction is committed. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit tells the rest: EEXIST, ENOENT, ENOTDIR, EACCES.
+ */
+int nvmedfs_tx_link(struct NVMEDFS_TX *tx, int fd, const char *path);
+
+/**
+ * Makes a file that gets this name when the transaction is committed, and is gone if it is not (O_TMPFILE and nvmedfs_tx_link): it is
+ * written by nvmedfs_tx_pwrite or by nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open but O_CREAT. Thread-safe.
+ *
+ * Returns a file number, or -1: those of nvmedfs_open and nvmedfs_tx_link.
+ */
+int nvmedfs_tx_creat(struct NVMEDFS_TX *tx,
+                     const char *path,
+                     int flags,
+                     mode_t mode);
+
+/**
+ * Ends the transaction: when this returns 0, all of it has happened and survives anything. Each block of metadata is written once. The
+ * NVMEDFS_TX is gone in any case. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; those of the calls in it (ENOSPC, EFBIG, EEXIST ...): nothing of it has happened; EIO (it could not be made
+ * durable: it is seen, and after a loss of power all of it is there or nothing; every open file of it is told by its next fsync);
+ * EINVAL (more changes than one transaction can have).
+ */
+int nvmedfs_commit(struct NVMEDFS_TX *tx);
+
+/**
+ * Ends the transaction without anything having happened. Thread-safe. Returns 0, or -1: EBADF.
+ */
+int nvmedfs_abort(struct NVMEDFS_TX *tx);
+
+/**
+ * Fills a struct nvmedfs_io with its size, AT_FDCWD for directories, and zeroes. Thread-safe.
+ *
+ * `size` is sizeof *io. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+ */
+int nvmedfs_io_init(struct nvmedfs_io *io, size_t size);
+
+/**
+ * Makes room for asynchronous requests of a file system: `depth` of them under way or not taken, 1 to 65536. Thread-safe.
+ *
+ * Returns it, or NULL: EBADF; EINVAL (depth); EMFILE.
+ */
+struct NVMEDFS_AIO *nvmedfs_aio_create(struct NVMEDFS *fs, uint32_t depth);
+
+/**
+ * Submits requests, which are copied: `count` of them, or as many as there is room for. Reads have no order; those of what is in memory
+ * have ended when this returns. All others are carried out in the order in which they were submitted, by one thread for all of the file
+ * system: a write is seen by the write, sync, rename or commit behind it. What waits at the same time is brought to the device in one
+ * flight and made durable by one sync, also writes of files that were opened with O_SYNC. Ends come in any order. Thread-safe.
+ *
+ * Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EXDEV (a file of another file system); EAGAIN (no room:
+ * nvmedfs_aio_reap first). One that is wrong ends the call, and those before it are taken.
+ */
+int nvmedfs_aio_submit(struct NVMEDFS_AIO *aio,
+                       const struct nvmedfs_io *requests,
+                       int count);
+
+/**
+ * Takes requests that have ended, and calls their callbacks: at least `min`, unless fewer are there at all or `timeout` (NULL: none)
+ * is over, at most `max`. With `min` 0 it only looks. Thread-safe: each goes to one thread.
+ *
+ * Returns how many, or -1: EBADF; EINVAL (min, max or timeout).
+ */
+int nvmedfs_aio_reap(struct NVMEDFS_AIO *aio,
+                     struct nvmedfs_event *done,
+                     int min,
+                     int max,
+                     const struct timespec *timeout);
+
+/**
+ * Waits until all that was submitted has ended, or `timeout` (NULL: none) is over; takes all, and calls their callbacks. As the futures
+ * of NVMeDFS: one wait for many requests, which fails if one of them has failed. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EINVAL (timeout); ETIMEDOUT; the errno of the first that failed since the last call, with its sentence,
+ * whoever has taken it.
+ */
+int nvmedfs_aio_wait(struct NVMEDFS_AIO *aio,
+                     const struct timespec *timeout);
+
+/**
+ * A descriptor for poll(2) and its like, readable as long as requests have ended and were not taken. It is the library's: not to be
+ * read or closed, and gone with the NVMEDFS_AIO. Thread-safe.
+ *
+ * Returns the descriptor, or -1: EBADF.
+ */
+int nvmedfs_aio_fileno(struct NVMEDFS_AIO *aio);
+
+/**
+ * Waits for what is under way, and forgets it; no callbacks are called. Thread-safe. Returns 0, or -1: EBADF.
+ */
+int nvmedfs_aio_destroy(struct NVMEDFS_AIO *aio);
 
 #ifdef __cplusplus
 }  // extern "C"

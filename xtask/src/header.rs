@@ -13,7 +13,7 @@ const MANUAL: &str = "crates/capi/man/hotshelf.3";
 
 /// What stands before and after the declarations.
 const BEGIN: &str = "\
-/* libhotshelf: files through a cache, and raw devices, their queues and block cache, for C and C++ programs.
+/* libhotshelf: files through a cache, raw devices with their queues and block cache, and a file system on them, for C and C++ programs.
  *
  * Habits are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
  * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
@@ -21,9 +21,9 @@ const BEGIN: &str = "\
  *
  * Memory: a request over a buffer of nvmed_get_buffer needs no copy; over any other memory it costs one.
  *
- * A child of fork() goes on with its parent's files, and opens others: only positions are its own from then on. Devices, queues,
- * directories and asynchronous requests are the parent's alone (EPERM): exec, or use them after the fork. Nothing here is for signal
- * handlers.
+ * A child of fork() goes on with its parent's files (uopen), and opens others: only positions are its own from then on. Devices, queues,
+ * file systems (nvmedfs_), directories and asynchronous requests are the parent's alone (EPERM): exec, or use them after the fork.
+ * Nothing here is for signal handlers.
  *
  * Link with: cc program.c $(pkg-config --cflags --libs hotshelf)
  */";
@@ -35,6 +35,8 @@ const NEEDS: &str = "\
 struct dirent;
 struct iovec;
 struct stat;
+struct statvfs;
+struct statx;
 struct timespec;";
 
 /// Writes both; `check`: only says whether they are as they should be.
@@ -74,8 +76,9 @@ fn header(root: &Path) -> Result<String> {
 /// The types first: declarations come in the order of the files.
 fn sources(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
     let order = [
-        "types", "library", "uopen", "ufile", "ustate", "upin", "umap", "udir", "uqueue", "device", "queue", "handle", "options",
-        "transfer", "aio", "params", "quota",
+        "types", "ntypes", "library", "uopen", "ufile", "ustate", "upin", "umap", "udir", "uqueue", "device", "queue", "handle", "options",
+        "transfer", "aio", "params", "quota", "nmkfs", "nmount", "nfd", "nfile", "nname", "nattr", "nxattr", "ndir",
+        "nlock", "ntx", "naio",
     ];
     let files: Vec<_> = order.iter().map(|name| dir.join(name).with_extension("rs")).collect();
     match files.iter().find(|file| !file.is_file()) {

@@ -45,6 +45,20 @@ impl From<OpenError> for Fail {
     }
 }
 
+impl From<stack::rawfs::Error> for Fail {
+    fn from(error: stack::rawfs::Error) -> Fail {
+        Fail::new(error.errno(), error)
+    }
+}
+
+impl From<stack::rawfs::fs::Error> for Fail {
+    #[cold]
+    #[inline(never)]
+    fn from(error: stack::rawfs::fs::Error) -> Fail {
+        Fail::new(error.errno().raw_os_error(), error)
+    }
+}
+
 impl From<cachedfs::Error> for Fail {
     #[cold]
     #[inline(never)]

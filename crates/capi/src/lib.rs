@@ -13,6 +13,9 @@
 //! - The u calls, files through the cache: `ufd.rs` and `seat.rs` are their numbers, `open.rs` what a number stands for, `cache.rs` the
 //!   instance; `uopen.rs`, `ufile.rs`, `ustate.rs`, `upin.rs`, `umap.rs`, `ulock.rs`, `udir.rs` and
 //!   `uqueue.rs` the calls by noun. `fork.rs`: what a child may do.
+//! - The library file system (`nvmedfs_*`): `nmkfs.rs`, `nmount.rs`, `nplace.rs` (where a path counts from), `nfd.rs` (file numbers),
+//!   `nfile.rs`, `nname.rs`, `nattr.rs`, `nxattr.rs`, `ndir.rs`, `nlock.rs` the calls by noun, `ntx.rs` transactions, `naio.rs` and
+//!   `nrequests.rs` what does not wait. The work is `rawfs`'s.
 //!
 //! Unsafe code is in the functions that C calls, in `table.rs`, and in `memory.rs`, where the program's pointers become bytes.
 
@@ -27,6 +30,22 @@ mod fork;
 mod handle;
 mod library;
 mod memory;
+mod naio;
+mod nattr;
+mod ndir;
+mod nfd;
+mod nfile;
+mod nlock;
+mod nmkfs;
+mod nmount;
+mod nname;
+mod nplace;
+mod nrequests;
+#[cfg(test)]
+mod ntest;
+mod ntx;
+mod ntypes;
+mod nxattr;
 mod open;
 mod options;
 mod params;
@@ -51,4 +70,5 @@ mod uqueue;
 mod urequests;
 mod ustate;
 
+pub use ntypes::*;
 pub use types::*;

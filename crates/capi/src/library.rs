@@ -14,6 +14,11 @@ use crate::edge::answer_of_files;
 use crate::fail::{self, Fail, Outcome};
 use crate::handle::Handle;
 use crate::memory;
+use crate::ndir::NDir;
+use crate::nfd;
+use crate::nmount::Mount;
+use crate::nrequests::Aio;
+use crate::ntx::Tx;
 use crate::queue::Queue;
 use crate::table::{Inside, Refused, Table};
 use crate::udir::Dir;
@@ -27,13 +32,17 @@ pub enum Object {
     Handle(Arc<Handle>),
     Requests(Arc<Requests>),
     Dir(Arc<Dir>),
+    Mount(Arc<Mount>),
+    NAio(Arc<Aio>),
+    NDir(Arc<NDir>),
+    Tx(Arc<Tx>),
 }
 
 static OBJECTS: Table<Object> = Table::new();
 
 /// Takes an object in, as a pointer for C.
 pub fn enroll<P>(object: Object) -> Outcome<*mut P> {
-    let full = |_| Fail::new(libc::EMFILE, "too many devices, queues, handles and directories are open: close some");
+    let full = |_| Fail::new(libc::EMFILE, "too many devices, queues, handles, directories and file systems are open: close some");
     OBJECTS.insert(object).map(std::ptr::without_provenance_mut).map_err(full)
 }
 
@@ -152,6 +161,9 @@ extern "C" fn at_exit() {
     }
 }
 
+/// File systems, when nothing is open on them any more.
+const LAST: u32 = 8;
+
 /// Closes all there is, handles first. The first error counts.
 fn shutdown() -> Outcome<i32> {
     let mut first = Ok(0);
@@ -162,8 +174,11 @@ fn shutdown() -> Outcome<i32> {
     };
     let agree = |_: &Handle| Ok(());
     // In the child of a fork these are the parent's.
-    let orders = if fork::is_child() { 0..0 } else { 0..5 };
+    let orders = if fork::is_child() { 0..0 } else { 0..LAST + 1 };
     for order in orders {
+        if order == LAST {
+            note(nfd::close_all().map(|()| 0));
+        }
         for number in OBJECTS.open() {
             let pointer: *const u8 = std::ptr::without_provenance(number);
             let here = match OBJECTS.enter(number).as_deref() {
@@ -171,7 +186,11 @@ fn shutdown() -> Outcome<i32> {
                 Ok(Object::Queue(_)) => 1,
                 Ok(Object::Device(_)) => 2,
                 Ok(Object::Requests(_)) => 3,
-                _ => 4,
+                Ok(Object::Dir(_)) => 4,
+                Ok(Object::NAio(_)) => 5,
+                Ok(Object::Tx(_)) => 6,
+                Ok(Object::NDir(_)) => 7,
+                _ => LAST,
             };
             if here != order {
                 continue;
@@ -182,7 +201,11 @@ fn shutdown() -> Outcome<i32> {
                 1 => note(end(pointer, |_: &Queue| Ok(()), Queue::finish)),
                 2 => note(end(pointer, |_: &Device| Ok(()), Device::finish)),
                 3 => note(end(pointer, |_: &Requests| Ok(()), Requests::finish)),
-                _ => note(end(pointer, |_: &Dir| Ok(()), Dir::finish)),
+                4 => note(end(pointer, |_: &Dir| Ok(()), Dir::finish)),
+                5 => note(end(pointer, |_: &Aio| Ok(()), Aio::finish)),
+                6 => note(end(pointer, |_: &Tx| Ok(()), Tx::finish)),
+                7 => note(end(pointer, |_: &NDir| Ok(()), NDir::finish)),
+                _ => note(Mount::finish(pointer)),
             }
         }
     }

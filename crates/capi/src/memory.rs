@@ -93,6 +93,17 @@ impl AsMut<[u8]> for Memory {
     }
 }
 
+/// Of a write that goes on after the call.
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: as in `with`, for as long as the request is not reported.
+        unsafe { std::slice::from_raw_parts(self.address, self.bytes) }
+    }
+}
+
 /// A string of the program.
 ///
 /// # Safety
@@ -124,7 +135,7 @@ const PARTS_FEW: usize = 16;
 ///
 /// # Safety
 /// `iov` has `count` elements.
-unsafe fn parts<'a>(iov: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+pub unsafe fn parts<'a>(iov: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
     let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX);
     let count = count.ok_or_else(|| Fail::new(libc::EINVAL, format!("at most {PARTS_MAX} parts of memory, and not fewer than none")))?;
     if count == 0 {
@@ -182,6 +193,19 @@ pub unsafe fn gather<T>(iov: *const iovec, count: c_int, take: impl FnOnce(&[IoS
     let mut few = [IoSlice::new(&[]); PARTS_FEW];
     few.iter_mut().zip(parts).for_each(|(to, part)| *to = slice(part));
     take(&few[..parts.len()])
+}
+
+/// Hands an answer to the program.
+///
+/// # Safety
+/// NULL, or valid for a write.
+pub unsafe fn fill<T>(place: *mut T, what: &str, value: T) -> Outcome<c_int> {
+    if place.is_null() {
+        return Err(Fail::new(libc::EFAULT, format!("{what} is NULL")));
+    }
+    // SAFETY: not NULL, the rest is the caller's promise.
+    unsafe { place.write(value) };
+    Ok(0)
 }
 
 /// Stores an answer, if it is wanted.

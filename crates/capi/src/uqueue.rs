@@ -83,7 +83,7 @@ pub unsafe extern "C" fn uaio_submit(aio: *mut UAIO, requests: *const uaio, coun
 
 /// # Safety
 /// NULL or valid.
-unsafe fn time_of(timeout: *const timespec) -> Outcome<Option<Instant>> {
+pub unsafe fn time_of(timeout: *const timespec) -> Outcome<Option<Instant>> {
     // SAFETY: the caller's promise.
     let Some(timeout) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
     let wrong = || Fail::new(libc::EINVAL, "the timeout is not a time");

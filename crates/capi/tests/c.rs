@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const C: &[&str] = &["cc", "-std=c99", "-D_DEFAULT_SOURCE"];
+const C11: &[&str] = &["cc", "-std=c11"];
 const CPP: &[&str] = &["c++", "-x", "c++"];
 
 fn root() -> PathBuf {
@@ -95,6 +96,16 @@ fn files_are_as_posix_has_them() {
     let library = Library::new();
     let dir = tempfile::tempdir().expect("a directory");
     assert_eq!(library.run(C, "tests/files.c", &[dir.path()]), "all is well\n");
+}
+
+/// As C and as C++.
+#[test]
+fn the_library_file_system_is_as_posix_has_it_and_survives_kills() {
+    let library = Library::new();
+    for compiler in [C11, CPP] {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(library.run(compiler, "tests/nvmedfs.c", &[dir.path()]), "all is well\n", "{compiler:?}");
+    }
 }
 
 /// With an SSD, where reads come through its queue.

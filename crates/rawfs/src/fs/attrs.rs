@@ -149,6 +149,7 @@ impl Core {
 
     /// Changes the record of a file in use, at once or with what is to be written back anyway.
     pub fn change(&self, inode: &Arc<Inode>, change: &mut dyn FnMut(&mut Record, &mut Batch) -> Result<bool>) -> Result<()> {
+        self.may_change()?;
         let names = self.locks.shared();
         let dir = match &*inode.state.read() {
             State { record, at: Some(At::Name(name)), .. } if record.kind == Kind::Dir => Some(Arc::clone(name)),

@@ -54,14 +54,15 @@ impl Fs {
         Ok(store.sync(lsn)?)
     }
 
-    /// Opens what is in a store, and removes what a crash left; returns also how many files that were.
+    /// Opens what is in a store, and removes what a crash left; returns also how many files that were. In a store that is read-only
+    /// nothing is removed, and what would change anything is EROFS.
     ///
     /// # Errors
     /// The store's; no file system is in it.
     pub fn open(store: Store, settings: FsSettings) -> Result<(Fs, u64)> {
         let core = Arc::new(Core::new(store, settings)?);
-        let orphans = core.remove_orphans()?;
-        let writer = Writer::start(&core)?;
+        let orphans = if core.read_only { 0 } else { core.remove_orphans()? };
+        let writer = if core.read_only { None } else { Writer::start(&core)? };
         let inode = core.hold_dir(&core.root)?.keep();
         Ok((Fs { root: Node { core, inode }, later: Mutex::default(), _writer: writer }, orphans))
     }
@@ -101,6 +102,11 @@ impl Fs {
         &self.core().store
     }
 
+    /// Bytes that were written and are not on the device yet.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.core().dirty_pages.load(std::sync::atomic::Ordering::Relaxed) * BLOCK_BYTES as u64
+    }
+
     /// Files that are in use now.
     pub fn in_use(&self) -> usize {
         self.core().table.len()
@@ -114,6 +120,27 @@ impl Fs {
     /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG; EIO.
     pub fn lookup(&self, at: &Node, path: &[u8], follow: bool, creds: &Creds) -> Result<Node> {
         self.core().hold_path(&self.base(at, path)?, path, follow, creds).map(|held| self.node(held))
+    }
+
+    /// Where a path leads to, from the root, without links and dots.
+    ///
+    /// # Errors
+    /// As [`Fs::lookup`].
+    pub fn real_path(&self, at: &Node, path: &[u8], creds: &Creds) -> Result<Vec<u8>> {
+        let base = self.base(at, path)?;
+        let _names = self.core().locks.shared();
+        match self.core().find(&base, path, true, creds)? {
+            Found::Dir(name) if name.is_gone() => Err(Errno::NOENT.into()),
+            Found::Dir(name) => Ok(name.path()),
+            Found::Entry { value: None, .. } => Err(Errno::NOENT.into()),
+            Found::Entry { value: Some(value), slash: true, .. } if value.kind() != Kind::Dir => Err(Errno::NOTDIR.into()),
+            Found::Entry { dir, name, .. } => {
+                let mut path = dir.path();
+                path.extend_from_slice(if dir.is_root() { b"" } else { b"/" });
+                path.extend_from_slice(&name);
+                Ok(path)
+            }
+        }
     }
 
     /// Opens, and makes if that is asked for.

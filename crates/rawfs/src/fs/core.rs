@@ -31,6 +31,8 @@ pub struct Core {
     pub table: Table,
     pub root: Arc<Name>,
     pub cache: Cache,
+    /// Nothing can be changed.
+    pub read_only: bool,
     /// What is to be written back, by number; one hold each.
     pub dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
     /// Blocks in memory that are not written yet.
@@ -82,6 +84,7 @@ impl Core {
         let cache = Cache::new(settings.cache_bytes);
         let numbers = Mutex::new(Numbers { next: 0, end: 0 });
         let core = Core {
+            read_only: store.is_read_only(),
             store,
             settings,
             locks: Locks::default(),
@@ -98,6 +101,11 @@ impl Core {
         let next = u64::from_le_bytes(next.try_into().map_err(|_| Error::Malformed { ino: 0, what: "numbers of a wrong length" })?);
         *core.numbers.lock() = Numbers { next, end: next };
         Ok(core)
+    }
+
+    /// EROFS where nothing can be changed.
+    pub fn may_change(&self) -> Result<()> {
+        if self.read_only { Err(Errno::ROFS.into()) } else { Ok(()) }
     }
 
     /// The time.

@@ -1,13 +1,14 @@
 //! Handles: nodes, which hold a file, and open files, which also know what may be done and where they are.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::SIZE_MAX;
+use super::advice;
 use super::attrs::Stat;
 use super::core::Core;
 use super::creds::Creds;
@@ -69,13 +70,26 @@ pub struct File {
     node: Node,
     creds: Creds,
     flags: Mutex<OFlags>,
-    at: Mutex<u64>,
+    pub(super) at: Mutex<u64>,
     /// Errors of write-back this handle was told.
     seen: AtomicU64,
     /// Where a read begins if it goes on where the last ended, and how much is read ahead then.
     next: AtomicU64,
     window: AtomicU64,
+    /// What the program has said of its reads.
+    pub(super) advice: AtomicU8,
     list: Mutex<List>,
+}
+
+/// What is still to be done for a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rest {
+    /// It is in memory, and that is all.
+    Nothing,
+    /// It has to reach the device (O_DIRECT).
+    Place,
+    /// It has to be durable (O_SYNC).
+    Sync,
 }
 
 /// Where a directory's handle is.
@@ -97,6 +111,7 @@ impl File {
             seen,
             next: AtomicU64::new(0),
             window: AtomicU64::new(0),
+            advice: AtomicU8::new(0),
             list: Mutex::default(),
         }
     }
@@ -128,25 +143,16 @@ impl File {
         self.may(true).map(drop)
     }
 
-    /// Brings it to the store; returns what has to be durable for it to be.
-    pub(super) fn written_back(&self) -> Result<Lsn> {
-        let core = self.core();
-        let _names = core.locks.shared();
-        let mut state = self.inode().state.write();
-        core.write_back(self.inode(), &mut state)?;
-        Ok(state.lsn)
-    }
-
-    fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &Core {
         &self.node.core
     }
 
-    fn inode(&self) -> &Arc<Inode> {
+    pub(super) fn inode(&self) -> &Arc<Inode> {
         &self.node.inode
     }
 
     /// EBADF if it was not opened so, EISDIR for a directory.
-    fn may(&self, writes: bool) -> Result<OFlags> {
+    pub(super) fn may(&self, writes: bool) -> Result<OFlags> {
         let flags = self.flags();
         let (read, write) = access(flags);
         if flags.contains(OFlags::PATH) || !(if writes { write } else { read }) {
@@ -168,8 +174,7 @@ impl File {
         if i64::try_from(at).is_err() {
             return Err(Errno::INVAL.into());
         }
-        let aligned = at.is_multiple_of(BLOCK) && (to.len() as u64).is_multiple_of(BLOCK);
-        let done = if flags.contains(OFlags::DIRECT) && aligned { self.read_direct(to, at)? } else { self.read_buffered(to, at)? };
+        let done = if flags.contains(OFlags::DIRECT) { self.read_direct(to, at)? } else { self.read_buffered(to, at)? };
         if !to.is_empty() {
             self.accessed();
         }
@@ -185,13 +190,35 @@ impl File {
     /// Blocks worth reading behind a read: twice as many each time it goes on in order.
     fn ahead(&self, at: u64, len: u64) -> u64 {
         let most = self.core().settings.read_ahead_bytes as u64 / BLOCK;
+        match self.advice.load(Ordering::Relaxed) {
+            advice::RANDOM => return 0,
+            advice::SEQUENTIAL => return most,
+            _ => {}
+        }
         let in_order = self.next.swap(at + len, Ordering::Relaxed) == at && at > 0;
         let window = if in_order { (self.window.load(Ordering::Relaxed) * 2).clamp(4.min(most), most) } else { 0 };
         self.window.store(window, Ordering::Relaxed);
         window
     }
 
+    /// Past the cache. Blocks are read whole, for their sums: what is no whole block costs a copy.
     fn read_direct(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        let left = self.inode().state.read().record.size.saturating_sub(at);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(to.len());
+        if len == 0 {
+            return Ok(0);
+        }
+        let (skip, end) = (at % BLOCK, at + len as u64);
+        if skip == 0 && (to.len() as u64).is_multiple_of(BLOCK) {
+            return self.read_direct_blocks(to, at);
+        }
+        let mut room = vec![0; usize::try_from(end.next_multiple_of(BLOCK) - (at - skip)).map_err(|_| Errno::NOMEM)?];
+        let done = self.read_direct_blocks(&mut room, at - skip)?.saturating_sub(skip as usize).min(to.len());
+        to[..done].copy_from_slice(&room[skip as usize..skip as usize + done]);
+        Ok(done)
+    }
+
+    fn read_direct_blocks(&self, to: &mut [u8], at: u64) -> Result<usize> {
         let core = self.core();
         loop {
             {
@@ -209,9 +236,10 @@ impl File {
     }
 
     /// Whether a read is to be remembered.
-    fn is_due(&self, record: &Record, now: Stamp) -> bool {
+    pub(super) fn is_due(&self, record: &Record, now: Stamp) -> bool {
         let old = record.atime <= record.mtime || record.atime <= record.ctime || now.sec - record.atime.sec >= DAY;
-        old && self.core().settings.atime == Atime::Relative && !self.flags().contains(OFlags::NOATIME)
+        let wanted = self.core().settings.atime == Atime::Relative && !self.flags().contains(OFlags::NOATIME);
+        old && wanted && !self.core().read_only
     }
 
     fn accessed(&self) {
@@ -246,21 +274,49 @@ impl File {
     }
 
     fn write_from(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64)> {
+        let (done, end, rest) = self.write_begun(from, at)?;
+        match rest {
+            Rest::Nothing => {}
+            Rest::Place => drop(self.placed()?),
+            Rest::Sync => {
+                // What fails is told by the sync.
+                let _ = self.placed();
+                self.sync()?;
+            }
+        }
+        Ok((done, end))
+    }
+
+    /// Up to what O_DIRECT and O_SYNC ask for.
+    pub(super) fn write_begun(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64, Rest)> {
         let flags = self.may(true)?;
         if at.is_some_and(|at| i64::try_from(at).is_err() || at.checked_add(from.len() as u64).is_none_or(|end| end > i64::MAX as u64)) {
             return Err(Errno::INVAL.into());
         }
         let at = at.filter(|_| !flags.contains(OFlags::APPEND));
-        let done = self.core().write(self.inode(), at, from, &self.creds)?;
-        // Past the cache means here: on the device when it returns. What is written is not kept in memory twice either way.
-        if flags.contains(OFlags::DIRECT) {
-            let _names = self.core().locks.shared();
-            self.core().write_back(self.inode(), &mut self.inode().state.write())?;
+        let (done, end) = self.core().write(self.inode(), at, from, &self.creds)?;
+        let rest = if done == 0 {
+            Rest::Nothing
+        } else if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
+            Rest::Sync
+        } else if flags.contains(OFlags::DIRECT) {
+            Rest::Place
+        } else {
+            Rest::Nothing
+        };
+        Ok((done, end, rest))
+    }
+
+    /// Brings it to the device, past the cache if it was opened so; returns what has to be durable for it to be.
+    pub(super) fn placed(&self) -> Result<Lsn> {
+        let (core, keep) = (self.core(), !self.flags().contains(OFlags::DIRECT));
+        if self.node.kind() == Kind::Dir {
+            return Ok(core.last());
         }
-        if flags.intersects(OFlags::SYNC | OFlags::DSYNC) && done.0 > 0 {
-            self.sync()?;
-        }
-        Ok(done)
+        let _names = core.locks.shared();
+        let mut state = self.inode().state.write();
+        core.write_back_and(self.inode(), &mut state, keep)?;
+        Ok(state.lsn)
     }
 
     /// Reads on from where the handle is.
@@ -321,13 +377,24 @@ impl File {
     /// # Errors
     /// EBADF; EIO, ENOSPC: what was written may be lost if the power goes; it is still in memory, and the next sync tries again.
     pub fn sync(&self) -> Result<()> {
-        if self.flags().contains(OFlags::PATH) {
-            return Err(Errno::BADF.into());
-        }
+        self.may_sync()?;
         let core = self.core();
         let outcome =
             if self.node.kind() == Kind::Dir { core.store.sync(core.last()).map_err(Error::from) } else { core.sync_file(self.inode()) };
         self.told().and(outcome)
+    }
+
+    /// EBADF if it was opened for its name alone.
+    pub(super) fn may_sync(&self) -> Result<()> {
+        if self.flags().contains(OFlags::PATH) { Err(Errno::BADF.into()) } else { Ok(()) }
+    }
+
+    /// An error of earlier writes that this handle was not told yet, as [`File::sync`] tells it; for who closes it.
+    ///
+    /// # Errors
+    /// That one.
+    pub fn take_error(&self) -> Result<()> {
+        self.told()
     }
 
     /// The error this handle was not told yet.

@@ -33,13 +33,20 @@ pub struct Prepared {
     /// Where pages will be.
     places: Vec<(u64, Block)>,
     extents: Vec<(u64, Extent)>,
+    /// Pages are kept for the next reader.
+    keep: bool,
 }
 
 impl Core {
     /// Brings a file to the store. Its lock is held, and the name space shared.
     pub fn write_back(&self, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
+        self.write_back_and(inode, state, true)
+    }
+
+    /// Likewise; `keep`: in the cache, too.
+    pub fn write_back_and(&self, inode: &Arc<Inode>, state: &mut State, keep: bool) -> Result<()> {
         while !state.is_clean() {
-            if let Err(error) = self.write_back_some(inode, state) {
+            if let Err(error) = self.write_back_some(inode, state, keep) {
                 state.errors += 1;
                 state.error = Some(error.clone());
                 return Err(error);
@@ -49,9 +56,10 @@ impl Core {
         Ok(())
     }
 
-    fn write_back_some(&self, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
+    fn write_back_some(&self, inode: &Arc<Inode>, state: &mut State, keep: bool) -> Result<()> {
         let (mut batch, mut flights) = (Batch::new(), Vec::new());
-        let prepared = self.prepare(state, &mut batch, &mut flights, BATCH_MAX)?;
+        let mut prepared = self.prepare(state, &mut batch, &mut flights, BATCH_MAX)?;
+        prepared.keep = keep;
         land(flights).inspect_err(|_| self.undo(&prepared))?;
         self.put_record(&mut batch, inode, state, &prepared.record);
         match self.apply(batch) {
@@ -75,7 +83,7 @@ impl Core {
     /// before the batch is applied, or the preparation is undone.
     pub fn prepare<'c>(&'c self, state: &State, batch: &mut Batch, flights: &mut Flights<'c>, most: usize) -> Result<Prepared> {
         let pages: Vec<u64> = state.pages.keys().copied().take(most).collect();
-        let mut prepared = Prepared { record: state.record.clone(), places: Vec::new(), extents: Vec::new() };
+        let mut prepared = Prepared { record: state.record.clone(), places: Vec::new(), extents: Vec::new(), keep: true };
         if pages.is_empty() {
             return Ok(prepared);
         }
@@ -139,7 +147,9 @@ impl Core {
     pub fn finish(&self, state: &mut State, prepared: Prepared, lsn: Lsn) {
         for (page, block) in &prepared.places {
             let page: Box<Page> = state.pages.remove(page).expect("prepared");
-            self.cache.put(*block, Arc::from(page));
+            if prepared.keep {
+                self.cache.put(*block, Arc::from(page));
+            }
         }
         self.dirty_pages.fetch_sub(prepared.places.len() as u64, Ordering::SeqCst);
         (state.record, state.lsn) = (prepared.record, lsn);

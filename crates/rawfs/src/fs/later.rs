@@ -1,8 +1,9 @@
-//! Calls that return at once: their end is told by a promise, with the first error.
+//! Calls that return at once: their end is told by a promise or to a function.
 //!
-//! One thread carries them out in the order in which they came. What waits together is made durable together: writes and batches
-//! of all, then one sync.
+//! One thread carries them out in the order in which they came. What waits together is brought to the device together: writes into
+//! memory first, then the blocks of each file that has to be there in one flight, then one sync for all.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -13,7 +14,7 @@ use block::future::Promise;
 use super::calls::Fs;
 use super::core::Core;
 use super::error::{Error, Result};
-use super::file::File;
+use super::file::{File, Rest};
 use super::transaction::Transaction;
 use crate::Lsn;
 
@@ -32,15 +33,43 @@ pub struct Later {
 
 struct Job {
     what: What,
-    promise: Promise,
-    tag: Tag,
+    end: End,
 }
 
 enum What {
     Commit(Transaction),
-    Write { file: Arc<File>, at: u64, data: Vec<u8> },
+    Write { file: Arc<File>, at: u64, data: Box<dyn AsRef<[u8]> + Send> },
     Sync(Arc<File>),
+    Call(Box<dyn FnOnce() + Send>),
 }
+
+/// How the end of a call is told.
+enum End {
+    /// It tells it itself.
+    Itself,
+    Promise(Promise, Tag),
+    Call(Box<dyn FnOnce(Result<u64>) + Send>),
+}
+
+/// A call as far as it is done before anything is waited for.
+struct Begun {
+    done: Result<u64>,
+    rest: Left,
+    end: End,
+}
+
+/// What is still to be done for it.
+enum Left {
+    Nothing,
+    /// It has to be on the device.
+    Placed(Arc<File>),
+    /// It has to be durable.
+    Durable(Arc<File>),
+    Committed(Transaction, Lsn),
+}
+
+/// Files whose blocks were brought to the device, by number.
+type Placed = HashMap<u64, Result<Lsn>>;
 
 impl Later {
     fn start(core: &Arc<Core>) -> Result<Later> {
@@ -61,7 +90,9 @@ impl Drop for Later {
     /// What was asked for is carried out first.
     fn drop(&mut self) {
         self.jobs = None;
-        let _ = self.thread.take().map(JoinHandle::join);
+        // The last to let go may be a call on the thread itself.
+        let thread = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id());
+        let _ = thread.map(JoinHandle::join);
     }
 }
 
@@ -72,37 +103,92 @@ fn together(taken: &Receiver<Job>) -> Option<Vec<Job>> {
 }
 
 fn carry_out(core: &Core, jobs: Vec<Job>) {
-    let begun: Vec<(Job, Result<Option<Lsn>>)> = jobs.into_iter().map(|job| (begin(core, &job.what), job)).map(|(a, b)| (b, a)).collect();
-    let last = begun.iter().filter_map(|(_, outcome)| *outcome.as_ref().ok()?).max();
+    let begun: Vec<Begun> = jobs.into_iter().map(|job| begin(core, job)).collect();
+    let mut placed = Placed::new();
+    for Begun { rest, .. } in &begun {
+        if let Left::Placed(file) | Left::Durable(file) = rest {
+            placed.entry(file.node().ino()).or_insert_with(|| file.placed());
+        }
+    }
+    let last = begun.iter().filter_map(|begun| begun.rest.lsn(&placed)).max();
     let synced = last.map_or(Ok(()), |lsn| core.store.sync(lsn).map_err(Error::from));
-    for (job, outcome) in begun {
-        let outcome = outcome.and_then(|lsn| if lsn.is_some() { end(core, &job.what, &synced) } else { Ok(()) });
+    if let Err(error) = &synced {
+        tell_handles(core, &begun, &placed, error);
+    }
+    for Begun { done, rest, end } in begun {
+        let outcome = done.and_then(|done| rest.finish(&placed, &synced).map(|()| done));
         // Whoever is told may close everything at once: nothing of it is held here by then.
-        let Job { what, promise, tag } = job;
-        drop(what);
-        promise.fulfil(tag, outcome.map_err(|error| as_device(&error)));
+        drop(rest);
+        end.tell(outcome);
     }
 }
 
-/// Up to what has to be durable; `None`: nothing has to be.
-fn begin(core: &Core, what: &What) -> Result<Option<Lsn>> {
-    match what {
-        What::Commit(transaction) => core.apply_transaction(transaction).map(Some),
-        What::Write { file, at, data } => match file.write_at(data, *at) {
-            Ok(done) if done < data.len() => Err(rustix::io::Errno::NOSPC.into()),
-            outcome => outcome.map(|_| None),
+/// Up to what has to be waited for.
+fn begin(core: &Core, Job { what, end }: Job) -> Begun {
+    let (done, rest) = match what {
+        What::Commit(transaction) => match core.apply_transaction(&transaction) {
+            Ok(lsn) => (Ok(0), Left::Committed(transaction, lsn)),
+            Err(error) => (Err(error), Left::Nothing),
         },
-        What::Sync(file) => file.written_back().map(Some),
+        What::Write { file, at, data } => match file.write_begun((*data).as_ref(), Some(at)) {
+            Ok((done, ..)) if done < (*data).as_ref().len() => (Err(rustix::io::Errno::NOSPC.into()), Left::Nothing),
+            Ok((done, _, Rest::Nothing)) => (Ok(done as u64), Left::Nothing),
+            Ok((done, _, Rest::Place)) => (Ok(done as u64), Left::Placed(file)),
+            Ok((done, _, Rest::Sync)) => (Ok(done as u64), Left::Durable(file)),
+            Err(error) => (Err(error), Left::Nothing),
+        },
+        What::Sync(file) => match file.may_sync() {
+            Ok(()) => (Ok(0), Left::Durable(file)),
+            Err(error) => (Err(error), Left::Nothing),
+        },
+        What::Call(call) => {
+            call();
+            (Ok(0), Left::Nothing)
+        }
+    };
+    Begun { done, rest, end }
+}
+
+/// What was not made durable is remembered by every file it is of, once.
+fn tell_handles(core: &Core, begun: &[Begun], placed: &Placed, error: &Error) {
+    let mut told = std::collections::HashSet::new();
+    for Begun { rest, .. } in begun {
+        match rest {
+            Left::Committed(transaction, _) => transaction.each(|inode| core.failed(inode, error)),
+            Left::Durable(file) if placed[&file.node().ino()].is_ok() && told.insert(file.node().ino()) => core.failed(file.inode(), error),
+            _ => {}
+        }
     }
 }
 
-fn end(core: &Core, what: &What, synced: &Result<()>) -> Result<()> {
-    if let (What::Commit(transaction), Err(error)) = (what, synced) {
-        transaction.each(|inode| core.failed(inode, error));
+impl Left {
+    /// What has to be durable.
+    fn lsn(&self, placed: &Placed) -> Option<Lsn> {
+        match self {
+            Left::Committed(_, lsn) => Some(*lsn),
+            Left::Durable(file) => placed.get(&file.node().ino())?.as_ref().ok().copied(),
+            _ => None,
+        }
     }
-    match what {
-        What::Sync(file) => file.told().and(synced.clone()),
-        _ => synced.clone(),
+
+    fn finish(&self, placed: &Placed, synced: &Result<()>) -> Result<()> {
+        let of = |file: &File| placed[&file.node().ino()].clone().map(drop);
+        match self {
+            Left::Nothing => Ok(()),
+            Left::Placed(file) => of(file),
+            Left::Durable(file) => file.told().and(of(file)).and(synced.clone()),
+            Left::Committed(..) => synced.clone(),
+        }
+    }
+}
+
+impl End {
+    fn tell(self, outcome: Result<u64>) {
+        match self {
+            End::Itself => {}
+            End::Promise(promise, tag) => promise.fulfil(tag, outcome.map(drop).map_err(|error| as_device(&error))),
+            End::Call(told) => told(outcome),
+        }
     }
 }
 
@@ -116,13 +202,26 @@ fn as_device(error: &Error) -> block::Error {
 }
 
 impl Fs {
-    fn ask(&self, what: What, promise: Promise, tag: Tag) -> Result<()> {
+    fn jobs(&self) -> Result<SyncSender<Job>> {
         let mut later = self.later.lock();
         if later.is_none() {
             *later = Some(Later::start(&self.root().core)?);
         }
-        let jobs = later.as_ref().and_then(|later| later.jobs.as_ref()).expect("just put");
-        jobs.send(Job { what, promise, tag }).map_err(|_| Error::Store(crate::Error::NoResources))
+        Ok(later.as_ref().and_then(|later| later.jobs.clone()).expect("just put"))
+    }
+
+    fn ask(&self, what: What, promise: Promise, tag: Tag) -> Result<()> {
+        let job = Job { what, end: End::Promise(promise, tag) };
+        self.jobs()?.send(job).map_err(|_| Error::Store(crate::Error::NoResources))
+    }
+
+    fn ask_then(&self, what: What, end: impl FnOnce(Result<u64>) + Send + 'static) {
+        let job = Job { what, end: End::Call(Box::new(end)) };
+        match self.jobs() {
+            // No thread takes it any more.
+            Ok(jobs) => drop(jobs.send(job).map_err(|back| back.0.end.tell(Err(Error::Store(crate::Error::NoResources))))),
+            Err(error) => job.end.tell(Err(error)),
+        }
     }
 
     /// As [`Fs::commit`], and returns at once; `promise` is fulfilled with `tag` when it is durable, or has failed as a whole.
@@ -138,7 +237,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::commit_later`].
     pub fn write_later(&self, file: &Arc<File>, data: Vec<u8>, at: u64, promise: Promise, tag: Tag) -> Result<()> {
-        self.ask(What::Write { file: Arc::clone(file), at, data }, promise, tag)
+        self.ask(What::Write { file: Arc::clone(file), at, data: Box::new(data) }, promise, tag)
     }
 
     /// As [`File::sync`], of what was asked for before, and returns at once.
@@ -147,5 +246,33 @@ impl Fs {
     /// As [`Fs::commit_later`].
     pub fn sync_later(&self, file: &Arc<File>, promise: Promise, tag: Tag) -> Result<()> {
         self.ask(What::Sync(Arc::clone(file)), promise, tag)
+    }
+
+    /// As [`Fs::commit_later`]; `end` is called by the thread that did it, and must not wait.
+    pub fn commit_then(&self, transaction: Transaction, end: impl FnOnce(Result<u64>) + Send + 'static) {
+        self.ask_then(What::Commit(transaction), end);
+    }
+
+    /// As [`Fs::write_later`]; `end` is told how many bytes, by the thread that wrote them, and must not wait.
+    pub fn write_then(
+        &self,
+        file: &Arc<File>,
+        data: impl AsRef<[u8]> + Send + 'static,
+        at: u64,
+        end: impl FnOnce(Result<u64>) + Send + 'static,
+    ) {
+        self.ask_then(What::Write { file: Arc::clone(file), at, data: Box::new(data) }, end);
+    }
+
+    /// As [`Fs::sync_later`]; `end` is called by the thread that did it, and must not wait.
+    pub fn sync_then(&self, file: &Arc<File>, end: impl FnOnce(Result<u64>) + Send + 'static) {
+        self.ask_then(What::Sync(Arc::clone(file)), end);
+    }
+
+    /// Any other call, in its turn, which tells its end itself. Dropped without having been called if no thread can be had.
+    pub fn call_later(&self, call: impl FnOnce() + Send + 'static) {
+        if let Ok(jobs) = self.jobs() {
+            let _ = jobs.send(Job { what: What::Call(Box::new(call)), end: End::Itself });
+        }
     }
 }

@@ -10,15 +10,18 @@
 //!   `list`: one kind of call each.
 //! - `read`, `write`, `space`, `flush`: the path of data. [`transaction`]: writes to many files that happen all or not at all.
 //! - [`key`], [`record`], [`extent`]: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
+//! - `vectored`, `copy`, `advice`: more that an open file can do. `later`: calls that return at once.
 //! - `name`, `table`, `locks`: what is in memory, and who may touch it. `cache`: blocks for the next reader.
 //! - [`check`]: whether all of it is true.
 //!
 //! Metadata changes are in the store, in order, when a call returns; data and sizes follow with write-back or a sync.
 
+mod advice;
 pub mod attrs;
 mod cache;
 pub mod calls;
 pub mod check;
+mod copy;
 mod core;
 pub mod creds;
 pub mod error;
@@ -43,11 +46,13 @@ mod space;
 mod table;
 pub mod time;
 pub mod transaction;
+mod vectored;
 mod walk;
 mod write;
 mod writer;
 mod xattr;
 
+pub use self::advice::Advice;
 pub use self::attrs::{SetAttr, Stat, StatFs};
 pub use self::calls::Fs;
 pub use self::creds::Creds;

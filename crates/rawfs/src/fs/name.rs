@@ -100,6 +100,19 @@ impl Name {
         self.place.lock().parent.as_ref().map_or_else(|| Arc::clone(self), Arc::clone)
     }
 
+    /// From the root, with slashes.
+    pub fn path(self: &Arc<Name>) -> Vec<u8> {
+        let (mut names, mut at) = (Vec::new(), Arc::clone(self));
+        while !at.is_root() {
+            names.push(at.place.lock().name.clone());
+            at = at.parent();
+        }
+        if names.is_empty() {
+            return b"/".to_vec();
+        }
+        names.iter().rev().flat_map(|name| [b"/", &**name].concat()).collect()
+    }
+
     /// Whether it is the top.
     pub fn is_root(&self) -> bool {
         self.place.lock().parent.is_none()
@@ -207,6 +220,7 @@ mod test {
         let (dir, a) = (file.parent(), root.child(b"a", None));
         dir.rename(&root, b"new");
         assert_eq!(file.key(), Some(Enc::root().below(b"new").entry(b"f")));
+        assert_eq!((dir.path(), root.path(), dir.child(b"x", None).path()), (b"/new".to_vec(), b"/".to_vec(), b"/new/x".to_vec()));
         assert!(a.find(b"b").is_none() && Arc::ptr_eq(&root.find(b"new").expect("in use"), &dir));
         dir.set_zone(7);
         assert_eq!(file.key(), Some(Enc::zone(7).entry(b"f")));

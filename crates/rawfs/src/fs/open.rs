@@ -110,6 +110,9 @@ impl Core {
             Kind::Dir if writes || truncates || flags.contains(OFlags::CREATE) => return Err(Errno::ISDIR.into()),
             _ => {}
         }
+        if (writes || truncates) && kind == Kind::File {
+            self.may_change()?;
+        }
         if creds.looks() {
             let record = {
                 let _names = self.locks.shared();
@@ -128,6 +131,7 @@ impl Core {
 
     /// Sets the size of a regular file.
     pub fn truncate(&self, inode: &Arc<super::table::Inode>, size: u64, creds: &Creds) -> Result<()> {
+        self.may_change()?;
         let _names = self.locks.shared();
         let mut state = inode.state.write();
         self.set_size(inode, &mut state, size)?;

@@ -37,6 +37,30 @@ impl Core {
         Ok(len)
     }
 
+    /// As [`Core::read`] where all of it is in memory; `None`: it is not, and `to` may have some of it. Where the blocks are is looked up
+    /// all the same.
+    pub fn read_here(&self, state: &State, at: u64, to: &mut [u8]) -> Result<Option<usize>> {
+        let size = state.record.size;
+        let len = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(to.len());
+        if len == 0 || matches!(state.record.body, Body::Inline(_)) {
+            return self.read(state, at, to, 0).map(Some);
+        }
+        let (to, blocks) = (&mut to[..len], at / BLOCK..(at + len as u64).div_ceil(BLOCK));
+        let runs = self.runs(&state.record, &blocks)?;
+        for block in blocks {
+            let place = runs.iter().find_map(|run| run.find(block));
+            match (state.pages.get(&block), place) {
+                (Some(page), _) => copy(page, block, at, to),
+                (None, None) => copy(&[0; BLOCK_BYTES], block, at, to),
+                (None, Some((place, _))) => match self.cache.get(place) {
+                    Some(page) => copy(&page, block, at, to),
+                    None => return Ok(None),
+                },
+            }
+        }
+        Ok(Some(len))
+    }
+
     /// Copies what is in memory, then reads the rest; behind `to` only into the cache.
     fn fill_cache(&self, state: &State, runs: &[Run], blocks: &Range<u64>, at: u64, to: &mut [u8]) -> Result<()> {
         let mut runs = runs.iter().peekable();
@@ -107,11 +131,12 @@ impl Core {
     /// Reads whole blocks past the cache, from a file that has nothing unwritten.
     pub fn read_direct(&self, state: &State, at: u64, to: &mut [u8]) -> Result<usize> {
         let len = usize::try_from(state.record.size.saturating_sub(at)).unwrap_or(usize::MAX).min(to.len());
+        let to = &mut to[..len.next_multiple_of(BLOCK_BYTES)];
         let blocks = at / BLOCK..at / BLOCK + (to.len() / BLOCK_BYTES) as u64;
         let runs = self.runs(&state.record, &blocks)?;
         to.fill(0);
         let mut reads: Vec<(Block, &mut [u8])> = Vec::new();
-        let (mut rest, mut from) = (&mut *to, blocks.start);
+        let (mut rest, mut from) = (to, blocks.start);
         let parts: Vec<Run> = runs.iter().filter(|run| run.sums.is_some()).filter_map(|run| run.part(&blocks)).collect();
         for part in &parts {
             let (_, behind) = rest.split_at_mut((part.at - from) as usize * BLOCK_BYTES);

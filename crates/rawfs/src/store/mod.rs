@@ -176,6 +176,11 @@ impl Store {
         self.inner.shape
     }
 
+    /// Whether batches are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.settings.read_only
+    }
+
     /// The image's name.
     pub fn uuid(&self) -> [u8; 16] {
         self.inner.uuid

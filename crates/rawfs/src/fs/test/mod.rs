@@ -2,6 +2,7 @@
 
 mod data;
 mod durable;
+mod handles;
 mod names;
 
 use block::driver::MemoryDevice;

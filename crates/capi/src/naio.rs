@@ -1,0 +1,333 @@
+//! Requests of the library file system that the program does not wait for, as C asks for them; `nrequests.rs` has their life.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use libc::{iovec, timespec};
+use stack::rawfs::fs::Fs;
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Object, end, enroll, with};
+use crate::memory::{self, Memory};
+use crate::nfd::{self, Open, share};
+use crate::nmount::Mount;
+use crate::nname;
+use crate::nplace::{At, below_dir, below_root};
+use crate::nrequests::{Aio, Read, Told, guarded, write_all};
+use crate::ntx;
+use crate::ntypes::*;
+use crate::options::{self, Versioned};
+use crate::transfer::offset_of;
+use crate::uqueue::time_of;
+
+/// Most requests under way or not taken, of one NVMEDFS_AIO.
+const DEPTH_MAX: u32 = 1 << 16;
+
+// SAFETY: integers, raw pointers and a function that may be NULL, `usize` first.
+unsafe impl Versioned for nvmedfs_io {
+    fn defaults() -> Self {
+        nvmedfs_io::default()
+    }
+}
+
+/// Fills a struct nvmedfs_io with its size, AT_FDCWD for directories, and zeroes. Thread-safe.
+///
+/// `size` is sizeof *io. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+///
+/// # Safety
+/// `io` is NULL or has `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_io_init(io: *mut nvmedfs_io, size: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { options::write(io, size, Versioned::defaults()) })
+}
+
+/// Makes room for asynchronous requests of a file system: `depth` of them under way or not taken, 1 to 65536. Thread-safe.
+///
+/// Returns it, or NULL: EBADF; EINVAL (depth); EMFILE.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_aio_create(fs: *mut NVMEDFS, depth: u32) -> *mut NVMEDFS_AIO {
+    answer(|| {
+        if !(1..=DEPTH_MAX).contains(&depth) {
+            return Err(Fail::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
+        }
+        with(fs, |mount: &Arc<Mount>| mount.run(|_| enroll(Object::NAio(Aio::new(mount, depth)?))))
+    })
+}
+
+/// What a name of a request counts from, kept as long as the request.
+struct Place {
+    dir: Option<Arc<Open>>,
+    path: Vec<u8>,
+}
+
+impl Place {
+    /// # Safety
+    /// `path` is NULL or a string.
+    unsafe fn new(aio: &Aio, dir: c_int, path: *const c_char) -> Outcome<Place> {
+        // SAFETY: the caller's promise.
+        let path = unsafe { memory::bytes(path, "the path") }?.to_vec();
+        let dir = if dir == libc::AT_FDCWD { None } else { Some(of(aio, dir)?) };
+        Ok(Place { dir, path })
+    }
+
+    fn run<T>(&self, mount: &Arc<Mount>, call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+        match &self.dir {
+            None => below_root(mount, &self.path, call),
+            Some(open) => below_dir(open, &self.path, call),
+        }
+    }
+}
+
+/// An open file of this file system.
+fn of(aio: &Aio, fd: c_int) -> Outcome<Arc<Open>> {
+    let open = share(fd)?;
+    let is_ours = Arc::ptr_eq(&open.mount, aio.mount());
+    if is_ours { Ok(open) } else { Err(Fail::new(libc::EXDEV, "the file is in another file system than the requests")) }
+}
+
+/// What is to be done for a request, with everything it needs.
+enum Job {
+    Read(Read),
+    Write { open: Arc<Open>, parts: Vec<Memory>, at: u64 },
+    Sync(Arc<Open>),
+    Commit(*const NVMEDFS_TX),
+    Call(Call),
+}
+
+/// Any other, when it is its turn.
+type Call = Box<dyn FnOnce(&Arc<Mount>) -> Outcome<i64> + Send>;
+
+/// # Safety
+/// As `nvmedfs_aio_submit` says of one.
+unsafe fn parts_of(io: &nvmedfs_io) -> Outcome<Vec<Memory>> {
+    if matches!(io.op, NVMEDFS_OP_PREAD | NVMEDFS_OP_PWRITE) {
+        // SAFETY: the caller's promise.
+        return Ok(vec![unsafe { Memory::new(io.buf, io.n) }?]);
+    }
+    let count = c_int::try_from(io.n).unwrap_or(c_int::MAX);
+    let list: *const iovec = io.buf.cast_const().cast();
+    // SAFETY: the caller's promise.
+    let parts = unsafe { memory::parts(list, count) }?;
+    // SAFETY: likewise.
+    parts.iter().map(|part| unsafe { Memory::new(part.iov_base, part.iov_len) }).collect()
+}
+
+/// # Safety
+/// As `nvmedfs_aio_submit` says of one.
+unsafe fn job_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Job> {
+    match io.op {
+        NVMEDFS_OP_PREAD | NVMEDFS_OP_PREADV | NVMEDFS_OP_PWRITE | NVMEDFS_OP_PWRITEV => {
+            // SAFETY: the caller's promise.
+            let (open, at, parts) = (of(aio, io.fd)?, offset_of(io.off)?, unsafe { parts_of(io) }?);
+            open.check_direct(&parts, Some(at))?;
+            let reads = matches!(io.op, NVMEDFS_OP_PREAD | NVMEDFS_OP_PREADV);
+            Ok(if reads { Job::Read(Read { open, parts, at }) } else { Job::Write { open, parts, at } })
+        }
+        NVMEDFS_OP_FSYNC | NVMEDFS_OP_FDATASYNC => Ok(Job::Sync(of(aio, io.fd)?)),
+        NVMEDFS_OP_FTRUNCATE => {
+            let (open, len) = (of(aio, io.fd)?, offset_of(io.off)?);
+            Ok(Job::Call(Box::new(move |_| open.run(|file| Ok(file.set_len(len).map(|()| 0)?)))))
+        }
+        NVMEDFS_OP_COMMIT => Ok(Job::Commit(io.tx.cast_const())),
+        NVMEDFS_OP_SYNC => Ok(Job::Call(Box::new(|mount| mount.run(|fs| Ok(fs.sync().map(|()| 0)?))))),
+        // SAFETY: the caller's promise.
+        _ => unsafe { names_of(aio, io) }.map(Job::Call),
+    }
+}
+
+/// What is done with names.
+///
+/// # Safety
+/// As `nvmedfs_aio_submit` says of one.
+unsafe fn names_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Call> {
+    let (op, flags, mode) = (io.op, io.flags, io.mode);
+    if !matches!(op, NVMEDFS_OP_OPEN | NVMEDFS_OP_UNLINK | NVMEDFS_OP_MKDIR | NVMEDFS_OP_RENAME) {
+        return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: NVMEDFS_OP_...")));
+    }
+    // SAFETY: the caller's promise.
+    let place = unsafe { Place::new(aio, io.fd, io.path) }?;
+    if op == NVMEDFS_OP_RENAME {
+        // SAFETY: the caller's promise.
+        let (to, flags) = (unsafe { Place::new(aio, io.fd2, io.path2) }?, flags.cast_unsigned());
+        let rename = move |mount: &Arc<Mount>| place.run(mount, |from| to.run(mount, |to| nname::rename(from, to, flags))).map(i64::from);
+        return Ok(Box::new(rename));
+    }
+    let call = move |at: &At<'_>| match op {
+        NVMEDFS_OP_OPEN => nfd::open_at(at, flags, mode),
+        NVMEDFS_OP_UNLINK => nname::unlink_at(at, flags),
+        _ => nname::mkdir(at, mode),
+    };
+    Ok(Box::new(move |mount| place.run(mount, call).map(i64::from)))
+}
+
+/// Begins it; its end is told whatever happens.
+fn begin(aio: &Arc<Aio>, job: Job, told: Told) -> Outcome<()> {
+    let mount = aio.mount();
+    match job {
+        Job::Read(read) => aio.read(read, told),
+        Job::Write { open, mut parts, at } if parts.len() == 1 => {
+            let (file, memory) = (Arc::clone(&open.file), parts.remove(0));
+            with_fs(mount, |fs| fs.write_then(&file, memory, at, end_of(told, open)));
+        }
+        Job::Write { open, parts, at } => later(mount, told, move |_| write_all(&open, &parts, at)),
+        Job::Sync(open) => {
+            let file = Arc::clone(&open.file);
+            with_fs(mount, |fs| fs.sync_then(&file, end_of(told, open)));
+        }
+        Job::Commit(tx) => match ntx::take(tx) {
+            Ok((gathered, held)) => with_fs(mount, |fs| fs.commit_then(gathered, end_of(told, held))),
+            Err(fail) => {
+                told.never_mind();
+                return Err(fail);
+            }
+        },
+        Job::Call(call) => later(mount, told, call),
+    }
+    Ok(())
+}
+
+/// Tells the end, once what it has held is let go of.
+fn end_of<T: Send>(told: Told, held: T) -> impl FnOnce(stack::rawfs::fs::Result<u64>) + Send {
+    move |done| {
+        drop(held);
+        told.tell(done.map(u64::cast_signed).map_err(Fail::from));
+    }
+}
+
+/// A mount that is broken lets go of the request instead, which tells its end too.
+fn with_fs(mount: &Mount, ask: impl FnOnce(&Fs)) {
+    let _ = mount.run(|fs| {
+        ask(fs);
+        Ok(())
+    });
+}
+
+/// In its turn.
+fn later(mount: &Arc<Mount>, told: Told, call: impl FnOnce(&Arc<Mount>) -> Outcome<i64> + Send + 'static) {
+    let own = Arc::clone(mount);
+    let turn = move || {
+        let done = guarded(&own, || call(&own));
+        drop(own);
+        told.tell(done);
+    };
+    with_fs(mount, |fs| fs.call_later(turn));
+}
+
+/// # Safety
+/// As `nvmedfs_aio_submit` says of one.
+unsafe fn submit(aio: &Arc<Aio>, io: *const nvmedfs_io) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let io = unsafe { options::read(io) }?;
+    // SAFETY: likewise.
+    let job = unsafe { job_of(aio, &io) }?;
+    let told = aio.reserve(&io)?;
+    begin(aio, job, told)
+}
+
+/// Submits requests, which are copied: `count` of them, or as many as there is room for. Reads have no order; those of what is in memory
+/// have ended when this returns. All others are carried out in the order in which they were submitted, by one thread for all of the file
+/// system: a write is seen by the write, sync, rename or commit behind it. What waits at the same time is brought to the device in one
+/// flight and made durable by one sync, also writes of files that were opened with O_SYNC. Ends come in any order. Thread-safe.
+///
+/// Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EXDEV (a file of another file system); EAGAIN (no room:
+/// nvmedfs_aio_reap first). One that is wrong ends the call, and those before it are taken.
+///
+/// # Safety
+/// `requests` has `count` elements, each as its size says; paths are strings and arrays as long as said; the memory of each read or
+/// write belongs to the library until it has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_aio_submit(aio: *mut NVMEDFS_AIO, requests: *const nvmedfs_io, count: c_int) -> c_int {
+    answer(|| {
+        let count = usize::try_from(count).map_err(|_| Fail::new(libc::EINVAL, "fewer requests than none"))?;
+        if requests.is_null() && count > 0 {
+            return Err(Fail::new(libc::EFAULT, "requests is NULL"));
+        }
+        with(aio, |aio: &Arc<Aio>| {
+            let mut next: *const u8 = requests.cast();
+            for done in 0..count {
+                // SAFETY: the caller's promise.
+                if let Err(fail) = unsafe { submit(aio, next.cast()) } {
+                    return if done == 0 { Err(fail) } else { Ok(done as c_int) };
+                }
+                // SAFETY: a struct whose size was read; the next one is behind it.
+                next = unsafe { next.add(next.cast::<usize>().read()) };
+            }
+            Ok(count as c_int)
+        })
+    })
+}
+
+/// Takes requests that have ended, and calls their callbacks: at least `min`, unless fewer are there at all or `timeout` (NULL: none)
+/// is over, at most `max`. With `min` 0 it only looks. Thread-safe: each goes to one thread.
+///
+/// Returns how many, or -1: EBADF; EINVAL (min, max or timeout).
+///
+/// # Safety
+/// `done` is NULL (callbacks tell all) or has room for `max`; `timeout` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_aio_reap(
+    aio: *mut NVMEDFS_AIO,
+    done: *mut nvmedfs_event,
+    min: c_int,
+    max: c_int,
+    timeout: *const timespec,
+) -> c_int {
+    answer(|| {
+        let wrong = || Fail::new(libc::EINVAL, format!("from {min} to {max} requests"));
+        let (least, most) = (usize::try_from(min).map_err(|_| wrong())?, usize::try_from(max).map_err(|_| wrong())?);
+        if least > most {
+            return Err(wrong());
+        }
+        // SAFETY: the caller's promise.
+        let until = unsafe { time_of(timeout) }?;
+        let ours = with(aio, |aio: &Arc<Aio>| Ok(Arc::clone(aio)))?;
+        let mut to = done;
+        let out = |event| {
+            if !to.is_null() {
+                // SAFETY: the caller's promise; `reap` hands out `most` at most.
+                unsafe {
+                    to.write(event);
+                    to = to.add(1);
+                }
+            }
+        };
+        Ok(ours.reap(least, most, until, out) as c_int)
+    })
+}
+
+/// Waits until all that was submitted has ended, or `timeout` (NULL: none) is over; takes all, and calls their callbacks. As the futures
+/// of NVMeDFS: one wait for many requests, which fails if one of them has failed. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EINVAL (timeout); ETIMEDOUT; the errno of the first that failed since the last call, with its sentence,
+/// whoever has taken it.
+///
+/// # Safety
+/// `timeout` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_aio_wait(aio: *mut NVMEDFS_AIO, timeout: *const timespec) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let until = unsafe { time_of(timeout) }?;
+        let ours = with(aio, |aio: &Arc<Aio>| Ok(Arc::clone(aio)))?;
+        ours.wait(until).map(|()| 0)
+    })
+}
+
+/// A descriptor for poll(2) and its like, readable as long as requests have ended and were not taken. It is the library's: not to be
+/// read or closed, and gone with the NVMEDFS_AIO. Thread-safe.
+///
+/// Returns the descriptor, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_aio_fileno(aio: *mut NVMEDFS_AIO) -> c_int {
+    answer(|| with(aio, |aio: &Arc<Aio>| Ok(aio.event().as_raw_fd())))
+}
+
+/// Waits for what is under way, and forgets it; no callbacks are called. Thread-safe. Returns 0, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_aio_destroy(aio: *mut NVMEDFS_AIO) -> c_int {
+    answer(|| end(aio, |_: &Aio| Ok(()), Aio::finish))
+}

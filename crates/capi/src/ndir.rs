@@ -1,0 +1,174 @@
+//! Directories of the library file system that are being read.
+#![expect(unsafe_code, reason = "called by C; a struct dirent that C reads")]
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_long};
+use std::sync::Arc;
+
+use libc::dirent;
+use parking_lot::Mutex;
+use rustix::fs::{OFlags, SeekFrom};
+use stack::rawfs::fs::{Entry, File, Kind as FileKind};
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object, end, enroll, with};
+use crate::nfd;
+use crate::nmount::Use;
+use crate::nplace::{At, from_root};
+use crate::ntypes::{NVMEDFS, NVMEDFS_DIR};
+use crate::transfer::offset_of;
+
+/// Entries got at once.
+const BATCH: usize = 128;
+
+/// A directory being read.
+pub struct NDir(Mutex<Option<Stream>>);
+
+struct Stream {
+    file: Arc<File>,
+    /// Entries that were got and not told, each with the place behind it.
+    ahead: VecDeque<(Entry, u64)>,
+    /// Behind what was told.
+    at: u64,
+    /// What readdir returned.
+    told: Box<dirent>,
+    /// After the file.
+    _mount: Use,
+}
+
+impl Stream {
+    fn new(file: Arc<File>, mount: Use) -> Stream {
+        // SAFETY: integers alone, for which zeroes are values.
+        let told = Box::new(unsafe { std::mem::zeroed() });
+        Stream { file, ahead: VecDeque::new(), at: 0, told, _mount: mount }
+    }
+
+    fn next(&mut self) -> Outcome<*mut dirent> {
+        if self.ahead.is_empty() {
+            let ahead = &mut self.ahead;
+            self.file.read_dir(&mut |entry, behind| {
+                let has_room = ahead.len() < BATCH;
+                if has_room {
+                    ahead.push_back((entry.clone(), behind));
+                }
+                has_room
+            })?;
+        }
+        let Some((entry, behind)) = self.ahead.pop_front() else { return Ok(std::ptr::null_mut()) };
+        self.at = behind;
+        (self.told.d_ino, self.told.d_off, self.told.d_type) = (entry.ino as _, behind.cast_signed(), kind_of(entry.kind));
+        self.told.d_reclen = size_of::<dirent>() as _;
+        self.told.d_name.fill(0);
+        self.told.d_name.iter_mut().zip(&entry.name).for_each(|(to, from)| *to = *from as c_char);
+        Ok(&raw mut *self.told)
+    }
+
+    fn go(&mut self, to: u64) -> Outcome<c_int> {
+        self.file.seek(SeekFrom::Start(to))?;
+        self.ahead.clear();
+        self.at = to;
+        Ok(0)
+    }
+}
+
+fn kind_of(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::File => libc::DT_REG,
+        FileKind::Dir => libc::DT_DIR,
+        FileKind::Symlink => libc::DT_LNK,
+        FileKind::Fifo => libc::DT_FIFO,
+        FileKind::Socket => libc::DT_SOCK,
+        FileKind::CharDevice => libc::DT_CHR,
+        FileKind::BlockDevice => libc::DT_BLK,
+    }
+}
+
+impl NDir {
+    fn stream<T>(&self, call: impl FnOnce(&mut Stream) -> Outcome<T>) -> Outcome<T> {
+        let mut stream = self.0.lock();
+        call(stream.as_mut().ok_or_else(|| Fail::new(libc::EBADF, "the directory is closed"))?)
+    }
+
+    pub fn finish(&self) -> Outcome<()> {
+        drop(self.0.lock().take());
+        Ok(())
+    }
+}
+
+impl Kind for NDir {
+    const NAME: &'static str = "NVMEDFS_DIR";
+    fn of(object: &Object) -> Option<&Arc<NDir>> {
+        if let Object::NDir(dir) = object { Some(dir) } else { None }
+    }
+}
+
+fn stream_of(file: Arc<File>, mount: Use) -> Outcome<*mut NVMEDFS_DIR> {
+    if file.node().kind() != FileKind::Dir {
+        return Err(Fail::new(libc::ENOTDIR, "it is no directory"));
+    }
+    enroll(Object::NDir(Arc::new(NDir(Mutex::new(Some(Stream::new(file, mount)))))))
+}
+
+fn open(at: &At<'_>) -> Outcome<*mut NVMEDFS_DIR> {
+    let file = at.fs.open_at(at.node, at.path, OFlags::DIRECTORY, 0, &at.creds)?;
+    stream_of(Arc::new(file), at.mount.used())
+}
+
+/// As opendir(3). Thread-safe. Returns the directory, or NULL: those of opendir(3); EMFILE.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_opendir(fs: *mut NVMEDFS, path: *const c_char) -> *mut NVMEDFS_DIR {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, open) })
+}
+
+/// As fdopendir(3), but the number stays open, with a position of its own. Thread-safe. Returns as nvmedfs_opendir.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_fdopendir(fd: c_int) -> *mut NVMEDFS_DIR {
+    answer(|| {
+        let open = nfd::share(fd)?;
+        open.mount.run(|fs| {
+            let file = fs.open_node(open.file.node(), OFlags::DIRECTORY, &open.mount.creds())?;
+            stream_of(Arc::new(file), open.mount.used())
+        })
+    })
+}
+
+/// As readdir(3): what was there all the time is told once, whatever comes and goes meanwhile. Thread-safe, but what is returned stays
+/// only until the next call for the same directory.
+///
+/// Returns the next entry; or NULL: at the end, where errno stays, or EBADF, ENOENT (the directory was removed), EIO.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_readdir(dir: *mut NVMEDFS_DIR) -> *mut dirent {
+    answer(|| with(dir, |dir: &Arc<NDir>| dir.stream(Stream::next)))
+}
+
+/// As telldir(3). Thread-safe. Returns a place for nvmedfs_seekdir, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_telldir(dir: *mut NVMEDFS_DIR) -> c_long {
+    answer(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| Ok(stream.at.cast_signed()))))
+}
+
+/// As seekdir(3), to a place that nvmedfs_telldir told of this directory. Thread-safe. Returns 0, or -1: EBADF, EINVAL.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_seekdir(dir: *mut NVMEDFS_DIR, place: c_long) -> c_int {
+    answer(|| {
+        let to = offset_of(place)?;
+        with(dir, |dir: &Arc<NDir>| dir.stream(|stream| stream.go(to)))
+    })
+}
+
+/// As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_rewinddir(dir: *mut NVMEDFS_DIR) -> c_int {
+    answer(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| stream.go(0))))
+}
+
+/// As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_closedir(dir: *mut NVMEDFS_DIR) -> c_int {
+    answer(|| end(dir, |_: &NDir| Ok(()), NDir::finish))
+}

@@ -1,0 +1,230 @@
+//! File numbers of the library file system: small numbers in a table of their own, from 3 on, for all that are mounted.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use libc::{flock, mode_t};
+use rustix::fs::{OFlags, SeekFrom};
+use stack::rawfs::fs::{File, Fs, Kind};
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::memory::Memory;
+use crate::nlock;
+use crate::nmount::{Mount, Use};
+use crate::nplace::{At, from_dir, from_root};
+use crate::ntypes::*;
+use crate::ufd::{Full, UFDS_MAX, Ufds};
+
+/// The first number: 0, 1 and 2 are what a program takes for its streams.
+const FIRST: usize = 3;
+/// What offsets, lengths and memory of O_DIRECT are multiples of, in bytes.
+pub const DIRECT_ALIGN: usize = 512;
+
+static FILES: Ufds<Open> = Ufds::new();
+
+/// An open file: what duplicates of a number share.
+pub struct Open {
+    pub file: Arc<File>,
+    /// After the file: with it the mount may go.
+    pub mount: Use,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        nlock::let_go(self);
+    }
+}
+
+impl Open {
+    /// Calls with the file.
+    pub fn run<T>(&self, call: impl FnOnce(&Arc<File>) -> Outcome<T>) -> Outcome<T> {
+        self.mount.watch(|| call(&self.file))
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.file.flags().contains(OFlags::DIRECT)
+    }
+
+    /// EINVAL for what O_DIRECT does not take.
+    pub fn check_direct<'m>(&self, memory: impl IntoIterator<Item = &'m Memory>, at: Option<u64>) -> Outcome<()> {
+        if !self.is_direct() || self.file.node().kind() != Kind::File {
+            return Ok(());
+        }
+        let at = at.map_or_else(|| self.file.seek(SeekFrom::Current(0)), Ok)?;
+        let fits = |number: usize| number.is_multiple_of(DIRECT_ALIGN);
+        let all = memory.into_iter().all(|memory| fits(memory.len()) && fits(memory.address().addr()));
+        let what = "a file opened with O_DIRECT: offset, length and memory have to be multiples of 512";
+        if all && at.is_multiple_of(DIRECT_ALIGN as u64) { Ok(()) } else { Err(Fail::new(libc::EINVAL, what)) }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn closed(fd: i32) -> Fail {
+    Fail::new(libc::EBADF, format!("file number {fd} of nvmedfs_open is not open"))
+}
+
+/// A share of an open file.
+pub fn share(fd: i32) -> Outcome<Arc<Open>> {
+    FILES.get(fd).ok_or_else(|| closed(fd))
+}
+
+/// Calls with an open file.
+pub fn with<T>(fd: i32, call: impl FnOnce(&Open, &Arc<File>) -> Outcome<T>) -> Outcome<T> {
+    let open = share(fd)?;
+    open.run(|file| call(&open, file))
+}
+
+/// Calls with an open file and its file system.
+pub fn with_fs<T>(fd: i32, call: impl FnOnce(&Fs, &File, &Mount) -> Outcome<T>) -> Outcome<T> {
+    let open = share(fd)?;
+    open.mount.run(|fs| call(fs, &open.file, &open.mount))
+}
+
+fn insert(open: Arc<Open>, from: usize) -> Outcome<i32> {
+    FILES.insert(open, from).map_err(|Full| Fail::new(libc::EMFILE, "too many files are open: close some"))
+}
+
+/// A share that was a number's ends.
+fn finish(open: Arc<Open>) -> Outcome<()> {
+    Arc::try_unwrap(open).map_or(Ok(()), |open| Ok(open.file.take_error()?))
+}
+
+/// Closes every file. The first error counts.
+pub fn close_all() -> Outcome<()> {
+    let mut first = Ok(());
+    for fd in FILES.open() {
+        let done = FILES.remove(fd).map_or(Ok(()), finish);
+        first = first.and(done);
+    }
+    first
+}
+
+/// Opens, and gives it a number.
+pub fn open_at(at: &At<'_>, flags: c_int, mode: mode_t) -> Outcome<c_int> {
+    let mut flags = OFlags::from_bits_retain(flags as u32);
+    let makes = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
+    if at.mount.is(NVMEDFS_SYNC) {
+        flags |= OFlags::SYNC;
+    }
+    let mode = if makes { (mode & 0o7777) as u16 } else { 0 };
+    let file = at.fs.open_at(at.node, at.path, flags, mode, &at.creds)?;
+    let changes = makes || flags.contains(OFlags::TRUNC);
+    if changes {
+        at.changed(Ok(()))?;
+    }
+    insert(Arc::new(Open { file: Arc::new(file), mount: at.mount.used() }), FIRST)
+}
+
+/// As open(2), of the file system's own files: O_RDONLY, O_WRONLY, O_RDWR, O_APPEND, O_CREAT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME,
+/// O_NOFOLLOW, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC and O_DIRECT; others change nothing. A path counts from the root, with a slash
+/// at its begin or without. The third argument is the mode of a new file (O_CREAT, O_TMPFILE). Thread-safe.
+///
+/// O_DIRECT: reads come from the device and writes are on it when the call returns, and neither takes a place in the cache. What others
+/// have written through the cache is seen, and the other way round. Offset, length and memory are multiples of 512 (EINVAL); of 4096
+/// nothing is read or written that was not asked for. Files of up to 3 KiB are part of the metadata, which is in memory. A write is
+/// safe from a loss of power after nvmedfs_fsync, as any other.
+///
+/// Returns a file number: the lowest free one from 3 on, of a table of its own. Or -1: those of open(2); ENXIO (a pipe, socket or
+/// device: they have names and attributes here, and no content); EROFS.
+///
+/// # Safety
+/// `path` is NULL or a string.
+// C declares it with `...`: see uopen.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_open(fs: *mut NVMEDFS, path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, |at| open_at(at, flags, variadic)) })
+}
+
+/// As openat(2); see nvmedfs_open. `dir` is the number of an open directory. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_openat(dir: c_int, path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_dir(dir, path, |at| open_at(at, flags, variadic)) })
+}
+
+/// As creat(2); see nvmedfs_open. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_creat(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { nvmedfs_open(fs, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+}
+
+/// As close(2). What was written is brought to the device in time; nvmedfs_fsync makes it safe. Calls of other threads with this
+/// number that are under way go on. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EIO, ENOSPC (of earlier writes, which nobody was told of; the number is closed all the same).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_close(fd: c_int) -> c_int {
+    answer(|| finish(FILES.remove(fd).ok_or_else(|| closed(fd))?).map(|()| 0))
+}
+
+/// As dup(2): both share the file's position and flags. Thread-safe.
+///
+/// Returns the lowest free number from 3 on, or -1: EBADF, EMFILE.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_dup(fd: c_int) -> c_int {
+    answer(|| insert(share(fd)?, FIRST))
+}
+
+/// As dup2(2). Thread-safe.
+///
+/// Returns `to`, or -1: EBADF (also: `to` is below 3).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_dup2(fd: c_int, to: c_int) -> c_int {
+    answer(|| {
+        let open = share(fd)?;
+        let no_number = |_| Fail::new(libc::EBADF, format!("{to} is no number for a file"));
+        let fits = usize::try_from(to).ok().filter(|to| *to >= FIRST).ok_or(Full).map_err(no_number)?;
+        if fd == to {
+            return Ok(to);
+        }
+        let before = FILES.replace(fits as c_int, open).map_err(no_number)?;
+        // As dup2(2): what closing it would have said is lost.
+        drop(before);
+        Ok(to)
+    })
+}
+
+/// As fcntl(2): F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD and F_SETFD (numbers are not passed on by exec), F_GETFL, F_SETFL (O_APPEND, O_DIRECT,
+/// O_NONBLOCK). F_GETLK, F_SETLK and F_SETLKW: record locks of a process never meet, as one process has the image; nvmedfs_flock is
+/// for threads. Thread-safe.
+///
+/// Returns what fcntl(2) would, or -1: EBADF; EINVAL (another command).
+///
+/// # Safety
+/// The argument is what fcntl(2) wants for the command.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_fcntl(fd: c_int, command: c_int, variadic: usize) -> c_int {
+    // What C passes as an int has nothing said in its upper half.
+    let number = variadic as c_int;
+    answer(|| match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let from = usize::try_from(number).ok().filter(|from| *from < UFDS_MAX);
+            let from = from.ok_or_else(|| Fail::new(libc::EINVAL, format!("no number from {number} on: there are {UFDS_MAX}")))?;
+            insert(share(fd)?, from.max(FIRST))
+        }
+        libc::F_GETFD => with(fd, |_, _| Ok(libc::FD_CLOEXEC)),
+        libc::F_SETFD => with(fd, |_, _| Ok(0)),
+        libc::F_GETFL => with(fd, |_, file| Ok(file.flags().bits() as c_int)),
+        libc::F_SETFL => with(fd, |_, file| {
+            file.set_flags(OFlags::from_bits_retain(number as u32));
+            Ok(0)
+        }),
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => {
+            let lock: *mut flock = std::ptr::with_exposed_provenance_mut(variadic);
+            // SAFETY: the caller's promise.
+            with(fd, |_, _| unsafe { nlock::record(command, lock) })
+        }
+        _ => Err(Fail::new(libc::EINVAL, format!("fcntl command {command} is not known here"))),
+    })
+}

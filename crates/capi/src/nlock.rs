@@ -1,0 +1,138 @@
+//! Locks of open files (flock), among the threads of the process that has the image.
+#![expect(unsafe_code, reason = "called by C; a struct flock")]
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::flock;
+use parking_lot::{Condvar, Mutex};
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::nfd::{Open, share};
+
+/// Which file: its mount and its number there.
+type Which = (usize, u64);
+
+/// Who has a file, by open file.
+#[derive(Default)]
+struct Lock {
+    shared: Vec<usize>,
+    alone: Option<usize>,
+}
+
+static LOCKS: LazyLock<Mutex<HashMap<Which, Lock>>> = LazyLock::new(Mutex::default);
+/// How many files are locked, for those who only want to know whether any is.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static FREED: Condvar = Condvar::new();
+
+/// An open file, wherever it is moved.
+fn who(open: &Open) -> usize {
+    Arc::as_ptr(&open.file).addr()
+}
+
+fn which(open: &Open) -> Which {
+    (Arc::as_ptr(&open.mount).addr(), open.file.node().ino())
+}
+
+impl Lock {
+    fn drop_of(&mut self, who: usize) {
+        self.shared.retain(|other| *other != who);
+        self.alone = self.alone.filter(|other| *other != who);
+    }
+
+    fn is_free_for(&self, who: usize, alone: bool) -> bool {
+        let others = self.shared.iter().any(|other| *other != who);
+        self.alone.is_none_or(|other| other == who) && !(alone && others)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shared.is_empty() && self.alone.is_none()
+    }
+}
+
+fn release(which: Which, who: usize) {
+    let mut locks = LOCKS.lock();
+    if let Some(lock) = locks.get_mut(&which) {
+        lock.drop_of(who);
+        if lock.is_empty() {
+            locks.remove(&which);
+        }
+    }
+    COUNT.store(locks.len(), Ordering::Release);
+    FREED.notify_all();
+}
+
+/// The last number of an open file is closed.
+pub fn let_go(open: &Open) {
+    if COUNT.load(Ordering::Acquire) > 0 {
+        release(which(open), who(open));
+    }
+}
+
+fn take(which: Which, who: usize, alone: bool, waits: bool) -> Outcome<()> {
+    let mut locks = LOCKS.lock();
+    // As flock(2): a lock that is changed is given up first.
+    if let Some(lock) = locks.get_mut(&which) {
+        lock.drop_of(who);
+        FREED.notify_all();
+    }
+    loop {
+        let lock = locks.entry(which).or_default();
+        if lock.is_free_for(who, alone) {
+            if alone {
+                lock.alone = Some(who)
+            } else {
+                lock.shared.push(who)
+            }
+            COUNT.store(locks.len(), Ordering::Release);
+            return Ok(());
+        }
+        if !waits {
+            return Err(Fail::new(libc::EWOULDBLOCK, "another open file has the lock"));
+        }
+        FREED.wait(&mut locks);
+    }
+}
+
+/// As flock(2): LOCK_SH, LOCK_EX, LOCK_UN, with LOCK_NB: locks of the open file, which duplicates of its number share, among those of
+/// this process (no other one has the image). Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EINVAL; EWOULDBLOCK (LOCK_NB, and another has it).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_flock(fd: c_int, operation: c_int) -> c_int {
+    answer(|| {
+        let open = share(fd)?;
+        let (which, who, waits) = (which(&open), who(&open), operation & libc::LOCK_NB == 0);
+        match operation & !libc::LOCK_NB {
+            libc::LOCK_SH => take(which, who, false, waits)?,
+            libc::LOCK_EX => take(which, who, true, waits)?,
+            libc::LOCK_UN => release(which, who),
+            _ => return Err(Fail::new(libc::EINVAL, format!("flock operation {operation}: LOCK_SH, LOCK_EX or LOCK_UN"))),
+        }
+        Ok(0)
+    })
+}
+
+/// A record lock of the process, which nobody else can have.
+///
+/// # Safety
+/// `lock` is NULL or valid for reads and writes.
+pub unsafe fn record(command: c_int, lock: *mut flock) -> Outcome<c_int> {
+    if lock.is_null() {
+        return Err(Fail::new(libc::EFAULT, "the struct flock is NULL"));
+    }
+    // SAFETY: not NULL, the rest is the caller's promise.
+    let kind = unsafe { (&raw const (*lock).l_type).read() };
+    if ![libc::F_RDLCK, libc::F_WRLCK, libc::F_UNLCK].contains(&kind.into()) {
+        return Err(Fail::new(libc::EINVAL, format!("a lock of type {kind}")));
+    }
+    if command == libc::F_GETLK {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*lock).l_type).write(libc::F_UNLCK as _) };
+    }
+    Ok(0)
+}

@@ -1,0 +1,398 @@
+//! The library file system: making one, mounting it, and what is asked of it as a whole.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_char, c_int};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use libc::{mode_t, statvfs};
+use parking_lot::{Mutex, RwLock};
+use stack::rawfs::fs::{Atime, Creds, Fs, FsSettings};
+use stack::rawfs::{BLOCK_BYTES, Disk, DiskSettings, Recovery, Settings, Store};
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object, end, enroll, ensure_init, with};
+use crate::memory;
+use crate::nmkfs;
+use crate::ntypes::*;
+use crate::options::{self, Versioned};
+
+/// A mounted file system.
+pub struct Mount {
+    /// Taken when it is unmounted.
+    fs: RwLock<Option<Fs>>,
+    /// Between its taking and its end.
+    leaving: Mutex<Option<Fs>>,
+    /// Files, directories, transactions and asynchronous requests that are open on it.
+    uses: AtomicUsize,
+    /// A call panicked inside.
+    broken: AtomicBool,
+    flags: u32,
+    creds: Creds,
+    umask: AtomicU16,
+    device: String,
+    /// Of one that is read-only.
+    _no_writers: Option<File>,
+    recovery: Recovery,
+    orphans: u64,
+}
+
+/// What is open on a mount; it cannot be unmounted as long.
+pub struct Use(Arc<Mount>);
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.uses.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl std::ops::Deref for Use {
+    type Target = Arc<Mount>;
+    fn deref(&self) -> &Arc<Mount> {
+        &self.0
+    }
+}
+
+impl Kind for Mount {
+    const NAME: &'static str = "NVMEDFS";
+    fn of(object: &Object) -> Option<&Arc<Mount>> {
+        if let Object::Mount(mount) = object { Some(mount) } else { None }
+    }
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+    fn break_down(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Breaks the mount when the call in whose scope it is panics.
+struct Watch<'a>(&'a Mount);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.break_down();
+        }
+    }
+}
+
+impl Mount {
+    /// Calls with the file system.
+    pub fn run<T>(&self, call: impl FnOnce(&Fs) -> Outcome<T>) -> Outcome<T> {
+        // Recursively: one that waits to unmount must not keep those from going on who are waited for.
+        let fs = self.fs.read_recursive();
+        let fs = fs.as_ref().ok_or_else(|| Fail::new(libc::EBADF, "the file system is being unmounted"))?;
+        self.watch(|| call(fs))
+    }
+
+    /// Calls, unless an earlier call panicked.
+    pub fn watch<T>(&self, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        if self.is_broken() {
+            return Err(Fail::new(libc::EIO, "an earlier call failed inside this file system: unmount it, and mount it again"));
+        }
+        let _watch = Watch(self);
+        call()
+    }
+
+    /// To be called with the file system in `run`, so that it is not unmounted meanwhile.
+    pub fn used(self: &Arc<Mount>) -> Use {
+        self.uses.fetch_add(1, Ordering::SeqCst);
+        Use(Arc::clone(self))
+    }
+
+    /// Who calls.
+    pub fn creds(&self) -> Creds {
+        Creds { umask: self.umask.load(Ordering::Relaxed), ..self.creds.clone() }
+    }
+
+    pub fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The end of a call that has changed names or attributes.
+    pub fn changed<T>(&self, fs: &Fs, done: stack::rawfs::fs::Result<T>) -> Outcome<T> {
+        let done = done?;
+        if self.is(NVMEDFS_SYNC) {
+            fs.store().sync(fs.store().applied())?;
+        }
+        Ok(done)
+    }
+
+    /// What `st_dev` says.
+    pub fn number(fs: &Fs) -> u64 {
+        let uuid = fs.store().uuid();
+        u64::from_le_bytes(uuid[..8].try_into().expect("eight bytes"))
+    }
+
+    fn take(&self) -> Outcome<()> {
+        let busy = |uses| {
+            let what = format!("{}: {uses} files, directories, transactions or asynchronous requests are open on it", self.device);
+            Fail::new(libc::EBUSY, what)
+        };
+        let mut fs = self.fs.write();
+        match self.uses.load(Ordering::SeqCst) {
+            0 => {}
+            uses => return Err(busy(uses)),
+        }
+        let taken = fs.take().ok_or_else(|| Fail::new(libc::EBADF, "the file system is being unmounted"))?;
+        *self.leaving.lock() = Some(taken);
+        Ok(())
+    }
+
+    fn close(&self) -> Outcome<()> {
+        let fs = self.leaving.lock().take();
+        fs.map_or(Ok(()), |fs| fs.close().map_err(|error| nmkfs::named(&self.device, error.into())))
+    }
+
+    /// At the end of the library: nothing is open on it any more.
+    pub fn finish(pointer: *const u8) -> Outcome<i32> {
+        end(pointer, Mount::take, Mount::close)
+    }
+}
+
+// SAFETY: integers alone, `usize` first.
+unsafe impl Versioned for nvmedfs_options {
+    fn defaults() -> Self {
+        let (files, metadata) = (FsSettings::default(), Settings::default());
+        nvmedfs_options {
+            size: size_of::<Self>(),
+            flags: 0,
+            write_back_ms: files.write_back.as_millis() as u32,
+            cache_bytes: files.cache_bytes as u64,
+            dirty_bytes: files.dirty_bytes as u64,
+            metadata_cache_bytes: metadata.node_cache_bytes as u64,
+            metadata_dirty_bytes: metadata.dirty_bytes as u64,
+            readahead_bytes: files.read_ahead_bytes as u64,
+        }
+    }
+}
+
+// SAFETY: integers alone, `usize` first.
+unsafe impl Versioned for nvmedfs_stats {
+    fn defaults() -> Self {
+        nvmedfs_stats { size: size_of::<Self>(), ..nvmedfs_stats::default() }
+    }
+}
+
+/// Fills a struct nvmedfs_options with defaults. Thread-safe.
+///
+/// `size` is sizeof *options. Returns 0, or -1: EFAULT (NULL), EINVAL (no such size).
+///
+/// # Safety
+/// `options` is NULL or has `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_options_init(options: *mut nvmedfs_options, size: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { options::write(options, size, Versioned::defaults()) })
+}
+
+fn settings(options: &nvmedfs_options) -> (Settings, FsSettings) {
+    let is = |flag| options.flags & flag != 0;
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let store = Settings {
+        node_cache_bytes: bytes(options.metadata_cache_bytes),
+        dirty_bytes: bytes(options.metadata_dirty_bytes),
+        discard: !is(NVMEDFS_NO_DISCARD),
+        read_only: is(NVMEDFS_READ_ONLY),
+        ..Settings::default()
+    };
+    let files = FsSettings {
+        cache_bytes: bytes(options.cache_bytes),
+        dirty_bytes: bytes(options.dirty_bytes),
+        write_back: Duration::from_millis(options.write_back_ms.into()),
+        read_ahead_bytes: bytes(options.readahead_bytes),
+        atime: if is(NVMEDFS_NO_ATIME) { Atime::Never } else { Atime::Relative },
+        ..FsSettings::default()
+    };
+    (store, files)
+}
+
+/// The process as it is now.
+fn creds(check: bool) -> (Creds, u16) {
+    let groups = if check { rustix::process::getgroups().unwrap_or_default() } else { Vec::new() };
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let groups = groups.into_iter().map(|group| group.as_raw()).collect();
+    // Asking umask(2) would change it for a moment.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok());
+    (Creds { uid, gid, groups, umask: 0, check }, umask.unwrap_or(0o022))
+}
+
+fn mount(device: &str, options: &nvmedfs_options) -> Outcome<Mount> {
+    let known = NVMEDFS_READ_ONLY | NVMEDFS_SYNC | NVMEDFS_NO_ATIME | NVMEDFS_NO_DISCARD | NVMEDFS_CHECK | NVMEDFS_CREATE;
+    if options.flags & !known != 0 {
+        return Err(Fail::new(libc::EINVAL, format!("flags {:#x} of a mount: only NVMEDFS_... are known", options.flags)));
+    }
+    let is = |flag| options.flags & flag != 0;
+    if is(NVMEDFS_CREATE) && is(NVMEDFS_READ_ONLY) {
+        return Err(Fail::new(libc::EINVAL, "NVMEDFS_CREATE and NVMEDFS_READ_ONLY do not go together"));
+    }
+    let (store, files) = settings(options);
+    let (creds, umask) = creds(is(NVMEDFS_CHECK));
+    let named = |fail: Fail| nmkfs::named(device, fail);
+    let name = nmkfs::device_name(device)?;
+    let no_writers = if is(NVMEDFS_READ_ONLY) { nmkfs::keep_writers_away(&name)? } else { None };
+    let disk = stack::open_disk(&name, is(NVMEDFS_READ_ONLY), &DiskSettings::default())?;
+    let is_new = is(NVMEDFS_CREATE) && nmkfs::is_blank(&disk).map_err(named)?;
+    let opened = open(disk, is_new, &store, files).map_err(named)?;
+    Ok(over(device, opened, no_writers, (options.flags, creds, umask)))
+}
+
+fn open(disk: Disk, is_new: bool, settings: &Settings, files: FsSettings) -> Outcome<(Fs, Recovery, u64)> {
+    if is_new {
+        nmkfs::format(&disk, &nvmedfs_mkfs_options::default())?;
+    }
+    let (store, recovery) = Store::open(disk, settings)?;
+    if is_new {
+        nmkfs::make_root(&store)?;
+    }
+    let (fs, orphans) = Fs::open(store, files)?;
+    if is_new {
+        nmkfs::own_root(&fs)?;
+    }
+    Ok((fs, recovery, orphans))
+}
+
+fn over(
+    device: &str,
+    (fs, recovery, orphans): (Fs, Recovery, u64),
+    no_writers: Option<File>,
+    (flags, creds, umask): (u32, Creds, u16),
+) -> Mount {
+    Mount {
+        fs: RwLock::new(Some(fs)),
+        leaving: Mutex::default(),
+        uses: AtomicUsize::new(0),
+        broken: AtomicBool::new(false),
+        flags,
+        creds,
+        umask: AtomicU16::new(umask),
+        device: device.to_owned(),
+        _no_writers: no_writers,
+        recovery,
+        orphans,
+    }
+}
+
+/// Mounts the file system in an image: a file or a block device by its path, an NVMe character node, or `memory:SIZE` (with
+/// NVMEDFS_CREATE). What a crash left is put right first: whatever was made durable is there, of a transaction all or nothing. Any
+/// number of images can be mounted at a time, each by one process. Thread-safe.
+///
+/// `options`: how; NULL: nvmedfs_options_init's. A new file belongs to the effective user and group of the process as they are now;
+/// its umask is taken over now (nvmedfs_umask).
+///
+/// Returns it, or NULL: EBUSY (another process, or this one, has the image in use: hs_error says which); EINVAL (no file system of
+/// ours, options); E2BIG (an option of a later version); EIO (damaged); ENOSPC; EMFILE; those of open(2).
+///
+/// # Safety
+/// `device` is NULL or a string; `options` is NULL or as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_mount(device: *const c_char, options: *const nvmedfs_options) -> *mut NVMEDFS {
+    answer(|| {
+        ensure_init()?;
+        // SAFETY: the caller's promise.
+        let (device, options) = unsafe { (memory::text(device, "the device")?, options::read(options)?) };
+        enroll(Object::Mount(Arc::new(mount(device, &options)?)))
+    })
+}
+
+/// Unmounts: writes everything back, and marks the image as clean. hs_shutdown and exit do it, too, after closing what is open; a
+/// process that is killed loses what was not synced, as by a loss of power. Thread-safe.
+///
+/// Returns 0, or -1: EBUSY (files, directories, transactions or asynchronous requests are open on it, and it stays mounted); EBADF;
+/// EIO, ENOSPC (not everything could be written; it is unmounted all the same).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_unmount(fs: *mut NVMEDFS) -> c_int {
+    answer(|| end(fs, Mount::take, Mount::close))
+}
+
+/// As syncfs(2): everything that was done in the file system before survives anything. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EIO, ENOSPC.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_sync(fs: *mut NVMEDFS) -> c_int {
+    answer(|| with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(fs.sync()?))).map(|()| 0))
+}
+
+/// As umask(2), for files that are made in this file system. Thread-safe.
+///
+/// Returns the umask before, or -1 (of mode_t): EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_umask(fs: *mut NVMEDFS, mask: mode_t) -> mode_t {
+    let before: i32 = answer(|| with(fs, |mount: &Arc<Mount>| Ok(mount.umask.swap((mask & 0o777) as u16, Ordering::Relaxed).into())));
+    before.cast_unsigned()
+}
+
+/// The words of statvfs(3).
+pub fn space(fs: &Fs, read_only: bool) -> statvfs {
+    let told = fs.stat_fs();
+    // SAFETY: integers alone, for which zeroes are values.
+    let mut to: statvfs = unsafe { std::mem::zeroed() };
+    (to.f_bsize, to.f_frsize) = (told.block_bytes.into(), told.block_bytes.into());
+    (to.f_blocks, to.f_bfree, to.f_bavail) = (told.blocks, told.free, told.free);
+    (to.f_files, to.f_ffree, to.f_favail) = (told.files, told.files_free, told.files_free);
+    (to.f_fsid, to.f_namemax) = (Mount::number(fs), told.name_max.into());
+    to.f_flag = if read_only { libc::ST_RDONLY } else { 0 };
+    to
+}
+
+/// As statvfs(3), of the whole file system. Thread-safe. Returns 0, or -1: EBADF, EFAULT.
+///
+/// # Safety
+/// `buf` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_statvfs(fs: *mut NVMEDFS, buf: *mut statvfs) -> c_int {
+    answer(|| {
+        let told = with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(space(fs, mount.is(NVMEDFS_READ_ONLY)))))?;
+        // SAFETY: the caller's promise.
+        unsafe { memory::fill(buf, "the struct statvfs", told) }
+    })
+}
+
+fn stats(mount: &Mount, fs: &Fs) -> nvmedfs_stats {
+    let (counts, usage, block) = (fs.store().disk().counts(), fs.store().usage(), BLOCK_BYTES as u64);
+    nvmedfs_stats {
+        size: size_of::<nvmedfs_stats>(),
+        device_reads: counts.reads,
+        device_read_bytes: counts.read_bytes,
+        device_writes: counts.writes,
+        device_written_bytes: counts.written_bytes,
+        device_flushes: counts.flushes,
+        device_discards: counts.discards,
+        data_bytes: usage.blocks * block,
+        data_free_bytes: usage.blocks_free * block,
+        metadata_bytes: usage.nodes * 4 * block,
+        metadata_free_bytes: usage.nodes_free * 4 * block,
+        log_bytes: usage.log_bytes,
+        log_used_bytes: usage.log_used,
+        unwritten_bytes: fs.unwritten_bytes(),
+        metadata_memory_bytes: usage.memory_bytes,
+        metadata_node_reads: usage.node_reads,
+        files_in_use: fs.in_use() as u64,
+        replayed: mount.recovery.replayed,
+        unnamed_removed: mount.orphans,
+        was_clean: mount.recovery.clean.into(),
+        was_repaired: mount.recovery.repaired.into(),
+    }
+}
+
+/// What the file system has done and how full it is. Set `size` to sizeof(struct nvmedfs_stats) first. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EFAULT; EINVAL (size).
+///
+/// # Safety
+/// `to` is NULL or has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_get_stats(fs: *mut NVMEDFS, to: *mut nvmedfs_stats) -> c_int {
+    answer(|| {
+        let told = with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(stats(mount, fs))))?;
+        // SAFETY: the caller's promise.
+        let size = if to.is_null() { 0 } else { unsafe { (&raw const (*to).size).read() } };
+        // SAFETY: the caller's promise.
+        unsafe { options::write(to, size, told) }
+    })
+}

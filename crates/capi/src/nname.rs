@@ -1,0 +1,305 @@
+//! Names of the library file system: made, removed, renamed, linked.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_char, c_int};
+
+use libc::{dev_t, mode_t, ssize_t};
+use rustix::fs::RenameFlags;
+use stack::rawfs::fs::Kind;
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::memory;
+use crate::nfd::share;
+use crate::nplace::{At, below_dir, from_dir, from_root};
+use crate::ntypes::NVMEDFS;
+
+/// Bits that are the kernel's, not a permission's.
+fn permissions(mode: mode_t) -> u16 {
+    (mode & 0o7777) as u16
+}
+
+/// Makes a directory.
+pub fn mkdir(at: &At<'_>, mode: mode_t) -> Outcome<c_int> {
+    at.changed(at.fs.mkdir(at.node, at.path, permissions(mode), &at.creds)).map(|_| 0)
+}
+
+fn mknod(at: &At<'_>, mode: mode_t, device: dev_t) -> Outcome<c_int> {
+    let kind = match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => Kind::File,
+        libc::S_IFIFO => Kind::Fifo,
+        libc::S_IFSOCK => Kind::Socket,
+        libc::S_IFCHR => Kind::CharDevice,
+        libc::S_IFBLK => Kind::BlockDevice,
+        libc::S_IFDIR => return Err(Fail::new(libc::EPERM, "a directory is made by nvmedfs_mkdir")),
+        kind => return Err(Fail::new(libc::EINVAL, format!("{kind:#o} is no kind of file"))),
+    };
+    at.changed(at.fs.mknod(at.node, at.path, kind, permissions(mode), device, &at.creds)).map(|_| 0)
+}
+
+/// Removes a name; AT_REMOVEDIR: of an empty directory.
+pub fn unlink_at(at: &At<'_>, flags: c_int) -> Outcome<c_int> {
+    let done = match flags {
+        0 => at.fs.unlink(at.node, at.path, &at.creds),
+        libc::AT_REMOVEDIR => at.fs.rmdir(at.node, at.path, &at.creds),
+        _ => return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x} of unlinkat: only AT_REMOVEDIR is known"))),
+    };
+    at.changed(done).map(|()| 0)
+}
+
+fn symlink(target: &[u8], at: &At<'_>) -> Outcome<c_int> {
+    at.changed(at.fs.symlink(target, at.node, at.path, &at.creds)).map(|_| 0)
+}
+
+/// Renames from one place to another of the same file system.
+pub fn rename(from: &At<'_>, to: &At<'_>, flags: u32) -> Outcome<c_int> {
+    if !std::sync::Arc::ptr_eq(from.mount, to.mount) {
+        return Err(Fail::new(libc::EXDEV, "the new name is in another file system"));
+    }
+    let flags = RenameFlags::from_bits_retain(flags);
+    from.changed(from.fs.rename(from.node, from.path, to.node, to.path, flags, &from.creds)).map(|()| 0)
+}
+
+fn link(from: &At<'_>, to: &At<'_>, flags: c_int) -> Outcome<c_int> {
+    if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x} of linkat: AT_SYMLINK_FOLLOW, AT_EMPTY_PATH")));
+    }
+    if !std::sync::Arc::ptr_eq(from.mount, to.mount) {
+        return Err(Fail::new(libc::EXDEV, "the new name is in another file system"));
+    }
+    let is_held = flags & libc::AT_EMPTY_PATH != 0 && from.path.is_empty();
+    let node = if is_held { from.node.clone() } else { from.node(flags & libc::AT_SYMLINK_FOLLOW != 0)? };
+    from.changed(from.fs.link(&node, to.node, to.path, &from.creds)).map(|()| 0)
+}
+
+/// Where a symbolic link leads, as much as there is room for.
+///
+/// # Safety
+/// `buf` has `n` bytes.
+unsafe fn readlink(at: &At<'_>, buf: *mut c_char, n: usize) -> Outcome<ssize_t> {
+    // SAFETY: the caller's promise.
+    let memory = unsafe { memory::Memory::new(buf.cast(), n) }?;
+    if n == 0 {
+        return Err(Fail::new(libc::EINVAL, "there is no room for the target"));
+    }
+    let target = at.fs.readlink(at.node, at.path, &at.creds)?;
+    let len = target.len().min(n);
+    memory.part(0, len).with_mut(|to| to.copy_from_slice(&target[..len]));
+    Ok(len as ssize_t)
+}
+
+/// As mkdir(2). Thread-safe. Returns 0, or -1: those of mkdir(2).
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_mkdir(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, |at| mkdir(at, mode)) })
+}
+
+/// As mkdirat(2). `dir` is the number of an open directory. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_mkdirat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_dir(dir, path, |at| mkdir(at, mode)) })
+}
+
+/// As mknod(2): also pipes, sockets and devices, which have names and attributes here, and cannot be opened. Thread-safe.
+///
+/// Returns 0, or -1: those of mknod(2).
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_mknod(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, |at| mknod(at, mode, device)) })
+}
+
+/// As mknodat(2); see nvmedfs_mknod. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_dir(dir, path, |at| mknod(at, mode, device)) })
+}
+
+/// As mkfifo(3); see nvmedfs_mknod. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_mkfifo(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
+}
+
+/// As mkfifoat(3); see nvmedfs_mknod. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_mkfifoat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_dir(dir, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
+}
+
+/// As readlink(2): no zero byte follows. Thread-safe. Returns the number of bytes, or -1: those of readlink(2).
+///
+/// # Safety
+/// `path` is NULL or a string; `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_readlink(fs: *mut NVMEDFS, path: *const c_char, buf: *mut c_char, n: usize) -> ssize_t {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, |at| readlink(at, buf, n)) })
+}
+
+/// As readlinkat(2). Thread-safe. Returns as nvmedfs_readlink.
+///
+/// # Safety
+/// `path` is NULL or a string; `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, n: usize) -> ssize_t {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_dir(dir, path, |at| readlink(at, buf, n)) })
+}
+
+/// As unlink(2). What is open stays until it is closed. Thread-safe. Returns 0, or -1: those of unlink(2).
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_unlink(fs: *mut NVMEDFS, path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, |at| unlink_at(at, 0)) })
+}
+
+/// As unlinkat(2), AT_REMOVEDIR included. `dir` is the number of an open directory. Thread-safe.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_dir(dir, path, |at| unlink_at(at, flags)) })
+}
+
+/// As rmdir(2). Thread-safe. Returns 0, or -1: those of rmdir(2).
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_rmdir(fs: *mut NVMEDFS, path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe { from_root(fs, path, |at| unlink_at(at, libc::AT_REMOVEDIR)) })
+}
+
+/// As symlink(2): `path` becomes a link to `target`. Thread-safe. Returns 0, or -1: those of symlink(2).
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_symlink(fs: *mut NVMEDFS, target: *const c_char, path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe {
+        let target = memory::bytes(target, "the target")?;
+        from_root(fs, path, |at| symlink(target, at))
+    })
+}
+
+/// As symlinkat(2). Thread-safe. Returns as nvmedfs_symlink.
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_symlinkat(target: *const c_char, dir: c_int, path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe {
+        let target = memory::bytes(target, "the target")?;
+        from_dir(dir, path, |at| symlink(target, at))
+    })
+}
+
+/// As rename(2); a directory of any size takes the same short time. Thread-safe. Returns 0, or -1: those of rename(2).
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_rename(fs: *mut NVMEDFS, from: *const c_char, to: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe {
+        let to = memory::bytes(to, "the new name")?;
+        from_root(fs, from, |at| rename(at, &At { path: to, creds: at.creds.clone(), ..*at }, 0))
+    })
+}
+
+/// As renameat2(2), with RENAME_NOREPLACE and RENAME_EXCHANGE. Thread-safe. Returns 0, or -1: those of renameat2(2).
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe {
+        let to = memory::bytes(to, "the new name")?;
+        self::from_dir(from_dir, from, |from| below_dir(&*share(to_dir)?, to, |to| rename(from, to, flags)))
+    })
+}
+
+/// As link(2). Thread-safe. Returns 0, or -1: those of link(2).
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_link(fs: *mut NVMEDFS, from: *const c_char, to: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe {
+        let to = memory::bytes(to, "the new name")?;
+        from_root(fs, from, |at| link(at, &At { path: to, creds: at.creds.clone(), ..*at }, 0))
+    })
+}
+
+/// As linkat(2), with AT_SYMLINK_FOLLOW, and AT_EMPTY_PATH, which gives a file of O_TMPFILE (`from_dir`) its name. Thread-safe.
+///
+/// Returns 0, or -1: those of linkat(2).
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    answer(|| unsafe {
+        let to = memory::bytes(to, "the new name")?;
+        self::from_dir(from_dir, from, |from| below_dir(&*share(to_dir)?, to, |to| link(from, to, flags)))
+    })
+}
+
+/// As realpath(3), with memory for the answer as long as PATH_MAX (4096): from the file system's root. Thread-safe.
+///
+/// Returns `resolved`, or NULL: those of realpath(3); EFAULT (`resolved` is NULL); ENAMETOOLONG.
+///
+/// # Safety
+/// `path` is NULL or a string; `resolved` has 4096 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_realpath(fs: *mut NVMEDFS, path: *const c_char, resolved: *mut c_char) -> *mut c_char {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let found = unsafe { from_root(fs, path, |at| Ok(at.fs.real_path(at.node, at.path, &at.creds)?)) }?;
+        if found.len() >= libc::PATH_MAX as usize {
+            return Err(Fail::new(libc::ENAMETOOLONG, "the path from the root is longer than 4095 bytes"));
+        }
+        // SAFETY: the caller's promise.
+        let memory = unsafe { memory::Memory::new(resolved.cast(), found.len() + 1) }?;
+        memory.with_mut(|to| {
+            to[..found.len()].copy_from_slice(&found);
+            to[found.len()] = 0;
+        });
+        Ok(resolved)
+    })
+}

@@ -1,0 +1,74 @@
+//! Where a path of the program's counts from: the root of a file system, or an open directory.
+#![expect(unsafe_code, reason = "strings of the program")]
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use stack::rawfs::fs::{Creds, Fs, Node, SetAttr};
+
+use crate::fail::{Fail, Outcome};
+use crate::library::with;
+use crate::memory;
+use crate::nfd::{Open, share};
+use crate::nmount::Mount;
+use crate::ntypes::NVMEDFS;
+
+/// A path, what it counts from, and who asks.
+pub struct At<'a> {
+    pub mount: &'a Arc<Mount>,
+    pub fs: &'a Fs,
+    pub node: &'a Node,
+    pub creds: Creds,
+    pub path: &'a [u8],
+}
+
+impl At<'_> {
+    /// The end of a call that has changed something.
+    pub fn changed<T>(&self, done: stack::rawfs::fs::Result<T>) -> Outcome<T> {
+        self.mount.changed(self.fs, done)
+    }
+
+    /// What the path leads to.
+    pub fn node(&self, follow: bool) -> Outcome<Node> {
+        Ok(self.fs.lookup(self.node, self.path, follow, &self.creds)?)
+    }
+
+    /// Sets attributes of what it leads to.
+    pub fn set(&self, follow: bool, set: &SetAttr) -> Outcome<c_int> {
+        let node = self.node(follow)?;
+        self.changed(self.fs.set_attr(&node, set, &self.creds)).map(|()| 0)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn named(path: &[u8], fail: Fail) -> Fail {
+    Fail { text: format!("{}: {}", String::from_utf8_lossy(path), fail.text), ..fail }
+}
+
+/// Calls with a place below the root.
+pub fn below_root<T>(mount: &Arc<Mount>, path: &[u8], call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+    mount.run(|fs| call(&At { mount, fs, node: fs.root(), creds: mount.creds(), path }).map_err(|fail| named(path, fail)))
+}
+
+/// Calls with a place below an open directory.
+pub fn below_dir<T>(open: &Open, path: &[u8], call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+    let mount: &Arc<Mount> = &open.mount;
+    let of = |fs: &Fs| call(&At { mount, fs, node: open.file.node(), creds: mount.creds(), path }).map_err(|fail| named(path, fail));
+    mount.run(of)
+}
+
+/// # Safety
+/// `path` is NULL or a string.
+pub unsafe fn from_root<T>(fs: *const NVMEDFS, path: *const c_char, call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { memory::bytes(path, "the path") }?;
+    with(fs, |mount: &Arc<Mount>| below_root(mount, path, call))
+}
+
+/// # Safety
+/// `path` is NULL or a string.
+pub unsafe fn from_dir<T>(dir: c_int, path: *const c_char, call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+    // SAFETY: the caller's promise.
+    below_dir(&*share(dir)?, unsafe { memory::bytes(path, "the path") }?, call)
+}

@@ -1,0 +1,308 @@
+//! The life of asynchronous requests of a file system. Reads of what is in memory end at once, the others are done by threads of ours,
+//! as many as are needed, in any order. All else goes to the file system's own thread (`rawfs`, `later.rs`), which does it in the order
+//! in which it was submitted, and brings what waits together to the device together. Ends are collected, and callbacks called, by
+//! whoever asks.
+#![expect(unsafe_code, reason = "a request has addresses in it")]
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object};
+use crate::memory::Memory;
+use crate::nfd::Open;
+use crate::nfile::{read_parts, write_parts};
+use crate::nmount::{Mount, Use};
+use crate::ntypes::*;
+
+/// Most threads of one NVMEDFS_AIO. A read that has to wait for the device occupies one.
+const THREADS_MAX: usize = 32;
+/// How long nobody looks whether something else is to be done.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// What an NVMEDFS_AIO is.
+pub struct Aio {
+    /// For threads.
+    me: Weak<Aio>,
+    mount: Arc<Mount>,
+    /// Taken at its end.
+    holds: Mutex<Option<Use>>,
+    depth: usize,
+    state: Mutex<State>,
+    to_do: Condvar,
+    done: Condvar,
+    /// Readable as long as something has ended and was not taken.
+    event: OwnedFd,
+}
+
+#[derive(Default)]
+struct State {
+    reads: VecDeque<(Read, Told)>,
+    /// Submitted and not ended.
+    under_way: usize,
+    ended: VecDeque<Ended>,
+    /// The first that failed since somebody waited.
+    failed: Option<Fail>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+/// Whom to tell, and what.
+#[derive(Clone, Copy)]
+pub struct Ended {
+    event: nvmedfs_event,
+    callback: Option<unsafe extern "C" fn(*const nvmedfs_event, *mut c_void)>,
+    userdata: *mut c_void,
+}
+
+// SAFETY: numbers, a function, and an address that only the program looks at.
+unsafe impl Send for Ended {}
+
+impl Ended {
+    pub fn of(io: &nvmedfs_io) -> Ended {
+        let event = nvmedfs_event { user: io.user, result: 0, op: io.op, flags: 0 };
+        Ended { event, callback: io.callback, userdata: io.userdata }
+    }
+}
+
+/// The end of one request, told once: whoever loses it says that it has failed.
+pub struct Told(Option<(Arc<Aio>, Ended)>);
+
+impl Told {
+    /// What is left of the request is to be let go of before: who is told may close everything.
+    pub fn tell(mut self, outcome: Outcome<i64>) {
+        if let Some((aio, ended)) = self.0.take() {
+            aio.end(ended, outcome);
+        }
+    }
+}
+
+impl Told {
+    /// As if it had not been submitted.
+    pub fn never_mind(mut self) {
+        if let Some((aio, _)) = self.0.take() {
+            aio.state.lock().under_way -= 1;
+            aio.done.notify_all();
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some((aio, ended)) = self.0.take() {
+            aio.end(ended, Err(Fail::new(libc::EIO, "the request was not carried out: no thread, or a mistake inside hotshelf")));
+        }
+    }
+}
+
+/// A read that waits for a thread.
+pub struct Read {
+    pub open: Arc<Open>,
+    pub parts: Vec<Memory>,
+    pub at: u64,
+}
+
+impl Read {
+    /// Does it, if it need not wait.
+    fn here(&mut self) -> Option<Outcome<i64>> {
+        let [part] = &mut self.parts[..] else { return None };
+        let read = self.open.run(|file| Ok(file.read_here(part.as_mut(), self.at)?));
+        read.map(|done| done.map(|bytes| bytes as i64)).transpose()
+    }
+
+    fn run(self) -> Outcome<i64> {
+        let Read { open, mut parts, at } = self;
+        let mut slices: Vec<std::io::IoSliceMut<'_>> = parts.iter_mut().map(|part| std::io::IoSliceMut::new(part.as_mut())).collect();
+        read_parts(&open, &mut slices, Some(at)).map(|bytes| bytes as i64)
+    }
+}
+
+/// Writes several parts as one write, all or an error.
+pub fn write_all(open: &Open, parts: &[Memory], at: u64) -> Outcome<i64> {
+    let slices: Vec<std::io::IoSlice<'_>> = parts.iter().map(|part| std::io::IoSlice::new(part.as_ref())).collect();
+    let wanted: usize = parts.iter().map(Memory::len).sum();
+    let done = write_parts(open, &slices, Some(at))?;
+    if done == wanted { Ok(done as i64) } else { Err(Fail::new(libc::ENOSPC, "no space is left for all of the write")) }
+}
+
+/// Runs it; a panic is a failure, and breaks the mount.
+pub fn guarded(mount: &Mount, run: impl FnOnce() -> Outcome<i64>) -> Outcome<i64> {
+    let done = catch_unwind(AssertUnwindSafe(|| mount.watch(run)));
+    done.unwrap_or_else(|_| Err(Fail::new(libc::EIO, "a mistake inside hotshelf: please report it; unmount the file system")))
+}
+
+impl Kind for Aio {
+    const NAME: &'static str = "NVMEDFS_AIO";
+    fn of(object: &Object) -> Option<&Arc<Aio>> {
+        if let Object::NAio(aio) = object { Some(aio) } else { None }
+    }
+}
+
+impl Aio {
+    pub fn new(mount: &Arc<Mount>, depth: u32) -> Outcome<Arc<Aio>> {
+        let no_event = |errno: rustix::io::Errno| Fail::new(errno.raw_os_error(), "an event for requests (eventfd)");
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
+        let (holds, depth) = (Mutex::new(Some(mount.used())), depth as usize);
+        let (state, to_do, done, mount) = (Mutex::default(), Condvar::new(), Condvar::new(), Arc::clone(mount));
+        Ok(Arc::new_cyclic(|me| Aio { me: Weak::clone(me), mount, holds, depth, state, to_do, done, event }))
+    }
+
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.mount
+    }
+
+    pub fn event(&self) -> &OwnedFd {
+        &self.event
+    }
+
+    /// Room for one more request.
+    pub fn reserve(self: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Told> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(Fail::new(libc::EBADF, "it is being destroyed"));
+        }
+        if state.under_way + state.ended.len() >= self.depth {
+            return Err(Fail::new(libc::EAGAIN, "as many requests as it is deep are under way or not taken: nvmedfs_aio_reap first"));
+        }
+        state.under_way += 1;
+        Ok(Told(Some((Arc::clone(self), Ended::of(io)))))
+    }
+
+    /// What is in memory has ended when this returns; else it is a thread's. One is started if all are busy and there may be another.
+    pub fn read(&self, mut read: Read, told: Told) {
+        if let Some(done) = read.here() {
+            drop(read);
+            return told.tell(done);
+        }
+        let mut state = self.state.lock();
+        let is_short = state.idle <= state.reads.len() && state.threads < THREADS_MAX.min(self.depth);
+        if is_short && self.start() {
+            state.threads += 1;
+        }
+        if state.threads == 0 {
+            drop(state);
+            return told.tell(Err(Fail::new(libc::EAGAIN, "no thread can be started")));
+        }
+        state.reads.push_back((read, told));
+        self.to_do.notify_one();
+    }
+
+    fn start(&self) -> bool {
+        let Some(ours) = self.me.upgrade() else { return false };
+        crate::threads::start("nvmedfs-aio", move || ours.serve())
+    }
+
+    fn serve(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((read, told)) = state.reads.pop_front() {
+                drop(state);
+                told.tell(guarded(&self.mount, || read.run()));
+                state = self.state.lock();
+            } else if state.closed {
+                state.threads -= 1;
+                self.done.notify_all();
+                return;
+            } else {
+                state.idle += 1;
+                self.to_do.wait(&mut state);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    fn end(&self, mut ended: Ended, outcome: Outcome<i64>) {
+        let mut state = self.state.lock();
+        state.under_way -= 1;
+        ended.event.result = match outcome {
+            Ok(result) => result,
+            Err(fail) => {
+                let result = -i64::from(fail.errno);
+                state.failed.get_or_insert(fail);
+                result
+            }
+        };
+        if state.ended.is_empty() {
+            // Full is fine: it is readable then.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+        state.ended.push_back(ended);
+        self.done.notify_all();
+    }
+
+    fn take(&self, state: &mut MutexGuard<'_, State>, most: usize) -> Vec<Ended> {
+        let count = state.ended.len().min(most);
+        let taken = state.ended.drain(..count).collect();
+        if state.ended.is_empty() {
+            let _ = rustix::io::read(&self.event, &mut [0; 8]); // empty already is fine
+        }
+        taken
+    }
+
+    /// Hands out what has ended: waits for `min` of them, all there are, or the time. Callbacks are called here.
+    pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, mut out: impl FnMut(nvmedfs_event)) -> usize {
+        let mut state = self.state.lock();
+        loop {
+            let there = state.under_way + state.ended.len();
+            if state.ended.len() >= min.min(there) || until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+            self.wait_a_while(&mut state, until);
+        }
+        let taken = self.take(&mut state, max);
+        drop(state);
+        for ended in &taken {
+            out(ended.event);
+        }
+        taken.iter().for_each(call_back);
+        taken.len()
+    }
+
+    fn wait_a_while(&self, state: &mut MutexGuard<'_, State>, until: Option<Instant>) {
+        let at_most = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+        self.done.wait_for(state, at_most);
+    }
+
+    /// Waits until nothing is under way, takes all, and says whether all since the last time went well.
+    pub fn wait(&self, until: Option<Instant>) -> Outcome<()> {
+        loop {
+            self.reap(usize::MAX, usize::MAX, until, |_| {});
+            let mut state = self.state.lock();
+            if state.under_way == 0 && state.ended.is_empty() {
+                return state.failed.take().map_or(Ok(()), Err);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(Fail::new(libc::ETIMEDOUT, format!("{} requests are still under way", state.under_way)));
+            }
+        }
+    }
+
+    /// Waits for all that is under way.
+    pub fn finish(&self) -> Outcome<()> {
+        let mut state = self.state.lock();
+        state.closed = true;
+        while state.under_way > 0 || state.threads > 0 {
+            self.to_do.notify_all();
+            self.done.wait_for(&mut state, SLICE);
+        }
+        drop(state);
+        drop(self.holds.lock().take());
+        Ok(())
+    }
+}
+
+/// No lock is held.
+fn call_back(ended: &Ended) {
+    if let Some(callback) = ended.callback {
+        // SAFETY: the program gave this function for just this.
+        unsafe { callback(&raw const ended.event, ended.userdata) }
+    }
+}

@@ -1,0 +1,203 @@
+//! Transactions: changes of many files that happen all or not at all, also when the power goes.
+#![expect(unsafe_code, reason = "called by C")]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use libc::{mode_t, off_t, ssize_t};
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use stack::rawfs::fs::{File, Transaction};
+
+use crate::edge::answer;
+use crate::fail::{Fail, Outcome};
+use crate::library::{Kind, Object, end, enroll, with};
+use crate::memory::{self, Memory};
+use crate::nfd::{self, Open};
+use crate::nmount::{Mount, Use};
+use crate::nplace::below_root;
+use crate::ntypes::{NVMEDFS, NVMEDFS_TX};
+use crate::transfer::offset_of;
+
+/// A transaction that is open.
+pub struct Tx {
+    /// Taken when it ends.
+    gathered: Mutex<Option<Transaction>>,
+    /// After what was gathered.
+    mount: Mutex<Option<Use>>,
+}
+
+impl Kind for Tx {
+    const NAME: &'static str = "NVMEDFS_TX";
+    fn of(object: &Object) -> Option<&Arc<Tx>> {
+        if let Object::Tx(tx) = object { Some(tx) } else { None }
+    }
+}
+
+fn ended() -> Fail {
+    Fail::new(libc::EBADF, "the transaction has ended")
+}
+
+impl Tx {
+    fn mount(&self) -> Outcome<Arc<Mount>> {
+        self.mount.lock().as_ref().map(|mount| Arc::clone(mount)).ok_or_else(ended)
+    }
+
+    fn gather<T>(&self, call: impl FnOnce(&mut Transaction) -> Outcome<T>) -> Outcome<T> {
+        let mount = self.mount()?;
+        let mut gathered = self.gathered.lock();
+        mount.watch(|| call(gathered.as_mut().ok_or_else(ended)?))
+    }
+
+    /// Without anything having happened.
+    pub fn finish(&self) -> Outcome<()> {
+        drop(self.gathered.lock().take());
+        drop(self.mount.lock().take());
+        Ok(())
+    }
+}
+
+/// Ends the object: what it has gathered is the caller's, and what keeps its mount.
+pub fn take(tx: *const NVMEDFS_TX) -> Outcome<(Transaction, Use)> {
+    let mut taken = None;
+    end(
+        tx,
+        |_: &Tx| Ok(()),
+        |tx: &Tx| {
+            taken = tx.gathered.lock().take().zip(tx.mount.lock().take());
+            Ok(())
+        },
+    )?;
+    taken.ok_or_else(ended)
+}
+
+/// Calls with a file of the transaction's file system.
+fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transaction, &Arc<File>) -> Outcome<T>) -> Outcome<T> {
+    let open: Arc<Open> = nfd::share(fd)?;
+    with(tx, |tx: &Arc<Tx>| {
+        if !Arc::ptr_eq(&tx.mount()?, &open.mount) {
+            return Err(Fail::new(libc::EXDEV, "the file is in another file system than the transaction"));
+        }
+        tx.gather(|gathered| call(gathered, &open.file))
+    })
+}
+
+/// Begins a transaction: changes of any files of the file system, by nvmedfs_tx_..., that happen together or not at all, also when the
+/// power goes or the process is killed in the middle. Until nvmedfs_commit they are copied and kept in memory, and nobody sees them, not
+/// even reads of the same thread. Other calls on the same files are no part of it. Thread-safe, as are all calls with it.
+///
+/// Returns it, or NULL: EBADF; EROFS; EMFILE.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_begin(fs: *mut NVMEDFS) -> *mut NVMEDFS_TX {
+    answer(|| {
+        with(fs, |mount: &Arc<Mount>| {
+            mount.run(|fs| {
+                if fs.store().is_read_only() {
+                    return Err(Fail::new(libc::EROFS, "the file system is mounted read-only"));
+                }
+                let (gathered, mount) = (Mutex::new(Some(fs.begin())), Mutex::new(Some(mount.used())));
+                enroll(Object::Tx(Arc::new(Tx { gathered, mount })))
+            })
+        })
+    })
+}
+
+/// As nvmedfs_pwrite, when the transaction is committed. Thread-safe.
+///
+/// Returns `n`, or -1: EBADF (also: not open for writing); EFBIG; EFAULT; EINVAL; EXDEV (a file of another file system).
+///
+/// # Safety
+/// `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_tx_pwrite(tx: *mut NVMEDFS_TX, fd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let (memory, at) = (unsafe { Memory::new(buf.cast_mut(), n) }?, offset_of(off)?);
+        with_file(tx, fd, |tx, file| Ok(memory.with(|bytes| tx.write_at(file, bytes, at)).map(|()| n as isize)?))
+    })
+}
+
+/// Writes at the end of the file as it is when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_pwrite.
+///
+/// # Safety
+/// `buf` has `n` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_tx_append(tx: *mut NVMEDFS_TX, fd: c_int, buf: *const c_void, n: usize) -> ssize_t {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let memory = unsafe { Memory::new(buf.cast_mut(), n) }?;
+        with_file(tx, fd, |tx, file| Ok(memory.with(|bytes| tx.append(file, bytes)).map(|()| n as isize)?))
+    })
+}
+
+/// As nvmedfs_ftruncate, when the transaction is committed. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EFBIG; EINVAL; EXDEV. The commit fails with EOPNOTSUPP if it makes a file in many pieces shorter.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_tx_ftruncate(tx: *mut NVMEDFS_TX, fd: c_int, len: off_t) -> c_int {
+    answer(|| {
+        let len = offset_of(len)?;
+        with_file(tx, fd, |tx, file| Ok(tx.set_len(file, len).map(|()| 0)?))
+    })
+}
+
+/// Gives a file that has no name (O_TMPFILE) one, when the transaction is committed. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit tells the rest: EEXIST, ENOENT, ENOTDIR, EACCES.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_tx_link(tx: *mut NVMEDFS_TX, fd: c_int, path: *const c_char) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let path = unsafe { memory::bytes(path, "the path") }?;
+        let mount = with(tx, |tx: &Arc<Tx>| tx.mount())?;
+        with_file(tx, fd, |tx, file| mount.run(|fs| Ok(tx.name(file, fs.root(), path).map(|()| 0)?)))
+    })
+}
+
+/// Makes a file that gets this name when the transaction is committed, and is gone if it is not (O_TMPFILE and nvmedfs_tx_link): it is
+/// written by nvmedfs_tx_pwrite or by nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open but O_CREAT. Thread-safe.
+///
+/// Returns a file number, or -1: those of nvmedfs_open and nvmedfs_tx_link.
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmedfs_tx_creat(tx: *mut NVMEDFS_TX, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let path = unsafe { memory::bytes(path, "the path") }?;
+        let mount = with(tx, |tx: &Arc<Tx>| tx.mount())?;
+        let dir = path.iter().rposition(|byte| *byte == b'/').map_or(&b"/"[..], |slash| &path[..=slash]);
+        let flags = (flags & !(libc::O_CREAT | libc::O_EXCL)) | OFlags::TMPFILE.bits().cast_signed();
+        let fd = below_root(&mount, dir, |at| nfd::open_at(at, flags, mode))?;
+        let named = with_file(tx, fd, |tx, file| mount.run(|fs| Ok(tx.name(file, fs.root(), path)?)));
+        if let Err(fail) = named {
+            nfd::nvmedfs_close(fd);
+            return Err(fail);
+        }
+        Ok(fd)
+    })
+}
+
+/// Ends the transaction: when this returns 0, all of it has happened and survives anything. Each block of metadata is written once. The
+/// NVMEDFS_TX is gone in any case. Thread-safe.
+///
+/// Returns 0, or -1: EBADF; those of the calls in it (ENOSPC, EFBIG, EEXIST ...): nothing of it has happened; EIO (it could not be made
+/// durable: it is seen, and after a loss of power all of it is there or nothing; every open file of it is told by its next fsync);
+/// EINVAL (more changes than one transaction can have).
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_commit(tx: *mut NVMEDFS_TX) -> c_int {
+    answer(|| {
+        let (gathered, mount) = take(tx)?;
+        mount.run(|fs| Ok(fs.commit(gathered)?)).map(|()| 0)
+    })
+}
+
+/// Ends the transaction without anything having happened. Thread-safe. Returns 0, or -1: EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmedfs_abort(tx: *mut NVMEDFS_TX) -> c_int {
+    answer(|| end(tx, |_: &Tx| Ok(()), Tx::finish))
+}
