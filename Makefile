@@ -17,6 +17,7 @@ CARGO := scripts/cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/hotshelf
 LIBRARY := $(TARGET)/release/libhotshelf.so
+EXTENSION := $(TARGET)/release/libhotshelf_sqlite.so
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 GENERATED := $(TARGET)/generated
 
@@ -36,8 +37,8 @@ help: ## this text
 setup: ## install what building and testing needs (Debian, Ubuntu)
 	scripts/setup.sh test
 
-build: ## build the release program and the C library
-	$(CARGO) build --release --locked --package cli --package capi
+build: ## build the release program, the C library and SQLite's extension
+	$(CARGO) build --release --locked --package cli --package capi --package sqlitevfs
 
 fio-engine: build ## build fio's engine, target/fio/libhotshelf_fio.so, for the fio that is installed
 	fio/build.sh
@@ -65,10 +66,10 @@ check: ## formatting, clippy, unit tests, the house's rules
 	$(CARGO) xtask check
 
 # Not rebuilt when it is there: installing is often done as root, building should not be.
-$(PROGRAM) $(LIBRARY):
+$(PROGRAM) $(LIBRARY) $(EXTENSION):
 	$(MAKE) build
 
-install: $(PROGRAM) $(LIBRARY) ## install the program, the C library, man pages, completions, unit and mount helper
+install: $(PROGRAM) $(LIBRARY) $(EXTENSION) ## install the program, the C library, man pages, completions, unit and mount helper
 	rm -rf $(GENERATED)
 	mkdir -p $(GENERATED)/man $(GENERATED)/completions
 	$(PROGRAM) generate man $(GENERATED)/man
@@ -80,6 +81,7 @@ install: $(PROGRAM) $(LIBRARY) ## install the program, the C library, man pages,
 	ln -sfn libhotshelf.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhotshelf.so.0
 	ln -sfn libhotshelf.so.0 $(DESTDIR)$(LIBDIR)/libhotshelf.so
 	install -Dm644 $(LIBRARY:.so=.a) $(DESTDIR)$(LIBDIR)/libhotshelf.a
+	install -Dm755 $(EXTENSION) $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so
 	install -Dm644 include/hotshelf.h $(DESTDIR)$(INCLUDEDIR)/hotshelf.h
 	install -Dm644 include/hotshelf_posix.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
 	install -Dm644 crates/capi/man/hotshelf.3 $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
@@ -105,6 +107,7 @@ install: $(PROGRAM) $(LIBRARY) ## install the program, the C library, man pages,
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/hotshelf
 	rm -f $(DESTDIR)$(DATADIR)/man/man1/hotshelf.1 $(DESTDIR)$(DATADIR)/man/man1/hotshelf-*.1
+	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so
 	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf.* $(DESTDIR)$(INCLUDEDIR)/hotshelf.h $(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc
 	rm -f $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
 	rm -f $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3

@@ -3,6 +3,7 @@
 #
 #   the mount:       passthrough metadata throttled adoption
 #   the block layer: block-fio handle-cost handle-sharing completion scheduler block-cache broker
+#   raw images:      mobile
 #   the cache:       page-cache paper-fio ssd-hits foyer vm-peers
 #
 # Each bench runs both sides in turn in one run and prints medians and the ratio; figures of a shared machine
@@ -13,7 +14,7 @@ HOTSHELF=$(realpath "${HOTSHELF:-target/release/hotshelf}")
 export HOTSHELF PATH="$PATH:/usr/sbin:/sbin"
 mkdir -p bench/results
 (($#)) || set -- passthrough metadata throttled adoption block-fio handle-cost handle-sharing completion scheduler \
-    block-cache broker page-cache paper-fio ssd-hits foyer vm-peers
+    block-cache broker page-cache paper-fio ssd-hits foyer vm-peers mobile
 for name in "$@"; do
     [[ -x bench/$name.sh ]] || { echo "there is no bench $name" >&2; exit 2; }
     echo "== $name"

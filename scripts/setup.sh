@@ -40,6 +40,7 @@ test|xfsprogs|mkfs.xfs|tests on XFS
 test|postmark|postmark|the PostMark test
 test|mergerfs|mergerfs|the comparison with mergerfs
 test|mariadb-server|mariadbd|the MariaDB test
+test|libsqlite3-dev|-|the bench of SQLite on an image
 test|tcl|tclsh|the test of SQLite through the cache
 test|python3|python3|the test of the Python package
 LIST

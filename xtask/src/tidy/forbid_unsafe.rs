@@ -3,7 +3,7 @@
 use crate::tree::{Finding, Tree};
 
 /// Hardware, shared memory, the io_uring driver, the policy loader and the C edges.
-const ALLOWED: &[&str] = &["block", "pci", "shm", "policy", "capi", "preload", "nocache"];
+const ALLOWED: &[&str] = &["block", "pci", "shm", "policy", "capi", "sqlitevfs", "preload", "nocache"];
 
 const LINE: &str = "#![forbid(unsafe_code)]";
 

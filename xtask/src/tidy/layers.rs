@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["datapath"],
     &["rawfs", "hybridfs", "cachedfs"],
     &["stack"],
-    &["mount", "preload", "capi"],
+    &["mount", "preload", "capi", "sqlitevfs"],
     &["bench"],
     &["cli"],
 ];

@@ -1,0 +1,191 @@
+//! The images that this process has open: each once, as long as a database in it is.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use libsqlite3_sys::SQLITE_CANTOPEN;
+use parking_lot::Mutex;
+use rawfs::fs::{Atime, Creds, Error, Fs, FsSettings};
+use rawfs::{DiskSettings, Settings, Store};
+use rustix::io::Errno;
+use stack::DeviceName;
+
+use crate::database::{Database, commit_together};
+use crate::fault::{Fault, Outcome};
+use crate::name;
+
+/// What was committed without waiting (`synchronous` OFF, or NORMAL with a WAL) is durable after so long.
+const COMMIT: Duration = Duration::from_secs(5);
+
+/// An open image.
+pub struct Image {
+    /// As it is named.
+    pub name: PathBuf,
+    /// What is in it.
+    pub fs: Fs,
+    /// Whose the files are that are made.
+    pub creds: Creds,
+    /// The databases in use, by path; taken also while one is opened or its files are made and removed.
+    pub databases: Mutex<HashMap<Vec<u8>, Weak<Database>>>,
+    /// Super-journals by path; they are in memory alone.
+    pub supers: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+}
+
+impl Image {
+    /// Removes a super-journal, which commits the transactions of all databases it names; `false`: there is none.
+    pub fn remove_super(&self, path: &[u8]) -> Outcome<bool> {
+        let Some(names) = self.supers.lock().get(path).cloned() else { return Ok(false) };
+        let journals = names.split(|byte| *byte == 0).filter_map(name::parts).filter(|(image, _)| *image == self.name);
+        let mut paths: Vec<&[u8]> = journals.filter_map(|(_, path)| path.strip_suffix(b"-journal")).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        let databases: Vec<Arc<Database>> = {
+            let known = self.databases.lock();
+            paths.iter().filter_map(|path| known.get(*path).and_then(Weak::upgrade)).collect()
+        };
+        commit_together(self, &databases)?;
+        Ok(self.supers.lock().remove(path).is_some())
+    }
+}
+
+struct Slot {
+    image: Arc<Image>,
+    users: usize,
+    /// Stays when nobody uses it.
+    kept: bool,
+    ticker: Ticker,
+}
+
+static IMAGES: Mutex<Option<HashMap<PathBuf, Slot>>> = Mutex::new(None);
+
+/// An image in use; closed with its last user.
+pub struct Held(Option<Arc<Image>>);
+
+impl std::ops::Deref for Held {
+    type Target = Image;
+
+    fn deref(&self) -> &Image {
+        self.0.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut images = IMAGES.lock();
+        let images = images.get_or_insert_default();
+        let name = self.name.clone();
+        let slot = images.get_mut(&name).expect("in use");
+        slot.users -= 1;
+        self.0 = None;
+        if slot.users > 0 || slot.kept {
+            return;
+        }
+        let Slot { image, ticker, .. } = images.remove(&name).expect("just seen");
+        drop(ticker);
+        let fs = Arc::into_inner(image).expect("the last one").fs;
+        if let Err(error) = fs.close() {
+            crate::api::log(libsqlite3_sys::SQLITE_IOERR_CLOSE, &format!("closing {}: {error}", name.display()));
+        }
+    }
+}
+
+/// The path that an image is known by: one that is open, or of a file or device that is there.
+pub fn known(path: &Path) -> Option<PathBuf> {
+    if IMAGES.lock().get_or_insert_default().contains_key(path) {
+        return Some(path.to_owned());
+    }
+    std::fs::canonicalize(path).ok()
+}
+
+/// An image by its path, opened if this process has not.
+pub fn hold(path: &Path) -> Outcome<Held> {
+    let mut images = IMAGES.lock();
+    let images = images.get_or_insert_default();
+    if !images.contains_key(path) {
+        let fs = open(path)?;
+        put(images, path, fs, false).map_err(Fault::of(SQLITE_CANTOPEN, "opening the image"))?;
+    }
+    let slot = images.get_mut(path).expect("there now");
+    slot.users += 1;
+    Ok(Held(Some(Arc::clone(&slot.image))))
+}
+
+/// Gives a file system that is open already a name as an image.
+///
+/// # Errors
+/// EEXIST if there is one of this name, EAGAIN if no thread is to be had.
+pub fn mount(name: &Path, fs: Fs) -> Result<(), Error> {
+    let mut images = IMAGES.lock();
+    let images = images.get_or_insert_default();
+    if images.contains_key(name) { Err(Errno::EXIST.into()) } else { put(images, name, fs, true) }
+}
+
+/// Takes it back; nobody uses it.
+///
+/// # Errors
+/// ENOENT if there is none, EBUSY if it is in use.
+pub fn unmount(name: &Path) -> Result<Fs, Error> {
+    let mut images = IMAGES.lock();
+    let images = images.get_or_insert_default();
+    if images.get(name).ok_or(Error::Refused(Errno::NOENT))?.users > 0 {
+        return Err(Errno::BUSY.into());
+    }
+    let Slot { image, ticker, .. } = images.remove(name).expect("just seen");
+    drop(ticker);
+    Arc::into_inner(image).map(|image| image.fs).ok_or(Error::Refused(Errno::BUSY))
+}
+
+fn put(images: &mut HashMap<PathBuf, Slot>, path: &Path, fs: Fs, kept: bool) -> Result<(), Error> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let creds = Creds { uid, gid, groups: Vec::new(), umask: 0o022, check: false };
+    let image = Arc::new(Image { name: path.to_owned(), fs, creds, databases: Mutex::default(), supers: Mutex::default() });
+    let ticker = Ticker::start(&image)?;
+    images.insert(path.to_owned(), Slot { image, users: 0, kept, ticker });
+    Ok(())
+}
+
+fn open(path: &Path) -> Outcome<Fs> {
+    let refused = |why: &dyn std::fmt::Display| Fault::new(SQLITE_CANTOPEN, format!("{}: {why}", path.display()));
+    let disk = stack::open_disk(&DeviceName::Path(path.to_owned()), false, &DiskSettings::default());
+    // The words of the driver name the path already.
+    let disk = disk.map_err(|error| Fault::new(SQLITE_CANTOPEN, error.to_string()))?;
+    let (store, _) = Store::open(disk, &Settings::default()).map_err(|error| refused(&error))?;
+    let settings = FsSettings { atime: Atime::Never, ..FsSettings::default() };
+    Fs::open(store, settings).map(|(fs, _)| fs).map_err(|error| refused(&error))
+}
+
+/// The thread that makes durable now and then what nobody waits for.
+struct Ticker {
+    running: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(image: &Arc<Image>) -> Result<Ticker, Error> {
+        let (running, ended) = sync_channel(0);
+        let image = Arc::downgrade(image);
+        let work = move || {
+            while ended.recv_timeout(COMMIT) == Err(RecvTimeoutError::Timeout) {
+                let Some(image) = image.upgrade() else { break };
+                let _ = image.fs.write_back();
+                if image.fs.store().synced() < image.fs.store().applied() {
+                    // What failed is remembered by the store, and told to who waits for it.
+                    let _ = image.fs.sync();
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("hotshelf-sqlite".into()).spawn(work).map_err(|_| Error::Refused(Errno::AGAIN))?;
+        Ok(Ticker { running: Some(running), thread: Some(thread) })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.running = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}

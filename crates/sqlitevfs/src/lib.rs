@@ -1,0 +1,33 @@
+//! SQLite on a raw image: a loadable extension with a VFS named `hotshelf`, directly on `rawfs`.
+//!
+//! ```text
+//! .load libhotshelf_sqlite
+//! .open 'file:/db?vfs=hotshelf&image=/path/to.img'
+//! ```
+//!
+//! - `entry.rs`, `api.rs`: how SQLite finds us, and which of its functions we call (through its own pointers: no second SQLite).
+//! - `vfs.rs`, `methods.rs`, `control.rs`: what SQLite calls, each a few lines around one method of what follows.
+//! - `name.rs`, [`image`]: a name leads to an image, opened once a process, and to a file in it.
+//! - `database.rs`: a database that connections of this process share: what is written and not committed, in memory
+//!   (`pending.rs`), and its rollback journal (`journal.rs`), which reaches the device only if a transaction is large.
+//! - `locks.rs`: SQLite's five locks. `shm.rs`: the WAL's index and its locks, in memory of this process.
+//! - `fault.rs`: what went wrong, as SQLite's codes and in words.
+//!
+//! Unsafe code is in the first two lines' files and in `shm.rs`.
+
+mod api;
+mod control;
+mod database;
+mod entry;
+mod fault;
+pub mod image;
+mod journal;
+mod locks;
+mod methods;
+mod name;
+mod pending;
+mod shm;
+mod vfs;
+
+pub use api::Api;
+pub use vfs::register;

@@ -1,0 +1,104 @@
+//! SQLite's locks on a database, between the connections of this process: it alone has the image.
+//!
+//! Many may have SHARED; one of them RESERVED, who will write; PENDING lets no new reader in; EXCLUSIVE: nobody else reads.
+
+use std::collections::HashMap;
+
+use libsqlite3_sys::{SQLITE_LOCK_EXCLUSIVE, SQLITE_LOCK_NONE, SQLITE_LOCK_PENDING, SQLITE_LOCK_RESERVED, SQLITE_LOCK_SHARED};
+
+/// Who holds what; connections by number.
+#[derive(Default)]
+pub struct Locks {
+    levels: HashMap<u64, i32>,
+}
+
+impl Locks {
+    /// The lock a connection has.
+    pub fn level(&self, who: u64) -> i32 {
+        self.levels.get(&who).copied().unwrap_or(SQLITE_LOCK_NONE)
+    }
+
+    /// The highest lock that others have.
+    fn others(&self, who: u64) -> i32 {
+        self.levels.iter().filter(|(other, _)| **other != who).map(|(_, level)| *level).max().unwrap_or(SQLITE_LOCK_NONE)
+    }
+
+    /// Raises a lock, at once or not at all; `false`: another connection is in the way. Who could not get EXCLUSIVE may have PENDING.
+    pub fn lock(&mut self, who: u64, wanted: i32) -> bool {
+        let (own, others) = (self.level(who), self.others(who));
+        if own >= wanted {
+            return true;
+        }
+        let granted = match wanted {
+            SQLITE_LOCK_SHARED if others < SQLITE_LOCK_PENDING => SQLITE_LOCK_SHARED,
+            SQLITE_LOCK_RESERVED if others < SQLITE_LOCK_RESERVED => SQLITE_LOCK_RESERVED,
+            SQLITE_LOCK_EXCLUSIVE if others == SQLITE_LOCK_NONE => SQLITE_LOCK_EXCLUSIVE,
+            SQLITE_LOCK_EXCLUSIVE | SQLITE_LOCK_PENDING if others < SQLITE_LOCK_RESERVED => SQLITE_LOCK_PENDING,
+            _ => return false,
+        };
+        self.levels.insert(who, granted);
+        granted == wanted
+    }
+
+    /// Lowers a lock to SHARED or NONE.
+    pub fn unlock(&mut self, who: u64, to: i32) {
+        if to == SQLITE_LOCK_NONE {
+            self.levels.remove(&who);
+        } else if self.level(who) > to {
+            self.levels.insert(who, to);
+        }
+    }
+
+    /// Whether somebody is about to write.
+    pub fn is_reserved(&self) -> bool {
+        self.levels.values().any(|level| *level >= SQLITE_LOCK_RESERVED)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// What must be true between any two connections.
+    fn fit(a: i32, b: i32) -> bool {
+        let (low, high) = (a.min(b), a.max(b));
+        match high {
+            SQLITE_LOCK_EXCLUSIVE => low == SQLITE_LOCK_NONE,
+            SQLITE_LOCK_PENDING | SQLITE_LOCK_RESERVED => low <= SQLITE_LOCK_SHARED,
+            _ => true,
+        }
+    }
+
+    #[test]
+    fn no_two_hold_what_does_not_go_together() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut locks = Locks::default();
+        for _ in 0..20_000 {
+            let who = rng.u64(0..4);
+            let own = locks.level(who);
+            if rng.u8(0..3) == 0 {
+                locks.unlock(who, if rng.bool() { SQLITE_LOCK_NONE } else { SQLITE_LOCK_SHARED });
+            } else if own == SQLITE_LOCK_NONE {
+                locks.lock(who, SQLITE_LOCK_SHARED);
+            } else {
+                locks.lock(who, if rng.bool() { SQLITE_LOCK_RESERVED } else { SQLITE_LOCK_EXCLUSIVE });
+            }
+            let all: Vec<i32> = (0..4).map(|who| locks.level(who)).collect();
+            for a in 0..4 {
+                assert!((0..a).all(|b| fit(all[a], all[b])), "{all:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_writer_that_waits_lets_no_reader_in() {
+        let mut locks = Locks::default();
+        assert!(locks.lock(1, SQLITE_LOCK_SHARED) && locks.lock(2, SQLITE_LOCK_SHARED));
+        assert!(locks.lock(1, SQLITE_LOCK_RESERVED) && !locks.lock(2, SQLITE_LOCK_RESERVED));
+        assert!(!locks.lock(1, SQLITE_LOCK_EXCLUSIVE) && !locks.lock(3, SQLITE_LOCK_SHARED));
+        locks.unlock(2, SQLITE_LOCK_NONE);
+        assert!(locks.lock(1, SQLITE_LOCK_EXCLUSIVE));
+        locks.unlock(1, SQLITE_LOCK_SHARED);
+        assert!(locks.lock(3, SQLITE_LOCK_SHARED) && !locks.is_reserved());
+    }
+}

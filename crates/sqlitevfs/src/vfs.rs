@@ -1,0 +1,300 @@
+//! The VFS: names become files.
+#![expect(unsafe_code, reason = "SQLite calls these functions with pointers")]
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use libsqlite3_sys as sys;
+use parking_lot::Mutex;
+use rawfs::fs::{Creds, Error, File};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::api::{self, Api, api};
+use crate::database::Database;
+use crate::fault::{Fault, Outcome, remember};
+use crate::image::{self, Held};
+use crate::methods::{self, Handle, Open};
+use crate::name;
+
+/// Bytes of a full name, at most.
+const NAME_MAX: c_int = 2048;
+const TEMPORARY: c_int =
+    sys::SQLITE_OPEN_TEMP_DB | sys::SQLITE_OPEN_TRANSIENT_DB | sys::SQLITE_OPEN_TEMP_JOURNAL | sys::SQLITE_OPEN_SUBJOURNAL;
+
+/// One opens or closes a database at a time: who opens it sees all that the last one wrote.
+pub static DOOR: Mutex<()> = Mutex::new(());
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Makes SQLite know the VFS `hotshelf`; not its default. Once is enough; again does nothing.
+///
+/// # Errors
+/// SQLite's code.
+pub fn register(functions: Api) -> Result<(), c_int> {
+    api::set(functions);
+    // SAFETY: a name that ends with a zero; null asks for the default.
+    let (known, below) = unsafe { ((api().vfs_find)(c"hotshelf".as_ptr()), (api().vfs_find)(std::ptr::null())) };
+    if !known.is_null() {
+        return Ok(());
+    }
+    if below.is_null() {
+        return Err(sys::SQLITE_ERROR);
+    }
+    // SAFETY: SQLite's default VFS stays as long as the process.
+    let of_below = unsafe { (*below).szOsFile };
+    let vfs = Box::new(sys::sqlite3_vfs {
+        iVersion: 2,
+        szOsFile: of_below.max(size_of::<Handle>() as c_int),
+        mxPathname: NAME_MAX,
+        pNext: std::ptr::null_mut(),
+        zName: c"hotshelf".as_ptr(),
+        pAppData: below.cast(),
+        xOpen: Some(open),
+        xDelete: Some(delete),
+        xAccess: Some(access),
+        xFullPathname: Some(full_pathname),
+        xDlOpen: Some(dl_open),
+        xDlError: Some(dl_error),
+        xDlSym: Some(dl_sym),
+        xDlClose: Some(dl_close),
+        xRandomness: Some(randomness),
+        xSleep: Some(sleep),
+        xCurrentTime: Some(current_time),
+        xGetLastError: Some(last_error),
+        xCurrentTimeInt64: Some(current_time_64),
+        xSetSystemCall: None,
+        xGetSystemCall: None,
+        xNextSystemCall: None,
+    });
+    // SAFETY: the structure is whole and stays for ever.
+    match unsafe { (api().vfs_register)(Box::leak(vfs), 0) } {
+        sys::SQLITE_OK => Ok(()),
+        code => Err(code),
+    }
+}
+
+/// Runs what SQLite asked for; words go to its log, and no panic gets past.
+pub fn answer(work: impl FnOnce() -> Outcome<()>) -> c_int {
+    let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Fault::new(sys::SQLITE_INTERNAL, format!("a mistake inside hotshelf ({}): please report it", said.unwrap_or("no words"))))
+    });
+    let Err(fault) = outcome else { return sys::SQLITE_OK };
+    if !fault.words.is_empty() {
+        remember(&fault);
+        api::log(fault.code, &fault.words);
+    }
+    fault.code
+}
+
+/// Bytes of a name of SQLite's.
+///
+/// # Safety
+/// It is null, or ends with a zero and stays as long as it is used.
+unsafe fn bytes<'a>(name: *const c_char) -> Option<&'a [u8]> {
+    // SAFETY: as the caller says.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes())
+}
+
+/// The image and the path of a full name.
+fn place(name: &[u8]) -> Outcome<(Held, &[u8])> {
+    let (image, path) = name::parts(name).ok_or_else(|| Fault::new(sys::SQLITE_CANTOPEN, "a name without an image"))?;
+    Ok((image::hold(image)?, path))
+}
+
+unsafe extern "C" fn open(
+    vfs: *mut sys::sqlite3_vfs,
+    name: *const c_char,
+    file: *mut sys::sqlite3_file,
+    flags: c_int,
+    out: *mut c_int,
+) -> c_int {
+    // SAFETY: SQLite gives memory of szOsFile bytes; null methods say that nothing is to be closed.
+    unsafe { (*file).pMethods = std::ptr::null() };
+    if name.is_null() || flags & TEMPORARY != 0 {
+        let below = below(vfs);
+        // SAFETY: the default VFS, with a file of at least its size; it puts its own methods there.
+        return unsafe { (*below).xOpen.map_or(sys::SQLITE_CANTOPEN, |open| open(below, name, file, flags, out)) };
+    }
+    answer(|| {
+        // SAFETY: SQLite's names end with a zero.
+        let name = unsafe { bytes(name) }.unwrap_or_default();
+        let (opened, flags) = open_named(name, flags)?;
+        // SAFETY: the memory is ours from here to xClose; `out` is null or a place for a number.
+        unsafe {
+            methods::begin(file, opened);
+            if !out.is_null() {
+                *out = flags;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn open_named(name: &[u8], flags: c_int) -> Outcome<(Open, c_int)> {
+    let _door = DOOR.lock();
+    let (image, path) = place(name)?;
+    if flags & sys::SQLITE_OPEN_MAIN_DB != 0 {
+        let database = database(image, path, flags)?;
+        let who = NEXT.fetch_add(1, Ordering::Relaxed);
+        let read_only = flags & sys::SQLITE_OPEN_READONLY != 0;
+        return Ok((Open::Database { database, who, read_only, persist_wal: false, powersafe: true }, flags));
+    }
+    if flags & sys::SQLITE_OPEN_MAIN_JOURNAL != 0
+        && let Some(database) = of_journal(&image, path)
+    {
+        if !database.open_the_journal(flags & sys::SQLITE_OPEN_CREATE != 0)? {
+            return Err(Fault::quiet(sys::SQLITE_CANTOPEN));
+        }
+        return Ok((Open::Journal(database), flags));
+    }
+    if flags & sys::SQLITE_OPEN_SUPER_JOURNAL != 0 {
+        let path = path.to_vec();
+        let there = image.supers.lock().contains_key(&path);
+        if !there && flags & sys::SQLITE_OPEN_CREATE == 0 {
+            return Err(Fault::quiet(sys::SQLITE_CANTOPEN));
+        }
+        image.supers.lock().entry(path.clone()).or_default();
+        return Ok((Open::Super { path, image }, flags));
+    }
+    let file = open_file(&image, path, flags).map_err(Fault::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?;
+    let gone = (flags & sys::SQLITE_OPEN_DELETEONCLOSE != 0).then(|| path.to_vec());
+    Ok((Open::File { file, gone, image }, flags))
+}
+
+fn open_file(image: &Held, path: &[u8], flags: c_int) -> rawfs::fs::Result<File> {
+    let asked = |flag: c_int| flags & flag != 0;
+    let mut how = if asked(sys::SQLITE_OPEN_READONLY) { OFlags::RDONLY } else { OFlags::RDWR };
+    how.set(OFlags::CREATE, asked(sys::SQLITE_OPEN_CREATE));
+    how.set(OFlags::EXCL, asked(sys::SQLITE_OPEN_EXCLUSIVE) && asked(sys::SQLITE_OPEN_CREATE));
+    let creds = Creds { umask: 0, ..image.creds.clone() };
+    image.fs.open_at(image.fs.root(), path, how, 0o644, &creds)
+}
+
+/// The database of a path, one for all connections.
+fn database(image: Held, path: &[u8], flags: c_int) -> Outcome<Arc<Database>> {
+    let known = |databases: &mut HashMap<Vec<u8>, Weak<Database>>| {
+        databases.retain(|_, database| database.strong_count() > 0);
+        databases.get(path).and_then(Weak::upgrade)
+    };
+    if let Some(database) = known(&mut image.databases.lock()) {
+        return Ok(database);
+    }
+    let shown = format!("{}/{}", image.name.display(), String::from_utf8_lossy(path));
+    // Others of this process may write, whatever this connection may.
+    let file = open_file(&image, path, flags & !sys::SQLITE_OPEN_READONLY).map_err(Fault::of(sys::SQLITE_CANTOPEN, &*shown))?;
+    let other = image.databases.lock().values().filter_map(Weak::upgrade).find(|other| other.ino() == file.node().ino());
+    if other.is_some() {
+        return Err(Fault::new(sys::SQLITE_CANTOPEN, format!("{shown} is open by another name: use one for all connections")));
+    }
+    let database = Arc::new(Database::new(image, path.to_vec(), file)?);
+    database.image().databases.lock().insert(path.to_vec(), Arc::downgrade(&database));
+    Ok(database)
+}
+
+/// The database in use whose journal this is.
+fn of_journal(image: &Held, path: &[u8]) -> Option<Arc<Database>> {
+    image.databases.lock().get(path.strip_suffix(b"-journal")?).and_then(Weak::upgrade)
+}
+
+unsafe extern "C" fn delete(_: *mut sys::sqlite3_vfs, name: *const c_char, sync: c_int) -> c_int {
+    answer(|| {
+        // SAFETY: SQLite's names end with a zero.
+        let name = unsafe { bytes(name) }.unwrap_or_default();
+        let (image, path) = place(name)?;
+        let there = match of_journal(&image, path) {
+            Some(database) => database.remove_journal()?,
+            None if image.remove_super(path)? => true,
+            None => match image.fs.unlink(image.fs.root(), path, &image.creds) {
+                Ok(()) => true,
+                Err(error) if error.errno() == Errno::NOENT => false,
+                Err(error) => return Err(Fault::of(sys::SQLITE_IOERR_DELETE, String::from_utf8_lossy(name))(error)),
+            },
+        };
+        if !there {
+            return Err(Fault::quiet(sys::SQLITE_IOERR_DELETE_NOENT));
+        }
+        if sync != 0 {
+            let store = image.fs.store();
+            let synced = store.sync(store.applied()).map_err(Error::from);
+            synced.map_err(Fault::of(sys::SQLITE_IOERR_DIR_FSYNC, String::from_utf8_lossy(name)))?;
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn access(_: *mut sys::sqlite3_vfs, name: *const c_char, flags: c_int, out: *mut c_int) -> c_int {
+    answer(|| {
+        // SAFETY: SQLite's names end with a zero.
+        let name = unsafe { bytes(name) }.unwrap_or_default();
+        let (image, path) = place(name)?;
+        let stat = || image.fs.stat(image.fs.root(), path, true, &image.creds);
+        let here = of_journal(&image, path).is_some_and(|database| database.has_journal());
+        let here = here || image.supers.lock().contains_key(path);
+        let is = here
+            || match stat() {
+                Ok(stat) => flags != sys::SQLITE_ACCESS_EXISTS || stat.size > 0,
+                Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => false,
+                Err(error) => return Err(Fault::of(sys::SQLITE_IOERR_ACCESS, String::from_utf8_lossy(name))(error)),
+            };
+        // SAFETY: a place for a number.
+        unsafe { *out = c_int::from(is) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn full_pathname(_: *mut sys::sqlite3_vfs, name: *const c_char, room: c_int, out: *mut c_char) -> c_int {
+    answer(|| {
+        // SAFETY: SQLite gives a name of sqlite3_open's with its URI's parameters behind it, since 3.31 also with zeros before it.
+        let image = unsafe { bytes((api().uri_parameter)(name, c"image".as_ptr())) };
+        // SAFETY: it ends with a zero.
+        let name = unsafe { bytes(name) }.unwrap_or_default();
+        let image = image.map(|image| PathBuf::from(std::ffi::OsStr::from_bytes(image)));
+        let full = name::full(name, image, |path: &Path| image::known(path))?;
+        if full.len() >= usize::try_from(room).unwrap_or(0) {
+            return Err(Fault::new(sys::SQLITE_CANTOPEN_FULLPATH, "the names of image and database are too long together"));
+        }
+        // SAFETY: there is room for it and a zero.
+        unsafe {
+            std::ptr::copy_nonoverlapping(full.as_ptr(), out.cast::<u8>(), full.len());
+            out.add(full.len()).write(0);
+        }
+        Ok(())
+    })
+}
+
+/// SQLite's default VFS.
+fn below(vfs: *mut sys::sqlite3_vfs) -> *mut sys::sqlite3_vfs {
+    // SAFETY: SQLite gives the structure that was registered.
+    unsafe { (*vfs).pAppData.cast() }
+}
+
+type Symbol = Option<unsafe extern "C" fn(*mut sys::sqlite3_vfs, *mut c_void, *const c_char)>;
+
+/// Passes a call to the default VFS.
+macro_rules! passed {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty, $method:ident, $else:expr;)*) => {$(
+        unsafe extern "C" fn $name(vfs: *mut sys::sqlite3_vfs, $($arg: $type),*) -> $answer {
+            let below = below(vfs);
+            // SAFETY: the default VFS with what SQLite gave.
+            unsafe { (*below).$method.map_or($else, |call| call(below, $($arg),*)) }
+        }
+    )*};
+}
+
+passed! {
+    fn dl_open(name: *const c_char) -> *mut c_void, xDlOpen, std::ptr::null_mut();
+    fn dl_error(room: c_int, out: *mut c_char) -> (), xDlError, ();
+    fn dl_sym(library: *mut c_void, name: *const c_char) -> Symbol, xDlSym, None;
+    fn dl_close(library: *mut c_void) -> (), xDlClose, ();
+    fn randomness(room: c_int, out: *mut c_char) -> c_int, xRandomness, 0;
+    fn sleep(microseconds: c_int) -> c_int, xSleep, 0;
+    fn current_time(out: *mut f64) -> c_int, xCurrentTime, sys::SQLITE_ERROR;
+    fn last_error(room: c_int, out: *mut c_char) -> c_int, xGetLastError, 0;
+    fn current_time_64(out: *mut sys::sqlite3_int64) -> c_int, xCurrentTimeInt64, sys::SQLITE_ERROR;
+}
