@@ -38,6 +38,8 @@ const STEP_PAGES: usize = 256;
 const STEP_HINTS: usize = 256;
 /// Promoted pages that are written in one batch, at least, with a page of summary.
 const BATCH_WORTH_WRITING: usize = 32;
+/// So long who asks comes before what the last leader had not ended.
+const TAKING_UP_MS: u32 = 1000;
 /// Frames are kept free from this share on, up to twice as many: 1 of 64.
 const FREE_SHARE: u32 = 64;
 
@@ -53,6 +55,8 @@ pub struct Worker {
     /// Where the write-back sweep has come to.
     swept: (FileKey, PageIndex),
     begun: Instant,
+    /// When it took over, ms.
+    took_over: u32,
     last_reap: u32,
     last_idle_work: u32,
     last_look_at_files: u32,
@@ -87,6 +91,7 @@ impl Worker {
             marked: Vec::new(),
             swept: (FileKey(0), PageIndex(0)),
             begun: Instant::now(),
+            took_over: shelf.world.now_ms(),
             last_reap: shelf.world.now_ms(),
             last_idle_work: shelf.world.now_ms(),
             last_look_at_files: shelf.world.now_ms(),
@@ -148,7 +153,10 @@ impl Worker {
             self.reap(shelf);
         }
         let mut busy = self.answer(shelf);
-        busy |= self.end_others_writing(shelf);
+        // It takes as long as the disk below: who waits comes first, for a while; and a sync does it itself.
+        if !busy || now.wrapping_sub(self.took_over) >= TAKING_UP_MS {
+            busy |= self.end_others_writing(shelf);
+        }
         busy |= self.age(shelf);
         busy |= self.promote(shelf);
         busy |= self.write_back_ahead(shelf);

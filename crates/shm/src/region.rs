@@ -181,6 +181,28 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(at), from.len()) }
     }
 
+    /// As `write`, past the processor's caches where it can: for whole lines of memory that is larger than they are, and that is not
+    /// read again at once. What is stored next in this memory is seen after it, as always. `at`: a multiple of 64.
+    #[inline]
+    pub fn write_past(&self, at: usize, from: &[u8]) {
+        self.check(at, from.len());
+        assert!(at.is_multiple_of(64), "byte {at} is not the first of a line");
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: both ends are in range, as for `write`; the place is aligned (the mapping begins on a page), and what is left over of
+        // the last sixteen bytes is written as usual. The fence makes these stores as others are.
+        unsafe {
+            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+            let (to, whole) = (self.base.as_ptr().add(at), from.len() / 16 * 16);
+            for n in (0..whole).step_by(16) {
+                _mm_stream_si128(to.add(n).cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().add(n).cast()));
+            }
+            std::ptr::copy_nonoverlapping(from.as_ptr().add(whole), to.add(whole), from.len() - whole);
+            _mm_sfence();
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        self.write(at, from);
+    }
+
     /// Tells the processor that the cache line of this byte will be read soon. Only a hint; none where it knows no such.
     #[inline]
     pub fn prefetch(&self, at: usize) {
@@ -439,6 +461,20 @@ mod test {
         assert_eq!(u16::from_ne_bytes(out), 7);
         assert_eq!(region.position(region.address(5)), Some(5));
         assert_eq!(region.position(std::ptr::null()), None);
+    }
+
+    #[test]
+    fn what_is_written_past_the_caches_is_all_there_and_nothing_else() {
+        let region = Region::private(8192, Pages::Small).expect("memory");
+        let from: Vec<u8> = (0..300_u32).map(|n| n as u8 | 1).collect();
+        for (at, begin, len) in [(0, 0, 256), (64, 3, 37), (4096, 1, 16), (4160, 5, 0), (8128, 7, 64)] {
+            region.fill(0..8192, 0);
+            region.write_past(at, &from[begin..begin + len]);
+            let mut all = vec![0; 8192];
+            region.read(0, &mut all);
+            assert_eq!(all[at..at + len], from[begin..begin + len]);
+            assert!(all[..at].iter().chain(&all[at + len..]).all(|byte| *byte == 0), "{len} bytes at {at}");
+        }
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl Shared {
         Err(at)
     }
 
+    /// Where the search for it begins comes nearer.
+    pub(crate) fn prefetch(&self, name: Name) {
+        self.prefetch_entry(self.home(name.hash()));
+    }
+
     pub(crate) fn find(&self, name: Name) -> Option<Slot> {
         self.place(name).ok().map(|(_, slot)| slot)
     }

@@ -189,6 +189,10 @@ impl Shared {
         self.region.u32(self.at + self.places.index + 4 * n)
     }
 
+    pub(crate) fn prefetch_entry(&self, n: usize) {
+        self.region.prefetch(self.at + self.places.index + 4 * n);
+    }
+
     /// The sequence number of the segment at a place.
     pub(crate) fn seq(&self, place: usize) -> &AtomicU64 {
         debug_assert!(place < self.shape.segments as usize);

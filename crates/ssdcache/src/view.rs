@@ -64,6 +64,14 @@ impl View {
         self.shared.shape()
     }
 
+    /// The page will be looked up soon.
+    #[inline]
+    pub fn prefetch(&self, number: u32, page: PageIndex) {
+        if page.0 < PAGE_INDEX_END && number < FILES_MAX {
+            self.shared.prefetch(Name::new(number, page));
+        }
+    }
+
     /// Where a page is; `number` is what [`crate::SsdCache::hold`] gave the file.
     pub fn lookup(&self, number: u32, key: FileKey, page: PageIndex) -> Seen {
         if page.0 >= PAGE_INDEX_END || number >= FILES_MAX {

@@ -21,12 +21,20 @@ impl Worker {
         asked.clear();
         shelf.requests.take(&mut asked);
         let busy = !asked.is_empty();
-        let (syncs, others): (Vec<Asked>, Vec<Asked>) = asked.drain(..).partition(|asked| asked.ask == Ask::Sync);
+        // A file that comes seldom waits for a disk; the rest does.
+        let (opens, others): (Vec<Asked>, Vec<Asked>) = asked.drain(..).partition(|asked| asked.ask == Ask::Open);
         self.asked = asked;
+        let (syncs, others): (Vec<Asked>, Vec<Asked>) = others.into_iter().partition(|asked| asked.ask == Ask::Sync);
+        self.each(shelf, opens);
         if !syncs.is_empty() {
             self.sync(shelf, &syncs);
         }
-        for asked in others {
+        self.each(shelf, others);
+        busy
+    }
+
+    fn each(&mut self, shelf: &Shelf, all: Vec<Asked>) {
+        for asked in all {
             // Who takes over what a dead process had begun ends it otherwise, and goes on: done now it would undo that.
             let answer = if shelf.seats.is_alive(asked.seat) {
                 self.without_ssd(shelf, |worker| worker.one(shelf, &asked))
@@ -35,7 +43,6 @@ impl Worker {
             };
             shelf.requests.answer(asked.slot, answer);
         }
-        busy
     }
 
     /// What failed because the SSD did meanwhile is done once more without it.

@@ -37,7 +37,8 @@ impl Worker {
             // Files were written without it meanwhile.
             _ if shelf.header.get(Word::SsdFailed) == FAILED => Err("it failed before".to_owned()),
             None => Err("this process cannot open it".to_owned()),
-            Some(device) => Log::open(&**device, files, published, &held, shelf.counters.clone()).map_err(|error| error.to_string()),
+            Some(device) => Log::open(&**device, shelf.lanes.as_ref(), files, published, &held, shelf.counters.clone())
+                .map_err(|error| error.to_string()),
         };
         match opened {
             Ok((log, found)) => {

@@ -11,7 +11,7 @@ use ssdcache::{
 
 use super::catalogue::CATALOGUE;
 use super::counters::{Count, Counters, Tier};
-use super::ssd::{BATCH_PAGES, Disk};
+use super::ssd::{BATCH_PAGES, Disk, LANE_PAGES, Lane, Lanes};
 
 /// Why the log took something not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,8 +52,10 @@ pub(crate) enum OpenLog {
 }
 
 impl Log {
+    /// `readers`: what recovery reads with, many pages at once. Who dies over a read leaves nothing behind.
     pub(crate) fn open(
         device: &dyn Device,
+        readers: Option<&Lanes>,
         files: u32,
         published: (&Arc<Region>, usize),
         held: &[(FileKey, u32)],
@@ -61,7 +63,9 @@ impl Log {
     ) -> Result<(Log, Recovered), OpenLog> {
         let mut disk = Disk::open(device)?;
         let pages = disk.pages();
-        let (books, found) = recover(pages, None, files, Some(published), held, |places, each| read_many(&mut disk, places, each))?;
+        let mut scattered = Scattered { lane: readers.and_then(|lanes| Lane::open(lanes.device()).ok()), bytes: Box::new([0; PAGE_BYTES]) };
+        let read = |places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)| scattered.read(&mut disk, places, each);
+        let (books, found) = recover(pages, None, files, Some(published), held, read)?;
         let mut log = Log { books, disk: Some(disk), batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false };
         if found.suspect.is_empty() && found.unknown == 0 {
             log.superblock().map_err(OpenLog::Failed)?;
@@ -287,13 +291,61 @@ impl Log {
     }
 }
 
+/// Pages from which on neighbours are read in one piece rather than side by side.
+const PIECE_MIN: usize = 8;
+
+/// Pages here and there: recovery waits for the device's latency once for many of them.
+struct Scattered {
+    lane: Option<Lane>,
+    bytes: Box<Page>,
+}
+
+impl Scattered {
+    /// Calls with each page that can be read, in any order.
+    fn read(&mut self, disk: &mut Disk, places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)) {
+        let mut alone = Vec::with_capacity(places.len());
+        let mut at = 0;
+        while at < places.len() {
+            let count = neighbours(&places[at..]);
+            if count >= PIECE_MIN || self.lane.is_none() {
+                read_many(disk, &places[at..at + count], &mut |n, page| each(at + n, page));
+            } else {
+                alone.extend(at..at + count);
+            }
+            at += count;
+        }
+        for numbers in alone.chunks(LANE_PAGES) {
+            self.read_alone(disk, places, numbers, each);
+        }
+    }
+
+    fn read_alone(&mut self, disk: &mut Disk, places: &[DevicePage], numbers: &[usize], each: &mut dyn FnMut(usize, &Page)) {
+        let Some(lane) = &mut self.lane else { return };
+        let wanted: Vec<DevicePage> = numbers.iter().map(|n| places[*n]).collect();
+        let mut failed = Vec::new();
+        lane.read(&wanted, &mut self.bytes, |n, read| match read {
+            Ok(page) => each(numbers[n], page),
+            Err(_) => failed.push(numbers[n]),
+        });
+        // What this way cannot have, the other may.
+        for n in failed {
+            read_many(disk, &places[n..=n], &mut |_, page| each(n, page));
+        }
+    }
+}
+
+/// How many of the first of these follow each other on the device, at most what is read at once.
+fn neighbours(places: &[DevicePage]) -> usize {
+    let Some(first) = places.first() else { return 0 };
+    places.iter().take(BATCH_PAGES).zip(first.0..).take_while(|(place, wanted)| place.0 == *wanted).count()
+}
+
 /// Reads pages in the order given, neighbours in one piece, single ones again when a piece fails.
 fn read_many(disk: &mut Disk, places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)) {
     let mut bytes = vec![0; BATCH_PAGES * PAGE_BYTES];
     let mut at = 0;
     while at < places.len() {
-        let first = places[at].0;
-        let count = places[at..].iter().take(BATCH_PAGES).zip(first..).take_while(|(place, wanted)| place.0 == *wanted).count();
+        let count = neighbours(&places[at..]);
         let piece = &mut bytes[..count * PAGE_BYTES];
         let whole = disk.read(places[at], piece).is_ok();
         for n in 0..count {

@@ -58,7 +58,8 @@ pub(crate) use request::{Ask, Asked, Hint};
 use request::{Hints, Requests};
 use ssd::Lanes;
 
-/// How long an asker sleeps before he looks whether somebody still leads.
+/// How long an asker sleeps before he looks whether somebody still leads, at first and then.
+const LOOK_FIRST: Duration = Duration::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A file below, open. Calls block.
@@ -360,11 +361,17 @@ impl Shelf {
             std::thread::yield_now();
         };
         self.ring();
+        let mut sleep = LOOK_FIRST;
         loop {
-            let wait = if self.step_inline() { Duration::ZERO } else { LOOK_AGAIN };
+            let wait = if self.step_inline() { Duration::ZERO } else { sleep };
             if let Some(answer) = posted.wait(wait) {
                 return Some(answer);
             }
+            if !wait.is_zero() && self.seats.leader().is_none() {
+                // Who would lead looks now and then; somebody waits, so he looks at once.
+                self.seats.nudge();
+            }
+            sleep = LOOK_AGAIN;
             if self.stopping.load(Ordering::Acquire) {
                 return Some(Err(Errno::SHUTDOWN));
             }

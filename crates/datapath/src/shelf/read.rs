@@ -248,7 +248,15 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// The same, without waiting.
+    /// The page will be looked for on the SSD, unless it is in a frame.
+    #[inline]
+    pub(super) fn prefetch_on_ssd(&self, page: u64) {
+        if let (Some(view), Some(number)) = (&self.shelf.view, self.shelf.records.get(self.no).on_ssd()) {
+            view.prefetch(number, PageIndex(page));
+        }
+    }
+
+    /// As `on_ssd`, without waiting.
     pub(super) fn look_on_ssd(&self, page: u64) -> Seen {
         let Some(view) = &self.shelf.view else { return Seen::Miss };
         let Some(number) = self.shelf.records.get(self.no).on_ssd() else { return Seen::Miss };

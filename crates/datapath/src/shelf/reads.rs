@@ -236,6 +236,8 @@ impl<J: Job> Reads<J> {
         let len = to.len().min(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
         let offset = (at % PAGE_BYTES as u64) as usize;
         let name = open.name(at / PAGE_BYTES as u64);
+        // Who reads so has more on the SSD than in memory: what memory lacks is on its way while it is looked for there.
+        open.prefetch_on_ssd(at / PAGE_BYTES as u64);
         if len == 0 || (offset + len <= PAGE_BYTES && self.shelf.pages.read(name, offset, &mut to[..len])) {
             return Begun::Ended(job, Outcome::Read(len));
         }

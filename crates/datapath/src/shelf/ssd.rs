@@ -127,7 +127,8 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn open(device: &dyn Device) -> Result<Disk, OpenError> {
         let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
-        let options = QueueOptions { depth: 32, ..QueueOptions::default() };
+        // A thread each: one call at a time is all there is, unless one hangs.
+        let options = QueueOptions { depth: 4, ..QueueOptions::default() };
         let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
         let arena = Arena::private(2 * BATCH_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD", error))?;
         handle.register(&arena).map_err(failed)?;

@@ -122,8 +122,8 @@ impl SharedPages {
     }
 
     /// Not seen at the first look: it may have been hidden by a change of the index.
-    #[cold]
-    fn find_again(&self, key: &Key) -> Option<(usize, Word)> {
+    #[inline(never)]
+    pub(super) fn find_again(&self, key: &Key) -> Option<(usize, Word)> {
         for _ in 0..LOOKS {
             let gate = self.heads[key.shard][GATE].load(Acquire);
             if gate & 1 == 0 {

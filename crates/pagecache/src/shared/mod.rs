@@ -74,6 +74,8 @@ pub struct SharedPages {
     seats: Arc<Seats>,
     me: SeatNo,
     plan: Plan,
+    /// Processors' caches do not hold its pages.
+    is_large: bool,
     replacement: Replacement,
     secrets: [u64; 2],
     heads: Words<shard::Head>,
@@ -88,6 +90,9 @@ pub struct SharedPages {
     /// Where the next search for marked pages begins.
     sweep: AtomicU32,
 }
+
+/// Frames from which on a page that is written whole goes past the processor's caches: 64 MiB.
+const LARGE: usize = 1 << 14;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-pages");
 const VERSION: u32 = 1;
@@ -140,6 +145,7 @@ impl SharedPages {
             seats: seats.clone(),
             me,
             plan,
+            is_large: frames >= LARGE,
             replacement: shape.replacement,
             secrets: find::secrets(seed),
             heads: Words::new(region, at + plan.heads_at, plan.shards),

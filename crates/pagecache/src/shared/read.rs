@@ -24,16 +24,21 @@ impl SharedPages {
     pub fn read(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
         check_piece(offset, to.len());
         let key = self.key(name);
-        if let Some((at, word)) = self.probe(&key)
-            && !word.is_changing()
-        {
-            self.copy_out(at, offset, to);
-            fence(Acquire);
-            if word.is_same_version(self.records[at].word()) {
-                self.touch(at);
-                self.count(Count::Hits);
-                return true;
+        match self.probe(&key) {
+            Some((at, word)) if !word.is_changing() => {
+                self.copy_out(at, offset, to);
+                fence(Acquire);
+                if word.is_same_version(self.records[at].word()) {
+                    self.touch(at);
+                    self.count(Count::Hits);
+                    return true;
+                }
             }
+            None if self.find_again(&key).is_none() => {
+                self.count(Count::Misses);
+                return false;
+            }
+            _ => {}
         }
         self.read_again(&key, offset, to)
     }

@@ -53,7 +53,7 @@ impl SharedPages {
         if !marks.is_none() {
             self.marked_from(key.shard, at, word.marks(), now_ms);
         }
-        self.copy_in(at, offset, from);
+        self.copy_written(at, offset, from);
         self.records[at].give_back(word.with(marks).changed());
         self.touch(at);
         self.count(Count::Writes);
