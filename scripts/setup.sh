@@ -213,6 +213,20 @@ install_rust() {
     done
 }
 
+# The public POSIX suites are of crates.io and are built here, which takes minutes: for the long tests alone.
+install_suites() {
+    local suite
+    if [[ $level != test || ${FULL:-0} != 1 ]]; then
+        return
+    fi
+    for suite in pjdfstest@0.2.2 fsx@0.3.2; do
+        if ! command -v "${suite%@*}" >/dev/null; then
+            say "building $suite"
+            scripts/cargo install --quiet --locked "$suite" </dev/null || say "missing $suite: the POSIX suites will be reported as skipped"
+        fi
+    done
+}
+
 case $level in
     demo | vm | test) ;;
     *)
@@ -228,6 +242,7 @@ fi
 failed=0
 report_missing || failed=1
 install_rust || failed=1
+install_suites
 if [[ ! -e /dev/fuse ]]; then
     say "loading the fuse module"
     as_root modprobe fuse 2>/dev/null || say "no /dev/fuse on this machine: nothing can be mounted; tests that mount will be skipped"

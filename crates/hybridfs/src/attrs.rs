@@ -34,7 +34,7 @@ impl Caller {
     }
 
     /// Whether `gid` is the caller's group or one of its supplementary groups.
-    fn in_group(self, gid: u32) -> bool {
+    pub fn in_group(self, gid: u32) -> bool {
         self.gid == gid || supplementary_groups(self.pid).contains(&gid)
     }
 }

@@ -15,6 +15,8 @@ pub mod layout;
 mod log;
 mod space;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod tree;
 pub mod units;
 

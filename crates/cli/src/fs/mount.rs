@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::Context;
 use mount::MountFlags;
@@ -52,7 +53,8 @@ pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
 
 fn open_fs(args: &FsMountArgs) -> anyhow::Result<Fs> {
     let memory = bytes(args.memory, "--memory")?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let (mut settings, mut files) = (Settings::default(), FsSettings::default());
+    // The mount syncs all every few seconds, which writes back as well: no second thread does.
+    let (mut settings, mut files) = (Settings::default(), FsSettings { write_back: Duration::ZERO, ..FsSettings::default() });
     if let Some(memory) = memory {
         (settings.node_cache_bytes, files.cache_bytes) = (memory, memory);
     }

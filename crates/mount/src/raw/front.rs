@@ -24,7 +24,9 @@ use crate::lanes::Lanes;
 
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
 const TTL: Duration = Duration::from_secs(3600);
-const SET_ID: u32 = 0o6000;
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+const SET_ID: u32 = SET_UID | SET_GID;
 const GROUP_EXEC: u32 = 0o010;
 
 thread_local! {
@@ -106,10 +108,11 @@ fn set_time(time: Option<TimeOrNow>) -> SetTime {
     }
 }
 
-/// What a node is opened with: making and cutting are over when the kernel asks for it.
+/// What a node is opened with: making and cutting are over when the kernel asks for it, and where the end is it says itself (also
+/// when fcntl has changed its mind about O_APPEND, of which we are not told).
 fn open_flags(flags: i32) -> OFlags {
     let flags = OFlags::from_bits_retain(flags as u32);
-    flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::DIRECTORY)
+    flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::APPEND)
 }
 
 fn empty(reply: ReplyEmpty, outcome: Result<(), Error>) {
@@ -154,23 +157,28 @@ impl RawFront {
         call(&self.inner.fs, &self.node(parent)?)
     }
 
-    /// Whoever may not change a set-id file's mode takes its set-id bits by changing its content.
-    fn lose_set_id(&self, node: &Node, creds: &Creds) -> Result<(), Error> {
-        let mode = node.stat()?.mode;
-        let group = if mode & GROUP_EXEC == 0 { 0o2000 } else { 0 };
-        let kept = mode & 0o7777 & !(SET_ID & !group);
-        if kept == mode & 0o7777 {
+    /// Whoever is not the superuser takes a file's set-id bits by changing its content or its owner, as ext4 does it; the kernel leaves
+    /// that to us.
+    fn lose_set_id(&self, node: &Node, req: &Request) -> Result<(), Error> {
+        let stat = node.stat()?;
+        if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
             return Ok(());
         }
-        self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, creds)
+        let of_group = || hybridfs::Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }.in_group(stat.gid);
+        let group = if stat.mode & GROUP_EXEC != 0 || stat.mode & SET_GID != 0 && !of_group() { SET_GID } else { 0 };
+        let kept = stat.mode & 0o7777 & !(SET_UID | group);
+        if kept == stat.mode & 0o7777 {
+            return Ok(());
+        }
+        self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))
     }
 
     fn change(&self, req: &Request, node: &Node, size: Option<u64>, set: &SetAttr) -> Result<FileAttr, Error> {
         let creds = creds(req, 0);
+        if creds.uid != 0 && (size.is_some() || set.owner.is_some()) {
+            self.lose_set_id(node, req)?;
+        }
         if let Some(size) = size {
-            if creds.uid != 0 {
-                self.lose_set_id(node, &creds)?;
-            }
             self.inner.fs.set_len(node, size, &creds)?;
         }
         if *set != SetAttr::default() {
@@ -182,7 +190,7 @@ impl RawFront {
     fn write_now(&self, req: &Request, fh: FileHandle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
         let opened = self.opened(fh)?;
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.lose_set_id(opened.file.node(), &creds(req, 0))?;
+            self.lose_set_id(opened.file.node(), req)?;
         }
         opened.file.write_at(data, offset)
     }
@@ -274,7 +282,9 @@ impl Filesystem for RawFront {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let owner = (uid.is_some() || gid.is_some()).then_some((uid, gid));
+        // A change of nothing is one of the owner to what it is.
+        let nothing = mode.is_none() && size.is_none() && atime.is_none() && mtime.is_none();
+        let owner = (uid.is_some() || gid.is_some() || nothing).then_some((uid, gid));
         let set = SetAttr { mode: mode.map(|mode| (mode & 0o7777) as u16), owner, atime: set_time(atime), mtime: set_time(mtime) };
         match self.node(ino).and_then(|node| self.change(req, &node, size, &set)) {
             Ok(attr) => reply.attr(&TTL, &attr),
@@ -348,8 +358,9 @@ impl Filesystem for RawFront {
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let made = self.at(parent, |fs, dir| {
-            let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CREATE | OFlags::NOFOLLOW;
-            let file = fs.open_at(dir, name.as_bytes(), flags - OFlags::TRUNC, (mode & 0o7777) as u16, &creds(req, umask))?;
+            let exclusive = OFlags::from_bits_retain(flags as u32) & OFlags::EXCL;
+            let flags = open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
+            let file = fs.open_at(dir, name.as_bytes(), flags, (mode & 0o7777) as u16, &creds(req, umask))?;
             let attr = self.told(file.node().clone())?;
             Ok((file, attr))
         });
@@ -492,9 +503,13 @@ impl Filesystem for RawFront {
         empty(reply, self.node(ino).and_then(|node| self.inner.fs.remove_xattr(&node, name.as_bytes(), &creds(req, 0))));
     }
 
-    fn fallocate(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         let mode = FallocateFlags::from_bits_retain(mode as u32);
-        empty(reply, self.opened(fh).and_then(|opened| opened.file.allocate(mode, offset, length)));
+        let allocated = self.opened(fh).and_then(|opened| {
+            opened.file.allocate(mode, offset, length)?;
+            if req.uid() == 0 { Ok(()) } else { self.lose_set_id(opened.file.node(), req) }
+        });
+        empty(reply, allocated);
     }
 
     fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

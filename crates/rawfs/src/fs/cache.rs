@@ -113,9 +113,7 @@ mod test {
 
     #[test]
     fn it_is_bounded_and_what_it_says_is_right() {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
-        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rng = crate::testing::rng();
         let cache = Cache::new(SHARDS * 4 * BLOCK_BYTES);
         let mut model = HashMap::new();
         for n in 0..20_000u32 {

@@ -16,7 +16,8 @@ pub struct Creds {
     pub groups: Vec<u32>,
     /// Permissions that new files do not get.
     pub umask: u16,
-    /// Whether permissions are checked here. Not if somebody above does, as the kernel for a mount with `default_permissions`.
+    /// Whether permissions are checked here, and set-id bits taken from files that are written. Not if somebody above does, as the
+    /// kernel for a mount with `default_permissions`.
     pub check: bool,
 }
 
@@ -89,26 +90,43 @@ impl Creds {
 
     /// Mode and owner of what is made in a directory: it passes its group on if its mode says so.
     pub(super) fn of_new(&self, dir: &Record, kind: Kind, mode: u16) -> (u16, (u32, u32)) {
+        let asked = mode;
         let mut mode = if kind == Kind::Symlink { 0o777 } else { mode & 0o7777 & !(self.umask & 0o777) };
         if dir.mode & SET_GROUP == 0 {
             return (mode, (self.uid, self.gid));
         }
         if kind == Kind::Dir {
             mode |= SET_GROUP;
-        } else if mode & 0o2010 == 0o2010 && !self.in_group(dir.gid) && !self.is_capable() {
+        } else if asked & 0o2010 == 0o2010 && !self.in_group(dir.gid) && !self.is_capable() {
             mode &= !SET_GROUP;
         }
         (mode, (self.uid, dir.gid))
     }
 }
 
-/// The mode after somebody wrote who is not the superuser.
+/// The mode after somebody wrote who is not the superuser; whoever checks permissions above us looks after that, too.
 pub fn mode_written(record: &Record, creds: &Creds) -> u16 {
-    if creds.uid == 0 { record.mode } else { mode_given(record, creds) }
+    if creds.is_capable() { record.mode } else { mode_given(record, creds) }
 }
 
 /// The mode after the owner changed.
 pub fn mode_given(record: &Record, creds: &Creds) -> u16 {
     let drops_group = record.mode & 0o010 != 0 || !(creds.in_group(record.gid) || creds.is_capable());
     record.mode & !(0o4000 | if drops_group { SET_GROUP } else { 0 })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::fs::Stamp;
+
+    /// The group's execute bit counts as it was asked for, before the umask (`vfs_prepare_mode` in Linux).
+    #[test]
+    fn a_strange_group_s_set_group_bit_is_not_given() {
+        let dir = Record::new(Kind::Dir, 2, 0o2777, (0, 7), Stamp::default());
+        let of = |gid, umask, mode| Creds { uid: 5, gid, groups: vec![], umask, check: true }.of_new(&dir, Kind::File, mode);
+        assert_eq!(of(6, 0o077, 0o2755), (0o700, (5, 7)));
+        assert_eq!(of(6, 0o077, 0o2745), (0o2700, (5, 7)));
+        assert_eq!(of(7, 0o077, 0o2755), (0o2700, (5, 7)));
+    }
 }

@@ -191,9 +191,7 @@ mod test {
 
     #[test]
     fn replace_does_what_a_map_of_blocks_does() {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
-        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rng = crate::testing::rng();
         let (mut runs, mut model, mut next) = (Vec::new(), BTreeMap::new(), 1000);
         for _ in 0..3000 {
             let from = rng.u64(0..600);

@@ -208,9 +208,7 @@ mod test {
 
     #[test]
     fn a_key_says_what_it_was_made_from() {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
-        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rng = crate::testing::rng();
         for _ in 0..2000 {
             let zone = rng.bool().then(|| rng.u64(..));
             let dirs: Vec<_> = (0..rng.usize(0..4)).map(|_| name(&mut rng)).collect();
@@ -222,9 +220,7 @@ mod test {
 
     #[test]
     fn below_a_directory_is_one_range_that_nothing_else_is_in() {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
-        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rng = crate::testing::rng();
         for _ in 0..5000 {
             let path: Vec<_> = (0..rng.usize(1..4)).map(|_| name(&mut rng)).collect();
             let dir: Vec<_> = (0..rng.usize(0..3)).map(|_| name(&mut rng)).collect();

@@ -369,9 +369,7 @@ mod test {
 
     #[test]
     fn damaged_bytes_are_refused_or_sane() {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
-        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut rng = crate::testing::rng();
         for _ in 0..20_000 {
             let all = some();
             let mut bytes = all[rng.usize(..all.len())].bytes();

@@ -9,9 +9,7 @@ use crate::units::Lsn;
 
 #[test]
 fn a_bitmap_is_a_row_of_flags() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = crate::testing::rng();
     let len = 3 * PAGE_BITS + 77;
     let (mut bits, mut flags) = (Bits::new(len), vec![false; len as usize]);
     for _ in 0..2000 {
@@ -39,9 +37,7 @@ fn a_bitmap_is_a_row_of_flags() {
 
 #[test]
 fn blocks_are_given_out_once_and_come_back() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = crate::testing::rng();
     let len = 2 * GROUP_BLOCKS + 100;
     let mut used = Bits::new(len);
     used.set(10..20, true);

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::batch::{Change, Changes};
+use super::batch::{self, Change, Changes};
 use super::cache::Cache;
 use super::checkpoint::Mark;
 use super::format::tag;
@@ -67,7 +67,9 @@ pub fn open(disk: Disk, settings: &Settings) -> Result<(Inner, Recovery), Error>
         inner.log.fail(Error::Device(block::Error::ReadOnly));
         return Ok((inner, recovery));
     }
-    inner.begin(superblock, recovery.lsn, end).map(|inner| (inner, recovery))
+    let inner = inner.begin(superblock, recovery.lsn, end)?;
+    inner.load_roots();
+    Ok((inner, recovery))
 }
 
 /// The newer of the copies that can be used, and whether one cannot.
@@ -153,6 +155,14 @@ fn bits(disk: &Disk, superblock: &Superblock, pages: std::ops::Range<u64>, bits:
 }
 
 impl Inner {
+    /// So that no lookup has to wait for them. What cannot be read is told to whoever needs it.
+    fn load_roots(&self) {
+        let state = self.state.read();
+        for tree in batch::Tree::ALL {
+            let _ = state.trees[tree as usize].load_root(&self.loader(tree));
+        }
+    }
+
     /// Does what the log says.
     fn replay(&self, search: &Search, found: &Found, recovery: &mut Recovery) -> Result<(), Error> {
         let all = found.groups.last().map_or(search.lsn, |last| last.last().max(search.lsn));

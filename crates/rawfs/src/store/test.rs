@@ -48,9 +48,7 @@ fn all(store: &Store, tree: Tree) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 #[test]
 fn many_keys_in_little_memory_are_a_map_and_are_there_again() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = crate::testing::rng();
     let little = Settings { node_cache_bytes: 0, dirty_bytes: 256 << 10, ..settings() };
     let (device, mut store) = made(32 << 20, &FormatOptions { log_bytes: Some(256 << 10), ..FormatOptions::default() }, &little);
     let mut oracle = BTreeMap::new();

@@ -112,6 +112,11 @@ impl Tree {
         self.level
     }
 
+    /// Has the root loaded.
+    pub fn load_root<N: Nodes>(&self, nodes: &N) -> Result<(), N::Error> {
+        self.root.get(nodes, self.level).map(drop)
+    }
+
     /// Nodes changed since the last [`Tree::freeze`], about: what they take of memory, and of the next checkpoint.
     pub fn dirty(&self) -> usize {
         self.dirty

@@ -21,10 +21,14 @@ use workload::{Ledger, Workload, verify};
 
 const BYTES: usize = 6 << 20;
 
+fn is_full() -> bool {
+    std::env::var_os("FULL").is_some_and(|full| full == "1")
+}
+
 fn seeds(few: u64, many: u64) -> Vec<u64> {
     match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
-        None => (0..if std::env::var_os("FULL").is_some_and(|full| full == "1") { many } else { few }).collect(),
+        None => (0..if is_full() { many } else { few }).collect(),
     }
 }
 
@@ -38,8 +42,12 @@ fn fs_settings() -> FsSettings {
 }
 
 fn formatted() -> Vec<u8> {
-    let machine = Machine::new(vec![0; BYTES]);
-    let options = FormatOptions { metadata_bytes: Some(1 << 20), log_bytes: Some(256 << 10), ..FormatOptions::default() };
+    formatted_of(BYTES, 1 << 20, 256 << 10)
+}
+
+fn formatted_of(bytes: usize, metadata: u64, log: u64) -> Vec<u8> {
+    let machine = Machine::new(vec![0; bytes]);
+    let options = FormatOptions { metadata_bytes: Some(metadata), log_bytes: Some(log), ..FormatOptions::default() };
     Store::format(&machine.disk(), &options).expect("formatted");
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
     Fs::format(&store, Stamp::default()).expect("made");
@@ -114,7 +122,7 @@ impl Drop for Named {
 #[test]
 fn what_was_synced_is_there_and_transactions_are_whole() {
     let (cuts, orphans) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    for seed in seeds(3, 600) {
+    for seed in seeds(3, 2200) {
         let _named = Named(seed);
         life(seed, 150, 10, &cuts, &orphans);
     }

@@ -6,10 +6,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rawfs::fs::{Creds, Error, Fs, Kind};
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use sim::device::crash::Medium;
+use sim::power_cut::Cache;
 
 use crate::machine::Machine;
-use crate::{clean, formatted, fs_settings, settings};
+use crate::{clean, formatted_of, fs_settings, is_full, settings};
+
+/// Small, as it is copied for each cut.
+const BYTES: usize = 3 << 19;
 
 /// Every path, and what can be seen of it.
 type Shown = BTreeMap<String, String>;
@@ -34,10 +39,15 @@ enum Operation {
     Rename(&'static str, &'static str),
     Exchange(&'static str, &'static str),
     Cut(&'static str, u64),
+    /// Makes zeroes of so many bytes in the middle, and syncs.
+    Punch(&'static str, u64),
+    Attribute(&'static str),
+    /// Writes two files in one transaction, and commits.
+    Both(&'static str, &'static str, usize),
     Sync,
 }
 
-const ALL: [Operation; 16] = [
+const ALL: [Operation; 19] = [
     Operation::Write("/a", 100),
     Operation::Write("/d/a", 10_000),
     Operation::Write("/a", 5000),
@@ -53,6 +63,9 @@ const ALL: [Operation; 16] = [
     Operation::Rename("/d/a", "/a"),
     Operation::Exchange("/d", "/a"),
     Operation::Cut("/d/a", 5000),
+    Operation::Punch("/d/a", 4000),
+    Operation::Attribute("/a"),
+    Operation::Both("/a", "/d/a", 3000),
     Operation::Sync,
 ];
 
@@ -66,7 +79,8 @@ fn show(fs: &Fs, path: &str, all: &mut Shown) {
     let creds = Creds::root();
     let here = if path.is_empty() { "/" } else { path };
     let stat = fs.stat(fs.root(), here.as_bytes(), false, &creds).expect("there");
-    let mut text = format!("{:?} {} links {}", stat.kind, stat.nlink, stat.size);
+    let attributes = fs.lookup(fs.root(), here.as_bytes(), false, &creds).and_then(|node| fs.list_xattrs(&node, &creds)).expect("there");
+    let mut text = format!("{:?} {} links {} {}", stat.kind, stat.nlink, stat.size, attributes.len());
     match stat.kind {
         Kind::Dir => {
             let dir = fs.open_at(fs.root(), here.as_bytes(), OFlags::DIRECTORY | OFlags::NOATIME, 0, &creds).expect("opened");
@@ -134,28 +148,60 @@ impl Life {
                 self.mark();
                 fs.sync()?;
             }
+            Operation::Punch(path, len) => {
+                let file = fs.open_at(root, path.as_bytes(), OFlags::RDWR, 0, &creds)?;
+                file.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 3000, len)?;
+                self.mark();
+                file.sync()?;
+            }
+            Operation::Attribute(path) => {
+                let node = fs.lookup(root, path.as_bytes(), false, &creds)?;
+                fs.set_xattr(&node, b"user.a", &[7; 100], XattrFlags::empty(), &creds)?;
+            }
+            Operation::Both(a, b, len) => {
+                let open = |path: &str| fs.open_at(root, path.as_bytes(), OFlags::RDWR, 0, &creds);
+                let (files, mut transaction) = ([open(a)?, open(b)?], fs.begin());
+                for file in &files {
+                    transaction.write_at(file, &vec![0x5a; len], 50)?;
+                }
+                // Found or not before the commit ends, but both or none.
+                fs.apply(&transaction)?;
+                self.mark();
+                fs.sync()?;
+            }
             Operation::Sync => fs.sync()?,
         }
         self.mark();
-        if matches!(operation, Operation::Sync | Operation::Cut(..)) {
+        if matches!(operation, Operation::Sync | Operation::Cut(..) | Operation::Punch(..) | Operation::Both(..)) {
             self.synced();
         }
         Ok(())
     }
 }
 
-fn found(content: Vec<u8>, past: &Past, sequence: &[Operation]) {
+/// What a cut left, and the last step that was synced before it.
+type Cut = (Vec<u8>, usize);
+
+/// Opens what a cut left, and compares.
+fn found((content, synced): Cut, steps: &[Shown], sequence: &[Operation]) {
     let machine = Machine::new(content);
     let (store, _) = rawfs::Store::open(machine.disk(), &settings()).expect("opens after a cut");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opens after a cut");
     assert_eq!(clean(fs.store(), "after a cut"), 0, "{sequence:?}");
     let shown = shown(&fs);
-    let right = past.steps[past.synced..].contains(&shown);
-    assert!(right, "{sequence:?}: {shown:#?}\nsteps from the last sync on: {:#?}", &past.steps[past.synced..]);
+    let right = steps[synced..].contains(&shown);
+    assert!(right, "{sequence:?}: {shown:#?}\nsteps from the last sync on: {:#?}", &steps[synced..]);
 }
 
-/// Does a sequence, with a cut at one in so many moments; returns how many there were.
-fn life(sequence: &[Operation], begin: &[u8], one_in: u8, rng: &mut fastrand::Rng) -> u64 {
+/// What the power leaves at a moment: nothing of what was not flushed, all of it, and a part that chance decides.
+fn cuts(medium: &Medium, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
+    let caches: &[Cache] = if medium.pending() == 0 { &[Cache::Lost] } else { &[Cache::Lost, Cache::Kept, Cache::Any] };
+    caches.iter().map(|cache| medium.cut(*cache, rng)).collect()
+}
+
+/// Does a sequence and a sync, with cuts at one in so many moments; returns how many there were.
+fn life(sequence: &[Operation], begin: &[u8], one_in: u8, seed: u64) -> u64 {
+    let mut rng = fastrand::Rng::with_seed(seed);
     let machine = Machine::new(begin.to_vec());
     let (store, _) = rawfs::Store::open(machine.disk(), &settings()).expect("opened");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
@@ -163,28 +209,33 @@ fn life(sequence: &[Operation], begin: &[u8], one_in: u8, rng: &mut fastrand::Rn
     let life = Life { fs, past: Arc::clone(&past) };
     life.mark();
     life.fs.sync().expect("synced");
-    let cuts = Arc::new(Mutex::new(0));
-    let (counted, medium, mut chance, operations, seen) =
-        (Arc::clone(&cuts), machine.medium.clone(), rng.fork(), sequence.to_vec(), Arc::clone(&past));
+    let left: Arc<Mutex<Vec<Cut>>> = Arc::default();
+    let (lefts, medium, mut chance, seen) = (Arc::clone(&left), machine.medium.clone(), rng.fork(), Arc::clone(&past));
     machine.set_moment(Some(Box::new(move || {
         if chance.u8(..one_in) == 0 {
-            *counted.lock() += 1;
-            found(medium.power_cut(chance.u64(..)), &seen.lock(), &operations);
+            let synced = seen.lock().synced;
+            lefts.lock().extend(cuts(&medium, &mut chance).into_iter().map(|content| (content, synced)));
         }
     })));
-    for operation in sequence {
+    let mut count = 0;
+    for operation in sequence.iter().chain([&Operation::Sync]) {
         // Some are refused, as on any file system.
         let _ = life.run(*operation);
+        // Only now is it known how it is after the step that was cut off.
+        let left = std::mem::take(&mut *left.lock());
+        count += left.len() as u64;
+        left.into_iter().for_each(|cut| found(cut, &past.lock().steps, sequence));
     }
     machine.set_moment(None);
-    found(machine.medium.power_cut(rng.u64(..)), &past.lock(), sequence);
-    let cuts = *cuts.lock();
-    cuts + 1
+    let (last, past) = (cuts(&machine.medium, &mut rng), past.lock());
+    count += last.len() as u64;
+    last.into_iter().for_each(|content| found((content, past.synced), &past.steps, sequence));
+    count
 }
 
 /// What there is before: a file, a directory with one.
 fn begin() -> Vec<u8> {
-    let machine = Machine::new(formatted());
+    let machine = Machine::new(formatted_of(BYTES, 512 << 10, 128 << 10));
     let (store, _) = rawfs::Store::open(machine.disk(), &settings()).expect("opened");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
     drop(fs.mkdir(fs.root(), b"/d", 0o755, &Creds::root()).expect("made"));
@@ -196,24 +247,31 @@ fn begin() -> Vec<u8> {
     machine.content()
 }
 
+/// All sequences of so many operations.
+fn sequences(operations: usize) -> Vec<Vec<Operation>> {
+    (0..operations).fold(vec![Vec::new()], |shorter, _| {
+        shorter.iter().flat_map(|begin| ALL.iter().map(|last| [&begin[..], &[*last]].concat())).collect()
+    })
+}
+
+/// FULL=1: every moment of every sequence of up to three operations. Else a few moments of those of two, and of a few of three.
 #[test]
 fn after_any_short_sequence_it_is_as_after_some_step() {
-    let full = std::env::var_os("FULL").is_some_and(|full| full == "1");
-    let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..1 << 32), |seed| seed.parse().expect("a number"));
-    println!("seed {seed}");
+    let full = is_full();
+    let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    println!("SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let begin = begin();
-    let (mut cuts, mut sequences) = (0, 0);
-    for a in ALL {
-        for b in ALL {
-            let third: &[Operation] = if full { &ALL } else { &[] };
-            let all = third.iter().map(|c| vec![a, b, *c]).chain([vec![a, b]]);
-            // A few of them, unless all are wanted.
-            for sequence in all.filter(|_| full || rng.u8(..4) == 0).collect::<Vec<_>>() {
-                cuts += life(&sequence, &begin, if full { 1 } else { 4 }, &mut rng);
-                sequences += 1;
+    for (operations, one_in) in [(1, 1), (2, 1), (3, 100)] {
+        let (mut cuts, mut tried) = (0, 0);
+        let all = sequences(operations);
+        for sequence in &all {
+            let seed = rng.u64(..);
+            if full || rng.u32(..one_in) == 0 {
+                cuts += life(sequence, &begin, if full || operations == 1 { 1 } else { 4 }, seed);
+                tried += 1;
             }
         }
+        println!("{tried} of {} sequences of {operations}, {cuts} cuts", all.len());
     }
-    println!("{sequences} sequences, {cuts} cuts");
 }

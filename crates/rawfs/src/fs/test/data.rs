@@ -33,9 +33,7 @@ fn small_files_live_in_their_record_and_grow_out_of_it() {
 
 #[test]
 fn a_large_file_survives_random_writes_and_holes() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rng = crate::testing::rng();
     let machine = Machine::new(128 << 20);
     let mut fs = machine.open();
     let mut model: Vec<u8> = Vec::new();

@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use sim::posix::call::Call;
-use sim::posix::world::{Said, Stat};
+use sim::posix::world::{Said, Stat, World, stat};
 
 type Applies = fn(&Call) -> bool;
 
@@ -20,6 +20,9 @@ const REFUSED: [(Applies, Errno, &str); 4] = [
     (shifts, Errno::OPNOTSUPP, "the kernel passes these modes of fallocate to no FUSE daemon"),
     (unnamed, Errno::OPNOTSUPP, "the FUSE crate has no O_TMPFILE yet"),
 ];
+
+/// The same, of images alone.
+const REFUSED_BY_IMAGES: [(Applies, Errno, &str); 1] = [(lists_of_access, Errno::OPNOTSUPP, "images have no access control lists")];
 
 fn names(call: &Call) -> bool {
     let named = match call {
@@ -51,14 +54,35 @@ fn shifts(call: &Call) -> bool {
     matches!(call, Call::Fallocate { flags, .. } if !(*flags - passed).is_empty())
 }
 
+fn lists_of_access(call: &Call) -> bool {
+    let named = match call {
+        Call::SetXattr { name, .. } | Call::GetXattr { name, .. } | Call::RemoveXattr { name, .. } => name,
+        _ => return false,
+    };
+    named.starts_with("system.posix_acl_")
+}
+
 fn unnamed(call: &Call) -> bool {
     matches!(call, Call::Open { flags, .. } | Call::OpenAt { flags, .. } if flags.contains(OFlags::TMPFILE))
 }
 
-/// Whether the mount may refuse a call that the plain directory would do.
-pub fn refused(call: &Call, mount: &Said) -> bool {
+/// Whether the mount, of an image or not, may refuse a call that the plain directory would do.
+pub fn refused(call: &Call, mount: &Said, image: bool) -> bool {
     let Err(error) = mount else { return false };
-    REFUSED.iter().any(|(applies, refusal, _)| refusal == error && applies(call))
+    let of_images: &[_] = if image { &REFUSED_BY_IMAGES } else { &[] };
+    REFUSED.iter().chain(of_images).any(|(applies, refusal, _)| refusal == error && applies(call))
+}
+
+/// Whether it is about a removed directory that is still open, in a way that ext4 has its own mind of: no place where a listing
+/// stopped is one any more. And an image forgets its extended attributes at once, ext4 when nobody has it open.
+pub fn of_removed(call: &Call, plain: &World, image: bool) -> bool {
+    let about = match call {
+        Call::ReadDir { rewind: false, .. } => true,
+        Call::SetXattr { .. } | Call::GetXattr { .. } | Call::ListXattr { .. } | Call::RemoveXattr { .. } => image,
+        _ => false,
+    };
+    let removed = |slot: &usize| plain.slot(*slot).and_then(|dir| stat(dir, "")).is_ok_and(|dir| dir.is_dir() && dir.nlink == 0);
+    about && call.slots().iter().any(removed)
 }
 
 /// Where holes are is the file system's choice: a copy made beside its writers has less of them. What is read is compared.

@@ -1,9 +1,9 @@
-//! The same system calls on a hotshelf mount and on a plain directory, compared.
+//! The same system calls on a hotshelf mount (of two directories, or of an image) and on a plain directory, compared.
 //!
 //! A seeded sequence of calls is done on both, by root and by ordinary users; what they answer, the
 //! attributes they leave, and now and then the whole trees must be the same. Meanwhile the files of the
 //! mount are moved between its sides, so that everything is tried on both and on files that move while
-//! open. What cannot be the same is listed in `accepted`.
+//! open (nothing moves in an image). What cannot be the same is listed in `accepted`.
 #![forbid(unsafe_code)]
 
 mod accepted;
@@ -11,6 +11,7 @@ mod compare;
 mod mover;
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -33,12 +34,15 @@ struct Args {
     /// The hotshelf program.
     #[arg(long)]
     hotshelf: PathBuf,
+    /// An image with a file system of ours, instead of two directories.
+    #[arg(long, conflicts_with_all = ["ssd", "hdd"], required_unless_present = "ssd")]
+    image: Option<PathBuf>,
     /// Directory of the SSD.
-    #[arg(long)]
-    ssd: PathBuf,
+    #[arg(long, requires = "hdd")]
+    ssd: Option<PathBuf>,
     /// Directory of the HDD.
-    #[arg(long)]
-    hdd: PathBuf,
+    #[arg(long, requires = "ssd")]
+    hdd: Option<PathBuf>,
     /// Where to mount.
     #[arg(long)]
     mnt: PathBuf,
@@ -60,9 +64,16 @@ struct Args {
     /// Nothing moves meanwhile.
     #[arg(long)]
     still: bool,
-    /// Flags for `hotshelf mount`.
+    /// Flags for `hotshelf mount`, or `hotshelf fs mount`.
     #[arg(last = true)]
     flags: Vec<String>,
+}
+
+impl Args {
+    /// What the mount shows.
+    fn below(&self) -> impl Iterator<Item = &PathBuf> {
+        self.image.iter().chain(&self.ssd).chain(&self.hdd)
+    }
 }
 
 /// Calls told about when a difference is found.
@@ -101,7 +112,7 @@ fn parity(args: &Args) -> Result<()> {
     unmounted?;
     // Who mounted it may have left directories that he cannot read himself.
     if rustix::process::geteuid().is_root() {
-        ran(Command::new(&args.hotshelf).arg("check").args([&args.ssd, &args.hdd])).context("check")?;
+        ran(Command::new(&args.hotshelf).args(args.image.as_ref().map(|_| "fs")).arg("check").args(args.below())).context("check")?;
     }
     println!("{} calls, no difference", args.steps);
     Ok(())
@@ -117,7 +128,8 @@ fn run(args: &Args, seed: u64) -> Result<()> {
         std::fs::set_permissions(side.join(below), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     }
     let paths = Arc::new(Mutex::new(Vec::new()));
-    let mover = (!args.still).then(|| Mover::start(&args.hotshelf, &args.mnt.join(below), paths.clone(), seed)).transpose()?;
+    let still = args.still || args.image.is_some();
+    let mover = (!still).then(|| Mover::start(&args.hotshelf, &args.mnt.join(below), paths.clone(), seed)).transpose()?;
     let mut parity = Parity {
         args,
         seed,
@@ -175,9 +187,12 @@ impl Parity<'_> {
     }
 
     fn step(&mut self, call: &Call, user: Option<usize>) -> Result<()> {
+        if accepted::of_removed(call, &self.plain, self.args.image.is_some()) {
+            return Ok(());
+        }
         let before = self.compare.look(call, &self.plain, &self.mount)?;
         let mount = as_user(user, || call.run(&mut self.mount));
-        if accepted::refused(call, &mount) {
+        if accepted::refused(call, &mount, self.args.image.is_some()) {
             return Ok(());
         }
         let plain = as_user(user, || call.run(&mut self.plain));
@@ -245,7 +260,15 @@ fn short(call: &Call) -> String {
 
 fn mount(args: &Args) -> Result<()> {
     let mut command = Command::new(&args.hotshelf);
-    command.arg("mount").arg("--ssd").arg(&args.ssd).arg("--hdd").arg(&args.hdd).args(&args.flags).arg(&args.mnt);
+    if args.image.is_some() {
+        command.args(["fs", "mount"]);
+    } else {
+        command.arg("mount");
+    }
+    for (flag, dir) in [("--ssd", &args.ssd), ("--hdd", &args.hdd)] {
+        command.args(dir.iter().flat_map(|dir| [OsStr::new(flag), dir.as_os_str()]));
+    }
+    command.args(&args.flags).args(&args.image).arg(&args.mnt);
     if rustix::process::geteuid().is_root() {
         command.arg("--allow-other");
     }

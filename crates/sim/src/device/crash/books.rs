@@ -110,10 +110,15 @@ impl Medium {
     /// The medium as a loss of power now may leave it: any part of what is pending, torn, those in flight in any order. The seed
     /// decides; over many seeds everything comes up that may.
     pub fn power_cut(&self, seed: u64) -> Vec<u8> {
-        let books = self.books.lock();
         let mut random = fastrand::Rng::with_seed(seed);
         let caches = [Cache::Lost, Cache::Kept, Cache::Prefix, Cache::Any, Cache::Any, Cache::Any];
         let cache = caches[random.usize(..caches.len())];
+        self.cut(cache, &mut random)
+    }
+
+    /// As [`Medium::power_cut`], with so much of the cache.
+    pub fn cut(&self, cache: Cache, random: &mut fastrand::Rng) -> Vec<u8> {
+        let books = self.books.lock();
         let mut order: Vec<&Pending> = books.pending.iter().filter(|pending| !pending.optional || random.bool()).collect();
         let flying = order.partition_point(|pending| pending.ended.is_some());
         // What is in flight may have been done before anything that had not ended when it began.
@@ -123,7 +128,7 @@ impl Medium {
             order[to..=at].rotate_right(1);
         }
         let mut medium = books.durable.clone();
-        for (pending, share) in order.iter().zip(cache.shares(order.len(), &mut random)) {
+        for (pending, share) in order.iter().zip(cache.shares(order.len(), random)) {
             for (sector, bytes) in pending.data.chunks(books.sector).enumerate() {
                 let sector = pending.at / books.sector + sector;
                 if random.f64() < share && books.may_show(pending, sector) {
