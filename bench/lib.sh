@@ -40,7 +40,7 @@ need() {
 
 # median NUMBERS...
 median() { printf '%s\n' "$@" | sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-ratio() { awk "BEGIN { printf \"%.2f\", $1 / $2 }"; }
+ratio() { awk "BEGIN { if ($2 == 0) print \"-\"; else printf \"%.2f\", $1 / $2 }"; }
 now() { date +%s.%N; }
 
 # note NAME KEY=VALUE...: one JSON line.

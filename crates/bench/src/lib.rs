@@ -9,6 +9,7 @@ mod csv;
 mod experiment;
 mod experiments;
 mod fio;
+pub mod fs;
 pub mod load;
 mod machine;
 mod plot;

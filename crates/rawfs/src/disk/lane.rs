@@ -1,6 +1,6 @@
 //! A queue, a handle on it, and the memory of what is in flight there.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use block::handle::{Done, Full, Io, Ticket};
 use block::{Arena, Buf, Error, Params, SharedHandle, SharedQueue};
@@ -16,7 +16,9 @@ const BUFFER_BYTES_MIN: usize = 1 << 20;
 pub(super) struct LaneQueue {
     queue: Arc<SharedQueue>,
     handle: SharedHandle,
-    later: Later,
+    params: Params,
+    /// Made when it is first needed: who waits on a queue of one handle sleeps at once, and does not look whether others lead.
+    later: OnceLock<Later>,
     arena: Arena,
     /// Requests of longer than this are cut here.
     pub(super) piece_bytes: usize,
@@ -30,19 +32,37 @@ impl LaneQueue {
         let arena = Arena::private(settings.buffer_bytes.max(BUFFER_BYTES_MIN)).map_err(|_| crate::Error::NoResources)?;
         queue.register(&arena).map_err(crate::Error::Device)?;
         let params = Params { completion: block::handle::CompletionMode::OfQueue, ..settings.params.clone() };
-        let handle = || SharedHandle::new(&queue, params.clone()).map_err(crate::Error::Device);
-        let (handle, later) = (handle()?, Later::new(handle()?));
+        let handle = SharedHandle::new(&queue, params.clone()).map_err(crate::Error::Device)?;
         let most = (queue.geometry().transfer_bytes_max as usize).clamp(crate::BLOCK_BYTES, PIECE_BYTES);
         let piece_bytes = most / crate::BLOCK_BYTES * crate::BLOCK_BYTES;
-        Ok(LaneQueue { queue, handle, later, arena, piece_bytes, returned: Mutex::new(0), returns: Condvar::new() })
+        Ok(LaneQueue {
+            queue,
+            handle,
+            params,
+            later: OnceLock::new(),
+            arena,
+            piece_bytes,
+            returned: Mutex::new(0),
+            returns: Condvar::new(),
+        })
     }
 
     pub(super) fn handle(&self) -> &SharedHandle {
         &self.handle
     }
 
-    pub(super) fn later(&self) -> &Later {
-        &self.later
+    /// For calls whose end is told later, if there was one.
+    pub(super) fn later(&self) -> Option<&Later> {
+        self.later.get()
+    }
+
+    /// As [`LaneQueue::later`], made if there was none.
+    pub(super) fn make_later(&self) -> Result<&Later, Error> {
+        if self.later.get().is_none() {
+            // Another thread may have been faster: then its own is the one.
+            let _ = self.later.set(Later::new(SharedHandle::new(&self.queue, self.params.clone())?));
+        }
+        Ok(self.later.get().expect("just put"))
     }
 
     pub(super) fn register(&self, arena: &Arena) -> Result<(), Error> {

@@ -77,7 +77,10 @@ impl Disk {
     /// As [`Disk::write_blocks`], and waits only for buffers: the bytes are copied. `promise` is fulfilled with `tag` when all is
     /// completed, by whoever drives the lane then; its future has to expect one request for each call.
     pub fn write_later(&self, lane: Lane, writes: &[(Block, &[u8])], promise: Promise, tag: Tag) {
-        let call = self.later(lane).begin(promise, tag);
+        let call = match self.lane(lane).make_later() {
+            Ok(later) => later.begin(promise, tag),
+            Err(error) => return promise.fulfil(tag, Err(error)),
+        };
         for (at, bytes) in writes {
             assert!(bytes.len().is_multiple_of(BLOCK_BYTES), "whole blocks");
             let mut at = *at;
@@ -95,7 +98,7 @@ impl Disk {
 
     /// Hands out what has ended on a lane, waiting at most so long if nothing has. False: nothing is under way there.
     pub fn drive(&self, lane: Lane, at_most: Duration) -> bool {
-        let later = self.later(lane);
+        let Some(later) = self.lane(lane).later() else { return false };
         let mut done = later.handle.poll();
         if done.is_none() {
             done = later.handle.wait(at_most);

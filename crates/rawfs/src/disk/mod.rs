@@ -210,8 +210,9 @@ impl Disk {
         &self.lanes[lane as usize]
     }
 
+    /// Of a lane that has or had calls under way.
     fn later(&self, lane: Lane) -> &later::Later {
-        self.lanes[lane as usize].later()
+        self.lanes[lane as usize].later().expect("made by the first call")
     }
 
     fn count_read(&self, bytes: usize) {

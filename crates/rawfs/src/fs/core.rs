@@ -37,6 +37,8 @@ pub struct Core {
     pub dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
     /// Blocks in memory that are not written yet.
     pub dirty_pages: AtomicU64,
+    /// Where to go on writing back when memory is full; held by who does it.
+    pub room_from: Mutex<u64>,
     numbers: Mutex<Numbers>,
     last: AtomicU64,
 }
@@ -93,6 +95,7 @@ impl Core {
             cache,
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
+            room_from: Mutex::new(0),
             numbers,
             last: AtomicU64::new(0),
         };

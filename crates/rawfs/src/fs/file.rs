@@ -245,7 +245,8 @@ impl File {
     fn accessed(&self) {
         let now = self.core().now();
         if self.is_due(&self.inode().state.read().record, now) {
-            let mut state = self.inode().state.write();
+            // Nobody waits for others to remember a read: one of the next readers does it.
+            let Some(mut state) = self.inode().state.try_write() else { return };
             state.record.atime = now;
             state.changed = true;
             self.core().list(self.inode(), &mut state);
@@ -314,9 +315,7 @@ impl File {
             return Ok(core.last());
         }
         let _names = core.locks.shared();
-        let mut state = self.inode().state.write();
-        core.write_back_and(self.inode(), &mut state, keep)?;
-        Ok(state.lsn)
+        core.write_back_beside_readers(self.inode(), keep)
     }
 
     /// Reads on from where the handle is.

@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::{RwLockUpgradableReadGuard, RwLockWriteGuard};
+
 use super::core::Core;
 use super::error::{Error, Result};
 use super::extent::{Run, pieces};
@@ -23,8 +25,15 @@ const BATCH_MAX: usize = 8192;
 /// Changes further apart than this are not in one run, whatever becomes one with its neighbours.
 const APART: u64 = 2 * super::extent::RUN_MAX as u64 + 2;
 
+/// Files written back at once where memory is full, and the part of it that is to be free then.
+const ROOM_FILES: usize = 512;
+const ROOM_PART: u64 = 8;
+
 /// Writes under way.
 pub type Flights<'c> = Vec<Flight<'c, 'static>>;
+
+/// Gives free blocks in a row, near a goal; perhaps fewer than are wanted.
+pub type Source<'s> = dyn FnMut(Option<Block>, u32) -> std::result::Result<Extent, crate::Error> + 's;
 
 /// What a batch will make of a file, when it is applied.
 pub struct Prepared {
@@ -35,6 +44,13 @@ pub struct Prepared {
     extents: Vec<(u64, Extent)>,
     /// Pages are kept for the next reader.
     keep: bool,
+}
+
+impl Prepared {
+    /// What goes where.
+    pub fn writes<'s>(&'s self, state: &'s State) -> impl Iterator<Item = (Block, &'s [u8])> {
+        self.places.iter().map(|(page, block)| (*block, &state.pages[page][..]))
+    }
 }
 
 impl Core {
@@ -57,10 +73,20 @@ impl Core {
     }
 
     fn write_back_some(&self, inode: &Arc<Inode>, state: &mut State, keep: bool) -> Result<()> {
-        let (mut batch, mut flights) = (Batch::new(), Vec::new());
-        let mut prepared = self.prepare(state, &mut batch, &mut flights, BATCH_MAX)?;
+        let (batch, mut prepared) = self.write_some(state)?;
         prepared.keep = keep;
+        self.apply_some(inode, state, batch, prepared)
+    }
+
+    /// The part of it that readers need not wait for: the device.
+    fn write_some(&self, state: &State) -> Result<(Batch, Prepared)> {
+        let (mut batch, mut flights) = (Batch::new(), Vec::new());
+        let prepared = self.prepare(state, &mut batch, &mut flights, BATCH_MAX)?;
         land(flights).inspect_err(|_| self.undo(&prepared))?;
+        Ok((batch, prepared))
+    }
+
+    fn apply_some(&self, inode: &Arc<Inode>, state: &mut State, mut batch: Batch, prepared: Prepared) -> Result<()> {
         self.put_record(&mut batch, inode, state, &prepared.record);
         match self.apply(batch) {
             Ok(lsn) => self.finish(state, prepared, lsn),
@@ -70,6 +96,31 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// As [`Core::write_back`], for who holds no lock but the name space's, shared: others read the file while the device works.
+    /// Returns what has to be durable for the file to be. `keep`: in the cache, too.
+    pub fn write_back_beside_readers(&self, inode: &Arc<Inode>, keep: bool) -> Result<Lsn> {
+        let mut state = inode.state.upgradable_read();
+        while !state.is_clean() {
+            let written = self.write_some(&state);
+            let mut alone = RwLockUpgradableReadGuard::upgrade(state);
+            let outcome = written.and_then(|(batch, mut prepared)| {
+                prepared.keep = keep;
+                self.apply_some(inode, &mut alone, batch, prepared)
+            });
+            if let Err(error) = outcome {
+                alone.errors += 1;
+                alone.error = Some(error.clone());
+                return Err(error);
+            }
+            state = RwLockWriteGuard::downgrade_to_upgradable(alone);
+        }
+        if state.listed {
+            self.unlist(inode, &mut RwLockUpgradableReadGuard::upgrade(state));
+            return Ok(inode.state.read().lsn);
+        }
+        Ok(state.lsn)
     }
 
     /// Puts a whole record into a batch.
@@ -82,6 +133,19 @@ impl Core {
     /// Begins to write pages, and puts their places into a batch; the record only into what is returned. The flights have to land
     /// before the batch is applied, or the preparation is undone.
     pub fn prepare<'c>(&'c self, state: &State, batch: &mut Batch, flights: &mut Flights<'c>, most: usize) -> Result<Prepared> {
+        let prepared = self.plan(state, batch, most, &mut |goal, blocks| self.store.allocate(goal, blocks)).inspect_err(|_| {
+            // Blocks are given back when nothing is on its way to them.
+            let _ = land(std::mem::take(flights));
+        })?;
+        if !prepared.places.is_empty() {
+            let writes: Vec<(Block, &[u8])> = prepared.writes(state).collect();
+            flights.push(self.store.disk().start_writes(Lane::Data, &writes));
+        }
+        Ok(prepared)
+    }
+
+    /// As [`Core::prepare`], but for the writing, and with blocks from somewhere else.
+    pub fn plan(&self, state: &State, batch: &mut Batch, most: usize, blocks: &mut Source<'_>) -> Result<Prepared> {
         let pages: Vec<u64> = state.pages.keys().copied().take(most).collect();
         let mut prepared = Prepared { record: state.record.clone(), places: Vec::new(), extents: Vec::new(), keep: true };
         if pages.is_empty() {
@@ -90,18 +154,13 @@ impl Core {
         if matches!(prepared.record.body, Body::Inline(_)) {
             prepared.record.body = Body::Runs(Vec::new());
         }
-        let outcome = self.place(state, &pages, &mut prepared, flights).and_then(|runs| self.put_new(batch, &mut prepared.record, runs));
-        if let Err(error) = outcome {
-            // Blocks are given back when nothing is on its way to them.
-            let _ = land(std::mem::take(flights));
-            self.undo(&prepared);
-            return Err(error);
-        }
+        let outcome = self.place(state, &pages, &mut prepared, blocks).and_then(|runs| self.put_new(batch, &mut prepared.record, runs));
+        outcome.inspect_err(|_| self.undo(&prepared))?;
         Ok(prepared)
     }
 
-    /// Finds places for pages and begins to write them there; returns the runs they make.
-    fn place<'c>(&'c self, state: &State, pages: &[u64], prepared: &mut Prepared, flights: &mut Flights<'c>) -> Result<Vec<Run>> {
+    /// Finds places for pages; returns the runs they make.
+    fn place(&self, state: &State, pages: &[u64], prepared: &mut Prepared, blocks: &mut Source<'_>) -> Result<Vec<Run>> {
         let mut goal = None;
         for row in rows(pages) {
             let mut at = row.start;
@@ -109,7 +168,7 @@ impl Core {
                 goal = self.runs(&state.record, &(at.saturating_sub(1)..at))?.last().and_then(|run| run.extent().end());
             }
             while at < row.end {
-                let extent = self.store.allocate(goal, u32::try_from(row.end - at).unwrap_or(u32::MAX))?;
+                let extent = blocks(goal, u32::try_from(row.end - at).unwrap_or(u32::MAX))?;
                 prepared.extents.push((at, extent));
                 goal = extent.end();
                 at += u64::from(extent.blocks);
@@ -118,10 +177,7 @@ impl Core {
         let blocks =
             prepared.extents.iter().flat_map(|(at, extent)| (0..u64::from(extent.blocks)).map(move |n| (at + n, extent.start.after(n))));
         prepared.places = blocks.collect();
-        let bytes = |page: &u64| -> &[u8] { &state.pages[page][..] };
-        let writes: Vec<(Block, &[u8])> = prepared.places.iter().map(|(page, block)| (*block, bytes(page))).collect();
-        flights.push(self.store.disk().start_writes(Lane::Data, &writes));
-        let sum = |page: u64| crc32c::crc32c(bytes(&page));
+        let sum = |page: u64| crc32c::crc32c(&state.pages[&page][..]);
         let all = prepared.extents.iter().flat_map(|(at, extent)| pieces(*extent, *at));
         Ok(all.map(|(at, extent)| Run::written(at, extent.start, (at..at + u64::from(extent.blocks)).map(sum).collect())).collect())
     }
@@ -146,9 +202,9 @@ impl Core {
     /// The batch was applied: what was written is read from the cache from now on.
     pub fn finish(&self, state: &mut State, prepared: Prepared, lsn: Lsn) {
         for (page, block) in &prepared.places {
-            let page: Box<Page> = state.pages.remove(page).expect("prepared");
+            let page: Arc<Page> = state.pages.remove(page).expect("prepared");
             if prepared.keep {
-                self.cache.put(*block, Arc::from(page));
+                self.cache.put(*block, page);
             }
         }
         self.dirty_pages.fetch_sub(prepared.places.len() as u64, Ordering::SeqCst);
@@ -167,16 +223,23 @@ impl Core {
         let limit = self.settings.dirty_bytes / crate::BLOCK_BYTES;
         let wanted = (bytes / crate::BLOCK_BYTES) as u64 + 2;
         let full = || self.dirty_pages.load(Ordering::SeqCst) + wanted > limit as u64 || self.dirty.lock().len() > limit;
-        let mut after = 0;
-        while full() {
-            let next = self.dirty.lock().range(after..).next().map(|(ino, _)| *ino);
-            let Some(ino) = next else { break };
-            after = ino + 1;
-            if let Some(held) = self.in_use(ino) {
-                let _names = self.locks.shared();
-                // It is told to those who have the file open.
-                let _ = self.write_back(&held.inode, &mut held.state.write());
+        if !full() {
+            return Ok(());
+        }
+        // A good part of it at once: what is written together takes fewer requests. One does it, on from where the last ended.
+        let mut from = self.room_from.lock();
+        let mut left = self.dirty.lock().len();
+        let enough = limit as u64 - limit as u64 / ROOM_PART;
+        while left > 0 && (full() || self.dirty_pages.load(Ordering::SeqCst) > enough && left > 1) {
+            let mut some: Vec<u64> = self.dirty.lock().range(*from..).map(|(ino, _)| *ino).take(ROOM_FILES).collect();
+            if some.is_empty() {
+                some = self.dirty.lock().keys().copied().take(ROOM_FILES).collect();
             }
+            let Some(last) = some.last() else { break };
+            *from = last + 1;
+            left = left.saturating_sub(some.len());
+            // What fails is told to those who have the file open.
+            let _ = self.write_back_each(&some);
         }
         Ok(())
     }
@@ -184,23 +247,14 @@ impl Core {
     /// Writes back everything; the first error, but all are tried.
     pub fn write_back_all(&self) -> Result<()> {
         let all: Vec<u64> = self.dirty.lock().keys().copied().collect();
-        let mut outcome = Ok(());
-        for held in all.into_iter().filter_map(|ino| self.in_use(ino)) {
-            let _names = self.locks.shared();
-            let mut state = held.state.write();
-            outcome = outcome.and(self.write_back(&held.inode, &mut state));
-            drop(state);
-        }
-        outcome
+        self.write_back_each(&all)
     }
 
     /// Everything of a file is on the device when this returns.
     pub fn sync_file(&self, inode: &Arc<Inode>) -> Result<()> {
         let lsn = {
             let _names = self.locks.shared();
-            let mut state = inode.state.write();
-            self.write_back(inode, &mut state)?;
-            state.lsn
+            self.write_back_beside_readers(inode, true)?
         };
         self.sync_to(inode, lsn)
     }

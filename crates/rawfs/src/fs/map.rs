@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::error::{Error, Result};
-use super::extent::{self, RUN_MAX, Run};
+use super::extent::{self, Run};
 use super::key::{self, Item};
 use super::record::{Body, RUNS_MAX, Record};
 use super::table::{Inode, State};
@@ -46,12 +46,9 @@ impl Core {
 
     /// Runs from Files that touch a range; not more than so many.
     fn items(&self, ino: u64, range: &Range<u64>, most: usize) -> Result<Vec<Run>> {
-        let from = key::file(ino, Item::Extent, range.start.saturating_sub(u64::from(RUN_MAX)));
-        let to = key::file(ino, Item::Extent, range.end);
         let (mut runs, mut end, mut wrong) = (Vec::new(), 0, None);
         let device = self.store.disk().blocks();
-        self.store.scan(Tree::Files, &from, &to, &mut |key, value| {
-            let at = key::file_parts(key).map(|parts| parts.2);
+        let mut take = |at: Option<u64>, value: &[u8]| {
             match Run::parse(value) {
                 Ok(run) if Some(run.at) == at && end <= run.at && run.extent().end().is_some_and(|end| end.0 <= device) => {
                     end = run.end();
@@ -60,8 +57,19 @@ impl Core {
                 Ok(_) => wrong = Some("runs of blocks that lie over each other, or outside the device"),
                 Err(malformed) => wrong = Some(malformed.0),
             }
-            if wrong.is_some() || runs.len() >= most { Next::Stop } else { Next::Go }
+            wrong.is_some() || runs.len() >= most || end >= range.end
+        };
+        // The run that the range begins in begins there or before.
+        let over = self.store.floor(Tree::Files, &key::file(ino, Item::Extent, range.start), |key, value| match key::file_parts(key) {
+            Some((of, Item::Extent, at)) if of == ino => take(Some(at), value),
+            _ => false,
         })?;
+        if over != Some(true) && range.start.saturating_add(1) < range.end {
+            let (from, to) = (key::file(ino, Item::Extent, range.start + 1), key::file(ino, Item::Extent, range.end));
+            self.store.scan(Tree::Files, &from, &to, &mut |key, value| {
+                if take(key::file_parts(key).map(|parts| parts.2), value) { Next::Stop } else { Next::Go }
+            })?;
+        }
         wrong.map_or(Ok(runs), |what| Err(Error::Malformed { ino, what }))
     }
 

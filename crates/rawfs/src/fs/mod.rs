@@ -8,7 +8,7 @@
 //!
 //! - [`calls`]: what can be called. [`file`]: what is held and open. `walk`, `open`, `make`, `remove`, `rename`, `attrs`, `xattr`,
 //!   `list`: one kind of call each.
-//! - `read`, `write`, `space`, `flush`: the path of data. [`transaction`]: writes to many files that happen all or not at all.
+//! - `read`, `write`, `space`, `flush`, `group`: the path of data. [`transaction`]: writes to many files that happen all or not at all.
 //! - [`key`], [`record`], [`extent`]: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
 //! - `vectored`, `copy`, `advice`: more that an open file can do. `later`: calls that return at once.
 //! - `name`, `table`, `locks`: what is in memory, and who may touch it. `cache`: blocks for the next reader.
@@ -28,6 +28,7 @@ pub mod error;
 pub mod extent;
 pub mod file;
 mod flush;
+mod group;
 pub mod key;
 mod later;
 pub mod list;

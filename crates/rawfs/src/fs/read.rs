@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// Reads blocks from the device, checks them and keeps them.
-    fn fetch(&self, record: &Record, missing: &[Wanted], mut each: impl FnMut(u64, &Page)) -> Result<()> {
+    fn fetch(&self, record: &Record, missing: &[Wanted], mut each: impl FnMut(u64, &Arc<Page>)) -> Result<()> {
         for some in missing.chunks(GO_MAX) {
             let mut room = vec![0; some.len() * BLOCK_BYTES];
             let mut reads: Vec<(Block, &mut [u8])> = Vec::new();
@@ -124,7 +124,7 @@ impl Core {
             return Ok(page);
         }
         let mut found = None;
-        self.fetch(record, &[(block, place, sum)], |_, page| found = Some(Arc::new(*page)))?;
+        self.fetch(record, &[(block, place, sum)], |_, page| found = Some(Arc::clone(page)))?;
         Ok(found.expect("asked for"))
     }
 

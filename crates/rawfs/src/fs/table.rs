@@ -34,7 +34,7 @@ pub struct State {
     /// `None` until it was read.
     pub at: Option<At>,
     /// Blocks that are not written yet, by their place in the file.
-    pub pages: BTreeMap<u64, Box<Page>>,
+    pub pages: BTreeMap<u64, Arc<Page>>,
     /// The record is newer than the store's.
     pub changed: bool,
     /// In the list of what is to be written back.

@@ -88,7 +88,7 @@ impl Core {
 
     /// Blocks that memory may still promise.
     fn room(&self) -> u64 {
-        self.store.usage().blocks_free
+        self.store.blocks_free()
     }
 
     /// As much as there is room for.
@@ -118,8 +118,16 @@ impl Core {
             if !state.pages.contains_key(&block) && self.dirty_pages.load(Ordering::SeqCst) >= room {
                 break;
             }
-            let page = self.page(state, block, part.len() == BLOCK_BYTES)?;
-            page[skip..skip + part.len()].copy_from_slice(part);
+            match <&Page>::try_from(part) {
+                Ok(page) if !state.pages.contains_key(&block) => {
+                    state.pages.insert(block, Arc::new(*page));
+                    self.dirty_pages.fetch_add(1, Ordering::SeqCst);
+                }
+                _ => {
+                    let page = self.page(state, block, part.len() == BLOCK_BYTES)?;
+                    page[skip..skip + part.len()].copy_from_slice(part);
+                }
+            }
             done += part.len();
             state.record.size = state.record.size.max(at + done as u64);
         }
@@ -130,11 +138,12 @@ impl Core {
     pub fn page<'s>(&self, state: &'s mut State, block: u64, whole: bool) -> Result<&'s mut Page> {
         let valid = state.record.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
         if !state.pages.contains_key(&block) {
-            let page = if whole || valid == 0 { Box::new([0; BLOCK_BYTES]) } else { Box::new(*self.block(&state.record, block)?) };
+            // Shared with the cache until it is changed.
+            let page = if whole || valid == 0 { Arc::new([0; BLOCK_BYTES]) } else { self.block(&state.record, block)? };
             state.pages.insert(block, page);
             self.dirty_pages.fetch_add(1, Ordering::SeqCst);
         }
-        let page = state.pages.get_mut(&block).expect("just put");
+        let page = Arc::make_mut(state.pages.get_mut(&block).expect("just put"));
         page[valid..].fill(0);
         Ok(page)
     }
@@ -161,9 +170,9 @@ impl Core {
         state.record.body = Body::Runs(Vec::new());
         state.changed = true;
         if !content.is_empty() {
-            let mut page = Box::new([0; BLOCK_BYTES]);
+            let mut page = [0; BLOCK_BYTES];
             page[..content.len()].copy_from_slice(&content);
-            state.pages.insert(0, page);
+            state.pages.insert(0, Arc::new(page));
             self.dirty_pages.fetch_add(1, Ordering::SeqCst);
         }
     }

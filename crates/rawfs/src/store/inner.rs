@@ -178,6 +178,21 @@ impl Inner {
         self.snapshot(tree)?.tree.get(&self.loader(tree), key, once)
     }
 
+    pub(super) fn floor<T>(&self, tree: batch::Tree, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, Error> {
+        let mut found = Some(found);
+        let mut once = |key: &[u8], value: &[u8]| found.take().expect("one entry is the last")(key, value);
+        {
+            let state = self.state.read();
+            state.check()?;
+            match state.trees[tree as usize].floor(&self.in_memory(), key, &mut once) {
+                Ok(value) => return Ok(value),
+                Err(Elsewhere::Wrong(error)) => return Err(error),
+                Err(Elsewhere::Absent) => {}
+            }
+        }
+        self.snapshot(tree)?.tree.floor(&self.loader(tree), key, once)
+    }
+
     /// Gives blocks out anew that were freed by what the device knows to be durable.
     pub(super) fn release(&self) {
         let recorded = self.log.recorded();
@@ -216,6 +231,10 @@ impl Inner {
         assert!(taken, "only what was allocated and not used is given back: {extent:?}");
     }
 
+    pub(super) fn blocks_free(&self) -> u64 {
+        self.blocks.free() + self.freed.lock().blocks()
+    }
+
     pub(super) fn usage(&self) -> Usage {
         let (dirty, bitmap) = {
             let state = self.state.read();
@@ -225,7 +244,7 @@ impl Inner {
         let nodes = self.nodes.lock();
         Usage {
             blocks: self.shape.data_blocks,
-            blocks_free: self.blocks.free() + self.freed.lock().blocks(),
+            blocks_free: self.blocks_free(),
             nodes: nodes.len(),
             nodes_free: nodes.free(),
             nodes_dirty: dirty,

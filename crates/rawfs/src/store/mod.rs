@@ -79,6 +79,14 @@ impl Store {
         self.inner.get(tree, key, found)
     }
 
+    /// Gives the last key that is not behind this one, with its value, to `found`; `found` must not call the store.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn floor<T>(&self, tree: Tree, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, Error> {
+        self.inner.floor(tree, key, found)
+    }
+
     /// Keys from `from` on, up to `to` without it, in order, as they were when the scan began.
     ///
     /// # Errors
@@ -169,6 +177,16 @@ impl Store {
     /// How full it is.
     pub fn usage(&self) -> Usage {
         self.inner.usage()
+    }
+
+    /// Data blocks that are free, or will be at the next sync.
+    pub fn blocks_free(&self) -> u64 {
+        self.inner.blocks_free()
+    }
+
+    /// Bytes of a batch, at most.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.inner.log.place().batch_bytes_max()
     }
 
     /// Its regions.

@@ -80,8 +80,9 @@ impl Leaf {
 
     /// The key's suffix.
     pub fn key(&self, index: usize) -> &[u8] {
-        let at = self.slot(index);
-        &self.page[at + CELL_HEAD..at + CELL_HEAD + self.number(at)]
+        let cell = &self.page[self.slot(index)..];
+        let (head, rest) = cell.split_at(CELL_HEAD);
+        &rest[..usize::from(u16::from_le_bytes([head[0], head[1]]))]
     }
 
     fn value_range(&self, index: usize) -> std::ops::Range<usize> {

@@ -35,6 +35,53 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// Gives the last entry that is not behind a key to `found`, if there is one.
+    pub fn floor<N: Nodes, T>(&self, nodes: &N, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, N::Error> {
+        let (mut found, mut before) = (Some(found), Vec::new());
+        floor(nodes, (&self.root, self.level), Some(key), &mut before, &mut |key, value| {
+            found.take().expect("one entry is the last")(key, value)
+        })
+    }
+}
+
+/// `key` as the node's keys are (None: behind all of them), `before` what lies before them.
+fn floor<N: Nodes, T>(
+    nodes: &N,
+    (link, level): (&Link, u8),
+    key: Option<&[u8]>,
+    before: &mut Vec<u8>,
+    found: &mut dyn FnMut(&[u8], &[u8]) -> T,
+) -> Result<Option<T>, N::Error> {
+    let (node, base) = (link.get(nodes, level)?, before.len());
+    match &node.content {
+        Content::Leaf(leaf) => {
+            let end = key.map_or(leaf.len(), |key| leaf.find(key).map_or_else(|index| index, |index| index + 1));
+            let Some(index) = end.checked_sub(1) else { return Ok(None) };
+            before.extend_from_slice(leaf.key(index));
+            let last = found(before, leaf.value(index));
+            Ok(Some(last))
+        }
+        Content::Inner(inner) => {
+            let last = key.map_or(inner.children.len() - 1, |key| inner.find(key));
+            for child in inner.children[..=last].iter().rev() {
+                let key = match limit(key, &child.prefix) {
+                    // It lies before all keys of this child.
+                    Limit::Some(None) if key.is_some() => continue,
+                    Limit::Some(key) => key,
+                    Limit::Behind => None,
+                };
+                before.truncate(base);
+                before.extend_from_slice(&child.prefix);
+                if let Some(last) = floor(nodes, (&child.link, level - 1), key, before, found)? {
+                    return Ok(Some(last));
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
 struct Walk<'a, N, F> {
     nodes: &'a N,
     /// The bytes before the node's keys; when a scan ends, the key it ended at.

@@ -117,6 +117,8 @@ impl Pair {
     }
 
     fn probe(&self, random: &mut fastrand::Rng, key: &[u8]) {
+        let floor = self.tree.floor(&self.device, key, |key, value| (key.to_vec(), value.to_vec())).expect("a sound device");
+        assert_eq!(floor, self.map.range(..=key.to_vec()).next_back().map(|(key, value)| (key.clone(), value.clone())));
         let found = self.tree.get(&self.device, key, <[u8]>::to_vec).expect("a sound device");
         assert_eq!(found.as_ref(), self.map.get(key));
         let to = (random.bool()).then(|| some_key(random));

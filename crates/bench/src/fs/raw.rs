@@ -1,0 +1,106 @@
+//! `rawfs` by library, on a device of its own.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use block::driver::{FileDevice, FileOptions};
+use rawfs::fs::{Creds, Error, Fs, FsSettings, Stamp};
+use rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
+use rustix::fs::OFlags;
+
+use super::Files;
+
+/// A file system that is open.
+pub struct Raw {
+    fs: Fs,
+    creds: Creds,
+}
+
+pub(super) fn wrong(error: &Error) -> io::Error {
+    io::Error::from_raw_os_error(error.errno().raw_os_error())
+}
+
+/// How it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawOptions {
+    /// Memory for nodes and blocks, in bytes, in all.
+    pub memory: usize,
+    /// Of that for nodes, those on the device and those that are newer half and half.
+    pub nodes: usize,
+    /// How long what was written waits before it is written back.
+    pub write_back: Duration,
+    /// Bytes for metadata; none: the default.
+    pub metadata: Option<u64>,
+}
+
+impl Raw {
+    /// Makes and opens one; what is on the device is gone.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn make(device: &Path, options: RawOptions) -> anyhow::Result<Raw> {
+        let device = FileDevice::open(device, &FileOptions { locked: true, ..FileOptions::default() })?;
+        let disk = || Disk::open(&device, &DiskSettings::default());
+        Store::format(&disk()?, &FormatOptions { metadata_bytes: options.metadata, ..FormatOptions::default() })?;
+        // A third of what is left for what is not written yet.
+        let (nodes, part) = (options.nodes / 2, options.memory.saturating_sub(options.nodes) / 3);
+        let settings = Settings { node_cache_bytes: nodes, dirty_bytes: nodes, discard: false, ..Settings::default() };
+        let (store, _) = Store::open(disk()?, &settings)?;
+        Fs::format(&store, Stamp::now())?;
+        let settings = FsSettings { cache_bytes: 2 * part, dirty_bytes: part, write_back: options.write_back, ..FsSettings::default() };
+        let (fs, _) = Fs::open(store, settings)?;
+        Ok(Raw { fs, creds: Creds::root() })
+    }
+
+    /// The file system.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// Writes everything and closes it.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn close(self) -> anyhow::Result<()> {
+        Ok(self.fs.close()?)
+    }
+
+    pub(super) fn open(&self, path: &str, flags: OFlags) -> io::Result<rawfs::fs::File> {
+        self.fs.open_at(self.fs.root(), path.as_bytes(), flags, 0o644, &self.creds).map_err(|error| wrong(&error))
+    }
+
+    fn write(file: &rawfs::fs::File, data: &[u8], at: u64, sync: bool) -> io::Result<()> {
+        if file.write_at(data, at).map_err(|error| wrong(&error))? < data.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if sync { file.sync().map_err(|error| wrong(&error)) } else { Ok(()) }
+    }
+}
+
+impl Files for Raw {
+    fn make_dir(&self, path: &str) -> io::Result<()> {
+        self.fs.mkdir(self.fs.root(), path.as_bytes(), 0o755, &self.creds).map(drop).map_err(|error| wrong(&error))
+    }
+
+    fn create(&self, path: &str, data: &[u8], sync: bool) -> io::Result<()> {
+        Raw::write(&self.open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?, data, 0, sync)
+    }
+
+    fn append(&self, path: &str, data: &[u8], sync: bool) -> io::Result<()> {
+        Raw::write(&self.open(path, OFlags::WRONLY | OFlags::APPEND)?, data, 0, sync)
+    }
+
+    fn read(&self, path: &str, at: u64, to: &mut [u8]) -> io::Result<usize> {
+        self.open(path, OFlags::RDONLY)?.read_at(to, at).map_err(|error| wrong(&error))
+    }
+
+    fn delete(&self, dir: &str, path: &str, sync: bool) -> io::Result<()> {
+        self.fs.unlink(self.fs.root(), path.as_bytes(), &self.creds).map_err(|error| wrong(&error))?;
+        if sync { self.open(dir, OFlags::RDONLY)?.sync().map_err(|error| wrong(&error)) } else { Ok(()) }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fs.sync().map_err(|error| wrong(&error))
+    }
+}

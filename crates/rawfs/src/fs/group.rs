@@ -1,0 +1,123 @@
+//! Write-back of many files together: their blocks in as few requests as there are rows of them, their records in one batch.
+
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+
+use super::core::{Core, Held};
+use super::error::{Error, Result};
+use super::flush::Prepared;
+use super::key::KEY_MAX;
+use super::record::{Body, HEAD, RUNS_MAX};
+use super::table::{Inode, State};
+use crate::{Batch, Block, Extent, Lane};
+
+/// Files of one batch, at most.
+const FILES_MAX: usize = 2048;
+/// Blocks written together, at most; a file with more goes alone.
+const BLOCKS_MAX: usize = 2048;
+
+/// Free blocks for many files, one behind the other.
+struct Row<'c> {
+    core: &'c Core,
+    /// Blocks that are still to be found a place for.
+    wanted: u32,
+    free: Option<Extent>,
+}
+
+impl Row<'_> {
+    fn take(&mut self, blocks: u32) -> std::result::Result<Extent, crate::Error> {
+        let row = match self.free.take() {
+            Some(row) => row,
+            None => self.core.store.allocate(None, self.wanted.max(blocks))?,
+        };
+        let taken = row.blocks.min(blocks);
+        self.wanted = self.wanted.saturating_sub(taken);
+        if taken < row.blocks {
+            self.free = Some(Extent::new(row.start.after(u64::from(taken)), row.blocks - taken));
+        }
+        Ok(Extent::new(row.start, taken))
+    }
+}
+
+impl Drop for Row<'_> {
+    fn drop(&mut self) {
+        if let Some(rest) = self.free.take() {
+            self.core.store.abandon(rest);
+        }
+    }
+}
+
+type Locked<'h> = Vec<(&'h Arc<Inode>, RwLockWriteGuard<'h, State>)>;
+
+/// What a file takes of a batch, at most, if its blocks lie in few rows: key and record, and each block with its sum twice.
+fn log_bytes(state: &State) -> usize {
+    let inline = if let Body::Inline(content) = &state.record.body { content.len() } else { RUNS_MAX };
+    KEY_MAX + HEAD + inline + 64 + 8 * state.pages.len()
+}
+
+impl Core {
+    /// Writes back the files of these numbers; the first error, but all are tried. No lock is held.
+    pub fn write_back_each(&self, numbers: &[u64]) -> Result<()> {
+        let mut outcome = Ok(());
+        for some in numbers.chunks(FILES_MAX) {
+            let held: Vec<Held<'_>> = some.iter().filter_map(|ino| self.in_use(*ino)).collect();
+            let mut rest = &held[..];
+            while rest.len() > 1 {
+                let _names = self.locks.shared();
+                let taken = self.write_back_together(rest);
+                rest = &rest[taken..];
+            }
+            for held in &held {
+                let _names = self.locks.shared();
+                // Most are clean by now. What failed together is tried alone, so that each file is told what is its own.
+                outcome = outcome.and(self.write_back(&held.inode, &mut held.state.write()));
+            }
+        }
+        outcome
+    }
+
+    /// As many of the first files as are good for one batch; returns how many that were. Whatever fails, they are as before.
+    fn write_back_together(&self, held: &[Held<'_>]) -> usize {
+        let (mut files, mut blocks, mut bytes, mut taken) = (Locked::new(), 0, 0, 0);
+        let bytes_max = self.store.batch_bytes_max();
+        for held in held {
+            // Who holds another file's lock never waits here for one.
+            let state = held.state.try_write().filter(|state| !state.is_clean() && state.pages.len() <= BLOCKS_MAX);
+            blocks += state.as_ref().map_or(0, |state| state.pages.len());
+            bytes += state.as_ref().map_or(0, |state| log_bytes(state));
+            if taken > 0 && (blocks > BLOCKS_MAX || bytes > bytes_max) {
+                break;
+            }
+            files.extend(state.map(|state| (&held.inode, state)));
+            taken += 1;
+        }
+        let mut prepared = Vec::with_capacity(files.len());
+        if self.carry_out_together(&mut files, &mut prepared).is_err() {
+            prepared.iter().for_each(|prepared| self.undo(prepared));
+        }
+        taken
+    }
+
+    /// An error: what was prepared is to be undone.
+    fn carry_out_together(&self, files: &mut Locked<'_>, prepared: &mut Vec<Prepared>) -> Result<()> {
+        let mut batch = Batch::new();
+        let wanted = files.iter().map(|(_, state)| state.pages.len() as u32).sum();
+        let mut row = Row { core: self, wanted, free: None };
+        for (inode, state) in &*files {
+            let plan = self.plan(state, &mut batch, BLOCKS_MAX, &mut |_, blocks| row.take(blocks))?;
+            self.put_record(&mut batch, inode, state, &plan.record);
+            prepared.push(plan);
+        }
+        drop(row);
+        let mut writes: Vec<(Block, &[u8])> = files.iter().zip(&*prepared).flat_map(|((_, state), plan)| plan.writes(state)).collect();
+        writes.sort_unstable_by_key(|(at, _)| *at);
+        self.store.disk().write_blocks(Lane::Data, &writes).map_err(Error::from)?;
+        let lsn = self.apply(batch)?;
+        for ((inode, state), plan) in files.iter_mut().zip(prepared.drain(..)) {
+            self.finish(state, plan, lsn);
+            self.unlist(inode, state);
+        }
+        Ok(())
+    }
+}
