@@ -24,8 +24,28 @@ pub enum FsCommand {
     #[command(after_help = "Example:\n  hotshelf fs mount /ssd/image /mnt\n  hotshelf unmount /mnt")]
     Mount(FsMountArgs),
     /// Look over a file system that is not in use, and explain what is wrong
-    #[command(after_help = "Example:\n  hotshelf fs check /ssd/image")]
+    #[command(after_help = "Example:\n  hotshelf fs check /ssd/image\n  hotshelf fs check --repair /ssd/image\n\n\
+                      Without --repair nothing is written. Exit status: 0 clean, 1 something is wrong (and left), 2 wrong usage.")]
     Check(CheckArgs),
+    /// Show what lies on the device: superblocks, log, every key and record; also of a damaged image
+    #[command(after_help = "Example:\n  hotshelf fs dump /ssd/image | grep '/etc/'\n  hotshelf fs dump /ssd/image /etc/passwd")]
+    Dump(DumpArgs),
+    /// Make a file system larger, or smaller, that is not in use
+    #[command(after_help = "Example:\n  hotshelf fs resize /ssd/image 20GiB\n  hotshelf fs resize /dev/vg/volume\n\n\
+                      A file gets the size too. Room for names and attributes stays as it was made.")]
+    Resize(ResizeArgs),
+    /// Copy files and directories into an image, with all their attributes
+    #[command(
+        after_help = "Example:\n  hotshelf fs import /ssd/image /etc /var/lib/app /backup\n  hotshelf fs import /ssd/image photos/. /\n\n\
+                      DEST is a directory in the image, made if it is not there. SRC/. is what is in SRC."
+    )]
+    Import(ImportArgs),
+    /// Copy files and directories out of an image, with all their attributes
+    #[command(
+        after_help = "Example:\n  hotshelf fs export /ssd/image /backup/etc /tmp/restored\n  hotshelf fs export /ssd/image / /tmp/all\n\n\
+                      SRC is a path in the image; DIR is made if it is not there. / and SRC/. are what is in them."
+    )]
+    Export(ExportArgs),
     /// Tell how full a file system is that is not in use
     #[command(after_help = "Example:\n  hotshelf fs df /ssd/image\n  hotshelf fs df /ssd/image --json | jq .data.free")]
     Df(DfArgs),
@@ -109,7 +129,72 @@ pub struct CheckArgs {
     /// The file or block device
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
+    /// Put right what can be put right without giving away what can still be read; what has lost its place goes to lost+found
+    #[arg(long)]
+    pub repair: bool,
+    /// With --repair: where the bytes of a file are not those that were written, those that are there count from now on
+    #[arg(long, requires = "repair")]
+    pub accept_data: bool,
+    /// Leave out the content of files: look at names, attributes and who has which block
+    #[arg(long, conflicts_with = "accept_data")]
+    pub no_data: bool,
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `hotshelf fs dump`.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// The file or block device
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// Only this file: its record and where its blocks are
+    #[arg(value_name = "PATH")]
+    pub path: Option<PathBuf>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf fs resize`.
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// The file or block device
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// The new size [default: all of the file or device]
+    #[arg(value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf fs import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The file or block device
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// What goes in, and the directory in the image that it goes to
+    #[arg(value_name = "SRC... DEST", required = true, num_args = 2..)]
+    pub paths: Vec<PathBuf>,
+    /// Replace files that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `hotshelf fs export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The file or block device
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// What comes out, and the directory that it goes to
+    #[arg(value_name = "SRC... DIR", required = true, num_args = 2..)]
+    pub paths: Vec<PathBuf>,
+    /// Replace files that are there
+    #[arg(long)]
+    pub force: bool,
 }

@@ -3,13 +3,20 @@
 pub mod args;
 mod check;
 mod df;
+mod dump;
+mod export;
+mod import;
 mod mkfs;
 mod mount;
+mod resize;
 
+use std::io::IsTerminal;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use hybridfs::Size;
+use indicatif::{ProgressBar, ProgressStyle};
 use stack::DeviceName;
 use stack::rawfs::{Disk, DiskSettings};
 
@@ -23,6 +30,10 @@ pub fn fs(args: &FsArgs) -> anyhow::Result<bool> {
         FsCommand::Mount(args) => mount::mount(args),
         FsCommand::Check(args) => check::check(args),
         FsCommand::Df(args) => df::df(args),
+        FsCommand::Dump(args) => dump::dump(args),
+        FsCommand::Resize(args) => resize::resize(args),
+        FsCommand::Import(args) => import::import(args),
+        FsCommand::Export(args) => export::export(args),
     }
 }
 
@@ -36,6 +47,70 @@ fn bytes(size: Option<Size>, flag: &str) -> anyhow::Result<Option<u64>> {
         None => Ok(None),
         Some(Size::Bytes(bytes)) => Ok(Some(bytes)),
         Some(Size::Percent(_)) => Err(Usage(format!("{flag} must be a size such as 64MiB; see `hotshelf fs --help`")).into()),
+    }
+}
+
+/// While it is not known how much there is to do.
+fn spinner(what: &'static str) -> ProgressBar {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar.with_message(what)
+}
+
+/// So many bytes are to be done.
+fn bar(bytes: u64, what: &'static str) -> ProgressBar {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(bytes) } else { ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
+}
+
+/// How far a copy of trees is.
+struct Progress {
+    bar: ProgressBar,
+    files: u64,
+    bytes: u64,
+    /// Since something was last written back.
+    since: u64,
+}
+
+impl Progress {
+    fn start(bytes: u64) -> Progress {
+        Progress { bar: bar(bytes, "copying"), files: 0, bytes: 0, since: 0 }
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.since += bytes;
+        self.bar.inc(bytes);
+    }
+
+    fn file(&mut self) {
+        self.files += 1;
+    }
+
+    /// Now and then.
+    fn due(&mut self) -> bool {
+        const OFTEN: u64 = 64 << 20;
+        let due = self.since >= OFTEN;
+        self.since = if due { 0 } else { self.since };
+        due
+    }
+
+    /// Past the bar.
+    fn say(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn files(&self) -> u64 {
+        self.files
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 

@@ -11,6 +11,7 @@ use super::error::Result;
 use super::extent::Run;
 use super::key::{self, Enc, Item, Parts};
 use super::record::{Body, Kind, Record, Value};
+use crate::store::salvage::found_parts;
 use crate::{Block, Extent, Next, Store, Tree};
 
 /// Something that is wrong, and what it means.
@@ -25,6 +26,10 @@ pub enum Finding {
     },
     /// A value that cannot be read.
     Value {
+        /// Of Names, or of Files.
+        tree: Tree,
+        /// Its key.
+        key: Vec<u8>,
         /// Where.
         path: String,
         /// What is wrong with it.
@@ -34,6 +39,10 @@ pub enum Finding {
     Lost {
         /// Where it would be.
         path: String,
+        /// What keys below the directory begin with.
+        begin: Vec<u8>,
+        /// The directory, if it is there and nothing leads to it.
+        dir: Option<u64>,
     },
     /// Two files with one number.
     Twice {
@@ -102,9 +111,12 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blocks = |extent: &Extent| format!("blocks {} to {}", extent.start.0, extent.start.0 + u64::from(extent.blocks) - 1);
         match self {
+            Finding::Key { tree, key } if found_parts(*tree, key).is_some() => {
+                write!(f, "{tree:?}: an entry was found whose directory or file is lost with a damaged node: {}", key.escape_ascii())
+            }
             Finding::Key { tree, key } => write!(f, "{tree:?}: a key that names nothing: {}", key.escape_ascii()),
-            Finding::Value { path, what } => write!(f, "{path}: {what}: the file cannot be used"),
-            Finding::Lost { path } => write!(f, "{path}: its directory cannot be reached from the top: no path leads to the file"),
+            Finding::Value { path, what, .. } => write!(f, "{path}: {what}: the file cannot be used"),
+            Finding::Lost { path, .. } => write!(f, "{path}: its directory cannot be reached from the top: no path leads to the file"),
             Finding::Twice { ino } => write!(f, "file {ino}: two records have its number"),
             Finding::Number { ino } => write!(f, "file {ino}: its number was never given away, and would be given to a new file too"),
             Finding::Links { ino, says, are } => write!(f, "file {ino}: its record says {says} links, there are {are}"),
@@ -116,6 +128,24 @@ impl fmt::Display for Finding {
             }
             Finding::Free { extent, ino } => write!(f, "{} of file {ino} are free: they may be given to another", blocks(extent)),
             Finding::Leaked { extent } => write!(f, "{} are in use and belong to no file: space is lost", blocks(extent)),
+        }
+    }
+}
+
+impl Finding {
+    /// The files it is about.
+    pub fn files(&self) -> Vec<u64> {
+        match self {
+            Finding::Key { .. } | Finding::Value { .. } | Finding::Leaked { .. } => Vec::new(),
+            Finding::Lost { dir, .. } => dir.iter().copied().collect(),
+            Finding::Shared { files, .. } => files.to_vec(),
+            Finding::Twice { ino }
+            | Finding::Number { ino }
+            | Finding::Links { ino, .. }
+            | Finding::Blocks { ino, .. }
+            | Finding::Stray { ino, .. }
+            | Finding::Missing { ino, .. }
+            | Finding::Free { ino, .. } => vec![*ino],
         }
     }
 }
@@ -160,6 +190,8 @@ struct Check {
     /// Beginnings that names have, with one of the names.
     begins: BTreeMap<Vec<u8>, String>,
     links: HashMap<u64, u32>,
+    /// What names say of the kind of their file, with one of the names.
+    kinds: HashMap<(u64, Kind), Vec<u8>>,
     /// Marked for removal or cutting, from a block on.
     marks: HashMap<u64, u64>,
     runs: Vec<(u64, u32, u64)>,
@@ -191,6 +223,33 @@ pub fn check(store: &Store) -> Result<Report> {
     Ok(check.report)
 }
 
+/// Tells the blocks that an entry names, whether or not anything leads to it.
+pub fn owns(tree: Tree, key: &[u8], value: &[u8], each: &mut dyn FnMut(Extent)) {
+    let record = match tree {
+        Tree::Names => match Value::parse(value) {
+            Ok(Value::Here(record)) => Some(record),
+            _ => None,
+        },
+        Tree::Files => match key::file_parts(key).map(|parts| parts.1) {
+            Some(Item::Record) => Record::parse(value).ok(),
+            Some(Item::Extent) => return Run::parse(value).into_iter().for_each(|run| each(run.extent())),
+            Some(_) => None,
+            // Of a node whose way is lost: which item it was is in the rest of the key.
+            None => match found_parts(tree, key).map(|(_, end)| end) {
+                Some([.., kind, _, _, _, _, _, _, _, _]) if *kind != Item::Extent as u8 && *kind != Item::Record as u8 => None,
+                Some(_) => match Run::parse(value) {
+                    Ok(run) => return each(run.extent()),
+                    Err(_) => Record::parse(value).ok(),
+                },
+                None => None,
+            },
+        },
+    };
+    if let Some(Body::Runs(runs)) = record.map(|record| record.body) {
+        runs.iter().for_each(|run| each(run.extent()));
+    }
+}
+
 fn shown(parts: &Parts) -> String {
     let begin = parts.zone.map_or_else(String::new, |zone| format!("(zone {zone})"));
     let names = parts.dirs.iter().chain([&parts.name]);
@@ -204,16 +263,19 @@ impl Check {
 
     fn name(&mut self, key: &[u8], value: &[u8]) {
         self.report.names += 1;
-        let Some(parts) = Parts::of(key) else { return self.found(Finding::Key { tree: Tree::Names, key: key.to_vec() }) };
+        let Some(parts) = Parts::of(key) else { return self.nameless(Tree::Names, key, value) };
         let path = shown(&parts);
         let enc = parts.enc();
         let value = match Value::parse(value) {
             Ok(value) => value,
-            Err(malformed) => return self.found(Finding::Value { path, what: malformed.0 }),
+            Err(malformed) => return self.found(Finding::Value { tree: Tree::Names, key: key.to_vec(), path, what: malformed.0 }),
         };
         self.begins.entry(enc.bytes().to_vec()).or_insert(path);
         match value {
-            Value::Link { ino, .. } => *self.links.entry(ino).or_default() += 1,
+            Value::Link { ino, kind } => {
+                *self.links.entry(ino).or_default() += 1;
+                self.kinds.entry((ino, kind)).or_insert_with(|| key.to_vec());
+            }
             Value::Here(record) => {
                 if record.kind == Kind::Dir {
                     self.dir(&enc, &parts.name, &record);
@@ -221,6 +283,12 @@ impl Check {
                 self.record(&record, 1);
             }
         }
+    }
+
+    /// A key of no file; what it names belongs to it all the same.
+    fn nameless(&mut self, tree: Tree, key: &[u8], value: &[u8]) {
+        owns(tree, key, value, &mut |extent| self.runs.push((extent.start.0, extent.blocks, 0)));
+        self.found(Finding::Key { tree, key: key.to_vec() });
     }
 
     fn dir(&mut self, parent: &Enc, name: &[u8], record: &Record) {
@@ -267,9 +335,8 @@ impl Check {
 
     /// Records and marks.
     fn first(&mut self, key: &[u8], value: &[u8]) {
-        let Some((ino, item, offset)) = key::file_parts(key) else {
-            return self.found(Finding::Key { tree: Tree::Files, key: key.to_vec() });
-        };
+        let Some((ino, item, offset)) = key::file_parts(key) else { return self.nameless(Tree::Files, key, value) };
+        let wrong = |what| Finding::Value { tree: Tree::Files, key: key.to_vec(), path: format!("file {ino}"), what };
         let number = value.try_into().ok().map(u64::from_le_bytes);
         match (item, number) {
             (Item::Record, _) => match Record::parse(value) {
@@ -283,7 +350,7 @@ impl Check {
                     self.record(&record, if ino == ROOT { 1 } else { links });
                 }
                 Ok(_) => self.found(Finding::Twice { ino }),
-                Err(malformed) => self.found(Finding::Value { path: format!("file {ino}"), what: malformed.0 }),
+                Err(malformed) => self.found(wrong(malformed.0)),
             },
             (Item::Numbers, Some(next)) => self.next = next,
             (Item::Orphan, Some(from)) => {
@@ -298,13 +365,14 @@ impl Check {
     /// What belongs to a record.
     fn item(&mut self, key: &[u8], value: &[u8]) {
         let Some((ino, item, offset)) = key::file_parts(key) else { return };
+        let wrong = |what| Finding::Value { tree: Tree::Files, key: key.to_vec(), path: format!("file {ino}"), what };
         let seen = self.seen.get_mut(&ino);
         match (item, seen) {
             (Item::Record | Item::Orphan | Item::Numbers, _) => {}
             (Item::Extent, Some(seen)) if seen.items && seen.kind == Kind::File => match Run::parse(value) {
                 Ok(run) if run.at == offset => self.run(ino, &run),
-                Ok(_) => self.found(Finding::Value { path: format!("file {ino}"), what: "a run of blocks in a wrong place" }),
-                Err(malformed) => self.found(Finding::Value { path: format!("file {ino}"), what: malformed.0 }),
+                Ok(_) => self.found(wrong("a run of blocks in a wrong place")),
+                Err(malformed) => self.found(wrong(malformed.0)),
             },
             (Item::Xattrs, Some(seen)) if seen.xattrs => seen.has_xattrs = true,
             (Item::Target, Some(seen)) if seen.items && seen.kind == Kind::Symlink => seen.has_target = true,
@@ -314,6 +382,10 @@ impl Check {
 
     /// Every name's directory is there, and is reached from the top.
     fn reach(&mut self) {
+        if !self.seen.contains_key(&ROOT) {
+            // That is a finding of its own; without it nothing is reached.
+            return;
+        }
         let mut reached: HashSet<&[u8]> = HashSet::new();
         let mut children: HashMap<&[u8], Vec<&[u8]>> = HashMap::new();
         for (enc, (ino, parent, _)) in &self.dirs {
@@ -331,7 +403,10 @@ impl Check {
             .begins
             .iter()
             .filter(|(enc, _)| !reached.contains(enc.as_slice()))
-            .map(|(_, path)| Finding::Lost { path: path.clone() })
+            .map(|(begin, path)| {
+                let dir = self.dirs.get(begin).map(|dir| dir.0).filter(|ino| *ino != 0);
+                Finding::Lost { path: path.clone(), begin: begin.clone(), dir }
+            })
             .collect();
         self.report.findings.extend(lost);
     }
@@ -359,6 +434,16 @@ impl Check {
             if ino >= self.next {
                 findings.push(Finding::Number { ino });
             }
+        }
+        for ((ino, kind), key) in &self.kinds {
+            if self.seen.get(ino).is_some_and(|seen| seen.kind != *kind) {
+                let path = Parts::of(key).map_or_else(String::new, |parts| shown(&parts));
+                let what = "its name says another kind of file than its record";
+                findings.push(Finding::Value { tree: Tree::Names, key: key.clone(), path, what });
+            }
+        }
+        if !self.seen.contains_key(&ROOT) {
+            findings.push(Finding::Missing { ino: ROOT, what: Item::Record });
         }
         // Names that lead to no record.
         findings.extend(self.links.keys().map(|ino| Finding::Missing { ino: *ino, what: Item::Record }));

@@ -47,6 +47,8 @@ pub struct Core {
 pub const LONG_MAX: usize = 4096;
 const PIECE: usize = 2048;
 
+const OTHER_KIND: &str = "a name says that it is of another kind than its record";
+
 struct Numbers {
     next: u64,
     /// From here on they are not set aside.
@@ -102,6 +104,9 @@ impl Core {
         let next =
             core.get(Tree::Files, &key::file(0, Item::Numbers, 0))?.ok_or(Error::Malformed { ino: 0, what: "no numbers for files" })?;
         let next = u64::from_le_bytes(next.try_into().map_err(|_| Error::Malformed { ino: 0, what: "numbers of a wrong length" })?);
+        if next >= super::record::INO_END {
+            return Err(Error::Malformed { ino: 0, what: "numbers for files that there are not" });
+        }
         *core.numbers.lock() = Numbers { next, end: next };
         Ok(core)
     }
@@ -202,7 +207,10 @@ impl Core {
     pub fn stored(&self, value: Value) -> Result<Record> {
         match value {
             Value::Here(record) => Ok(record),
-            Value::Link { ino, .. } => self.record_of(ino),
+            Value::Link { ino, kind } => {
+                let record = self.record_of(ino)?;
+                if record.kind == kind { Ok(record) } else { Err(Error::Malformed { ino, what: OTHER_KIND }) }
+            }
         }
     }
 
@@ -257,6 +265,9 @@ impl Core {
         if let Some(inode) = self.table.hold(ino) {
             let held = Held { core: self, inode };
             self.load(&held, &at)?;
+            if held.state.read().record.kind != value.kind() {
+                return Err(Error::Malformed { ino, what: OTHER_KIND });
+            }
             return Ok(held);
         }
         let record = self.stored(value.clone())?;

@@ -106,7 +106,8 @@ impl Run {
         let u16_at = |at: usize| u16::from_le_bytes(head[at..at + 2].try_into().expect("2 bytes"));
         let (at, start, blocks, flags) = (u64_at(0), u64_at(8), u32::from(u16_at(16)), u16_at(18));
         let last = at.checked_add(u64::from(blocks)).is_some_and(|end| end <= super::BLOCKS_MAX);
-        if blocks == 0 || blocks > RUN_MAX || flags > WRITTEN || !last || start.checked_add(u64::from(blocks)).is_none() {
+        let on_device = start.checked_add(u64::from(blocks)).is_some_and(|end| end <= crate::layout::shape::BLOCKS_MAX);
+        if blocks == 0 || blocks > RUN_MAX || flags > WRITTEN || !last || !on_device {
             return Err(Malformed("a run out of its range"));
         }
         let sums = if flags == WRITTEN { 4 * blocks as usize } else { 0 };
@@ -134,6 +135,17 @@ pub fn parse_all(mut bytes: &[u8]) -> Result<Vec<Run>, Malformed> {
         runs.push(run);
     }
     Ok(runs)
+}
+
+/// As [`parse_all`], up to the first that is wrong.
+pub fn parse_some(mut bytes: &[u8]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    while let Ok(run) = Run::take(&mut bytes)
+        && runs.last().is_none_or(|last| last.end() <= run.at)
+    {
+        runs.push(run);
+    }
+    runs
 }
 
 /// Blocks of some runs.

@@ -194,7 +194,14 @@ pub fn file_parts(key: &[u8]) -> Option<(u64, Item, u64)> {
     let all = [Item::Record, Item::Extent, Item::Xattrs, Item::Orphan, Item::Numbers, Item::Target];
     let item = all.into_iter().find(|item| *item as u8 == key[8])?;
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("8 bytes"));
-    Some((number(&key[..8]), item, number(&key[9..])))
+    let (ino, offset) = (number(&key[..8]), number(&key[9..]));
+    let right = match item {
+        Item::Record => offset == 0,
+        Item::Numbers => ino == 0 && offset == 0,
+        Item::Orphan => ino == 0,
+        Item::Extent | Item::Xattrs | Item::Target => true,
+    };
+    (right && ino < super::record::INO_END).then_some((ino, item, offset))
 }
 
 #[cfg(test)]
@@ -238,6 +245,7 @@ mod test {
             assert_eq!(Parts::of(bad), None, "{bad:?}");
         }
         assert_eq!(file_parts(&file(7, Item::Extent, 9)), Some((7, Item::Extent, 9)));
+        assert_eq!(file_parts(&file(7, Item::Record, 9)), None);
         assert_eq!(file_parts(&[9; 17]), None);
         assert_eq!(file_parts(&[0; 16]), None);
     }

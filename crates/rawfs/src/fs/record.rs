@@ -11,6 +11,8 @@ pub const HEAD: usize = 96;
 pub const INLINE_MAX: usize = 3072;
 /// Runs in the record take at most so many bytes; more of them, and all go to Files.
 pub const RUNS_MAX: usize = 256;
+/// No number of a file comes near it.
+pub const INO_END: u64 = 1 << 62;
 /// The longest target of a symbolic link.
 pub const TARGET_MAX: usize = 4095;
 
@@ -150,7 +152,7 @@ impl Value {
             return Record::parse(bytes).map(Value::Here);
         }
         let ino = u64::from_le_bytes(bytes[8..].try_into().expect("8 bytes"));
-        let kind = Kind::of(bytes[2]).filter(|kind| *kind != Kind::Dir && bytes[3..8] == [0; 5] && ino != 0);
+        let kind = Kind::of(bytes[2]).filter(|kind| *kind != Kind::Dir && bytes[3..8] == [0; 5] && ino != 0 && ino < INO_END);
         kind.map(|kind| Value::Link { ino, kind }).ok_or(Malformed("a link with wrong bytes"))
     }
 
@@ -257,11 +259,21 @@ impl Record {
             return Err(Malformed("a record of another version"));
         }
         let kind = Kind::of(head[1]).ok_or(Malformed("a kind of file there is not"))?;
+        let flags = u32::from_le_bytes(head[88..92].try_into().expect("4 bytes"));
+        let record = Record { body: parse_body(head[92], body)?, ..Record::parse_head(head, kind) };
+        if flags & !(ZONE | XATTRS) != 0 || head[93..] != [0; 3] {
+            return Err(Malformed("flags there are not"));
+        }
+        record.is_sane().map(|()| record)
+    }
+
+    /// All but the body.
+    fn parse_head(head: &[u8; HEAD], kind: Kind) -> Record {
         let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
         let time = |at: usize| Stamp { sec: u64_at(at).cast_signed(), nsec: u32_at(at + 8) };
         let flags = u32_at(88);
-        let record = Record {
+        Record {
             kind,
             mode: u16::from_le_bytes([head[2], head[3]]),
             nlink: u32_at(4),
@@ -276,12 +288,49 @@ impl Record {
             btime: time(76),
             zone: flags & ZONE != 0,
             xattrs: flags & XATTRS != 0,
-            body: parse_body(head[92], body)?,
-        };
-        if flags & !(ZONE | XATTRS) != 0 || head[93..] != [0; 3] {
-            return Err(Malformed("flags there are not"));
+            body: Body::None,
         }
-        record.is_sane().map(|()| record)
+    }
+
+    /// What can be kept of one that [`Record::parse`] refuses: attributes are brought into their range, runs up to the first that is
+    /// none are kept. A number that cannot be one is 0 then. `None`: nothing can be kept.
+    pub fn mend(bytes: &[u8]) -> Option<Record> {
+        let (head, body) = bytes.split_first_chunk::<HEAD>()?;
+        let mut head = *head;
+        head[0] = VERSION;
+        head[3] &= 0x0f;
+        for at in [48, 60, 72, 84] {
+            if u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes")) >= 1_000_000_000 {
+                head[at..at + 4].fill(0);
+            }
+        }
+        let kind = Kind::of(head[1]).unwrap_or(Kind::File);
+        head[1] = kind as u8;
+        head[88] &= if kind == Kind::Dir { (ZONE | XATTRS) as u8 } else { XATTRS as u8 };
+        head[89..92].fill(0);
+        head[93..].fill(0);
+        let body = match (kind, head[92]) {
+            (Kind::File, 1) => Body::Inline(body[..body.len().min(INLINE_MAX)].to_vec()),
+            (Kind::File, 2) => Body::Runs(extent::parse_some(&body[..body.len().min(RUNS_MAX)])),
+            (Kind::File, _) | (Kind::Symlink, 3) => Body::Items,
+            (Kind::Symlink, 1) => Body::Inline(body[..body.len().min(INLINE_MAX)].iter().copied().filter(|byte| *byte != 0).collect()),
+            (Kind::Symlink, _) => return None,
+            _ => Body::None,
+        };
+        head[32..40].fill(0);
+        let mut record = Record { body: Body::None, ..Record::parse_head(&head, kind) };
+        match &body {
+            Body::Inline(content) => record.size = content.len() as u64,
+            Body::Runs(runs) => record.blocks = extent::blocks(runs),
+            Body::Items if kind == Kind::Symlink => record.size = record.size.min(TARGET_MAX as u64),
+            _ => {}
+        }
+        record.body = body;
+        record.size = if kind == Kind::File { record.size.min(super::SIZE_MAX) } else { record.size };
+        let number = std::mem::replace(&mut record.ino, 1);
+        let mut record = Record::parse(&record.bytes()).ok()?;
+        record.ino = if number < INO_END { number } else { 0 };
+        Some(record)
     }
 
     /// What must be true of any.
@@ -298,7 +347,8 @@ impl Record {
         if !fits {
             return Err(Malformed("content that does not fit the kind of file or its size"));
         }
-        if self.mode > 0o7777 || self.ino == 0 || self.size > super::SIZE_MAX && self.kind == Kind::File {
+        let large = self.size > super::SIZE_MAX && self.kind == Kind::File || self.blocks > super::BLOCKS_MAX;
+        if self.mode > 0o7777 || self.ino == 0 || self.ino >= INO_END || large {
             return Err(Malformed("attributes out of their range"));
         }
         let nsec = [self.atime, self.mtime, self.ctime, self.btime].map(|time| time.nsec);

@@ -4,7 +4,7 @@
 //!  superblock | superblock | log ring | bitmap pages, two slots each | nodes of 16 KiB | data blocks
 //! ```
 //!
-//! Only the sizes are on the device; where each region begins follows from them.
+//! Where each region begins follows from the sizes, unless the image was resized: then the bitmaps may lie behind the data.
 
 use super::NODE_BLOCKS;
 use super::bitmap::PAGE_BITS;
@@ -23,8 +23,8 @@ const NODES_MIN: u64 = 32;
 const NODES_MAX: u64 = u32::MAX as u64;
 const NODES_DEFAULT_MIN: u64 = (4 << 20) / super::NODE_BYTES as u64;
 const DATA_BLOCKS_MIN: u64 = 16;
-/// 1 PiB.
-const BLOCKS_MAX: u64 = 1 << 38;
+/// Blocks of an image, at most: 1 PiB.
+pub const BLOCKS_MAX: u64 = 1 << 38;
 
 /// Sizes of the regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,10 @@ pub struct Shape {
     pub nodes: u64,
     /// Data blocks.
     pub data_blocks: u64,
+    /// Where the bitmaps begin, if not behind the log: they move when an image grows.
+    pub bitmaps_at: Option<Block>,
+    /// Where the nodes begin, if not behind the bitmaps.
+    pub nodes_at: Option<Block>,
 }
 
 impl Shape {
@@ -54,9 +58,19 @@ impl Shape {
         let left = blocks.saturating_sub(before.saturating_add(2 * pages(nodes)));
         // Each page of the bitmap takes two blocks away from those that it counts.
         let data_blocks = left.saturating_sub(2 * pages(left));
-        let shape = Shape { blocks, log_blocks, nodes, data_blocks };
+        let shape = Shape { blocks, log_blocks, nodes, data_blocks, bitmaps_at: None, nodes_at: None };
         shape.check()?;
         Ok(shape)
+    }
+
+    /// The least blocks that an image with log and nodes of this one can have, for so many data blocks.
+    pub fn least_blocks(self, data_blocks: u64) -> u64 {
+        let data_blocks = data_blocks.max(DATA_BLOCKS_MIN);
+        let mut blocks = self.data_start().0 + data_blocks;
+        while blocks < BLOCKS_MAX && self.resized(blocks).is_ok_and(|shape| shape.data_blocks < data_blocks) {
+            blocks += 1;
+        }
+        blocks
     }
 
     /// Whether the sizes go together: to be asked of all that was read.
@@ -76,14 +90,53 @@ impl Shape {
         if self.data_blocks < DATA_BLOCKS_MIN {
             return Err(Error::Sizes("the device is too small for log, metadata and files; 8 MiB is enough by default"));
         }
-        if self.data_blocks > self.blocks || self.end() > self.blocks {
+        let moved = [self.bitmaps_at, self.nodes_at].into_iter().flatten().any(|at| at.0 > self.blocks);
+        if self.data_blocks > self.blocks || moved || self.data_end().0 > self.blocks {
             return Err(Error::Sizes("the regions are larger than the image"));
+        }
+        // The bitmaps lie between log and nodes, or behind the data.
+        let (bitmaps, end) = (self.bitmap_start(), self.bitmap_start().after(2 * (self.node_pages() + self.data_pages())));
+        let before = bitmaps >= self.log_end() && end <= self.nodes_start();
+        let behind = bitmaps >= self.data_end() && end.0 <= self.blocks;
+        if self.nodes_start() < self.log_end() || !(before || behind) {
+            return Err(Error::Sizes("the regions lie over each other"));
         }
         Ok(())
     }
 
-    fn end(self) -> u64 {
-        self.data_start().0 + self.data_blocks
+    /// The same with so many blocks in all: log and nodes stay where they are.
+    ///
+    /// # Errors
+    /// Not enough for what does not shrink.
+    pub fn resized(self, blocks: u64) -> Result<Shape, Error> {
+        let blocks = blocks.min(BLOCKS_MAX);
+        let room = self.nodes_start().0.saturating_sub(self.log_end().0);
+        let start = self.data_start().0;
+        let fixed = |data_blocks: u64, bitmaps_at: Block| {
+            let (bitmaps_at, nodes_at) = (Some(bitmaps_at), Some(self.nodes_start()));
+            Shape { blocks, data_blocks, bitmaps_at, nodes_at, ..self }
+        };
+        // In the place they had at first, if they fit there.
+        let left = blocks.saturating_sub(start);
+        let mut shape = fixed(left, self.log_end());
+        let bitmap = 2 * (self.node_pages() + pages(left));
+        if bitmap > room {
+            // With less data there may be a page less; two blocks are left over then.
+            let data_blocks = left.saturating_sub(bitmap);
+            let data_blocks = data_blocks.max(left.saturating_sub(2 * (self.node_pages() + pages(data_blocks + 2))));
+            shape = fixed(data_blocks, Block(start.saturating_add(data_blocks)));
+        }
+        shape.check()?;
+        Ok(shape)
+    }
+
+    fn log_end(self) -> Block {
+        self.log_start().after(self.log_blocks)
+    }
+
+    /// Behind the last data block.
+    pub fn data_end(self) -> Block {
+        self.data_start().after(self.data_blocks)
     }
 
     /// The log.
@@ -92,7 +145,7 @@ impl Shape {
     }
 
     fn bitmap_start(self) -> Block {
-        self.log_start().after(self.log_blocks)
+        self.bitmaps_at.unwrap_or(self.log_end())
     }
 
     /// Pages that say which nodes are in use.
@@ -111,7 +164,7 @@ impl Shape {
     }
 
     fn nodes_start(self) -> Block {
-        self.page_at(self.node_pages() + self.data_pages())
+        self.nodes_at.unwrap_or_else(|| self.page_at(self.node_pages() + self.data_pages()))
     }
 
     /// Where a node lies, if there is such a one.

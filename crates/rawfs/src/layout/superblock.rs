@@ -15,6 +15,8 @@ const BYTES: usize = 512;
 pub const COPIES: [Block; 2] = [Block(0), Block(1)];
 const CLEAN: u32 = 1;
 const ROOTS: usize = 112;
+/// Of an image that was resized: where bitmaps and nodes begin; 0: where the sizes say.
+const MOVED: usize = 136;
 
 /// The root of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +65,9 @@ impl Superblock {
         for (index, number) in numbers.into_iter().enumerate() {
             put_u64(&mut block, 56 + 8 * index, number);
         }
+        for (index, at) in [shape.bitmaps_at, shape.nodes_at].into_iter().enumerate() {
+            put_u64(&mut block, MOVED + 8 * index, at.map_or(0, |at| at.0));
+        }
         for (index, root) in self.roots.iter().enumerate() {
             let at = ROOTS + 12 * index;
             put_u32(&mut block, at, root.at.slot);
@@ -85,7 +90,9 @@ impl Superblock {
             return Err(Error::Later(version));
         }
         let number = |index: usize| u64_at(bytes, 56 + 8 * index);
-        let shape = Shape { blocks: number(0), log_blocks: number(1), nodes: number(2), data_blocks: number(3) };
+        let moved = |index: usize| Some(Block(u64_at(bytes, MOVED + 8 * index))).filter(|at| at.0 != 0);
+        let (bitmaps_at, nodes_at) = (moved(0), moved(1));
+        let shape = Shape { blocks: number(0), log_blocks: number(1), nodes: number(2), data_blocks: number(3), bitmaps_at, nodes_at };
         shape.check()?;
         let root = |index: usize| -> Result<Root, Error> {
             let place = ROOTS + 12 * index;

@@ -65,6 +65,16 @@ impl Bits {
         self.bits >= to || words_clear(&self.words, self.bits..to)
     }
 
+    /// None of a page is in use.
+    pub fn clear_page(&mut self, page: usize) {
+        let range = (page as u64 * PAGE_BITS)..((page as u64 + 1) * PAGE_BITS).min(self.bits);
+        for word in &mut self.words[page * PAGE_WORDS..][..PAGE_WORDS] {
+            self.used -= u64::from(word.count_ones());
+            *word = 0;
+        }
+        self.put(range, false);
+    }
+
     /// Whether all of them are (not) in use.
     pub fn all(&self, range: Range<u64>, used: bool) -> bool {
         words(range).all(|(word, mask)| self.words[word] & mask == if used { mask } else { 0 })
@@ -86,6 +96,28 @@ impl Bits {
         }
     }
 
+    /// Marks them, whatever they were.
+    pub fn put(&mut self, range: Range<u64>, used: bool) {
+        for page in range.start / PAGE_BITS..range.end.div_ceil(PAGE_BITS) {
+            self.dirty[page as usize] = true;
+        }
+        for (word, mask) in words(range) {
+            let old = self.words[word];
+            let new = if used { old | mask } else { old & !mask };
+            self.used = self.used + u64::from(new.count_ones()) - u64::from(old.count_ones());
+            self.words[word] = new;
+        }
+    }
+
+    /// Rows of bits that are in use here, and not there. Both are as long.
+    pub fn minus(&self, other: &Bits) -> Vec<Range<u64>> {
+        let mut left = Bits::new(self.bits);
+        for (index, (ours, theirs)) in self.words.iter().zip(&other.words).enumerate() {
+            left.words[index] = ours & !theirs;
+        }
+        left.rows().collect()
+    }
+
     /// A page differs from the device in any case.
     pub fn touch(&mut self, page: usize) {
         self.dirty[page] = true;
@@ -95,6 +127,11 @@ impl Bits {
     pub fn take_dirty(&mut self) -> Vec<(usize, Box<[u64]>)> {
         let dirty: Vec<usize> = (0..self.dirty.len()).filter(|page| std::mem::take(&mut self.dirty[*page])).collect();
         dirty.into_iter().map(|page| (page, self.words[page * PAGE_WORDS..][..PAGE_WORDS].into())).collect()
+    }
+
+    /// The words of a page, if there is such a one.
+    pub fn page(&self, page: usize) -> Option<&[u64]> {
+        self.words.get(page * PAGE_WORDS..(page + 1) * PAGE_WORDS)
     }
 
     /// Its words, the last one with bits behind the end that are clear.

@@ -118,6 +118,20 @@ impl Blocks {
         claimed
     }
 
+    /// Nothing from a block on is given out, until something there is given back.
+    pub fn fence(&self, from: u64) {
+        if from >= self.blocks {
+            return;
+        }
+        self.each(from..self.blocks, |group, within| {
+            for (word, mask) in words(within) {
+                group.free -= (mask & !group.words[word]).count_ones();
+                group.words[word] |= mask;
+            }
+            true
+        });
+    }
+
     /// Whether all of them are taken.
     pub fn all_taken(&self, range: Range<u64>) -> bool {
         self.parts(range).all(|(group, within)| {

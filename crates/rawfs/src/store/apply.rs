@@ -13,6 +13,8 @@ const MOVE_NODES: u64 = 8;
 const LENGTHENED_KEYS_MAX: u32 = 1024;
 /// Bytes that a range of any size may be lengthened by. A file system does that to a key once, and keeps its keys far below the bound.
 const LENGTHENED_BY: usize = 8;
+/// What a batch that takes names away may add elsewhere.
+const REMOVING_BYTES: i64 = 128;
 /// How often room is looked for before it is said that there is none.
 const TRIES: u32 = 16;
 
@@ -118,18 +120,27 @@ impl Inner {
     /// Whether a batch adds more bytes than it takes away: the slow way.
     fn grows(&self, state: &State, batch: &Batch) -> Result<bool, Error> {
         let mut grown: i64 = 0;
+        let (mut removes, mut names) = (false, false);
         let bytes = |tree: batch::Tree, key: &[u8]| -> Result<i64, Error> {
             let value = state.trees[tree as usize].get(&self.loader(tree), key, <[u8]>::len)?;
             Ok(value.map_or(0, |value| (key.len() + value) as i64))
         };
         for change in batch.changes().flatten() {
             match change {
-                Change::Put(tree, key, value) => grown += (key.len() + value.len()) as i64 - bytes(tree, key)?,
-                Change::Delete(tree, key) => grown -= bytes(tree, key)?,
+                Change::Put(tree, key, value) => {
+                    grown += (key.len() + value.len()) as i64 - bytes(tree, key)?;
+                    names |= tree == batch::Tree::Names;
+                }
+                Change::Delete(tree, key) => {
+                    grown -= bytes(tree, key)?;
+                    removes |= tree == batch::Tree::Names;
+                }
                 _ => {}
             }
         }
-        Ok(grown > 0)
+        // Who removes the name of a file in use keeps its record until it is let go of, and a mark.
+        let more = if removes && !names { REMOVING_BYTES } else { 0 };
+        Ok(grown > more)
     }
 
     /// Whether a checkpoint should begin.
@@ -214,7 +225,7 @@ impl Inner {
     }
 
     /// True: a tree was changed.
-    fn change_tree(&self, state: &mut State, change: Change<'_>) -> Result<bool, Error> {
+    pub(super) fn change_tree(&self, state: &mut State, change: Change<'_>) -> Result<bool, Error> {
         let State { trees, left, .. } = state;
         match change {
             Change::Put(tree, key, value) => {
@@ -266,9 +277,9 @@ impl Inner {
     }
 }
 
-/// Kept for what takes away, and for the tree's own needs.
+/// Kept for what takes away, and for the tree's own needs: the least is what removing the name of a file in use may want.
 fn reserve(nodes: u64) -> u64 {
-    (nodes / 16).max(8)
+    (nodes / 16).max(16)
 }
 
 fn nonsense() -> Error {

@@ -99,6 +99,11 @@ impl Nodes for Loader<'_> {
         self.inner.cache.put(at, Arc::clone(&node));
         Ok(node)
     }
+
+    fn most(&self) -> u64 {
+        // With those of the live tree that have no place yet.
+        2 * self.inner.shape.nodes + 4096
+    }
 }
 
 impl From<Damaged> for Error {

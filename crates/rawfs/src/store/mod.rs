@@ -16,7 +16,10 @@ mod format;
 mod inner;
 mod keeper;
 mod open;
+mod resize;
+pub mod salvage;
 mod settings;
+pub mod show;
 #[cfg(test)]
 mod test;
 
@@ -60,6 +63,17 @@ impl Store {
         let inner = Arc::new(inner);
         let keeper = if settings.background && !settings.read_only { Some(Keeper::start(&inner)?) } else { None };
         Ok((Store { keeper, inner }, recovery))
+    }
+
+    /// Opens what is damaged: all of it that can be read is there, and what cannot is told (docs/formats.md has how). With
+    /// [`Settings::read_only`] nothing is written; else it is whole again when this returns, and was untouched as long as it had not.
+    /// `owns` tells the data blocks that an entry names.
+    ///
+    /// # Errors
+    /// Both superblocks are damaged, or of a later version; the image is cut off; the device's.
+    pub fn salvage(disk: Disk, settings: &Settings, owns: salvage::Owns<'_>) -> Result<(Store, Recovery, Vec<salvage::Damage>), Error> {
+        let (inner, recovery, damages) = salvage::open(disk, settings, owns)?;
+        Ok((Store { keeper: None, inner: Arc::new(inner) }, recovery, damages))
     }
 
     /// The value of a key, if it is there: `value` is replaced, else emptied.
@@ -159,6 +173,25 @@ impl Store {
         let mut last = self.inner.last.lock();
         let mark = Mark { clean: true, life: last.superblock.life, log: None, always: true };
         self.inner.checkpoint_as(&mut last, mark)
+    }
+
+    /// From a data block on, counted from the region's first, no free one is given out until some there are freed and released.
+    pub(crate) fn fence(&self, from: u64) {
+        self.inner.blocks.fence(from);
+    }
+
+    /// Blocks that can be given out now.
+    pub(crate) fn free_now(&self) -> u64 {
+        self.inner.blocks.free()
+    }
+
+    /// Gives the image so many blocks in all, and closes it. Log and nodes stay as they are; what is behind the new end is free.
+    /// Whatever is interrupted, the image has the old size or the new one.
+    ///
+    /// # Errors
+    /// Blocks in use behind the new end; sizes that do not go together; the device's.
+    pub fn resize(self, blocks: u64) -> Result<Shape, Error> {
+        resize::resize(self, blocks)
     }
 
     /// Reads all nodes and compares them with the books. Other calls wait meanwhile.

@@ -38,24 +38,11 @@ const BLOCKS_AT_ONCE: usize = 64;
 
 /// See the module.
 pub fn open(disk: Disk, settings: &Settings) -> Result<(Inner, Recovery), Error> {
-    let (superblock, repaired) = superblock(&disk)?;
-    if settings.uuid.is_some_and(|uuid| uuid != superblock.uuid) {
-        return Err(Error::Uuid);
-    }
-    if superblock.shape.blocks > disk.blocks() {
-        return Err(Error::Truncated { image: superblock.shape.blocks, device: disk.blocks() });
-    }
-    if disk.geometry().read_only && !settings.read_only {
-        return Err(Error::ReadOnly);
-    }
-    let inner = assemble(disk, settings, &superblock)?;
-    let search = Search {
-        place: inner.log.place(),
-        position: superblock.log_position,
-        life: superblock.life,
-        image: superblock.image(),
-        lsn: superblock.lsn,
-    };
+    let (superblock, repaired) = usable(&disk, settings)?;
+    let mut slots = Vec::new();
+    let [nodes, used] = bitmaps(&disk, &superblock, &mut slots, None)?;
+    let inner = assemble(disk, settings, &superblock, trees(&superblock)?, nodes, used, slots);
+    let search = search(&inner, &superblock);
     let mut recovery = Recovery { clean: superblock.clean, lsn: superblock.lsn, repaired, ..Recovery::default() };
     let mut end = superblock.log_position;
     if !superblock.clean {
@@ -72,17 +59,21 @@ pub fn open(disk: Disk, settings: &Settings) -> Result<(Inner, Recovery), Error>
     Ok((inner, recovery))
 }
 
-/// The newer of the copies that can be used, and whether one cannot.
-fn superblock(disk: &Disk) -> Result<(Superblock, bool), Error> {
+/// What both copies say.
+pub(super) fn copies(disk: &Disk) -> Result<[Result<Superblock, Error>; 2], Error> {
     if disk.blocks() < COPIES.len() as u64 {
         return Err(Error::NoImage);
     }
-    let read = |at: Block| {
+    Ok(COPIES.map(|at: Block| {
         let mut block = vec![0; BLOCK_BYTES];
         disk.read_blocks(Lane::Control, at, &mut block)?;
         Superblock::decode(&block, at)
-    };
-    match COPIES.map(read) {
+    }))
+}
+
+/// The newer of the copies that can be used, and whether one cannot.
+pub(super) fn superblock(disk: &Disk) -> Result<(Superblock, bool), Error> {
+    match copies(disk)? {
         [Ok(one), Ok(other)] => Ok((if other.generation > one.generation { other } else { one }, false)),
         // A copy of a later version was not left by an accident.
         [Err(error @ Error::Later(_)), _] | [_, Err(error @ Error::Later(_))] => Err(error),
@@ -91,17 +82,44 @@ fn superblock(disk: &Disk) -> Result<(Superblock, bool), Error> {
     }
 }
 
-fn assemble(disk: Disk, settings: &Settings, superblock: &Superblock) -> Result<Inner, Error> {
+/// The superblock of an image that can be opened so.
+pub(super) fn usable(disk: &Disk, settings: &Settings) -> Result<(Superblock, bool), Error> {
+    let (superblock, repaired) = superblock(disk)?;
+    if settings.uuid.is_some_and(|uuid| uuid != superblock.uuid) {
+        return Err(Error::Uuid);
+    }
+    if superblock.shape.blocks > disk.blocks() {
+        return Err(Error::Truncated { image: superblock.shape.blocks, device: disk.blocks() });
+    }
+    if disk.geometry().read_only && !settings.read_only {
+        return Err(Error::ReadOnly);
+    }
+    Ok((superblock, repaired))
+}
+
+/// Where the log goes on behind a checkpoint.
+pub(super) fn search(inner: &Inner, superblock: &Superblock) -> Search {
+    let Superblock { log_position: position, life, lsn, .. } = *superblock;
+    Search { place: inner.log.place(), position, life, image: superblock.image(), lsn }
+}
+
+fn trees(superblock: &Superblock) -> Result<[Tree; 2], Error> {
+    let [names, files] = superblock.roots.map(|root| Tree::at(root.at, root.level).map_err(Error::from));
+    Ok([names?, files?])
+}
+
+pub(super) fn assemble(
+    disk: Disk,
+    settings: &Settings,
+    superblock: &Superblock,
+    trees: [Tree; 2],
+    nodes: Bits,
+    used: Bits,
+    slots: Vec<u8>,
+) -> Inner {
     let shape = superblock.shape;
-    let mut slots = Vec::new();
-    let nodes = bits(&disk, superblock, 0..shape.node_pages(), shape.nodes, &mut slots)?;
-    let used = bits(&disk, superblock, shape.node_pages()..shape.node_pages() + shape.data_pages(), shape.data_blocks, &mut slots)?;
-    let tree = |index: usize| {
-        let root = superblock.roots[index];
-        Tree::at(root.at, root.level).map_err(Error::from)
-    };
-    let state = State { trees: [tree(0)?, tree(1)?], left: Vec::new(), used, reader: Arc::new(()), broken: None };
-    Ok(Inner {
+    let state = State { trees, left: Vec::new(), used, reader: Arc::new(()), broken: None };
+    Inner {
         shape,
         uuid: superblock.uuid,
         tag: tag(&superblock.uuid),
@@ -116,42 +134,78 @@ fn assemble(disk: Disk, settings: &Settings, superblock: &Superblock) -> Result<
         bell: Bell::default(),
         state: RwLock::new(state),
         disk,
-    })
+    }
 }
 
 fn start(shape: Shape, superblock: &Superblock, lsn: Lsn, position: u64) -> Start {
     Start { place: Place { start: shape.log_start(), blocks: shape.log_blocks }, position, life: superblock.life, lsn }
 }
 
-/// The bitmap in these pages, and which slot of each counts.
-fn bits(disk: &Disk, superblock: &Superblock, pages: std::ops::Range<u64>, bits: u64, slots: &mut Vec<u8>) -> Result<Bits, Error> {
-    let (shape, first) = (superblock.shape, pages.start);
+/// Pages that cannot be read, for who can do without: all their bits are clear then.
+pub(super) type Unread<'a> = Option<&'a mut Vec<u64>>;
+
+/// The bitmaps of nodes and of data blocks, and which slot of each page counts.
+pub(super) fn bitmaps(disk: &Disk, superblock: &Superblock, slots: &mut Vec<u8>, mut unread: Unread<'_>) -> Result<[Bits; 2], Error> {
+    let shape = superblock.shape;
+    let (of_nodes, all) = (shape.node_pages(), shape.node_pages() + shape.data_pages());
+    let nodes = bits(disk, superblock, 0..of_nodes, shape.nodes, slots, &mut unread)?;
+    Ok([nodes, bits(disk, superblock, of_nodes..all, shape.data_blocks, slots, &mut unread)?])
+}
+
+fn bits(
+    disk: &Disk,
+    superblock: &Superblock,
+    pages: std::ops::Range<u64>,
+    bits: u64,
+    slots: &mut Vec<u8>,
+    unread: &mut Unread<'_>,
+) -> Result<Bits, Error> {
+    let first = pages.start;
     let mut all = Bits::new(bits);
     let mut bytes = vec![0; 2 * BLOCKS_AT_ONCE * BLOCK_BYTES];
     for from in pages.clone().step_by(BLOCKS_AT_ONCE) {
         let to = pages.end.min(from + BLOCKS_AT_ONCE as u64);
         let bytes = &mut bytes[..(to - from) as usize * 2 * BLOCK_BYTES];
-        disk.read_blocks(Lane::Metadata, shape.page_at(from), bytes)?;
-        for (page, both) in (from..to).zip(bytes.chunks(2 * BLOCK_BYTES)) {
-            let at = shape.page_at(page);
-            let generation = |slot: usize| {
-                let slot_bytes = &both[slot * BLOCK_BYTES..][..BLOCK_BYTES];
-                bitmap::generation(slot_bytes, at.after(slot as u64), superblock.image())
-            };
-            let counts = |slot: usize| generation(slot).filter(|generation| *generation <= superblock.generation);
-            let damaged = Error::Damaged { what: "a page of a bitmap", at };
-            let slot = (0..2).filter(|slot| counts(*slot).is_some()).max_by_key(|slot| counts(*slot)).ok_or(damaged)?;
-            if !all.load((page - first) as usize, bitmap::words(&both[slot * BLOCK_BYTES..][..BLOCK_BYTES])) {
-                return Err(damaged);
-            }
-            // Of a checkpoint that was cut off: the next one has the same number, and would bring it to life.
-            if (0..2).any(|slot| generation(slot).is_some_and(|generation| generation > superblock.generation)) {
-                all.touch((page - first) as usize);
-            }
-            slots.push(slot as u8);
+        let read = disk.read_blocks(Lane::Metadata, superblock.shape.page_at(from), bytes);
+        for (page, both) in (from..to).zip(bytes.chunks_mut(2 * BLOCK_BYTES)) {
+            // One that cannot be read takes those beside it along, so each alone.
+            let read = read.or_else(|error| match unread {
+                Some(_) => disk.read_blocks(Lane::Metadata, superblock.shape.page_at(page), both),
+                None => Err(error),
+            });
+            let took = read.and_then(|()| take_page(superblock, page, both, &mut all, (page - first) as usize));
+            slots.push(match (took, &mut *unread) {
+                (Ok(slot), _) => slot,
+                (Err(Error::Damaged { .. } | Error::Device(block::Error::Media)), Some(unread)) => {
+                    all.clear_page((page - first) as usize);
+                    unread.push(page);
+                    0
+                }
+                (Err(error), _) => return Err(error),
+            });
         }
     }
     Ok(all)
+}
+
+/// Takes up a page from its two slots; says which counts.
+fn take_page(superblock: &Superblock, page: u64, both: &[u8], all: &mut Bits, index: usize) -> Result<u8, Error> {
+    let at = superblock.shape.page_at(page);
+    let generation = |slot: usize| {
+        let slot_bytes = &both[slot * BLOCK_BYTES..][..BLOCK_BYTES];
+        bitmap::generation(slot_bytes, at.after(slot as u64), superblock.image())
+    };
+    let counts = |slot: usize| generation(slot).filter(|generation| *generation <= superblock.generation);
+    let damaged = Error::Damaged { what: "a page of a bitmap", at };
+    let slot = (0..2).filter(|slot| counts(*slot).is_some()).max_by_key(|slot| counts(*slot)).ok_or(damaged)?;
+    if !all.load(index, bitmap::words(&both[slot * BLOCK_BYTES..][..BLOCK_BYTES])) {
+        return Err(damaged);
+    }
+    // Of a checkpoint that was cut off: the next one has the same number, and would bring it to life.
+    if (0..2).any(|slot| generation(slot).is_some_and(|generation| generation > superblock.generation)) {
+        all.touch(index);
+    }
+    Ok(slot as u8)
 }
 
 impl Inner {
@@ -216,7 +270,7 @@ impl Inner {
     }
 
     /// Whether all data blocks that a record names are what it says. A record that means nothing is for [`Inner::redo`] to refuse.
-    fn is_saved(&self, record: &[u8], verified: &mut u64) -> Result<bool, Error> {
+    pub(super) fn is_saved(&self, record: &[u8], verified: &mut u64) -> Result<bool, Error> {
         let mut bytes = vec![0; BLOCKS_AT_ONCE * BLOCK_BYTES];
         for change in Changes::of(record).flatten() {
             let Change::Use(extent, sums) = change else { continue };
@@ -256,7 +310,7 @@ impl Inner {
     }
 
     /// Begins a new life: the log goes on behind all that was found, and no group of it is taken for one of this life.
-    fn begin(mut self, superblock: Superblock, lsn: Lsn, end: u64) -> Result<Inner, Error> {
+    pub(super) fn begin(mut self, superblock: Superblock, lsn: Lsn, end: u64) -> Result<Inner, Error> {
         let mark = Mark { clean: false, life: superblock.life + 1, log: Some((lsn, end)), always: true };
         let mut last = self.last.lock();
         self.checkpoint_as(&mut last, mark)?;

@@ -40,7 +40,13 @@ impl<N: Nodes, F: FnMut(u32)> Walk<'_, N, F> {
             (self.visit)(*slot);
         }
         self.counts.nodes += 1;
+        if self.counts.nodes > self.nodes.most() {
+            return Err(Damaged("a tree has more nodes than there are").into());
+        }
         let base = self.key.len();
+        if base > super::KEY_MAX {
+            return Err(Damaged("keys are too long").into());
+        }
         match &node.content {
             Content::Leaf(leaf) => {
                 for (key, value) in leaf.entries() {

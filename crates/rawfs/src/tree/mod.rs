@@ -20,6 +20,7 @@ pub mod node;
 mod pack;
 mod persist;
 mod range;
+pub mod salvage;
 mod scan;
 #[cfg(test)]
 mod test;
@@ -69,6 +70,11 @@ pub trait Nodes {
 
     /// The node at a place ([`Node::parse`] makes it from its bytes).
     fn load(&self, at: NodeAt) -> Result<Arc<Node>, Self::Error>;
+
+    /// More nodes than this are in no tree: who walks past so many walks in a forged one, where many ways lead to one node.
+    fn most(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// What a change needs, and leaves behind.

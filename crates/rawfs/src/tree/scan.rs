@@ -1,7 +1,7 @@
 //! Entries in key order.
 
 use super::node::{Content, Link};
-use super::{Nodes, Tree};
+use super::{Damaged, Nodes, Tree};
 
 /// What a scan does after an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,9 +26,9 @@ impl Tree {
         let mut from = from.to_vec();
         loop {
             let mut key = Vec::new();
-            let mut walk = Walk { nodes, key: &mut key, each: &mut each };
+            let mut walk = Walk { nodes, key: &mut key, each: &mut each, nodes_left: nodes.most() };
             match walk.node(&self.root, self.level, Some(&from), to)? {
-                Next::Seek(next) if next > key => from = next,
+                Next::Seek(next) if next > key && next > from => from = next,
                 _ => return Ok(()),
             }
         }
@@ -87,12 +87,14 @@ struct Walk<'a, N, F> {
     /// The bytes before the node's keys; when a scan ends, the key it ended at.
     key: &'a mut Vec<u8>,
     each: &'a mut F,
+    nodes_left: u64,
 }
 
 impl<N: Nodes, F: FnMut(&[u8], &[u8]) -> Next> Walk<'_, N, F> {
     /// `from` and `to` as the node's keys are; None: no limit.
     fn node(&mut self, link: &Link, level: u8, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<Next, N::Error> {
         let node = link.get(self.nodes, level)?;
+        self.nodes_left = self.nodes_left.checked_sub(1).ok_or(Damaged("a tree has more nodes than there are"))?;
         let base = self.key.len();
         match &node.content {
             Content::Leaf(leaf) => {

@@ -1,0 +1,162 @@
+//! A damaged tree: what can still be read of it is kept, what cannot is taken out.
+
+use std::sync::Arc;
+
+use super::inner::Inner;
+use super::leaf::Leaf;
+use super::node::{Content, Link, Node};
+use super::{Damaged, Nodes, Tree};
+
+/// What could not be kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lost<E> {
+    /// Where the node is.
+    pub slot: u32,
+    /// Leaves are 0.
+    pub level: u8,
+    /// Keys from here on.
+    pub from: Vec<u8>,
+    /// Up to here, without it; `None`: to the end.
+    pub to: Option<Vec<u8>>,
+    /// What is wrong with it.
+    pub why: E,
+    /// Entries of a readable leaf that do not lie where they should: only those are lost.
+    pub entries: usize,
+}
+
+/// Who is told.
+pub trait Watch<E> {
+    /// A node is used; false: it was before.
+    fn used(&mut self, slot: u32) -> bool;
+    /// A node is replaced by one without what is lost.
+    fn replaced(&mut self, slot: u32);
+    /// Something is lost. An error ends it all: it was not damage.
+    fn lost(&mut self, lost: Lost<E>) -> Result<(), E>;
+}
+
+impl Tree {
+    /// Takes out all that cannot be read, or is not where it should be: keys ascend, and each node is there once.
+    ///
+    /// # Errors
+    /// What [`Watch::lost`] says; the tree is as it was.
+    pub fn prune<N: Nodes, W: Watch<N::Error>>(&mut self, nodes: &N, watch: &mut W) -> Result<(), N::Error> {
+        let mut walk = Prune { nodes, watch, key: Vec::new(), last: None };
+        match walk.link(&self.root, self.level, None, None)? {
+            Kept::Same => {}
+            Kept::Other(link, dirty) => (self.root, self.dirty) = (link, self.dirty + dirty),
+            Kept::Nothing => *self = Tree::default(),
+        }
+        Ok(())
+    }
+}
+
+enum Kept {
+    Same,
+    /// With how many nodes that differ from the device.
+    Other(Link, usize),
+    Nothing,
+}
+
+struct Prune<'a, N, W> {
+    nodes: &'a N,
+    watch: &'a mut W,
+    key: Vec<u8>,
+    last: Option<Vec<u8>>,
+}
+
+type Bound<'b> = Option<&'b [u8]>;
+
+impl<N: Nodes, W: Watch<N::Error>> Prune<'_, N, W> {
+    fn link(&mut self, link: &Link, level: u8, low: Bound<'_>, high: Bound<'_>) -> Result<Kept, N::Error> {
+        let slot = match link {
+            Link::Disk(at) => Some(at.slot),
+            Link::Memory(node) => node.home.get().copied(),
+        };
+        let node = match link.get(self.nodes, level) {
+            Ok(_) if self.key.len() > super::KEY_MAX => return self.lost(slot, level, low, high, Damaged("keys are too long").into()),
+            Ok(node) if slot.is_none_or(|slot| self.watch.used(slot)) => node,
+            Ok(_) => return self.lost(slot, level, low, high, Damaged("a node is in the trees twice").into()),
+            Err(why) => return self.lost(slot, level, low, high, why),
+        };
+        let kept = match &node.content {
+            Content::Leaf(leaf) => self.leaf(leaf, slot, low, high)?,
+            Content::Inner(inner) => self.inner(inner, level, low, high)?,
+        };
+        if let (Kept::Other(..) | Kept::Nothing, Some(slot)) = (&kept, slot) {
+            self.watch.replaced(slot);
+        }
+        Ok(kept)
+    }
+
+    fn lost(&mut self, slot: Option<u32>, level: u8, low: Bound<'_>, high: Bound<'_>, why: N::Error) -> Result<Kept, N::Error> {
+        let from = low.unwrap_or_default().max(&self.key).to_vec();
+        let lost = Lost { slot: slot.unwrap_or(u32::MAX), level, from, to: high.map(<[u8]>::to_vec), why, entries: 0 };
+        self.watch.lost(lost).map(|()| Kept::Nothing)
+    }
+
+    fn leaf(&mut self, leaf: &Leaf, slot: Option<u32>, low: Bound<'_>, high: Bound<'_>) -> Result<Kept, N::Error> {
+        let base = self.key.len();
+        let mut right = Vec::with_capacity(leaf.len());
+        for (index, (key, _)) in leaf.entries().enumerate() {
+            self.key.truncate(base);
+            self.key.extend_from_slice(key);
+            let outside = low.is_some_and(|low| &*self.key < low) || high.is_some_and(|high| &*self.key >= high);
+            let back = self.last.as_ref().is_some_and(|last| *last >= self.key);
+            if !outside && !back && self.key.len() <= super::KEY_MAX {
+                self.last = Some(self.key.clone());
+                right.push(index);
+            }
+        }
+        self.key.truncate(base);
+        let entries = leaf.len() - right.len();
+        if entries == 0 {
+            return Ok(Kept::Same);
+        }
+        let why = Damaged("keys lie in the wrong node").into();
+        let (from, to) = (low.unwrap_or_default().to_vec(), high.map(<[u8]>::to_vec));
+        self.watch.lost(Lost { slot: slot.unwrap_or(u32::MAX), level: 0, from, to, why, entries })?;
+        if right.is_empty() {
+            return Ok(Kept::Nothing);
+        }
+        let mut fresh = Leaf::new();
+        for (at, index) in right.into_iter().enumerate() {
+            fresh.insert(at, leaf.key(index), leaf.value(index));
+        }
+        Ok(Kept::Other(Link::new(Content::Leaf(fresh)), 1))
+    }
+
+    fn inner(&mut self, inner: &Inner, level: u8, low: Bound<'_>, high: Bound<'_>) -> Result<Kept, N::Error> {
+        let base = self.key.len();
+        let bounds: Vec<Vec<u8>> = inner.children.iter().map(|child| [&self.key[..base], &child.separator].concat()).collect();
+        let (mut children, mut dirty, mut same) = (Vec::with_capacity(bounds.len()), 0, true);
+        for (index, child) in inner.children.iter().enumerate() {
+            let low = if index == 0 { low } else { low.max(Some(&bounds[index])) };
+            let own = bounds.get(index + 1).map(|bound| &**bound);
+            let high = match (own, high) {
+                (Some(own), Some(high)) => Some(own.min(high)),
+                (own, high) => own.or(high),
+            };
+            self.key.truncate(base);
+            self.key.extend_from_slice(&child.prefix);
+            let kept = self.link(&child.link, level - 1, low, high);
+            self.key.truncate(base);
+            let mut child = child.clone();
+            match kept? {
+                Kept::Same => {}
+                Kept::Other(link, more) => (child.link, dirty, same) = (link, dirty + more, false),
+                Kept::Nothing => {
+                    same = false;
+                    continue;
+                }
+            }
+            children.push(child);
+        }
+        if same {
+            return Ok(Kept::Same);
+        }
+        let Some(first) = children.first_mut() else { return Ok(Kept::Nothing) };
+        // The first child's says nothing.
+        first.separator = [].into();
+        Ok(Kept::Other(Link::Memory(Arc::new(Node::new(Content::Inner(Inner { children })))), dirty + 1))
+    }
+}
