@@ -16,6 +16,7 @@ mod plot;
 pub mod replay;
 pub mod report;
 mod row;
+pub mod write_path;
 
 pub use experiment::{Context, Experiment, Extent, Outcome, Plot, Series};
 pub use experiments::ALL;

@@ -44,7 +44,7 @@ impl Row {
     }
 }
 
-fn middle(sorted: &[f64]) -> f64 {
+pub(crate) fn middle(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len().is_multiple_of(2) { f64::midpoint(sorted[half - 1], sorted[half]) } else { sorted[half] }
 }

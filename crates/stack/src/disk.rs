@@ -1,6 +1,6 @@
 //! The disk of a library file system, by the name of its device.
 
-use block::{OpenError, Params};
+use block::{Device, OpenError, Params};
 use rawfs::{Disk, DiskSettings};
 
 use crate::device::{DeviceName, DeviceOptions};
@@ -12,11 +12,21 @@ use crate::queue::open_shared_queue;
 /// What the driver says; that another process has it, and which one, as far as the kernel tells.
 pub fn open_disk(name: &DeviceName, read_only: bool, settings: &DiskSettings) -> Result<Disk, OpenError> {
     let device = name.open_with(&DeviceOptions { read_only, alone: true })?;
+    disk_on(&*device, settings).map_err(|error| match error {
+        OpenError::Unusable(what) => OpenError::Unusable(format!("{name}: {what}")),
+        other => other,
+    })
+}
+
+/// The same on a device that is open.
+///
+/// # Errors
+/// What the driver says.
+pub fn disk_on(device: &dyn Device, settings: &DiskSettings) -> Result<Disk, OpenError> {
     // No thread serves the queues: who waits polls.
     let params = Params { completion: block::handle::CompletionMode::OfQueue, ..settings.params.clone() };
-    let queue = || open_shared_queue(&*device, &params).map(|(queue, _)| queue);
-    let disk = Disk::over([queue()?, queue()?, queue()?], settings);
-    disk.map_err(|error| OpenError::Unusable(format!("{name}: {error}")))
+    let queue = || open_shared_queue(device, &params).map(|(queue, _)| queue);
+    Disk::over([queue()?, queue()?, queue()?], settings).map_err(|error| OpenError::Unusable(error.to_string()))
 }
 
 #[cfg(test)]

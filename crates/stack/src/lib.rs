@@ -10,7 +10,7 @@ pub use cache::open_cache;
 /// Files through the cache, for programs in Rust: see examples/files.rs.
 pub use cachedfs;
 pub use device::{BadDevice, DeviceName, DeviceOptions};
-pub use disk::open_disk;
+pub use disk::{disk_on, open_disk};
 pub use queue::{open_queue, open_shared_queue};
 /// The library file system, for programs in Rust.
 pub use rawfs;

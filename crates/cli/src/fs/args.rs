@@ -49,6 +49,9 @@ pub enum FsCommand {
     /// Tell how full a file system is that is not in use
     #[command(after_help = "Example:\n  hotshelf fs df /ssd/image\n  hotshelf fs df /ssd/image --json | jq .data.free")]
     Df(DfArgs),
+    /// Work in a file system without mounting it: commands by hand or from a script
+    #[command(after_help = super::shell::manual())]
+    Shell(super::shell::ShellArgs),
 }
 
 /// `hotshelf fs mkfs`.

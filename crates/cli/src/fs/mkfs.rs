@@ -16,6 +16,18 @@ use crate::Usage;
 
 /// Makes the file if it is not there, and an empty file system in it.
 pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
+    let (told, report) = make_and_tell(args)?;
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(true);
+    }
+    say!("{told}");
+    say!("to see it as a directory: hotshelf fs mount {} DIRECTORY", args.image.display());
+    Ok(true)
+}
+
+/// The same; returns what is to be told, for people and for programs.
+pub fn make_and_tell(args: &MkfsArgs) -> anyhow::Result<(String, serde_json::Value)> {
     let options = FormatOptions {
         metadata_bytes: bytes(args.metadata, "--metadata")?,
         log_bytes: bytes(args.log, "--log")?,
@@ -34,17 +46,13 @@ pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
     }
     let (usage, replaced) = made?;
     let (data, metadata) = (usage.blocks * BLOCK_BYTES as u64, usage.nodes * (16 << 10));
-    if args.json {
-        let report = json!({
-            "image": args.image, "data_bytes": data, "metadata_bytes": metadata, "log_bytes": usage.log_bytes, "replaced": replaced,
-        });
-        say!("{}", serde_json::to_string_pretty(&report)?);
-        return Ok(true);
-    }
+    let report = json!({
+        "image": args.image, "data_bytes": data, "metadata_bytes": metadata, "log_bytes": usage.log_bytes, "replaced": replaced,
+    });
     let replaced = replaced.map_or(String::new(), |what| format!("; {what} is overwritten"));
-    say!("{}: a file system with {} for data and {} for metadata{replaced}", args.image.display(), human(data), human(metadata));
-    say!("to see it as a directory: hotshelf fs mount {} DIRECTORY", args.image.display());
-    Ok(true)
+    let told =
+        format!("{}: a file system with {} for data and {} for metadata{replaced}", args.image.display(), human(data), human(metadata));
+    Ok((told, report))
 }
 
 fn make(image: &Path, size: u64) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@ mod import;
 mod mkfs;
 mod mount;
 mod resize;
+pub mod shell;
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -34,6 +35,7 @@ pub fn fs(args: &FsArgs) -> anyhow::Result<bool> {
         FsCommand::Resize(args) => resize::resize(args),
         FsCommand::Import(args) => import::import(args),
         FsCommand::Export(args) => export::export(args),
+        FsCommand::Shell(args) => shell::shell(args),
     }
 }
 

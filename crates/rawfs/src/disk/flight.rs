@@ -35,6 +35,14 @@ impl<'d, 'm> Flight<'d, 'm> {
     /// # Errors
     /// The first that failed.
     pub fn finish(mut self) -> Result<(), Error> {
+        self.land()
+    }
+
+    /// The same, and more can be begun afterwards.
+    ///
+    /// # Errors
+    /// The first that failed.
+    pub fn land(&mut self) -> Result<(), Error> {
         while self.end_one() {}
         self.failed.take().map_or(Ok(()), |error| Err(Error::Device(error)))
     }
@@ -52,8 +60,8 @@ impl<'d, 'm> Flight<'d, 'm> {
         }
     }
 
-    /// What follows each other here and on the device goes in one request.
-    pub(super) fn write(&mut self, mut writes: &[(Block, &[u8])]) {
+    /// Begins more writes. What follows each other here and on the device goes in one request.
+    pub(crate) fn write(&mut self, mut writes: &[(Block, &[u8])]) {
         while let Some((at, first)) = writes.first() {
             let (mut bytes, mut count) = (first.len(), 1);
             while writes.get(count).is_some_and(|(next, _)| next.byte() == at.byte() + bytes as u64) {
@@ -89,7 +97,8 @@ impl<'d, 'm> Flight<'d, 'm> {
         }
     }
 
-    /// Of ours some come back before others are waited for: so nobody waits for who waits.
+    /// Of ours some come back before others are waited for: so nobody waits for who waits. That is why a thread has one flight at a
+    /// time on a lane, and does nothing else there as long as it has it.
     fn buffer(&mut self, bytes: usize) -> Buf {
         loop {
             if let Some(buf) = self.lane.try_buffer(bytes) {

@@ -162,9 +162,14 @@ impl Disk {
 
     /// As [`Disk::write_blocks`], and waits only for buffers: the bytes are copied, the flight is to be finished later.
     pub fn start_writes(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Flight<'_, 'static> {
-        let mut flight = Flight::new(self, lane);
+        let mut flight = self.flight(lane);
         flight.write(writes);
         flight
+    }
+
+    /// With nothing in it yet.
+    pub(crate) fn flight(&self, lane: Lane) -> Flight<'_, 'static> {
+        Flight::new(self, lane)
     }
 
     /// What was completed before, on any lane, survives a loss of power when this returns.

@@ -29,8 +29,8 @@ const APART: u64 = 2 * super::extent::RUN_MAX as u64 + 2;
 const ROOM_FILES: usize = 512;
 const ROOM_PART: u64 = 8;
 
-/// Writes under way.
-pub type Flights<'c> = Vec<Flight<'c, 'static>>;
+/// Writes under way. As long as there are any, nothing is read from files: reads need buffers that these may have.
+pub type Writes<'c> = Flight<'c, 'static>;
 
 /// Gives free blocks in a row, near a goal; perhaps fewer than are wanted.
 pub type Source<'s> = dyn FnMut(Option<Block>, u32) -> std::result::Result<Extent, crate::Error> + 's;
@@ -80,9 +80,9 @@ impl Core {
 
     /// The part of it that readers need not wait for: the device.
     fn write_some(&self, state: &State) -> Result<(Batch, Prepared)> {
-        let (mut batch, mut flights) = (Batch::new(), Vec::new());
-        let prepared = self.prepare(state, &mut batch, &mut flights, BATCH_MAX)?;
-        land(flights).inspect_err(|_| self.undo(&prepared))?;
+        let (mut batch, mut writes) = (Batch::new(), self.writes());
+        let prepared = self.prepare(state, &mut batch, &mut writes, BATCH_MAX)?;
+        writes.finish().inspect_err(|_| self.undo(&prepared))?;
         Ok((batch, prepared))
     }
 
@@ -130,16 +130,21 @@ impl Core {
         batch.put(tree, &key, &record.bytes());
     }
 
-    /// Begins to write pages, and puts their places into a batch; the record only into what is returned. The flights have to land
+    /// For [`Core::prepare`].
+    pub fn writes(&self) -> Writes<'_> {
+        self.store.disk().flight(Lane::Data)
+    }
+
+    /// Begins to write pages, and puts their places into a batch; the record only into what is returned. They have to land
     /// before the batch is applied, or the preparation is undone.
-    pub fn prepare<'c>(&'c self, state: &State, batch: &mut Batch, flights: &mut Flights<'c>, most: usize) -> Result<Prepared> {
+    pub fn prepare<'c>(&'c self, state: &State, batch: &mut Batch, writes: &mut Writes<'c>, most: usize) -> Result<Prepared> {
         let prepared = self.plan(state, batch, most, &mut |goal, blocks| self.store.allocate(goal, blocks)).inspect_err(|_| {
             // Blocks are given back when nothing is on its way to them.
-            let _ = land(std::mem::take(flights));
+            let _ = writes.land();
         })?;
         if !prepared.places.is_empty() {
-            let writes: Vec<(Block, &[u8])> = prepared.writes(state).collect();
-            flights.push(self.store.disk().start_writes(Lane::Data, &writes));
+            let blocks: Vec<(Block, &[u8])> = prepared.writes(state).collect();
+            writes.write(&blocks);
         }
         Ok(prepared)
     }
@@ -267,13 +272,6 @@ impl Core {
         let outcome = self.store.sync(lsn).map_err(Error::from);
         outcome.inspect_err(|error| self.failed(inode, error))
     }
-}
-
-/// Waits for all of some writes.
-pub fn land(flights: Flights<'_>) -> Result<()> {
-    // All of them, also behind one that failed.
-    let outcomes: Vec<_> = flights.into_iter().map(Flight::finish).collect();
-    Ok(outcomes.into_iter().collect::<std::result::Result<(), _>>()?)
 }
 
 /// Numbers in a row, as ranges.

@@ -16,7 +16,7 @@ use super::core::Core;
 use super::creds::Creds;
 use super::error::{Error, Result};
 use super::file::{File, Node};
-use super::flush::{Flights, Prepared, land};
+use super::flush::{Prepared, Writes};
 use super::key::{self, Item};
 use super::name::Name;
 use super::record::{self, Body, INLINE_MAX, Record};
@@ -201,9 +201,9 @@ impl Core {
 
     /// One flight, one batch.
     fn carry_out(&self, files: &mut Locked<'_>, spots: &[Spot]) -> Result<Lsn> {
-        let (mut batch, mut flights, mut prepared) = (Batch::new(), Flights::new(), Vec::new());
-        let outcome = self.gather(files, spots, &mut batch, &mut flights, &mut prepared);
-        let outcome = outcome.and(land(flights)).and_then(|()| self.apply(batch));
+        let (mut batch, mut writes, mut prepared) = (Batch::new(), self.writes(), Vec::new());
+        let outcome = self.gather(files, spots, &mut batch, &mut writes, &mut prepared);
+        let outcome = outcome.and(writes.finish().map_err(Error::from)).and_then(|()| self.apply(batch));
         let lsn = outcome.inspect_err(|_| prepared.iter().for_each(|prepared| self.undo(prepared)))?;
         for ((part, state, _), prepared) in files.iter_mut().zip(prepared) {
             state.linkable &= prepared.record.nlink == 0;
@@ -218,15 +218,18 @@ impl Core {
         files: &mut Locked<'_>,
         spots: &[Spot],
         batch: &mut Batch,
-        flights: &mut Flights<'c>,
+        writes: &mut Writes<'c>,
         prepared: &mut Vec<Prepared>,
     ) -> Result<()> {
         let now = self.now();
-        for (part, state, _) in files {
+        // First all that may read: as long as something is written nothing is read.
+        for (part, state, _) in &mut *files {
             part.steps.iter().try_for_each(|step| self.step_of(state, step, batch))?;
+        }
+        for (part, state, _) in files {
             (state.record.mtime, state.record.ctime) = (now, now);
             state.record.mode = creds::mode_written(&state.record, &part.creds);
-            let mut ready = self.prepare(state, batch, flights, usize::MAX)?;
+            let mut ready = self.prepare(state, batch, writes, usize::MAX)?;
             for spot in spots.iter().filter(|spot| spot.ino == part.node.ino()) {
                 if state.record.nlink > 0 || !state.linkable {
                     prepared.push(ready);

@@ -35,6 +35,29 @@ fn a_transaction_is_seen_as_a_whole_and_can_name_new_files() {
     close_clean(fs, &machine);
 }
 
+/// The memory of what is in flight is 8 MiB: more than that is under way here, of two threads, and blocks are read for their rest.
+#[test]
+fn transactions_larger_than_the_memory_in_flight_come_to_an_end() {
+    let machine = Machine::new(128 << 20);
+    let fs = machine.open();
+    let (old, new) = (pattern(1, 5000), pattern(2, 500_000));
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (fs, old, new) = (&fs, &old, &new);
+            scope.spawn(move || {
+                let files: Vec<_> = (0..24).map(|n| file(fs, &format!("{thread}-{n}"))).collect();
+                files.iter().for_each(|file| assert_eq!(file.write_at(old, 0), Ok(old.len())));
+                fs.sync().expect("synced");
+                let mut transaction = fs.begin();
+                files.iter().for_each(|file| transaction.append(file, new).expect("gathered"));
+                fs.commit(transaction).expect("durable");
+                assert!(files.iter().all(|file| content(file) == [&old[..], new].concat()));
+            });
+        }
+    });
+    close_clean(fs, &machine);
+}
+
 #[test]
 fn a_transaction_that_fails_has_changed_nothing() {
     let machine = Machine::new(24 << 20);

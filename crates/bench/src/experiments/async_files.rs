@@ -1,0 +1,96 @@
+//! Blocks appended to files: asynchronous against synchronous, on a model of the paper's drive.
+
+use sim::device::model::presets::NYTRO_5000_400GB;
+
+use crate::experiment::{Context, Experiment, Outcome};
+use crate::row::Row;
+use crate::write_path::model::{Counts, Modelled};
+use crate::write_path::{Bench, Sample, Side, Sweep, Sweeps};
+
+const NAME: &str = "async-files";
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: NAME,
+    about: "blocks appended to 1 to 50 files of our file system: futures against a wait for each block, on a model of the paper's drive",
+    source: "paper 002, Fig. 3 and 4",
+    needs: "512 MiB of memory",
+    run,
+};
+
+/// Most that is written at once is 50 files of 100 blocks of 4 KiB; blocks come back only after a checkpoint.
+const DRIVE_BYTES: u64 = 256 << 20;
+const SIDES: [Side; 3] = [Side::Sync, Side::Each, Side::Async];
+/// The blocks of ours, and of the paper's.
+const BLOCK_BYTES: [usize; 2] = [4096, 512];
+/// "Up to", from the paper's text: one file, 50 files of 100 blocks.
+const PAPER: [(&str, f64); 2] = [("e2e_write_num_blocks", 1.5), ("e2e_write_num_files_100bl", 3.0)];
+
+fn run(context: &Context) -> anyhow::Result<Outcome> {
+    let points: usize = crate::write_path::SWEEPS.iter().map(|sweep| sweep.points(context.extent).len()).sum();
+    context.progress.set_length((points * BLOCK_BYTES.len() * 2) as u64);
+    let mut outcome = Outcome { notes: notes(), ..Outcome::default() };
+    for block_bytes in BLOCK_BYTES {
+        for (counts, time) in [(Counts::All, "all"), (Counts::Device, "device")] {
+            let sweeps = sweeps(context, block_bytes, counts)?;
+            outcome.rows.extend(sweeps.done.iter().flat_map(|(sweep, points)| rows(sweep, points, block_bytes, counts)));
+            outcome.plots.extend(sweeps.plots(&format!("{NAME}-{block_bytes}-{time}-")));
+        }
+    }
+    Ok(outcome)
+}
+
+fn sweeps(context: &Context, block_bytes: usize, counts: Counts) -> anyhow::Result<Sweeps> {
+    let modelled = Modelled::new(&NYTRO_5000_400GB, DRIVE_BYTES, counts)?;
+    let now = || modelled.now();
+    let bench = Bench { fs: &modelled.fs, now: &now, block_bytes, trials: context.runs.max(3), stopped: &|| false };
+    Sweeps::run(&bench, context.extent, &SIDES, &|_, _| context.progress.inc(1))
+}
+
+/// At the largest size, and the largest of all.
+fn rows(sweep: &Sweep, points: &[(u32, Sample)], block_bytes: usize, counts: Counts) -> Vec<Row> {
+    let time = if counts == Counts::Device { "the device's time alone" } else { "with software" };
+    let case = |what: &str| format!("{}, {what}, {block_bytes} B, {time}", sweep.name);
+    let row = |side: &str, what: &str, value: f64| Row::new(NAME, side, &case(what), "speedup", "", vec![value]);
+    let Some((at, last)) = points.last() else { return Vec::new() };
+    let best = points.iter().map(|(_, sample)| sample.speedup()).fold(0.0, f64::max);
+    let mut rows = vec![row("hotshelf", &at.to_string(), last.speedup()), row("hotshelf", "best", best)];
+    rows.extend(last.speedup_over_each().map(|times| row("hotshelf", &format!("{at} against durable each"), times)));
+    rows.extend(PAPER.iter().filter(|(name, _)| *name == sweep.name).map(|(_, value)| row("paper", "best", *value)));
+    rows
+}
+
+fn notes() -> Vec<String> {
+    vec![
+        "the drive is a model of the Seagate Nytro 5000 in virtual time; the processor time of our threads goes on in it, \
+         that of two threads at the same time one after the other"
+            .into(),
+        "synchronous: each block is on the device before the next one, then one sync (the paper's baseline); durable each: O_DSYNC; \
+         asynchronous: futures, a transaction if there are several files; all are durable at the end"
+            .into(),
+        "50 files of 100 blocks of 4 KiB are more than the drive's write buffer of 16 MiB: there its flash is the limit of both sides"
+            .into(),
+        "raw_seq: 4 KiB blocks, one request each; the drive's reads rest on a rule chosen to agree with the paper, see async-blocks".into(),
+    ]
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::write_path::{SWEEPS, Shape, appends};
+
+    /// The device's time is virtual: this asserts no speed of a machine.
+    #[test]
+    fn asynchronous_writing_gains_what_is_promised_of_the_device() {
+        let modelled = Modelled::new(&NYTRO_5000_400GB, 128 << 20, Counts::Device).expect("a drive");
+        let now = || modelled.now();
+        let bench = Bench { fs: &modelled.fs, now: &now, block_bytes: 4096, trials: 1, stopped: &|| false };
+        let gain = |files, blocks| appends(&bench, Shape { files, blocks }, &[Side::Sync, Side::Async]).expect("measured").speedup();
+        let (one, many) = (gain(1, 110), gain(20, 10));
+        println!("one file {one:.2}, many files {many:.2}");
+        assert!(one >= 1.5 && many >= 3.0, "one file {one:.2}, many files {many:.2}");
+        for sweep in SWEEPS.iter().take(2) {
+            let sample = sweep.measure(&bench, 100, &[]).expect("measured");
+            assert!(sample.speedup() > 1.5, "{} {:.2}", sweep.name, sample.speedup());
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Blocks of the device in sequence: the paper's `raw_seq_read` and `raw_seq_write`.
+//!
+//! They go to blocks that belong to nothing, so no file is harmed.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use block::Tag;
+use block::future::{Future, Keep};
+use stack::rawfs::{BLOCK_BYTES, Block, Disk, Extent, Lane, Store};
+
+use super::{Bench, Sample, Side};
+
+/// What is done with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocks {
+    /// Read.
+    Read,
+    /// Written, not flushed.
+    Write,
+}
+
+/// Reads or writes so many blocks of 4 KiB, one request each: each after the one before has ended, and all at once.
+///
+/// # Errors
+/// There are not so many free blocks; those of the device; interrupted.
+pub fn raw(bench: &Bench<'_>, what: Blocks, count: u32) -> anyhow::Result<Sample> {
+    let store = bench.fs.store();
+    let mut extents = Vec::new();
+    let outcome = take(store, count, &mut extents).and_then(|places| {
+        if what == Blocks::Read {
+            // A drive need not look for what nobody wrote.
+            let data = [0x5a; BLOCK_BYTES];
+            store.disk().write_blocks(Lane::Data, &places.iter().map(|at| (*at, &data[..])).collect::<Vec<_>>())?;
+        }
+        bench.trials(&[Side::Sync, Side::Async], |side| trial(bench, what, &places, side))
+    });
+    extents.into_iter().for_each(|extent| store.abandon(extent));
+    outcome
+}
+
+fn take(store: &Store, count: u32, extents: &mut Vec<Extent>) -> anyhow::Result<Vec<Block>> {
+    let (mut left, mut goal) = (count, None);
+    while left > 0 {
+        let extent = store.allocate(goal, left)?;
+        ensure!(extent.blocks > 0, "no space is left");
+        goal = extent.end();
+        left -= extent.blocks;
+        extents.push(extent);
+    }
+    Ok(extents.iter().flat_map(|extent| (0..u64::from(extent.blocks)).map(|n| extent.start.after(n))).collect())
+}
+
+fn trial(bench: &Bench<'_>, what: Blocks, places: &[Block], side: Side) -> anyhow::Result<Duration> {
+    let disk = bench.fs.store().disk();
+    let mut memory = vec![0x5a; places.len() * BLOCK_BYTES];
+    bench.time(|| match (what, side) {
+        (Blocks::Read, Side::Async) => {
+            let mut reads: Vec<(Block, &mut [u8])> = places.iter().copied().zip(memory.chunks_mut(BLOCK_BYTES)).collect();
+            Ok(disk.read_many(Lane::Data, &mut reads)?)
+        }
+        (Blocks::Read, _) => {
+            Ok(places.iter().zip(memory.chunks_mut(BLOCK_BYTES)).try_for_each(|(at, to)| disk.read_blocks(Lane::Data, *at, to))?)
+        }
+        (Blocks::Write, Side::Async) => write_all(disk, places, &memory),
+        (Blocks::Write, _) => {
+            let blocks = places.iter().zip(memory.chunks(BLOCK_BYTES));
+            Ok(blocks.into_iter().try_for_each(|(at, from)| disk.write_blocks(Lane::Data, &[(*at, from)]))?)
+        }
+    })
+}
+
+fn write_all(disk: &Disk, places: &[Block], memory: &[u8]) -> anyhow::Result<()> {
+    let mut future = Future::new(1, Keep::Bounded(1));
+    for (at, from) in places.iter().zip(memory.chunks(BLOCK_BYTES)) {
+        future.expect(0, 1);
+        disk.write_later(Lane::Data, &[(*at, from)], future.promise(0), Tag(at.0));
+    }
+    future.wait_polling(|| {
+        disk.drive(Lane::Data, Duration::from_secs(1));
+        true
+    });
+    future.take_failures().kept.first().map_or(Ok(()), |failed| bail!("a block was not written: {}", failed.error))
+}

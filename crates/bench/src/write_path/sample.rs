@@ -1,0 +1,80 @@
+//! What was measured at one point of a curve.
+
+/// Who waits for what; see the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// For each block to be on the device.
+    Sync,
+    /// For each block to be durable.
+    Each,
+    /// Once, for all.
+    Async,
+}
+
+/// The times of all trials, microseconds.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sample {
+    /// Of [`Side::Sync`].
+    pub sync: Vec<f64>,
+    /// Of [`Side::Each`]; none where it was not asked for.
+    pub each: Vec<f64>,
+    /// Of [`Side::Async`].
+    pub later: Vec<f64>,
+}
+
+/// Smallest, largest, mean.
+fn three(values: &[f64]) -> [f64; 3] {
+    let (min, max) = values.iter().fold((f64::MAX, 0.0_f64), |(min, max), value| (min.min(*value), max.max(*value)));
+    [min, max, values.iter().sum::<f64>() / values.len() as f64]
+}
+
+/// The middle value.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    crate::row::middle(&sorted)
+}
+
+impl Sample {
+    pub(super) fn of(&mut self, side: Side) -> &mut Vec<f64> {
+        match side {
+            Side::Sync => &mut self.sync,
+            Side::Each => &mut self.each,
+            Side::Async => &mut self.later,
+        }
+    }
+
+    /// How many times faster asynchronous is, medians.
+    pub fn speedup(&self) -> f64 {
+        median(&self.sync) / median(&self.later)
+    }
+
+    /// The same against who waits for each block to be durable.
+    pub fn speedup_over_each(&self) -> Option<f64> {
+        (!self.each.is_empty()).then(|| median(&self.each) / median(&self.later))
+    }
+
+    /// `trials,sync_min_us,sync_max_us,sync_avg_us,async_min_us,async_max_us,async_avg_us`, the paper's columns.
+    pub fn columns(&self) -> String {
+        let numbers = |values: &[f64]| three(values).map(|value| format!("{value:.3}")).join(",");
+        format!("{},{},{}", self.sync.len(), numbers(&self.sync), numbers(&self.later))
+    }
+
+    /// For people: the paper's figures, and the medians that the speed-up is made of.
+    pub fn lines(&self) -> String {
+        let side = |name: &str, values: &[f64]| {
+            let [min, max, mean] = three(values);
+            format!("\n{name:<18} min {min:>10.1} us, max {max:>10.1} us, mean {mean:>10.1} us, median {:>10.1} us", median(values))
+        };
+        let mut text = format!("trials {}, asynchronous {:.2} times faster (medians)", self.sync.len(), self.speedup());
+        if let Some(times) = self.speedup_over_each() {
+            text += &format!(", {times:.2} times than durable each");
+        }
+        text += &side("synchronous", &self.sync);
+        text += &side("asynchronous", &self.later);
+        if !self.each.is_empty() {
+            text += &side("durable each", &self.each);
+        }
+        text
+    }
+}

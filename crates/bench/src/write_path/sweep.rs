@@ -1,0 +1,172 @@
+//! The five series of the paper's `run-experiments`, with its columns and its curves.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::sample::median;
+use super::{Bench, Blocks, Sample, Shape, Side, appends, raw};
+use crate::experiment::{Extent, Plot, Series};
+use crate::plot;
+
+/// One series.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// Of its file.
+    pub name: &'static str,
+    /// First column.
+    pub column: &'static str,
+    /// The largest value of it, the paper's.
+    pub most: u32,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Raw(Blocks),
+    /// To one file.
+    Blocks,
+    /// So many to each of several files.
+    Files(u32),
+}
+
+/// All of them.
+pub const SWEEPS: [Sweep; 5] = [
+    Sweep { name: "raw_seq_read", column: "num_blocks", most: 200, what: What::Raw(Blocks::Read) },
+    Sweep { name: "raw_seq_write", column: "num_blocks", most: 200, what: What::Raw(Blocks::Write) },
+    Sweep { name: "e2e_write_num_blocks", column: "num_blocks", most: 110, what: What::Blocks },
+    Sweep { name: "e2e_write_num_files_100bl", column: "num_files", most: 50, what: What::Files(100) },
+    Sweep { name: "e2e_write_num_files_10bl", column: "num_files", most: 50, what: What::Files(10) },
+];
+
+impl Sweep {
+    /// Where it is measured.
+    pub fn points(&self, extent: Extent) -> Vec<u32> {
+        match extent {
+            Extent::Full => (1..=self.most).collect(),
+            Extent::Small => [1, 2, 5, 10, 20, 50, 100, self.most].into_iter().filter(|at| *at < self.most).chain([self.most]).collect(),
+        }
+    }
+
+    /// Measures one point.
+    ///
+    /// # Errors
+    /// Those of the file system; interrupted.
+    pub fn measure(&self, bench: &Bench<'_>, at: u32, sides: &[Side]) -> anyhow::Result<Sample> {
+        match self.what {
+            What::Raw(blocks) => raw(bench, blocks, at),
+            What::Blocks => appends(bench, Shape { files: 1, blocks: at }, sides),
+            What::Files(blocks) => appends(bench, Shape { files: at, blocks }, sides),
+        }
+    }
+
+    /// Bytes of data at a point, raw blocks being of 4 KiB.
+    fn bytes(&self, at: u32, block_bytes: usize) -> f64 {
+        let blocks = match self.what {
+            What::Raw(_) => return f64::from(at) * stack::rawfs::BLOCK_BYTES as f64,
+            What::Blocks => at,
+            What::Files(blocks) => at * blocks,
+        };
+        f64::from(blocks) * block_bytes as f64
+    }
+}
+
+/// Series that were measured.
+pub struct Sweeps {
+    /// Bytes of a block of a file.
+    pub block_bytes: usize,
+    /// Each with its points.
+    pub done: Vec<(Sweep, Vec<(u32, Sample)>)>,
+}
+
+impl Sweeps {
+    /// Measures all; `told` hears of each point.
+    ///
+    /// # Errors
+    /// Those of the file system; interrupted.
+    pub fn run(bench: &Bench<'_>, extent: Extent, sides: &[Side], told: &dyn Fn(&Sweep, u32)) -> anyhow::Result<Sweeps> {
+        let mut done = Vec::new();
+        for sweep in SWEEPS {
+            let mut points = Vec::new();
+            for at in sweep.points(extent) {
+                points.push((at, sweep.measure(bench, at, sides).with_context(|| format!("{} {at}", sweep.name))?));
+                told(&sweep, at);
+            }
+            done.push((sweep, points));
+        }
+        Ok(Sweeps { block_bytes: bench.block_bytes, done })
+    }
+
+    /// Writes `NAME.csv` with the paper's columns for each series, and the curves of its figures as SVG.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn write(&self, dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+        std::fs::create_dir_all(dir).with_context(|| format!("{}", dir.display()))?;
+        let mut written = Vec::new();
+        for (sweep, points) in &self.done {
+            let path = dir.join(format!("{}.csv", sweep.name));
+            std::fs::write(&path, csv(sweep, points)).with_context(|| format!("{}", path.display()))?;
+            written.push(path);
+        }
+        for plot in self.plots("") {
+            let path = dir.join(format!("{}.svg", plot.name));
+            plot::draw(&plot, &path)?;
+            written.push(path);
+        }
+        Ok(written)
+    }
+
+    /// The paper's figures 3 and 4a to 4d.
+    pub fn plots(&self, prefix: &str) -> Vec<Plot> {
+        let speedups = |names: &[(&str, &str)]| -> Vec<Series> { names.iter().map(|(name, label)| self.speedups(name, label)).collect() };
+        let plot = |name: &str, title: &str, x: &str, y: &str, series| {
+            let [name, title, x, y] = [format!("{prefix}{name}"), title.to_owned(), x.to_owned(), y.to_owned()];
+            Plot { name, title, x, y, series }
+        };
+        let (times, rate) = ("times faster", "MB/s of file data");
+        vec![
+            plot(
+                "raw",
+                "Blocks one by one and at once",
+                "blocks",
+                times,
+                speedups(&[("raw_seq_read", "reads"), ("raw_seq_write", "writes")]),
+            ),
+            plot("single-file-speedup", "Blocks appended to a file", "blocks", times, speedups(&[("e2e_write_num_blocks", "one file")])),
+            plot("single-file-throughput", "Blocks appended to a file", "blocks", rate, self.rates("e2e_write_num_blocks")),
+            plot(
+                "multi-file-speedup",
+                "Blocks appended to files in one transaction",
+                "files",
+                times,
+                speedups(&[("e2e_write_num_files_100bl", "100 blocks each"), ("e2e_write_num_files_10bl", "10 blocks each")]),
+            ),
+            plot("multi-file-throughput", "100 blocks appended to each file", "files", rate, self.rates("e2e_write_num_files_100bl")),
+        ]
+    }
+
+    fn points(&self, name: &str) -> &(Sweep, Vec<(u32, Sample)>) {
+        self.done.iter().find(|(sweep, _)| sweep.name == name).expect("all were measured")
+    }
+
+    fn speedups(&self, name: &str, label: &str) -> Series {
+        let points = self.points(name).1.iter().map(|(at, sample)| (f64::from(*at), sample.speedup())).collect();
+        Series { name: label.to_owned(), points }
+    }
+
+    fn rates(&self, name: &str) -> Vec<Series> {
+        let (sweep, points) = self.points(name);
+        let series = |label: &str, of: fn(&Sample) -> &Vec<f64>| {
+            let rate = |(at, sample): &(u32, Sample)| (f64::from(*at), sweep.bytes(*at, self.block_bytes) / median(of(sample)));
+            Series { name: label.to_owned(), points: points.iter().filter(|(_, sample)| !of(sample).is_empty()).map(rate).collect() }
+        };
+        let all = [series("asynchronous", |s| &s.later), series("synchronous", |s| &s.sync), series("durable each", |s| &s.each)];
+        all.into_iter().filter(|series| !series.points.is_empty()).collect()
+    }
+}
+
+fn csv(sweep: &Sweep, points: &[(u32, Sample)]) -> String {
+    let head = format!("{},trials,sync_min_us,sync_max_us,sync_avg_us,async_min_us,async_max_us,async_avg_us\n", sweep.column);
+    points.iter().fold(head, |text, (at, sample)| text + &format!("{at},{}\n", sample.columns()))
+}
