@@ -7,11 +7,14 @@
 //!
 //! [`posix`] makes random system calls, to be compared.
 //!
+//! [`nvme`] is a drive's controller in software, for the driver of that name.
+//!
 //! [`device`] has block devices that misbehave on purpose, each a [`block::Queue`] around another one.
 #![forbid(unsafe_code)]
 
 pub mod device;
 pub mod disk_log;
+pub mod nvme;
 pub mod posix;
 pub mod power_cut;
 pub mod promise;

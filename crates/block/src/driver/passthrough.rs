@@ -23,7 +23,7 @@ use crate::queue::Queue;
 use identified::{Controller, Namespace};
 
 mod identified;
-pub(super) mod status;
+pub mod status;
 
 /// Largest transfer where the kernel tells no limit.
 const TRANSFER_BYTES: u64 = 128 << 10;

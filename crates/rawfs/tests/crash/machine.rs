@@ -5,30 +5,56 @@ use std::sync::Arc;
 use block::clock::Monotonic;
 use block::driver::MemoryDevice;
 use block::{Arena, Completion, Device, Error, Geometry, Op, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Tag};
+use nvme::Namespace;
 use parking_lot::Mutex;
 use rawfs::{Disk, DiskSettings};
 use sim::device::crash::{Medium, Volatile};
 use sim::device::fault::{Faults, Faulty};
+use sim::nvme::{NamespaceShape, Shape, SoftController};
 
 pub const SECTOR: usize = 512;
 
 /// Called before each write, flush and discard.
 pub type Moment = Box<dyn FnMut() + Send>;
 
+/// What the device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Memory, with books of what is durable above it.
+    Memory,
+    /// A software NVMe controller with a volatile write cache, under the driver of that name.
+    #[allow(dead_code, reason = "not in every program of tests")]
+    Nvme,
+}
+
+enum Below {
+    Memory(MemoryDevice),
+    Nvme(SoftController, Namespace),
+}
+
 /// All that survives a process, and part of which survives the power.
 pub struct Machine {
     pub medium: Medium,
-    memory: MemoryDevice,
+    below: Below,
     moment: Mutex<Option<Moment>>,
     pub faults: Faults,
 }
 
 impl Machine {
     pub fn new(content: Vec<u8>) -> Arc<Machine> {
-        let memory = MemoryDevice::new(SECTOR as u32, content.len() as u64).expect("memory");
-        memory.region().write(0, &content);
-        let medium = Medium::new(content, SECTOR);
-        Arc::new(Machine { medium, memory, moment: Mutex::new(None), faults: Faults::default() })
+        Machine::of(Kind::Memory, content)
+    }
+
+    pub fn of(kind: Kind, content: Vec<u8>) -> Arc<Machine> {
+        let (below, medium) = match kind {
+            Kind::Memory => {
+                let memory = MemoryDevice::new(SECTOR as u32, content.len() as u64).expect("memory");
+                memory.region().write(0, &content);
+                (Below::Memory(memory), Medium::new(content, SECTOR))
+            }
+            Kind::Nvme => over_nvme(content),
+        };
+        Arc::new(Machine { medium, below, moment: Mutex::new(None), faults: Faults::default() })
     }
 
     pub fn set_moment(&self, moment: Option<Moment>) {
@@ -45,9 +71,14 @@ impl Machine {
 
     /// What reads see now.
     pub fn content(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.memory.region().len()];
-        self.memory.region().read(0, &mut bytes);
-        bytes
+        match &self.below {
+            Below::Memory(memory) => {
+                let mut bytes = vec![0; memory.region().len()];
+                memory.region().read(0, &mut bytes);
+                bytes
+            }
+            Below::Nvme(controller, _) => controller.content(1),
+        }
     }
 
     pub fn disk(self: &Arc<Machine>) -> Disk {
@@ -57,16 +88,39 @@ impl Machine {
     }
 }
 
+fn over_nvme(content: Vec<u8>) -> (Below, Medium) {
+    let namespaces = vec![NamespaceShape::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
+    let controller = SoftController::real(Shape { namespaces, keeps_books: true, transfer_pages_shift: 3, ..Shape::default() }, 1);
+    controller.set_content(1, content);
+    let namespace = nvme::Controller::open(controller.function(), nvme::Options::default()).expect("ready").namespace(1).expect("one");
+    let medium = controller.medium(1).expect("it keeps books");
+    (Below::Nvme(controller, namespace), medium)
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Below::Nvme(controller, _) = &self.below {
+            assert_eq!(controller.violations(), Vec::<String>::new());
+        }
+    }
+}
+
 struct Drive(Arc<Machine>);
 
 impl Device for Drive {
     fn geometry(&self) -> &Geometry {
-        self.0.memory.geometry()
+        match &self.0.below {
+            Below::Memory(memory) => memory.geometry(),
+            Below::Nvme(_, namespace) => namespace.geometry(),
+        }
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
-        let volatile = Volatile::new(self.0.memory.queue(options)?, &self.0.medium, true);
-        let faulty = Faulty::new(volatile, Monotonic::default(), &self.0.faults, 1).expect("memory");
+        let queue: Box<dyn Queue> = match &self.0.below {
+            Below::Memory(memory) => Box::new(Volatile::new(memory.queue(options)?, &self.0.medium, true)),
+            Below::Nvme(_, namespace) => namespace.queue(options)?,
+        };
+        let faulty = Faulty::new(queue, Monotonic::default(), &self.0.faults, 1).expect("memory");
         Ok(Box::new(Watched { queue: faulty, machine: Arc::clone(&self.0) }))
     }
 }

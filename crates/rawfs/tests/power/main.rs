@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::Op;
-use machine::Machine;
+use machine::{Kind, Machine};
 use rawfs::fs::{Fs, FsSettings, Stamp};
 use rawfs::{FormatOptions, Settings, Store};
 use sim::device::fault::{Fault, Rule, When};
@@ -63,13 +63,13 @@ fn clean(store: &Store, when: &str) -> u64 {
 }
 
 /// Opens what a cut left, and looks at it. Once, the power may go again meanwhile.
-fn after_cut(content: Vec<u8>, ledger: &Ledger, orphans: &Arc<AtomicU64>, again: Option<fastrand::Rng>) {
-    let machine = Machine::new(content);
+fn after_cut(kind: Kind, content: Vec<u8>, ledger: &Ledger, orphans: &Arc<AtomicU64>, again: Option<fastrand::Rng>) {
+    let machine = Machine::of(kind, content);
     if let Some(mut rng) = again {
         let (medium, ledger, orphans) = (machine.medium.clone(), ledger.clone(), Arc::clone(orphans));
         machine.set_moment(Some(Box::new(move || {
             if rng.u8(..8) == 0 {
-                after_cut(medium.power_cut(rng.u64(..)), &ledger, &orphans, None);
+                after_cut(kind, medium.power_cut(rng.u64(..)), &ledger, &orphans, None);
             }
         })));
     }
@@ -82,9 +82,9 @@ fn after_cut(content: Vec<u8>, ledger: &Ledger, orphans: &Arc<AtomicU64>, again:
     fs.close().expect("closed");
 }
 
-fn life(seed: u64, steps: usize, one_in: u8, cuts: &Arc<AtomicU64>, orphans: &Arc<AtomicU64>) {
+fn life(kind: Kind, seed: u64, steps: usize, one_in: u8, cuts: &Arc<AtomicU64>, orphans: &Arc<AtomicU64>) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let machine = Machine::new(formatted());
+    let machine = Machine::of(kind, formatted());
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
     let mut work = Workload::new(fs, rng.u64(..));
@@ -93,7 +93,7 @@ fn life(seed: u64, steps: usize, one_in: u8, cuts: &Arc<AtomicU64>, orphans: &Ar
     machine.set_moment(Some(Box::new(move || {
         if chance.u8(..one_in) == 0 {
             counts.0.fetch_add(1, Ordering::Relaxed);
-            after_cut(medium.power_cut(chance.u64(..)), &ledger.lock(), &counts.1, Some(chance.fork()));
+            after_cut(kind, medium.power_cut(chance.u64(..)), &ledger.lock(), &counts.1, Some(chance.fork()));
         }
     })));
     for _ in 0..steps {
@@ -101,7 +101,7 @@ fn life(seed: u64, steps: usize, one_in: u8, cuts: &Arc<AtomicU64>, orphans: &Ar
     }
     machine.set_moment(None);
     let ledger = work.ledger.lock().clone();
-    after_cut(machine.medium.power_cut(rng.u64(..)), &ledger, orphans, Some(rng.fork()));
+    after_cut(kind, machine.medium.power_cut(rng.u64(..)), &ledger, orphans, Some(rng.fork()));
     work.end().expect("closed");
     let (store, recovery) = Store::open(machine.disk(), &settings()).expect("opened");
     assert!(recovery.clean);
@@ -121,10 +121,19 @@ impl Drop for Named {
 
 #[test]
 fn what_was_synced_is_there_and_transactions_are_whole() {
+    lives(Kind::Memory, &seeds(3, 2200));
+}
+
+#[test]
+fn so_they_are_over_the_nvme_driver() {
+    lives(Kind::Nvme, &seeds(1, 200));
+}
+
+fn lives(kind: Kind, seeds: &[u64]) {
     let (cuts, orphans) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    for seed in seeds(3, 2200) {
+    for seed in seeds.iter().copied() {
         let _named = Named(seed);
-        life(seed, 150, 10, &cuts, &orphans);
+        life(kind, seed, 150, 10, &cuts, &orphans);
     }
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     println!("{} cuts, {} removed files found", of(&cuts), of(&orphans));
@@ -132,8 +141,8 @@ fn what_was_synced_is_there_and_transactions_are_whole() {
 }
 
 /// Uses a file system on a device that fails once; returns whether somebody was told.
-fn life_with(rule: Rule, seed: u64) -> bool {
-    let machine = Machine::new(formatted());
+fn life_with(kind: Kind, rule: Rule, seed: u64) -> bool {
+    let machine = Machine::of(kind, formatted());
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
     let mut work = Workload::new(fs, seed);
@@ -145,22 +154,30 @@ fn life_with(rule: Rule, seed: u64) -> bool {
     machine.faults.clear();
     let ledger = work.ledger.lock().clone();
     let orphans = Arc::new(AtomicU64::new(0));
-    after_cut(machine.medium.power_cut(seed), &ledger, &orphans, None);
+    after_cut(kind, machine.medium.power_cut(seed), &ledger, &orphans, None);
     told |= work.end().is_err();
-    after_cut(machine.content(), &ledger, &orphans, None);
+    after_cut(kind, machine.content(), &ledger, &orphans, None);
     told
 }
 
 #[test]
 fn an_error_of_any_request_is_told_and_nothing_promised_is_lost() {
+    errors(Kind::Memory, &seeds(10, 500));
+}
+
+#[test]
+fn so_it_is_over_the_nvme_driver() {
+    errors(Kind::Nvme, &seeds(2, 100));
+}
+
+fn errors(kind: Kind, seeds: &[u64]) {
     let mut told = 0;
-    let seeds = seeds(10, 500);
-    for seed in &seeds {
+    for seed in seeds {
         let _named = Named(*seed);
         let media = Fault::Fail(block::Error::Media);
-        told += u32::from(life_with(Rule::new(When::Nth(1 + seed * 7 % 150), media).on(&[Op::Write]), *seed));
-        told += u32::from(life_with(Rule::new(When::Nth(1 + seed % 20), media).on(&[Op::Flush]), *seed));
-        told += u32::from(life_with(Rule::new(When::Nth(1 + seed % 5), media).on(&[Op::Read]), *seed));
+        told += u32::from(life_with(kind, Rule::new(When::Nth(1 + seed * 7 % 150), media).on(&[Op::Write]), *seed));
+        told += u32::from(life_with(kind, Rule::new(When::Nth(1 + seed % 20), media).on(&[Op::Flush]), *seed));
+        told += u32::from(life_with(kind, Rule::new(When::Nth(1 + seed % 5), media).on(&[Op::Read]), *seed));
     }
     println!("{told} of {} lives had an error", 3 * seeds.len());
     assert!(told as usize >= seeds.len(), "the test looks at what it should");

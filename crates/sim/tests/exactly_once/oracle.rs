@@ -9,6 +9,8 @@ use crate::{BLOCK, BLOCKS};
 pub struct Version {
     /// What it was written with; 0: zeroes.
     pub stamp: u64,
+    /// When it was asked for: zeroes have no stamp of their own.
+    pub begun: u64,
     /// From then on the device does nothing with that write any more.
     pub ended: u64,
     /// From then on a later write is known to have replaced it.
@@ -25,7 +27,7 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn new() -> Oracle {
-        let zeroes = Version { stamp: 0, ended: 0, replaced: NOT_YET };
+        let zeroes = Version { stamp: 0, begun: 0, ended: 0, replaced: NOT_YET };
         Oracle { blocks: vec![vec![zeroes]; BLOCKS as usize], moment: 0 }
     }
 
@@ -34,9 +36,10 @@ impl Oracle {
         self.moment
     }
 
+    /// At the moment that is now.
     pub fn begins(&mut self, request: &Request, stamp: u64) {
         for block in range(request) {
-            self.blocks[block].push(Version { stamp, ended: NOT_YET, replaced: NOT_YET });
+            self.blocks[block].push(Version { stamp, begun: self.moment, ended: NOT_YET, replaced: NOT_YET });
         }
     }
 
@@ -46,7 +49,7 @@ impl Oracle {
         for block in range(&asked.request) {
             let versions = &mut self.blocks[block];
             for version in versions.iter_mut() {
-                if version.stamp == asked.stamp && version.ended == NOT_YET {
+                if version.begun == asked.moment && version.ended == NOT_YET {
                     version.ended = now;
                 } else if done && asked.request.op != Op::Discard && version.ended < asked.moment {
                     version.replaced = version.replaced.min(now);

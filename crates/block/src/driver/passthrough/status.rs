@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use crate::error::Error;
 
 /// From status code (bits 0 to 7) and its type (8 to 10), as the kernel hands them on; the bits above say whether to try again.
-pub(in crate::driver) fn error(status: u16) -> Error {
+pub fn error(status: u16) -> Error {
     let code = status & 0xff;
     match (status >> 8) & 0x7 {
         0 => generic(code),
@@ -23,20 +23,20 @@ pub(in crate::driver) fn error(status: u16) -> Error {
 
 fn generic(code: u16) -> Error {
     match code {
-        0x01 => Error::Unsupported,       // invalid opcode
-        0x02 => Error::Misaligned,        // invalid field: a size or address the drive does not take
-        0x04 | 0x06 => Error::Media,      // data transfer error, internal error
-        0x05 => Error::Gone,              // aborted, power is going
-        0x07..=0x0a => Error::Cancelled,  // abort requested; queue deleted; fused partner failed, missing
-        0x0b => Error::Gone,              // invalid namespace or format: detached
-        0x0d..=0x13 => Error::Misaligned, // descriptors of the memory
-        0x15 => Error::NotPermitted,      // operation denied
-        0x1c => Error::NoResources,       // command interrupted: try again
-        0x20 => Error::ReadOnly,          // namespace is write protected
-        0x80 => Error::OutOfRange,        // LBA out of range
-        0x81 => Error::NoSpace,           // capacity exceeded
-        0x82 => Error::NoResources,       // namespace not ready
-        0x83 => Error::NotPermitted,      // reservation conflict
+        0x01 => Error::Unsupported,        // invalid opcode
+        0x02 => Error::Misaligned,         // invalid field: a size or address the drive does not take
+        0x04 | 0x06 => Error::Media,       // data transfer error, internal error
+        0x05 => Error::Gone,               // aborted, power is going
+        0x07..=0x0a => Error::Cancelled,   // abort requested; queue deleted; fused partner failed, missing
+        0x0b => Error::Gone,               // invalid namespace or format: detached
+        0x0d..=0x13 => Error::Misaligned,  // descriptors of the memory
+        0x15 => Error::NotPermitted,       // operation denied
+        0x21 | 0x22 => Error::NoResources, // command interrupted, transient transport error: try again
+        0x20 => Error::ReadOnly,           // namespace is write protected
+        0x80 => Error::OutOfRange,         // LBA out of range
+        0x81 => Error::NoSpace,            // capacity exceeded
+        0x82 => Error::NoResources,        // namespace not ready
+        0x83 => Error::NotPermitted,       // reservation conflict
         _ => Error::Other(errno(Errno::IO)),
     }
 }

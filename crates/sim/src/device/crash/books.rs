@@ -39,7 +39,7 @@ pub struct Medium {
 
 /// What a flush will have made durable when it completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FlushFrom(u64);
+pub(crate) struct FlushFrom(u64);
 
 impl Medium {
     /// A medium with this content, torn at borders of `sector` bytes.
@@ -56,7 +56,7 @@ impl Medium {
     }
 
     /// A write, or a discard as a write of zeroes that is `optional`, goes down. Says by which name to end it.
-    pub(super) fn begins(&self, at: usize, data: Arc<[u8]>, optional: bool) -> u64 {
+    pub(crate) fn begins(&self, at: usize, data: Arc<[u8]>, optional: bool) -> u64 {
         let mut books = self.books.lock();
         let begun = books.tick();
         books.pending.push(Pending { id: begun, at, data, ended: None, begun, optional });
@@ -64,7 +64,7 @@ impl Medium {
     }
 
     /// It was reported as done.
-    pub(super) fn ends(&self, id: u64, through: bool) {
+    pub(crate) fn ends(&self, id: u64, through: bool) {
         let mut books = self.books.lock();
         let now = books.tick();
         let Some(from) = books.pending.iter().position(|pending| pending.id == id) else { return };
@@ -79,12 +79,12 @@ impl Medium {
     }
 
     /// It was reported as failed, and nothing of it was done.
-    pub(super) fn fails(&self, id: u64) {
+    pub(crate) fn fails(&self, id: u64) {
         self.books.lock().pending.retain(|pending| pending.id != id);
     }
 
     /// It was given up, done or not.
-    pub(super) fn given_up(&self, id: u64) {
+    pub(crate) fn given_up(&self, id: u64) {
         self.ends(id, false);
         let mut books = self.books.lock();
         if let Some(pending) = books.pending.iter_mut().find(|pending| pending.id == id) {
@@ -93,12 +93,12 @@ impl Medium {
     }
 
     /// A flush goes down.
-    pub(super) fn flush_begins(&self) -> FlushFrom {
+    pub(crate) fn flush_begins(&self) -> FlushFrom {
         FlushFrom(self.books.lock().tick())
     }
 
     /// It was reported as done.
-    pub(super) fn flush_ends(&self, from: FlushFrom) {
+    pub(crate) fn flush_ends(&self, from: FlushFrom) {
         let mut books = self.books.lock();
         let kept = books.pending.partition_point(|pending| pending.ended.is_some_and(|ended| ended < from.0));
         let flushed: Vec<Pending> = books.pending.drain(..kept).collect();

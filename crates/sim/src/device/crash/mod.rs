@@ -19,5 +19,6 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use books::FlushFrom;
 pub use books::{EveryCut, Medium};
 pub use queue::Volatile;

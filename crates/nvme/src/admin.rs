@@ -1,0 +1,240 @@
+//! The admin queue: few commands, each with a deadline and a page of memory of its own. Nothing here waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use block::Time;
+
+use crate::cid::Cids;
+use crate::entry::{Answer, Entry};
+use crate::function::{DmaError, DmaSpace, Mapping, Mmio, PAGE_BYTES};
+use crate::identify::Page;
+use crate::pair::Pair;
+use crate::recorder::{Record, Recorder};
+use crate::status::Status;
+
+/// Why an admin command brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// No answer by its deadline.
+    #[error("the controller does not answer")]
+    Timeout,
+    /// The device is not there any more: its registers read as all ones.
+    #[error("the device is gone")]
+    Gone,
+    /// It says that it has a fatal fault.
+    #[error("the controller reports a fatal fault")]
+    Fatal,
+    /// It did not become ready, or not ready, in the time it asked for.
+    #[error("the controller does not become {0} in the time it says it needs")]
+    Stuck(&'static str),
+    /// It refused.
+    #[error("the controller refuses: {0:?}")]
+    Status(Status),
+    /// The controller was reset meanwhile.
+    #[error("the controller was reset")]
+    Reset,
+    /// As many commands as there is room for are unanswered.
+    #[error("too many admin commands at once")]
+    Full,
+    /// No memory to tell the device of.
+    #[error(transparent)]
+    Dma(#[from] DmaError),
+    /// It is none that this driver knows.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Places of each ring; one command less.
+const ENTRIES: u32 = 32;
+const SLOTS: usize = ENTRIES as usize - 1;
+/// Answers to requests for events that nobody has looked at.
+const EVENTS: usize = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Free,
+    Waiting(Wants),
+    Done(Answer),
+    /// Over its deadline; the device has its memory still.
+    Lost,
+}
+
+/// What becomes of the answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wants {
+    /// Somebody takes it.
+    Answer,
+    /// Nobody does.
+    Nothing,
+    /// It is an event, whenever it comes.
+    Event,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    state: State,
+    generation: u16,
+    deadline: Time,
+}
+
+/// A command that was put into the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket {
+    slot: usize,
+    generation: u16,
+}
+
+pub(crate) struct Admin {
+    pair: Pair,
+    pages: Mapping,
+    cids: Cids,
+    slots: [Slot; SLOTS],
+    events: VecDeque<Answer>,
+    recorder: Recorder,
+    strays: u64,
+}
+
+impl Admin {
+    pub(crate) fn new(
+        mmio: &Arc<dyn Mmio>,
+        dma: &Arc<dyn DmaSpace>,
+        (entries_max, stride): (u32, usize),
+        records: usize,
+    ) -> Result<Admin, DmaError> {
+        let entries = ENTRIES.min(entries_max);
+        Ok(Admin {
+            pair: Pair::new(mmio, dma, (0, entries), stride, None)?,
+            pages: Mapping::new(dma, SLOTS * PAGE_BYTES)?,
+            cids: Cids::new(SLOTS),
+            slots: [Slot { state: State::Free, generation: 0, deadline: Time::NEVER }; SLOTS],
+            events: VecDeque::with_capacity(EVENTS),
+            recorder: Recorder::new(records),
+            strays: 0,
+        })
+    }
+
+    pub(crate) fn entries(&self) -> u32 {
+        self.pair.entries()
+    }
+
+    pub(crate) fn addresses(&self) -> (u64, u64) {
+        self.pair.addresses()
+    }
+
+    pub(crate) fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        self.recorder.record(0, self.pair.entries())
+    }
+
+    /// Forgets everything; when the controller is disabled.
+    pub(crate) fn clear(&mut self) {
+        self.pair.clear();
+        self.recorder.reset();
+        self.events.clear();
+        for slot in &mut self.slots {
+            *slot = Slot { state: State::Free, generation: slot.generation.wrapping_add(1), deadline: Time::NEVER };
+        }
+    }
+
+    /// Puts a command into the queue and tells the device. `page`: it gets a page for what it brings.
+    pub(crate) fn submit(&mut self, entry: Entry, page: bool, wants: Wants, deadline: Time) -> Result<Ticket, Trouble> {
+        let most = self.pair.entries() as usize - 1;
+        let slot = self.slots[..most.min(SLOTS)].iter().position(|slot| slot.state == State::Free).ok_or(Trouble::Full)?;
+        let generation = self.slots[slot].generation;
+        let mut entry = entry.with_cid(self.cids.make(slot, generation));
+        if page {
+            self.pages.region().fill(slot * PAGE_BYTES..(slot + 1) * PAGE_BYTES, 0);
+            entry = entry.with_data(self.pages.address(slot * PAGE_BYTES), 0);
+        }
+        self.slots[slot].state = State::Waiting(wants);
+        self.slots[slot].deadline = deadline;
+        self.pair.push(&entry);
+        self.recorder.command(&entry);
+        let (tail, written) = self.pair.ring();
+        self.recorder.tail(tail, written);
+        Ok(Ticket { slot, generation })
+    }
+
+    /// Takes the answers that are there.
+    pub(crate) fn poll(&mut self) {
+        // A device that answers without end has its turn again later.
+        for _ in 0..self.pair.entries() {
+            let Some(answer) = self.pair.pop() else { break };
+            self.recorder.answer(&answer);
+            self.end(answer);
+        }
+        if let Some((head, written)) = self.pair.give_back() {
+            self.recorder.head(head, written);
+        }
+    }
+
+    fn end(&mut self, answer: Answer) {
+        let index = self.cids.slot(answer.cid());
+        let known = self.slots.get(index).is_some_and(|slot| self.cids.make(index, slot.generation) == answer.cid());
+        if !known || matches!(self.slots[index].state, State::Free | State::Done(_)) {
+            self.strays += 1;
+            return;
+        }
+        match self.slots[index].state {
+            State::Waiting(Wants::Answer) => self.slots[index].state = State::Done(answer),
+            State::Waiting(Wants::Event) => {
+                self.free(index);
+                if self.events.len() < EVENTS {
+                    self.events.push_back(answer);
+                }
+            }
+            _ => self.free(index),
+        }
+    }
+
+    fn free(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+    }
+
+    /// What became of a command; none: it has time still. Told once.
+    pub(crate) fn take(&mut self, ticket: Ticket, now: Time) -> Option<Result<Answer, Trouble>> {
+        let slot = &mut self.slots[ticket.slot];
+        if slot.generation != ticket.generation {
+            return Some(Err(Trouble::Reset));
+        }
+        match slot.state {
+            State::Done(answer) => {
+                self.free(ticket.slot);
+                Some(if answer.status().is_ok() { Ok(answer) } else { Err(Trouble::Status(answer.status())) })
+            }
+            State::Waiting(_) if now < slot.deadline => None,
+            State::Waiting(_) => {
+                slot.state = State::Lost;
+                Some(Err(Trouble::Timeout))
+            }
+            State::Free | State::Lost => Some(Err(Trouble::Timeout)),
+        }
+    }
+
+    /// The page of a command whose answer was just taken.
+    pub(crate) fn page(&self, ticket: Ticket) -> Page {
+        let mut page = [0; PAGE_BYTES];
+        self.pages.region().read(ticket.slot * PAGE_BYTES, &mut page);
+        page
+    }
+
+    /// Commands under way whose answers nobody takes: aborts.
+    pub(crate) fn unwaited(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state == State::Waiting(Wants::Nothing)).count()
+    }
+
+    pub(crate) fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The next event.
+    pub(crate) fn take_event(&mut self) -> Option<Answer> {
+        self.events.pop_front()
+    }
+}

@@ -1,0 +1,267 @@
+//! From whatever state a controller is in to one that takes reads and writes, in steps of which none waits.
+//!
+//! ```text
+//!   Disable -> Disabled -> Enabled -> Controller -> Limits -> Queues -> Events -> Doorbells -> List -> Namespace* -> Ready
+//!      ^                                                                 |                       ^
+//!      '-- a reset begins here, and ends before List --------------------'     a rescan begins --'
+//! ```
+//!
+//! Register waits end with what CAP.TO says, commands with the driver's own deadline.
+
+use block::Time;
+
+use crate::admin::{Ticket, Trouble, Wants};
+use crate::controller::{Inner, Shared};
+use crate::entry::{Entry, admin, feature};
+use crate::function::PAGE_BYTES;
+use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Unusable, namespace_list, what};
+use crate::registers::{ACQ, AQA, ASQ, CAP, CC, CC_ENABLE, CC_SIZES, CSTS, CSTS_FATAL, CSTS_READY, Capabilities, REMOVED};
+
+/// Requests for events that are always with the controller, if it takes so many.
+const EVENT_REQUESTS: u16 = 2;
+/// Namespaces that are looked at: more than any drive has.
+const NAMESPACES_MAX: usize = 1024;
+/// Events that are asked for: all critical warnings, changed namespaces.
+const EVENTS_WANTED: u32 = 0x1f;
+const EVENT_NAMESPACES: u32 = 1 << 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    Disable,
+    Disabled,
+    Enabled,
+    Controller,
+    Limits,
+    Queues,
+    Events,
+    Doorbells,
+    List,
+    Namespace,
+    Descriptors,
+    Ready,
+}
+
+pub(crate) struct Bringup {
+    step: Step,
+    /// The command that is under way.
+    asked: Option<Ticket>,
+    deadline: Time,
+    /// Namespaces are known already.
+    again: bool,
+    ids: Vec<u32>,
+    found: Vec<(u32, Result<NamespaceInfo, Unusable>)>,
+}
+
+impl Bringup {
+    pub(crate) fn new(again: bool) -> Bringup {
+        Bringup { step: Step::Disable, asked: None, deadline: Time::NEVER, again, ids: Vec::new(), found: Vec::new() }
+    }
+
+    /// Looks at the namespaces of a running controller again.
+    pub(crate) fn rescan() -> Bringup {
+        Bringup { step: Step::List, ..Bringup::new(false) }
+    }
+
+    /// Whether it waits for the admin queue, not for a register.
+    pub(crate) fn waits_for_answer(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Goes on as far as it goes without waiting. True: it is done.
+    pub(crate) fn advance(&mut self, shared: &Shared, inner: &mut Inner) -> Result<bool, Trouble> {
+        inner.admin.poll();
+        loop {
+            let before = (self.step, self.asked, self.ids.len());
+            match self.step {
+                Step::Ready => return Ok(true),
+                Step::Disable | Step::Disabled | Step::Enabled => self.registers(shared, inner)?,
+                _ => self.commands(shared, inner)?,
+            }
+            if before == (self.step, self.asked, self.ids.len()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn registers(&mut self, shared: &Shared, inner: &mut Inner) -> Result<(), Trouble> {
+        let mmio = &shared.function.mmio;
+        let status = mmio.read32(CSTS);
+        if status == REMOVED {
+            return Err(Trouble::Gone);
+        }
+        let now = shared.clock.now();
+        match self.step {
+            Step::Disable => {
+                mmio.write32(CC, mmio.read32(CC) & !CC_ENABLE);
+                self.deadline = now.after(shared.capabilities.ready_timeout());
+                self.step = Step::Disabled;
+            }
+            Step::Disabled if status & CSTS_READY == 0 => {
+                inner.admin.clear();
+                enable(shared, inner);
+                self.deadline = now.after(shared.capabilities.ready_timeout());
+                self.step = Step::Enabled;
+            }
+            Step::Enabled if status & CSTS_FATAL != 0 => return Err(Trouble::Fatal),
+            Step::Enabled if status & CSTS_READY != 0 => self.step = Step::Controller,
+            _ if now >= self.deadline => return Err(Trouble::Stuck(if self.step == Step::Enabled { "ready" } else { "not ready" })),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn commands(&mut self, shared: &Shared, inner: &mut Inner) -> Result<(), Trouble> {
+        let now = shared.clock.now();
+        let Some(ticket) = self.asked else {
+            match self.command(shared, inner) {
+                Some((entry, page)) => {
+                    self.asked = Some(inner.admin.submit(entry, page, Wants::Answer, now.after(shared.options.admin_timeout))?);
+                }
+                None => self.next(inner)?,
+            }
+            return Ok(());
+        };
+        let Some(answer) = inner.admin.take(ticket, now) else {
+            let status = shared.function.mmio.read32(CSTS);
+            return match status {
+                REMOVED => Err(Trouble::Gone),
+                status if status & CSTS_FATAL != 0 => Err(Trouble::Fatal),
+                _ => Ok(()),
+            };
+        };
+        self.asked = None;
+        self.answered(shared, inner, ticket, answer.map(|answer| answer.result()))
+    }
+
+    /// What to ask for this step, and whether it brings a page; none: nothing.
+    fn command(&self, shared: &Shared, inner: &Inner) -> Option<(Entry, bool)> {
+        let id = self.ids.last().copied().unwrap_or(0);
+        Some(match self.step {
+            Step::Controller => (Entry::identify(what::CONTROLLER, 0), true),
+            Step::Limits => (Entry::identify(what::NVM_CONTROLLER, 0), true),
+            Step::Queues => {
+                let wanted = u32::from(shared.options.queues.max(1) - 1);
+                (Entry::set_feature(feature::NUMBER_OF_QUEUES, wanted | wanted << 16), false)
+            }
+            Step::Events => {
+                let namespaces = if inner.info.tells_namespaces { EVENT_NAMESPACES } else { 0 };
+                (Entry::set_feature(feature::ASYNC_EVENTS, EVENTS_WANTED | namespaces), false)
+            }
+            Step::Doorbells => {
+                let (values, marks) = inner.shadow.as_ref().filter(|_| inner.info.doorbell_buffer)?.addresses();
+                (Entry::new(admin::DOORBELL_BUFFER, 0).with_data(values, marks), false)
+            }
+            Step::List => (Entry::identify(what::ACTIVE_NAMESPACES, 0), true),
+            Step::Namespace if id != 0 => (Entry::identify(what::NAMESPACE, id), true),
+            Step::Descriptors if matches!(self.found.last(), Some((found, Ok(_))) if *found == id) => {
+                (Entry::identify(what::DESCRIPTORS, id), true)
+            }
+            _ => return None,
+        })
+    }
+
+    fn answered(&mut self, shared: &Shared, inner: &mut Inner, ticket: Ticket, result: Result<u32, Trouble>) -> Result<(), Trouble> {
+        let refused = match result {
+            Err(Trouble::Status(status)) => Some(status),
+            Err(trouble) => return Err(trouble),
+            Ok(_) => None,
+        };
+        let value = result.unwrap_or(0);
+        match (self.step, refused) {
+            (Step::Controller | Step::Queues | Step::List, Some(status)) => return Err(Trouble::Status(status)),
+            (Step::Controller, None) => inner.info = ControllerInfo::from_page(&inner.admin.page(ticket)),
+            // Older controllers have no such page; then there are no such limits.
+            (Step::Limits, None) => inner.limits = NvmLimits::from_page(&inner.admin.page(ticket)),
+            (Step::Queues, None) => inner.grant(value, shared.options.queues),
+            (Step::Doorbells, _) => inner.shadow_on = refused.is_none(),
+            (Step::List, None) => {
+                self.ids = namespace_list(&inner.admin.page(ticket));
+                self.ids.truncate(NAMESPACES_MAX);
+                self.ids.reverse();
+            }
+            (Step::Namespace, _) => {
+                let id = self.ids.last().copied().unwrap_or(0);
+                let page = inner.admin.page(ticket);
+                let asking = |status| Err(Unusable::Asking(format!("{status:?}")));
+                self.found.push((id, refused.map_or_else(|| NamespaceInfo::from_page(id, &page), asking)));
+            }
+            (Step::Descriptors, None) => {
+                let page = inner.admin.page(ticket);
+                if let Some((id, Ok(info))) = self.found.pop() {
+                    self.found.push((id, info.with_descriptors(&page)));
+                }
+            }
+            // Events and descriptors are not needed.
+            _ => {}
+        }
+        self.next(inner)
+    }
+
+    fn next(&mut self, inner: &mut Inner) -> Result<(), Trouble> {
+        self.step = match self.step {
+            Step::Controller => Step::Limits,
+            Step::Limits => Step::Queues,
+            Step::Queues => Step::Events,
+            Step::Events => {
+                arm_events(inner)?;
+                Step::Doorbells
+            }
+            Step::Doorbells if self.again => Step::Ready,
+            Step::Namespace if !self.ids.is_empty() => Step::Descriptors,
+            Step::Doorbells => Step::List,
+            Step::Descriptors => {
+                self.ids.pop();
+                Step::Namespace
+            }
+            Step::List => Step::Namespace,
+            _ => {
+                inner.namespaces = std::mem::take(&mut self.found);
+                Step::Ready
+            }
+        };
+        Ok(())
+    }
+}
+
+fn enable(shared: &Shared, inner: &mut Inner) {
+    let mmio = &shared.function.mmio;
+    let last = inner.admin.entries() - 1;
+    let (submission, completion) = inner.admin.addresses();
+    mmio.write32(AQA, last | last << 16);
+    mmio.write64(ASQ, submission);
+    mmio.write64(ACQ, completion);
+    if let Some(shadow) = &inner.shadow {
+        shadow.clear();
+    }
+    mmio.write32(CC, CC_SIZES | CC_ENABLE);
+}
+
+fn arm_events(inner: &mut Inner) -> Result<(), Trouble> {
+    for _ in 0..EVENT_REQUESTS.min(inner.info.events) {
+        inner.request_event()?;
+    }
+    Ok(())
+}
+
+/// Whether this driver can work with a controller that says this of itself.
+pub(crate) fn capabilities(mmio: &dyn crate::function::Mmio) -> Result<Capabilities, Trouble> {
+    let raw = mmio.read64(CAP);
+    if raw == u64::MAX {
+        return Err(Trouble::Gone);
+    }
+    let found = Capabilities(raw);
+    let unusable = |what: &str| Err(Trouble::Unusable(what.to_owned()));
+    if !found.has_nvm() {
+        return unusable("the controller knows no reads and writes (NVM command set)");
+    }
+    if !found.has_small_pages() {
+        return unusable("the controller takes no memory in pages of 4 KiB");
+    }
+    if found.entries_max() < 2 {
+        return unusable("the controller says that its queues have no entries");
+    }
+    if mmio.bytes() < crate::registers::completion_doorbell(1, found.stride()) + PAGE_BYTES.min(4) {
+        return unusable("the controller's registers have no room for the doorbells of a queue");
+    }
+    Ok(found)
+}

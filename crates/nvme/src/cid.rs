@@ -1,0 +1,44 @@
+//! Identifiers of commands: which slot, and in the bits above how often the slot was used, so that an answer that comes late, twice or
+//! to nobody does not end another command.
+
+/// How the 16 bits are shared out, by the number of slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cids {
+    bits: u32,
+}
+
+impl Cids {
+    /// For so many slots, 1 to 4095. All ones is never used: some controllers take it for "no command".
+    pub(crate) fn new(slots: usize) -> Cids {
+        assert!((1..4096).contains(&slots), "{slots} slots");
+        Cids { bits: usize::BITS - slots.leading_zeros() }
+    }
+
+    #[inline]
+    pub(crate) fn make(self, slot: usize, generation: u16) -> u16 {
+        slot as u16 | generation << self.bits
+    }
+
+    #[inline]
+    pub(crate) fn slot(self, cid: u16) -> usize {
+        usize::from(cid & ((1 << self.bits) - 1))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn no_slot_has_all_ones_and_generations_differ() {
+        for slots in [1, 2, 3, 4, 31, 32, 127, 128, 4095] {
+            let cids = Cids::new(slots);
+            for slot in [0, slots / 2, slots - 1] {
+                let all: Vec<u16> = (0..8).map(|generation| cids.make(slot, generation)).collect();
+                assert!(all.iter().all(|cid| *cid != u16::MAX && cids.slot(*cid) == slot));
+                assert!((1..8).all(|at| all[at] != all[at - 1]), "{slots} slots");
+            }
+            assert!((0..=u16::MAX).all(|generation| cids.make(slots - 1, generation) != u16::MAX));
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! A controller: opened in steps, served while it runs, reset when nothing else helps, shut down in good order.
+//!
+//! Queues of it (`crate::queue`) have one owner each and do not know each other. What they share is here: the admin queue behind a
+//! lock that is never taken on the path of a request, and two words that they look at: how often the controller was reset, and whether
+//! it is gone.
+//!
+//! What becomes of a request that is not answered (the deadline is `block::Tracked`'s, which stands above):
+//!
+//! ```text
+//!   deadline -> cancel: Abort -> grace -> reported as Timeout, its memory held
+//!            -> reset: Delete I/O queue ---- works ----> its memory is free, the queue is made anew
+//!                           | does not
+//!                           v
+//!               controller disabled -------- works ----> all queues are made anew; what others had in flight is sent again
+//!                           | does not
+//!                           v
+//!               gone: cut off from memory; every request is reported as Gone
+//! ```
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use block::buffer::ArenaId;
+use block::clock::Monotonic;
+use block::{Arena, Clock, Error, OpenError, Time};
+use parking_lot::Mutex;
+
+use crate::admin::{Admin, Ticket, Trouble, Wants};
+use crate::bringup::{Bringup, capabilities};
+use crate::entry::{Answer, Entry, admin};
+use crate::events::{Events, Notice};
+use crate::function::{DmaError, Function, Mapping};
+use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Page, Smart, Unusable};
+use crate::namespace::Namespace;
+use crate::pair::Shadow;
+use crate::recorder::Record;
+use crate::registers::{
+    CC, CC_ENABLE, CC_SHUTDOWN, CC_SHUTDOWN_MASK, CSTS, CSTS_FATAL, CSTS_READY, CSTS_SHUTDOWN_DONE, CSTS_SHUTDOWN_MASK, Capabilities,
+    REMOVED,
+};
+
+/// Between two looks at a register.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Records of what went wrong that are kept.
+const INCIDENTS: usize = 16;
+
+/// How a controller is used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Queue pairs to ask for, 1 to 4096; the controller may give fewer.
+    pub queues: u16,
+    /// How long an admin command may take.
+    pub admin_timeout: Duration,
+    /// Times a request is sent again when the controller says that it may succeed now.
+    pub retries: u8,
+    /// Events that each queue's flight recorder keeps; a power of two, or 0: none.
+    pub records: u32,
+    /// Use doorbells in memory where the controller knows them: what an emulated one needs to be fast.
+    pub shadow_doorbells: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { queues: 64, admin_timeout: Duration::from_secs(10), retries: 3, records: 256, shadow_doorbells: true }
+    }
+}
+
+/// What queues share.
+pub(crate) struct Shared {
+    pub function: Function,
+    pub options: Options,
+    pub clock: Arc<dyn Clock>,
+    pub capabilities: Capabilities,
+    /// Resets so far.
+    epoch: AtomicU32,
+    gone: AtomicBool,
+    /// It is gone, and certainly reaches no memory any more.
+    quiet: AtomicBool,
+    pub inner: Mutex<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub admin: Admin,
+    pub shadow: Option<Shadow>,
+    /// The controller uses it.
+    pub shadow_on: bool,
+    pub info: ControllerInfo,
+    pub limits: NvmLimits,
+    pub namespaces: Vec<(u32, Result<NamespaceInfo, Unusable>)>,
+    /// By number less one: whether it is taken. As many as the controller gave.
+    queues: Vec<bool>,
+    arenas: Vec<(ArenaId, Weak<Mapping>)>,
+    pub events: Events,
+    incidents: VecDeque<Record>,
+}
+
+impl Inner {
+    /// The controller's answer to the wish for queues.
+    pub(crate) fn grant(&mut self, answer: u32, wanted: u16) {
+        let granted = (answer as u16).min((answer >> 16) as u16).saturating_add(1).min(wanted);
+        // Those that are in use keep their numbers, also if a reset gave fewer: making them again will fail.
+        let used = self.queues.iter().rposition(|taken| *taken).map_or(0, |last| last + 1);
+        self.queues.resize(usize::from(granted).max(used), false);
+    }
+
+    pub(crate) fn request_event(&mut self) -> Result<(), Trouble> {
+        self.admin.submit(Entry::new(admin::ASYNC_EVENT, 0), false, Wants::Event, Time::NEVER).map(drop)
+    }
+
+    pub(crate) fn remember(&mut self, record: Record) {
+        if self.incidents.len() == INCIDENTS {
+            self.incidents.pop_front();
+        }
+        self.incidents.push_back(record);
+    }
+
+    pub(crate) fn take_queue(&mut self) -> Option<u16> {
+        let free = self.queues.iter().position(|taken| !taken)?;
+        self.queues[free] = true;
+        u16::try_from(free + 1).ok()
+    }
+
+    pub(crate) fn give_queue(&mut self, number: u16) {
+        self.queues[usize::from(number) - 1] = false;
+    }
+}
+
+/// What a look at the status register tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Health {
+    Fine,
+    Fatal,
+    Gone,
+}
+
+impl Shared {
+    #[inline]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// It is gone, and reaches no memory: what was in flight can be ended.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let status = self.function.mmio.read32(CSTS);
+        match status {
+            REMOVED => {
+                self.lose();
+                Health::Gone
+            }
+            status if status & CSTS_FATAL != 0 => Health::Fatal,
+            _ => Health::Fine,
+        }
+    }
+
+    /// Nothing more comes from it.
+    pub(crate) fn lose(&self) {
+        if !self.gone.swap(true, Ordering::AcqRel) {
+            tracing::error!("{}: the device is gone", self.function.name);
+            self.quiet.fetch_or(self.function.dma.cut_off(), Ordering::AcqRel);
+        }
+    }
+
+    /// Asks and waits for the answer.
+    pub(crate) fn ask(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<(Answer, Option<Page>), Trouble> {
+        let ticket = self.begin(inner, entry, page)?;
+        loop {
+            inner.admin.poll();
+            if let Some(answer) = inner.admin.take(ticket, self.clock.now()) {
+                return answer.map(|answer| (answer, page.then(|| inner.admin.page(ticket))));
+            }
+            match self.health() {
+                Health::Gone => return Err(Trouble::Gone),
+                Health::Fatal => return Err(Trouble::Fatal),
+                Health::Fine => self.wait_admin(),
+            }
+        }
+    }
+
+    /// Asks; the answer is taken later.
+    pub(crate) fn begin(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<Ticket, Trouble> {
+        if self.is_gone() {
+            return Err(Trouble::Gone);
+        }
+        inner.admin.submit(entry, page, Wants::Answer, self.clock.now().after(self.options.admin_timeout))
+    }
+
+    fn wait_admin(&self) {
+        let irq = &self.function.irq;
+        if irq.vectors() == 0 {
+            return irq.pause(PAUSE);
+        }
+        irq.wait(0, PAUSE);
+        irq.clear(0);
+    }
+
+    /// Disables the controller and makes it ready again, unless somebody did since `epoch`. `Ok`: the device reaches no memory of
+    /// commands that were in flight; whether it works again is told by [`Shared::is_gone`].
+    pub(crate) fn restart(&self, inner: &mut Inner, epoch: u32) -> Result<(), Error> {
+        if self.epoch() != epoch {
+            return Ok(());
+        }
+        if self.is_gone() {
+            return if self.is_quiet() { Ok(()) } else { Err(Error::Gone) };
+        }
+        tracing::warn!("{}: the controller is reset", self.function.name);
+        let record = inner.admin.record();
+        inner.remember(record);
+        if let Err(trouble) = self.disable() {
+            tracing::error!("{}: the reset failed: {trouble}", self.function.name);
+            self.lose();
+            return if self.is_quiet() { Ok(()) } else { Err(Error::Gone) };
+        }
+        inner.events.clear();
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        if let Err(trouble) = self.bring_up(inner) {
+            tracing::error!("{}: after the reset: {trouble}", self.function.name);
+            // It may have come to life half: what it knows by now are our admin queues.
+            let disabled = self.disable().is_ok();
+            self.lose();
+            self.quiet.fetch_or(disabled, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// When it returns `Ok` the controller touches no memory.
+    fn disable(&self) -> Result<(), Trouble> {
+        let mmio = &self.function.mmio;
+        let until = self.clock.now().after(self.capabilities.ready_timeout());
+        mmio.write32(CC, mmio.read32(CC) & !CC_ENABLE & !CC_SHUTDOWN_MASK);
+        loop {
+            match mmio.read32(CSTS) {
+                REMOVED => return Err(Trouble::Gone),
+                status if status & CSTS_READY == 0 => return Ok(()),
+                _ if self.clock.now() >= until => return Err(Trouble::Stuck("not ready")),
+                _ => self.function.irq.pause(PAUSE),
+            }
+        }
+    }
+
+    fn bring_up(&self, inner: &mut Inner) -> Result<(), Trouble> {
+        let mut bringup = Bringup::new(true);
+        while !bringup.advance(self, inner)? {
+            if bringup.waits_for_answer() { self.wait_admin() } else { self.function.irq.pause(PAUSE) }
+        }
+        Ok(())
+    }
+
+    /// Memory of an arena, mapped once for all queues; none: it cannot be, and its data is copied.
+    pub(crate) fn map(&self, arena: &Arena) -> Result<Option<Arc<Mapping>>, Error> {
+        let mut inner = self.inner.lock();
+        inner.arenas.retain(|(_, mapping)| mapping.strong_count() > 0);
+        if let Some(mapping) = inner.arenas.iter().find(|(id, _)| *id == arena.id()).and_then(|(_, mapping)| mapping.upgrade()) {
+            return Ok(Some(mapping));
+        }
+        match Mapping::of(&self.function.dma, arena.region()) {
+            Ok(mapping) => {
+                let mapping = Arc::new(mapping);
+                inner.arenas.push((arena.id(), Arc::downgrade(&mapping)));
+                Ok(Some(mapping))
+            }
+            Err(DmaError::NotShareable) => Ok(None),
+            Err(DmaError::CutOff) => Err(Error::Gone),
+            Err(DmaError::System(error)) => {
+                tracing::warn!("{}: memory for requests: {error}", self.function.name);
+                Err(Error::NoResources)
+            }
+        }
+    }
+
+    /// Takes what the admin queue has, and does what events ask for. Does not wait; not even for the lock.
+    pub(crate) fn serve(&self) {
+        if let Some(mut inner) = self.inner.try_lock() {
+            self.serve_locked(&mut inner);
+        }
+    }
+
+    fn serve_locked(&self, inner: &mut Inner) {
+        if self.is_gone() {
+            return;
+        }
+        inner.admin.poll();
+        Events::advance(self, inner);
+    }
+
+    /// Until the controller says that its cache is on the medium.
+    fn shut_down(&self, inner: &Inner) -> Result<(), Trouble> {
+        let mmio = &self.function.mmio;
+        let seconds = inner.info.shutdown_seconds.clamp(5, 300);
+        let until = self.clock.now().after(Duration::from_secs(seconds.into()));
+        let configuration = mmio.read32(CC);
+        if configuration == REMOVED {
+            return Err(Trouble::Gone);
+        }
+        if mmio.read32(CSTS) & CSTS_READY == 0 {
+            return Ok(());
+        }
+        mmio.write32(CC, configuration & !CC_SHUTDOWN_MASK | CC_SHUTDOWN);
+        loop {
+            match mmio.read32(CSTS) {
+                REMOVED => return Err(Trouble::Gone),
+                status if status & CSTS_SHUTDOWN_MASK == CSTS_SHUTDOWN_DONE => return Ok(()),
+                status if status & CSTS_FATAL != 0 => return Err(Trouble::Fatal),
+                _ if self.clock.now() >= until => return Err(Trouble::Stuck("shut down")),
+                _ => self.function.irq.pause(PAUSE),
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    /// No queue is left: each holds us.
+    fn drop(&mut self) {
+        if self.is_gone() {
+            return;
+        }
+        let shut_down = self.shut_down(&self.inner.lock());
+        if let Err(trouble) = shut_down {
+            tracing::warn!("{}: shutting down: {trouble}", self.function.name);
+        }
+        if let Err(trouble) = self.disable() {
+            tracing::warn!("{}: disabling: {trouble}", self.function.name);
+            self.lose();
+        }
+    }
+}
+
+/// A controller on its way. Nothing in here waits: see [`Opening::advance`].
+pub struct Opening {
+    shared: Arc<Shared>,
+    bringup: Bringup,
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opening({})", self.shared.function.name)
+    }
+}
+
+fn explain(name: &str, trouble: &Trouble) -> OpenError {
+    OpenError::Unusable(format!("{name}: {trouble}"))
+}
+
+impl Opening {
+    /// Looks at the function and begins.
+    ///
+    /// # Errors
+    /// It is no controller for this driver, or there is no memory for its queues.
+    pub fn begin(function: Function, options: Options, clock: Arc<dyn Clock>) -> Result<Opening, OpenError> {
+        let name = function.name.clone();
+        let options = Options { queues: options.queues.clamp(1, 4096), ..options };
+        let made = Opening::make(function, options, clock);
+        made.map(|shared| Opening { shared: Arc::new(shared), bringup: Bringup::new(false) }).map_err(|trouble| explain(&name, &trouble))
+    }
+
+    fn make(function: Function, options: Options, clock: Arc<dyn Clock>) -> Result<Shared, Trouble> {
+        let capabilities = capabilities(&*function.mmio)?;
+        let sizes = (capabilities.entries_max(), capabilities.stride());
+        let admin = Admin::new(&function.mmio, &function.dma, sizes, options.records as usize)?;
+        let shadow = if options.shadow_doorbells { Some(Shadow::new(&function.dma)?) } else { None };
+        let inner = Inner {
+            admin,
+            shadow,
+            shadow_on: false,
+            info: ControllerInfo::default(),
+            limits: NvmLimits::default(),
+            namespaces: Vec::new(),
+            queues: Vec::new(),
+            arenas: Vec::new(),
+            events: Events::default(),
+            incidents: VecDeque::with_capacity(INCIDENTS),
+        };
+        Ok(Shared {
+            function,
+            options,
+            clock,
+            capabilities,
+            epoch: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+            quiet: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// Goes on as far as it goes without waiting. The controller, once it is ready; none: come again.
+    ///
+    /// # Errors
+    /// It does not become ready in time, refuses, or is gone.
+    pub fn advance(&mut self) -> Result<Option<Controller>, OpenError> {
+        let shared = &self.shared;
+        let ready = self.bringup.advance(shared, &mut shared.inner.lock());
+        match ready {
+            Ok(true) => Ok(Some(Controller { shared: Arc::clone(shared) })),
+            Ok(false) => Ok(None),
+            Err(trouble) => {
+                if matches!(trouble, Trouble::Gone) {
+                    shared.lose();
+                }
+                Err(explain(&shared.function.name, &trouble))
+            }
+        }
+    }
+
+    /// Waits until [`Opening::advance`] may have something to do.
+    pub fn wait(&self) {
+        if self.bringup.waits_for_answer() { self.shared.wait_admin() } else { self.shared.function.irq.pause(PAUSE) }
+    }
+}
+
+/// A controller that is ready. Clones are the same one; it is shut down when the last of them and of its queues is dropped.
+#[derive(Clone)]
+pub struct Controller {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Controller({})", self.shared.function.name)
+    }
+}
+
+impl Controller {
+    /// Opens it, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`Opening::begin`] and [`Opening::advance`].
+    pub fn open(function: Function, options: Options) -> Result<Controller, OpenError> {
+        Controller::open_with(function, options, Arc::new(Monotonic::default()))
+    }
+
+    /// By another clock.
+    ///
+    /// # Errors
+    /// As [`Controller::open`].
+    pub fn open_with(function: Function, options: Options, clock: Arc<dyn Clock>) -> Result<Controller, OpenError> {
+        let mut opening = Opening::begin(function, options, clock)?;
+        loop {
+            if let Some(controller) = opening.advance()? {
+                return Ok(controller);
+            }
+            opening.wait();
+        }
+    }
+
+    /// What it says of itself.
+    pub fn info(&self) -> ControllerInfo {
+        self.shared.inner.lock().info.clone()
+    }
+
+    /// Its namespaces by number, and why some cannot be used.
+    pub fn namespaces(&self) -> Vec<(u32, Result<NamespaceInfo, Unusable>)> {
+        self.shared.inner.lock().namespaces.clone()
+    }
+
+    /// Queue pairs it gave us.
+    pub fn queues(&self) -> usize {
+        self.shared.inner.lock().queues.len()
+    }
+
+    /// Whether doorbells are in memory.
+    pub fn has_shadow_doorbells(&self) -> bool {
+        self.shared.inner.lock().shadow_on
+    }
+
+    /// A namespace as a block device.
+    ///
+    /// # Errors
+    /// There is none of that number, or it cannot be used.
+    pub fn namespace(&self, id: u32) -> Result<Namespace, OpenError> {
+        let name = &self.shared.function.name;
+        let found = self.namespaces().into_iter().find(|(found, _)| *found == id);
+        match found {
+            Some((_, Ok(info))) => Ok(Namespace::new(self.clone(), info)),
+            Some((_, Err(why))) => Err(OpenError::Unusable(format!("{name}, namespace {id}: {why}"))),
+            None => Err(OpenError::Unusable(format!("{name} has no namespace {id}"))),
+        }
+    }
+
+    /// Takes events of the controller and looks after them; does not wait. Queues do that, too, when they have to wait.
+    pub fn serve(&self) {
+        self.shared.serve();
+    }
+
+    /// The next thing that the controller told by itself.
+    pub fn take_notice(&self) -> Option<Notice> {
+        self.shared.inner.lock().events.take()
+    }
+
+    /// Its health, as it is now.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses.
+    pub fn smart(&self) -> Result<Smart, Trouble> {
+        let mut inner = self.shared.inner.lock();
+        let (_, page) = self.shared.ask(&mut inner, Entry::log_page(crate::entry::log::SMART, 512), true)?;
+        Ok(page.as_ref().map(Smart::from_page).unwrap_or_default())
+    }
+
+    /// Whether nothing more comes from it.
+    pub fn is_gone(&self) -> bool {
+        self.shared.is_gone()
+    }
+
+    /// How often it was reset.
+    pub fn resets(&self) -> u32 {
+        self.shared.epoch()
+    }
+
+    /// Answers to admin commands that nobody had made, or that had ended: a device at fault.
+    pub fn strays(&self) -> u64 {
+        self.shared.inner.lock().admin.strays()
+    }
+
+    /// What the flight recorders held when something went wrong; the last 16, oldest first.
+    pub fn incidents(&self) -> Vec<Record> {
+        self.shared.inner.lock().incidents.iter().cloned().collect()
+    }
+}

@@ -1,0 +1,208 @@
+//! Entries of queues: a command of 64 bytes, an answer of 16 (NVMe base specification 2.0, sections 3.3.3.1 and 3.3.3.2).
+//!
+//! Both are words as they lie in memory, little endian; the driver runs on such machines alone.
+
+use crate::status::Status;
+
+const _: () = assert!(cfg!(target_endian = "little"), "entries are copied as words");
+
+/// Operations of the admin queue.
+pub mod admin {
+    #![allow(missing_docs, reason = "the names are the specification's")]
+    pub const DELETE_SQ: u8 = 0x00;
+    pub const CREATE_SQ: u8 = 0x01;
+    pub const GET_LOG_PAGE: u8 = 0x02;
+    pub const DELETE_CQ: u8 = 0x04;
+    pub const CREATE_CQ: u8 = 0x05;
+    pub const IDENTIFY: u8 = 0x06;
+    pub const ABORT: u8 = 0x08;
+    pub const SET_FEATURES: u8 = 0x09;
+    pub const GET_FEATURES: u8 = 0x0a;
+    pub const ASYNC_EVENT: u8 = 0x0c;
+    pub const DOORBELL_BUFFER: u8 = 0x7c;
+}
+
+/// Operations of the NVM command set.
+pub mod nvm {
+    #![allow(missing_docs, reason = "the names are the specification's")]
+    pub const FLUSH: u8 = 0x00;
+    pub const WRITE: u8 = 0x01;
+    pub const READ: u8 = 0x02;
+    pub const WRITE_ZEROES: u8 = 0x08;
+    pub const DATASET_MANAGEMENT: u8 = 0x09;
+}
+
+/// Features.
+pub mod feature {
+    #![allow(missing_docs, reason = "the names are the specification's")]
+    pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
+    pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    pub const ASYNC_EVENTS: u8 = 0x0b;
+}
+
+/// Log pages.
+pub mod log {
+    #![allow(missing_docs, reason = "the names are the specification's")]
+    pub const ERRORS: u8 = 0x01;
+    pub const SMART: u8 = 0x02;
+    pub const CHANGED_NAMESPACES: u8 = 0x04;
+}
+
+/// A command, without its identifier until it is put into a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry(pub [u64; 8]);
+
+impl Entry {
+    /// Of this operation on this namespace, all else zero.
+    #[inline]
+    pub const fn new(opcode: u8, namespace: u32) -> Entry {
+        Entry([opcode as u64 | (namespace as u64) << 32, 0, 0, 0, 0, 0, 0, 0])
+    }
+
+    /// With this identifier.
+    #[inline]
+    #[must_use]
+    pub const fn with_cid(mut self, cid: u16) -> Entry {
+        self.0[0] = self.0[0] & !(0xffff << 16) | (cid as u64) << 16;
+        self
+    }
+
+    /// With its memory.
+    #[inline]
+    #[must_use]
+    pub const fn with_data(mut self, prp1: u64, prp2: u64) -> Entry {
+        self.0[3] = prp1;
+        self.0[4] = prp2;
+        self
+    }
+
+    /// With a double word, 10 to 15.
+    #[inline]
+    #[must_use]
+    pub const fn with_dw(mut self, number: usize, value: u32) -> Entry {
+        let shift = (number & 1) * 32;
+        self.0[number / 2] = self.0[number / 2] & !(0xffff_ffff << shift) | (value as u64) << shift;
+        self
+    }
+
+    /// A double word, 0 to 15.
+    pub const fn dw(&self, number: usize) -> u32 {
+        (self.0[number / 2] >> ((number & 1) * 32)) as u32
+    }
+
+    /// Its operation.
+    pub const fn opcode(&self) -> u8 {
+        self.0[0] as u8
+    }
+
+    /// Its identifier.
+    pub const fn cid(&self) -> u16 {
+        (self.0[0] >> 16) as u16
+    }
+
+    /// Its namespace.
+    pub const fn namespace(&self) -> u32 {
+        self.dw(1)
+    }
+
+    /// Its memory.
+    pub const fn data(&self) -> (u64, u64) {
+        (self.0[3], self.0[4])
+    }
+
+    /// Identify: what, of which namespace. Command-set-specific structures are those of the NVM command set.
+    pub const fn identify(what: u8, namespace: u32) -> Entry {
+        Entry::new(admin::IDENTIFY, namespace).with_dw(10, what as u32)
+    }
+
+    /// A log page's first bytes, of the whole controller. Reading it lets events of its kind come again.
+    pub const fn log_page(page: u8, bytes: u32) -> Entry {
+        Entry::new(admin::GET_LOG_PAGE, u32::MAX).with_dw(10, page as u32 | (bytes / 4 - 1) << 16)
+    }
+
+    /// A feature.
+    pub const fn set_feature(feature: u8, value: u32) -> Entry {
+        Entry::new(admin::SET_FEATURES, 0).with_dw(10, feature as u32).with_dw(11, value)
+    }
+
+    /// A completion queue, in one piece; `vector`: with interrupts.
+    pub fn create_cq(queue: u16, entries: u32, at: u64, vector: Option<u16>) -> Entry {
+        let interrupts = vector.map_or(0, |vector| u32::from(vector) << 16 | 2);
+        Entry::new(admin::CREATE_CQ, 0).with_data(at, 0).with_dw(10, u32::from(queue) | (entries - 1) << 16).with_dw(11, interrupts | 1)
+    }
+
+    /// A submission queue, in one piece, with the completion queue of the same number.
+    pub fn create_sq(queue: u16, entries: u32, at: u64) -> Entry {
+        Entry::new(admin::CREATE_SQ, 0)
+            .with_data(at, 0)
+            .with_dw(10, u32::from(queue) | (entries - 1) << 16)
+            .with_dw(11, u32::from(queue) << 16 | 1)
+    }
+
+    /// Ends a queue.
+    pub fn delete(opcode: u8, queue: u16) -> Entry {
+        Entry::new(opcode, 0).with_dw(10, u32::from(queue))
+    }
+
+    /// Gives a command up.
+    pub fn abort(queue: u16, cid: u16) -> Entry {
+        Entry::new(admin::ABORT, 0).with_dw(10, u32::from(queue) | u32::from(cid) << 16)
+    }
+}
+
+/// What a controller says of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answer(pub [u64; 2]);
+
+impl Answer {
+    /// Put together; for controllers.
+    pub fn new(result: u32, head: u16, queue: u16, cid: u16, status: Status, phase: bool) -> Answer {
+        let upper = u64::from(head) | u64::from(queue) << 16 | u64::from(cid) << 32;
+        Answer([u64::from(result), upper | u64::from(phase) << 48 | u64::from(status.0) << 49])
+    }
+
+    /// The result of those commands that have one.
+    pub const fn result(&self) -> u32 {
+        self.0[0] as u32
+    }
+
+    /// Whose submission queue.
+    pub const fn queue(&self) -> u16 {
+        (self.0[1] >> 16) as u16
+    }
+
+    /// Which command.
+    #[inline]
+    pub const fn cid(&self) -> u16 {
+        (self.0[1] >> 32) as u16
+    }
+
+    /// How it ended.
+    #[inline]
+    pub const fn status(&self) -> Status {
+        Status((self.0[1] >> 49) as u16)
+    }
+
+    /// Changes with each turn of the ring.
+    #[inline]
+    pub const fn phase(upper: u64) -> bool {
+        upper >> 48 & 1 != 0
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn fields_are_where_the_specification_has_them() {
+        let entry = Entry::new(nvm::READ, 3).with_cid(0x1234).with_data(0xaaaa, 0xbbbb).with_dw(12, 7).with_dw(11, 9);
+        assert_eq!(entry.0, [0x0000_0003_1234_0002, 0, 0, 0xaaaa, 0xbbbb, 9 << 32, 7, 0]);
+        assert_eq!((entry.dw(12), entry.dw(11), entry.cid(), entry.namespace()), (7, 9, 0x1234, 3));
+        let create = Entry::create_cq(2, 64, 0x1000, Some(5));
+        assert_eq!((create.dw(10), create.dw(11)), (0x003f_0002, 0x0005_0003));
+        let answer = Answer::new(1, 2, 3, 4, Status(0x4281), true);
+        assert_eq!((answer.result(), answer.queue(), answer.cid(), answer.status()), (1, 3, 4, Status(0x4281)));
+        assert!(Answer::phase(answer.0[1]));
+    }
+}

@@ -1,0 +1,329 @@
+//! What a controller says of itself and its namespaces (NVMe base specification 2.0, section 5.17; NVM command set specification 1.0,
+//! section 4.1.5).
+//!
+//! Pages are copied out of the device's memory before they are looked at, and any bytes are taken: what cannot be is refused with words.
+
+use crate::function::PAGE_BYTES;
+
+/// A page of 4 KiB, copied.
+pub type Page = [u8; PAGE_BYTES];
+
+/// What to identify: CNS.
+pub mod what {
+    #![allow(missing_docs, reason = "the names are the specification's")]
+    pub const NAMESPACE: u8 = 0x00;
+    pub const CONTROLLER: u8 = 0x01;
+    pub const ACTIVE_NAMESPACES: u8 = 0x02;
+    pub const DESCRIPTORS: u8 = 0x03;
+    pub const NVM_CONTROLLER: u8 = 0x06;
+    pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
+}
+
+/// The controller.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControllerInfo {
+    /// PCI vendor.
+    pub vendor: u16,
+    /// Without the blanks around it.
+    pub serial: String,
+    /// Without the blanks around it.
+    pub model: String,
+    /// Without the blanks around it.
+    pub firmware: String,
+    /// Most bytes of a read or write; none: no limit.
+    pub transfer_bytes_max: Option<u64>,
+    /// As the specification's: major, minor, tertiary. 0.0.0: before 1.2.
+    pub version: (u16, u8, u8),
+    /// Aborts at once, at least 1.
+    pub aborts: u16,
+    /// Requests for events at once, at least 1.
+    pub events: u16,
+    /// Namespaces have numbers up to this.
+    pub namespaces: u32,
+    /// Knows deallocate.
+    pub deallocate: bool,
+    /// Knows Write Zeroes.
+    pub write_zeroes: bool,
+    /// Has a cache that a loss of power empties.
+    pub volatile_cache: bool,
+    /// Knows doorbells in memory.
+    pub doorbell_buffer: bool,
+    /// Seconds for a shutdown in good order; 0: not told.
+    pub shutdown_seconds: u32,
+    /// Tells of namespaces that change.
+    pub tells_namespaces: bool,
+}
+
+fn u16_at(page: &Page, at: usize) -> u16 {
+    u16::from_le_bytes([page[at], page[at + 1]])
+}
+
+fn u32_at(page: &Page, at: usize) -> u32 {
+    u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]])
+}
+
+fn text(bytes: &[u8]) -> String {
+    let shown = |byte: &u8| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '?' };
+    bytes.iter().map(shown).collect::<String>().trim_matches([' ', '?']).to_owned()
+}
+
+impl ControllerInfo {
+    /// Of the page.
+    pub fn from_page(page: &Page) -> ControllerInfo {
+        let transfer = u32::from(page[77]);
+        let version = u32_at(page, 80);
+        ControllerInfo {
+            vendor: u16_at(page, 0),
+            serial: text(&page[4..24]),
+            model: text(&page[24..64]),
+            firmware: text(&page[64..72]),
+            transfer_bytes_max: (transfer > 0).then(|| (PAGE_BYTES as u64).checked_shl(transfer).filter(|_| transfer < 40)).flatten(),
+            version: ((version >> 16) as u16, (version >> 8) as u8, version as u8),
+            aborts: u16::from(page[258]) + 1,
+            events: u16::from(page[259]) + 1,
+            namespaces: u32_at(page, 516),
+            deallocate: u16_at(page, 520) & 1 << 2 != 0,
+            write_zeroes: u16_at(page, 520) & 1 << 3 != 0,
+            volatile_cache: page[525] & 1 != 0,
+            doorbell_buffer: u16_at(page, 256) & 1 << 8 != 0,
+            shutdown_seconds: u32_at(page, 88).div_ceil(1_000_000),
+            tells_namespaces: u32_at(page, 92) & 1 << 8 != 0,
+        }
+    }
+}
+
+/// Limits of the NVM command set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NvmLimits {
+    /// Most blocks of a Write Zeroes.
+    pub zeroes_bytes_max: Option<u64>,
+    /// Most ranges of a deallocate, 1 to 256.
+    pub ranges_max: u16,
+    /// Most blocks of one range.
+    pub range_blocks_max: u32,
+    /// Most blocks of all ranges.
+    pub deallocate_blocks_max: u64,
+}
+
+impl Default for NvmLimits {
+    fn default() -> Self {
+        NvmLimits { zeroes_bytes_max: None, ranges_max: 256, range_blocks_max: u32::MAX, deallocate_blocks_max: u64::MAX }
+    }
+}
+
+impl NvmLimits {
+    /// Of the page; zeroes say "no limit".
+    pub fn from_page(page: &Page) -> NvmLimits {
+        let zeroes = u32::from(page[1]);
+        let all = u64::from(u32_at(page, 8)) | u64::from(u32_at(page, 12)) << 32;
+        NvmLimits {
+            zeroes_bytes_max: (zeroes > 0).then(|| (PAGE_BYTES as u64).checked_shl(zeroes).filter(|_| zeroes < 40)).flatten(),
+            ranges_max: if page[3] == 0 { 256 } else { page[3].into() },
+            range_blocks_max: if u32_at(page, 4) == 0 { u32::MAX } else { u32_at(page, 4) },
+            deallocate_blocks_max: if all == 0 { u64::MAX } else { all },
+        }
+    }
+}
+
+/// One namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamespaceInfo {
+    /// Its number, as commands name it.
+    pub id: u32,
+    /// Of the format in use.
+    pub block_bytes: u32,
+    /// Of that size.
+    pub blocks: u64,
+    /// May not be written.
+    pub write_protected: bool,
+    /// Names that stay the same wherever the drive is: EUI-64, NGUID, UUID.
+    pub names: Names,
+}
+
+/// The lasting names of a namespace; zeroes: it has none of the kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Names {
+    /// IEEE extended unique identifier.
+    pub eui64: [u8; 8],
+    /// Namespace globally unique identifier.
+    pub nguid: [u8; 16],
+    /// Universally unique identifier.
+    pub uuid: [u8; 16],
+}
+
+/// Why a namespace cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unusable {
+    /// Bytes beside each block, which nothing here fills.
+    #[error("it keeps {0} bytes of metadata with each block: format it without (nvme format --lbaf)")]
+    Metadata(u16),
+    /// Protection information checks data that nothing here protects.
+    #[error("it checks protection information (type {0}): format it without (nvme format --pi=0)")]
+    Protected(u8),
+    /// Of another command set: zoned, key-value.
+    #[error("it is of command set {0}, not of blocks")]
+    CommandSet(u8),
+    /// Numbers that cannot be.
+    #[error("it says it has {blocks} blocks of 2^{block_shift} bytes: nothing that can be used")]
+    Size {
+        /// Blocks.
+        blocks: u64,
+        /// Power of two.
+        block_shift: u8,
+    },
+    /// A command for it failed.
+    #[error("asking it what it is failed: {0}")]
+    Asking(String),
+}
+
+impl NamespaceInfo {
+    /// Of the page.
+    ///
+    /// # Errors
+    /// A format that nothing here can use.
+    pub fn from_page(id: u32, page: &Page) -> Result<NamespaceInfo, Unusable> {
+        let blocks = u64::from(u32_at(page, 0)) | u64::from(u32_at(page, 4)) << 32;
+        let flbas = page[26];
+        // Formats above the sixteenth are numbered by bits 5 and 6 too.
+        let format = 128 + 4 * usize::from(flbas & 0xf | (flbas & 0x60) >> 1);
+        let (metadata, block_shift) = (u16_at(page, format), page[format + 2]);
+        if metadata > 0 {
+            return Err(Unusable::Metadata(metadata));
+        }
+        if page[29] & 7 != 0 {
+            return Err(Unusable::Protected(page[29] & 7));
+        }
+        // 512 bytes to 64 KiB; and its bytes are countable.
+        if blocks == 0 || !(9..=16).contains(&block_shift) || blocks > u64::MAX >> (block_shift + 1) {
+            return Err(Unusable::Size { blocks, block_shift });
+        }
+        let eui64 = page[120..128].try_into().expect("8 bytes");
+        let nguid = page[104..120].try_into().expect("16 bytes");
+        let names = Names { eui64, nguid, uuid: [0; 16] };
+        Ok(NamespaceInfo { id, block_bytes: 1 << block_shift, blocks, write_protected: page[99] & 1 != 0, names })
+    }
+
+    /// Takes over what the list of descriptors says; it ends at the first that cannot be.
+    ///
+    /// # Errors
+    /// Of another command set.
+    pub fn with_descriptors(mut self, page: &Page) -> Result<NamespaceInfo, Unusable> {
+        let mut at = 0;
+        while at + 4 <= page.len() {
+            let (kind, len) = (page[at], usize::from(page[at + 1]));
+            let Some(value) = page.get(at + 4..at + 4 + len).filter(|value| !value.is_empty()) else { break };
+            match (kind, len) {
+                (1, 8) => self.names.eui64 = value.try_into().expect("8 bytes"),
+                (2, 16) => self.names.nguid = value.try_into().expect("16 bytes"),
+                (3, 16) => self.names.uuid = value.try_into().expect("16 bytes"),
+                (4, 1) if value[0] != 0 => return Err(Unusable::CommandSet(value[0])),
+                _ => {}
+            }
+            at += 4 + len;
+        }
+        Ok(self)
+    }
+}
+
+/// Numbers of namespaces, ascending, as the list has them; it ends at the first that does not ascend.
+pub fn namespace_list(page: &Page) -> Vec<u32> {
+    let mut list = Vec::new();
+    for id in page.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes"))) {
+        if id <= list.last().copied().unwrap_or(0) || id > 0xffff_fffd {
+            break;
+        }
+        list.push(id);
+    }
+    list
+}
+
+/// The health of a drive (log page 02h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Smart {
+    /// Bits: spare low, temperature, reliability, read-only, backup of the cache failed.
+    pub critical: u8,
+    /// In Kelvin.
+    pub temperature: u16,
+    /// Percent of spare blocks that are left.
+    pub spare: u8,
+    /// Percent of its life that is used; may be over 100.
+    pub used: u8,
+    /// Errors of the medium that could not be corrected.
+    pub media_errors: u64,
+}
+
+impl Smart {
+    /// Of the log page.
+    pub fn from_page(page: &Page) -> Smart {
+        Smart {
+            critical: page[0],
+            temperature: u16_at(page, 1),
+            spare: page[3],
+            used: page[5],
+            media_errors: u64::from_le_bytes(page[160..168].try_into().expect("8 bytes")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn namespace(shift: u8, metadata: u16) -> Page {
+        let mut page = [0; PAGE_BYTES];
+        page[..8].copy_from_slice(&1000_u64.to_le_bytes());
+        page[26] = 0x22;
+        page[128 + 72..128 + 74].copy_from_slice(&metadata.to_le_bytes());
+        page[128 + 74] = shift;
+        page
+    }
+
+    #[test]
+    fn the_format_in_use_decides() {
+        let found = NamespaceInfo::from_page(3, &namespace(12, 0)).expect("usable");
+        assert_eq!((found.id, found.blocks, found.block_bytes), (3, 1000, 4096));
+        assert_eq!(NamespaceInfo::from_page(3, &namespace(12, 8)), Err(Unusable::Metadata(8)));
+        for shift in [0, 8, 17, 63, 64, 255] {
+            assert!(matches!(NamespaceInfo::from_page(1, &namespace(shift, 0)), Err(Unusable::Size { .. })));
+        }
+        let mut page = namespace(9, 0);
+        page[29] = 1;
+        assert_eq!(NamespaceInfo::from_page(1, &page), Err(Unusable::Protected(1)));
+        page[29] = 0;
+        page[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(matches!(NamespaceInfo::from_page(1, &page), Err(Unusable::Size { .. })));
+    }
+
+    #[test]
+    fn descriptors_and_lists_end_where_they_make_no_sense() {
+        let mut page = [0; PAGE_BYTES];
+        page[..2].copy_from_slice(&[3, 16]);
+        page[4..20].copy_from_slice(&[7; 16]);
+        page[20..22].copy_from_slice(&[4, 1]);
+        let found = NamespaceInfo::from_page(1, &namespace(9, 0)).expect("usable");
+        assert_eq!(found.clone().with_descriptors(&page).expect("blocks").names.uuid, [7; 16]);
+        page[24] = 2;
+        assert_eq!(found.clone().with_descriptors(&page), Err(Unusable::CommandSet(2)));
+        let mut hostile = [0xff; PAGE_BYTES];
+        assert!(found.with_descriptors(&hostile).is_ok());
+        assert!(namespace_list(&hostile).is_empty());
+        for (at, id) in [1_u32, 5, 3].iter().enumerate() {
+            hostile[4 * at..4 * at + 4].copy_from_slice(&id.to_le_bytes());
+        }
+        assert_eq!(namespace_list(&hostile), [1, 5]);
+    }
+
+    #[test]
+    fn any_bytes_are_taken() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..if cfg!(miri) { 5 } else { 500 } {
+            let mut page = [0; PAGE_BYTES];
+            random.fill(&mut page);
+            let info = ControllerInfo::from_page(&page);
+            assert!(info.aborts >= 1 && info.transfer_bytes_max.is_none_or(|bytes| bytes >= 8192));
+            NvmLimits::from_page(&page);
+            let _ = NamespaceInfo::from_page(1, &page).map(|found| found.with_descriptors(&page));
+            Smart::from_page(&page);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! A namespace as a block device.
+
+use block::{Device, Geometry, OpenError, Queue, QueueOptions};
+
+use crate::controller::Controller;
+use crate::identify::NamespaceInfo;
+use crate::queue::{COMMAND_BYTES_MAX, NvmeQueue, SEGMENTS_MAX};
+
+/// Most bytes of a request; the queue makes several commands of it where the controller takes less at once.
+const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// See the module. As it was when it was opened: what changes later is told by [`Controller::take_notice`].
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    controller: Controller,
+    info: NamespaceInfo,
+    geometry: Geometry,
+    command_bytes_max: u32,
+}
+
+impl Namespace {
+    pub(crate) fn new(controller: Controller, info: NamespaceInfo) -> Namespace {
+        let found = controller.info();
+        let limit = found.transfer_bytes_max.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(COMMAND_BYTES_MAX);
+        // A block is at most 64 KiB. One that is larger than a transfer may be has every request refused by the controller.
+        let command_bytes_max = limit.min(COMMAND_BYTES_MAX).max(info.block_bytes) & !(info.block_bytes - 1);
+        let geometry = Geometry {
+            block_bytes: info.block_bytes,
+            blocks: info.blocks,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            segments_max: SEGMENTS_MAX as u16,
+            memory_align: 4,
+            volatile_cache: found.volatile_cache,
+            read_only: info.write_protected,
+            discard: found.deallocate && !info.write_protected,
+            write_zeroes: found.write_zeroes && !info.write_protected,
+        };
+        Namespace { controller, info, geometry, command_bytes_max }
+    }
+
+    /// What it says of itself.
+    pub fn info(&self) -> &NamespaceInfo {
+        &self.info
+    }
+
+    /// The controller that it belongs to.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    pub(crate) fn shape(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn command_bytes_max(&self) -> u32 {
+        self.command_bytes_max
+    }
+
+    /// A queue by its own type.
+    ///
+    /// # Errors
+    /// As [`Device::queue`].
+    pub fn open_queue(&self, options: &QueueOptions) -> Result<NvmeQueue, OpenError> {
+        NvmeQueue::open(self, options)
+    }
+}
+
+impl Device for Namespace {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        Ok(Box::new(self.open_queue(options)?))
+    }
+}

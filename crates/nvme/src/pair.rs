@@ -1,0 +1,215 @@
+//! A submission and a completion queue in memory that the device reads and writes, and their doorbells.
+//!
+//! The memory is words that change atomically; an answer is copied out after its phase bit was seen, and checked by whoever gets it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use shm::Words;
+
+use crate::entry::{Answer, Entry};
+use crate::function::{DmaError, DmaSpace, Mapping, Mmio, PAGE_BYTES};
+use crate::registers::{completion_doorbell, submission_doorbell};
+
+/// Doorbells in memory that a controller looks at by itself, and what it says of when to ring in earnest (Doorbell Buffer Config).
+#[derive(Clone)]
+pub(crate) struct Shadow {
+    pub memory: Arc<Mapping>,
+}
+
+impl Shadow {
+    /// One page of doorbells, one of the controller's marks.
+    pub(crate) fn new(dma: &Arc<dyn DmaSpace>) -> Result<Shadow, DmaError> {
+        Ok(Shadow { memory: Arc::new(Mapping::new(dma, 2 * PAGE_BYTES)?) })
+    }
+
+    pub(crate) fn addresses(&self) -> (u64, u64) {
+        (self.memory.address(0), self.memory.address(PAGE_BYTES))
+    }
+
+    /// As after a reset.
+    pub(crate) fn clear(&self) {
+        self.memory.region().fill(0..2 * PAGE_BYTES, 0);
+    }
+
+    /// The two words of a doorbell; none if it has no place in a page.
+    fn words(&self, doorbell: usize) -> Option<ShadowWords> {
+        let at = doorbell - crate::registers::DOORBELLS;
+        if at + 4 > PAGE_BYTES {
+            return None;
+        }
+        let word = |at| Words::new(self.memory.region(), at, 1);
+        Some(ShadowWords { value: word(at), mark: word(PAGE_BYTES + at), last: 0, _memory: Arc::clone(&self.memory) })
+    }
+}
+
+struct ShadowWords {
+    value: Words<AtomicU32>,
+    mark: Words<AtomicU32>,
+    last: u16,
+    _memory: Arc<Mapping>,
+}
+
+impl ShadowWords {
+    /// Whether the register has to be written, too.
+    fn tell(&mut self, value: u16) -> bool {
+        let before = std::mem::replace(&mut self.last, value);
+        self.value[0].store(value.into(), Ordering::Release);
+        // The controller sets its mark, then looks at the value: one of the two is seen.
+        fence(Ordering::SeqCst);
+        let mark = self.mark[0].load(Ordering::Relaxed) as u16;
+        value.wrapping_sub(mark).wrapping_sub(1) < value.wrapping_sub(before)
+    }
+}
+
+/// One doorbell: a register, perhaps with its shadow.
+struct Doorbell {
+    at: usize,
+    shadow: Option<ShadowWords>,
+}
+
+impl Doorbell {
+    /// True: the register was written.
+    #[inline]
+    fn ring(&mut self, mmio: &dyn Mmio, value: u16) -> bool {
+        let written = self.shadow.as_mut().is_none_or(|shadow| shadow.tell(value));
+        if written {
+            mmio.write32(self.at, value.into());
+        }
+        written
+    }
+}
+
+/// Both queues of one number, with one owner.
+pub(crate) struct Pair {
+    number: u16,
+    mmio: Arc<dyn Mmio>,
+    memory: Mapping,
+    submission: Words<[AtomicU64; 8]>,
+    completion: Words<[AtomicU64; 2]>,
+    entries: u32,
+    tail: u32,
+    /// What the device was told last.
+    told: u32,
+    head: u32,
+    head_told: u32,
+    phase: bool,
+    tail_bell: Doorbell,
+    head_bell: Doorbell,
+}
+
+fn completions_at(entries: u32) -> usize {
+    (entries as usize * 64).next_multiple_of(PAGE_BYTES)
+}
+
+impl Pair {
+    /// Of so many entries each, 2 to 4096.
+    pub(crate) fn new(
+        mmio: &Arc<dyn Mmio>,
+        dma: &Arc<dyn DmaSpace>,
+        (number, entries): (u16, u32),
+        stride: usize,
+        shadow: Option<&Shadow>,
+    ) -> Result<Pair, DmaError> {
+        let memory = Mapping::new(dma, completions_at(entries) + (entries as usize * 16).next_multiple_of(PAGE_BYTES))?;
+        let words = |at| shadow.and_then(|shadow| shadow.words(at));
+        let (tail_at, head_at) = (submission_doorbell(number, stride), completion_doorbell(number, stride));
+        Ok(Pair {
+            number,
+            mmio: Arc::clone(mmio),
+            submission: Words::new(memory.region(), 0, entries as usize),
+            completion: Words::new(memory.region(), completions_at(entries), entries as usize),
+            memory,
+            entries,
+            tail: 0,
+            told: 0,
+            head: 0,
+            head_told: 0,
+            phase: true,
+            tail_bell: Doorbell { at: tail_at, shadow: words(tail_at) },
+            head_bell: Doorbell { at: head_at, shadow: words(head_at) },
+        })
+    }
+
+    /// As new: when the device has no queue of this number.
+    pub(crate) fn clear(&mut self) {
+        (self.tail, self.told, self.head, self.head_told, self.phase) = (0, 0, 0, 0, true);
+        let region = self.memory.region();
+        region.fill(0..region.len(), 0);
+        for shadow in [&mut self.tail_bell.shadow, &mut self.head_bell.shadow].into_iter().flatten() {
+            shadow.last = 0;
+            shadow.value[0].store(0, Ordering::Relaxed);
+            shadow.mark[0].store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Addresses of the submission and the completion queue.
+    pub(crate) fn addresses(&self) -> (u64, u64) {
+        (self.memory.address(0), self.memory.address(completions_at(self.entries)))
+    }
+
+    /// Puts a command behind the last. At most `entries - 1` may be unanswered: whoever calls counts.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: &Entry) {
+        let place = &self.submission[self.tail as usize];
+        for (word, value) in place.iter().zip(entry.0) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.tail = if self.tail + 1 == self.entries { 0 } else { self.tail + 1 };
+    }
+
+    /// Whether the device knows of all commands.
+    #[inline]
+    pub(crate) fn is_told(&self) -> bool {
+        self.tail == self.told
+    }
+
+    /// Tells the device of all that was pushed. Gives the value, and whether the register was written.
+    pub(crate) fn ring(&mut self) -> (u16, bool) {
+        self.told = self.tail;
+        let value = self.tail as u16;
+        (value, self.tail_bell.ring(&*self.mmio, value))
+    }
+
+    /// The next answer, copied.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Answer> {
+        let place = &self.completion[self.head as usize];
+        let upper = place[1].load(Ordering::Acquire);
+        if Answer::phase(upper) != self.phase {
+            return None;
+        }
+        let answer = Answer([place[0].load(Ordering::Relaxed), upper]);
+        self.head += 1;
+        if self.head == self.entries {
+            self.head = 0;
+            self.phase = !self.phase;
+        }
+        Some(answer)
+    }
+
+    /// Whether there is an answer.
+    #[inline]
+    pub(crate) fn has_answer(&self) -> bool {
+        Answer::phase(self.completion[self.head as usize][1].load(Ordering::Acquire)) == self.phase
+    }
+
+    /// Gives the places of answers back to the device; the value if it was told.
+    #[inline]
+    pub(crate) fn give_back(&mut self) -> Option<(u16, bool)> {
+        if self.head == self.head_told {
+            return None;
+        }
+        self.head_told = self.head;
+        let value = self.head as u16;
+        Some((value, self.head_bell.ring(&*self.mmio, value)))
+    }
+}

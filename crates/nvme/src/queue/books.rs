@@ -1,0 +1,111 @@
+//! What a queue remembers: jobs (requests from above) and slots (commands that the device has).
+
+use block::{Error, Op, Request, Status as Outcome, Tag};
+
+use crate::entry::Entry;
+
+/// No job, slot or page.
+pub(super) const NONE: u16 = u16::MAX;
+
+/// A request from above. It is done by one command or several, one after the other or at once; a deallocate may end several requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub tag: Tag,
+    /// The next block that no command is for yet.
+    pub lba: u64,
+    /// Bytes of its memory before that block.
+    pub done_bytes: u32,
+    /// Blocks that no command is for yet.
+    pub left: u32,
+    /// Commands that the device has.
+    pub out: u16,
+    /// Pieces of memory that are kept.
+    pub spans: u16,
+    /// The next job of the same deallocate.
+    pub next: u16,
+    pub op: Op,
+    pub fua: bool,
+    pub busy: bool,
+    /// It waits for slots or pages.
+    pub waits: bool,
+    pub cancelled: bool,
+    /// The first failure.
+    pub outcome: Outcome,
+}
+
+impl Job {
+    pub(super) const FREE: Job = Job {
+        tag: Tag(0),
+        lba: 0,
+        done_bytes: 0,
+        left: 0,
+        out: 0,
+        spans: 0,
+        next: NONE,
+        op: Op::Flush,
+        fua: false,
+        busy: false,
+        waits: false,
+        cancelled: false,
+        outcome: Ok(()),
+    };
+
+    pub(super) fn of(request: &Request) -> Job {
+        // A flush has no blocks, but one command.
+        let left = if request.op == Op::Flush { 1 } else { request.blocks };
+        Job { tag: request.tag, lba: request.lba.0, left, op: request.op, fua: request.fua, busy: true, ..Job::FREE }
+    }
+
+    /// Nothing of it is with the device, and nothing will be.
+    pub(super) fn is_over(&self) -> bool {
+        self.out == 0 && self.left == 0
+    }
+
+    /// A part of it failed: the rest is not done.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.outcome = self.outcome.and(Err(error));
+        self.left = 0;
+    }
+}
+
+/// A command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// As it was sent, to send it again.
+    pub entry: Entry,
+    /// The first job it is for; the others follow by `Job::next`.
+    pub job: u16,
+    pub generation: u16,
+    /// Its list of pages, or its ranges.
+    pub list: u16,
+    /// The first page that was put in place of memory that could not be named.
+    pub bounce: u16,
+    pub retries: u8,
+    pub busy: bool,
+}
+
+impl Slot {
+    pub(super) const FREE: Slot =
+        Slot { entry: Entry([0; 8]), job: NONE, generation: 0, list: NONE, bounce: NONE, retries: 0, busy: false };
+}
+
+/// What a queue has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Commands put into the submission queue.
+    pub commands: u64,
+    /// Times the device was told of commands; of these, by writing a register.
+    pub rings: u64,
+    /// Registers written, for commands and for answers.
+    pub doorbells: u64,
+    /// Answers to commands that nobody had made, or that had ended: a device at fault.
+    pub strays: u64,
+    /// Commands sent again, by wish of the controller or after a reset.
+    pub retries: u64,
+    /// Pages copied because the caller's memory could not be named to the device.
+    pub bounced: u64,
+    /// Commands asked to be aborted.
+    pub aborts: u64,
+    /// Times the queue was made anew.
+    pub remade: u64,
+}

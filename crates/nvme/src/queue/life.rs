@@ -1,0 +1,295 @@
+//! How a queue comes to be, is lost with its controller, comes back, and ends.
+
+use std::time::Duration;
+
+use block::{Error, Queue as _};
+
+use super::NvmeQueue;
+use super::books::{Job, NONE};
+use crate::admin::{Ticket, Trouble, Wants};
+use crate::controller::{Health, Inner};
+use crate::entry::{Entry, admin};
+
+/// What the controller knows of the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Life {
+    /// Both rings.
+    Live,
+    /// Nothing, for certain: it was reset, or the queue was deleted.
+    Lost,
+    /// It was asked to make the completion queue.
+    Completion(Ticket),
+    /// It was asked to make the submission queue.
+    Submission(Ticket),
+    /// It does not answer when it is asked to make it: only a reset of the controller helps.
+    Stuck,
+    /// It does not make it, or is gone.
+    Dead,
+}
+
+/// Between two looks at a queue that is made anew by steps.
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl NvmeQueue {
+    fn create_cq(&self) -> Entry {
+        Entry::create_cq(self.pair.number(), self.pair.entries(), self.pair.addresses().1, self.vector)
+    }
+
+    fn create_sq(&self) -> Entry {
+        Entry::create_sq(self.pair.number(), self.pair.entries(), self.pair.addresses().0)
+    }
+
+    /// Makes it, and waits for that.
+    pub(super) fn create_now(&mut self) -> Result<(), Trouble> {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let mut inner = shared.inner.lock();
+        self.create_locked(&mut inner)
+    }
+
+    fn create_locked(&mut self, inner: &mut Inner) -> Result<(), Trouble> {
+        self.epoch = self.shared.epoch();
+        self.pair.clear();
+        self.recorder.reset();
+        let shared = std::sync::Arc::clone(&self.shared);
+        let made = shared.ask(inner, self.create_cq(), false).and_then(|_| {
+            let made = shared.ask(inner, self.create_sq(), false);
+            if matches!(made, Err(Trouble::Status(_))) {
+                shared.ask(inner, Entry::delete(admin::DELETE_CQ, self.pair.number()), false)?;
+            }
+            made
+        });
+        let Err(trouble) = made else {
+            self.life = Life::Live;
+            return Ok(());
+        };
+        self.life = match trouble {
+            Trouble::Status(_) => Life::Dead,
+            // One of the two may be there. After a reset of the controller it is tried again, by steps.
+            _ if shared.restart(inner, self.epoch).is_ok() => Life::Lost,
+            _ => Life::Stuck,
+        };
+        Err(trouble)
+    }
+
+    /// Goes on with a queue that is not alive, in a step that does not wait.
+    #[cold]
+    pub(super) fn revive(&mut self) {
+        if self.shared.is_gone() {
+            if self.shared.is_quiet() && self.life != Life::Dead {
+                self.die();
+            }
+            return;
+        }
+        if self.shared.epoch() != self.epoch {
+            self.epoch = self.shared.epoch();
+            self.pair.clear();
+            self.recorder.reset();
+            self.end_cancelled();
+            self.life = Life::Lost;
+        }
+        let shared = std::sync::Arc::clone(&self.shared);
+        let Some(mut inner) = shared.inner.try_lock() else { return };
+        if shared.epoch() == self.epoch && !shared.is_gone() {
+            self.revive_locked(&mut inner);
+        }
+    }
+
+    fn revive_locked(&mut self, inner: &mut Inner) {
+        loop {
+            let next = match self.life {
+                Life::Live | Life::Stuck | Life::Dead => return,
+                Life::Lost => self.shared.begin(inner, self.create_cq(), false).map(Life::Completion),
+                Life::Completion(ticket) | Life::Submission(ticket) => {
+                    inner.admin.poll();
+                    match inner.admin.take(ticket, self.shared.clock.now()) {
+                        None => return,
+                        Some(Err(trouble)) => Err(trouble),
+                        Some(Ok(_)) if matches!(self.life, Life::Submission(_)) => return self.revived(),
+                        Some(Ok(_)) => self.shared.begin(inner, self.create_sq(), false).map(Life::Submission),
+                    }
+                }
+            };
+            match next {
+                Ok(life) => self.life = life,
+                // Come again.
+                Err(Trouble::Full) => return,
+                Err(Trouble::Timeout | Trouble::Fatal) => return self.life = Life::Stuck,
+                Err(trouble) => {
+                    tracing::error!("{}, queue {}: it is not made anew: {trouble}", self.shared.function.name, self.pair.number());
+                    return self.die();
+                }
+            }
+        }
+    }
+
+    /// What was in flight goes down again, as often as a request may.
+    fn revived(&mut self) {
+        self.life = Life::Live;
+        self.counters.remade += 1;
+        let again = self.shared.options.retries;
+        // A deallocate that is open was in no ring yet.
+        self.close_open();
+        for slot in 0..self.slots.len() {
+            if !self.slots[slot].busy {
+                continue;
+            }
+            if self.slots[slot].retries < again { self.send_again(slot) } else { self.end(slot, Err(Error::Reset)) }
+        }
+        self.pump();
+        self.ring();
+    }
+
+    /// The device has nothing of ours any more, and never will.
+    fn die(&mut self) {
+        self.life = Life::Dead;
+        self.close_open();
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].busy {
+                self.end(slot, Err(Error::Gone));
+            }
+        }
+        for index in 0..self.jobs.len() {
+            if self.jobs[index].busy {
+                self.jobs[index].fail(Error::Gone);
+                self.finish(index as u16);
+            }
+        }
+    }
+
+    fn close_open(&mut self) {
+        if self.ranges.is_some() {
+            self.close_ranges();
+        }
+    }
+
+    fn all_cancelled(&self, first: u16) -> bool {
+        let next = |index: &u16| Some(self.jobs[usize::from(*index)].next).filter(|next| *next != NONE);
+        std::iter::successors(Some(first), next).all(|index| self.jobs[usize::from(index)].cancelled)
+    }
+
+    /// While the device has nothing: what somebody gave up is not sent again.
+    fn end_cancelled(&mut self) {
+        self.close_open();
+        for slot in 0..self.slots.len() {
+            let place = self.slots[slot];
+            if place.busy && self.all_cancelled(place.job) {
+                self.end(slot, Err(Error::Cancelled));
+            }
+        }
+    }
+
+    /// Asks the controller to give the commands of a job up. Those that are for others, too, stay.
+    pub(super) fn abort(&mut self, index: u16) {
+        if !self.is_live() {
+            if self.life != Life::Live {
+                self.end_cancelled();
+            }
+            return;
+        }
+        let shared = std::sync::Arc::clone(&self.shared);
+        // If somebody is busy with the controller, a deadline will come again.
+        let Some(mut inner) = shared.inner.try_lock() else { return };
+        for slot in 0..self.slots.len() {
+            let place = self.slots[slot];
+            if !place.busy || place.job != index || self.jobs[usize::from(index)].next != NONE {
+                continue;
+            }
+            if inner.admin.unwaited() >= usize::from(inner.info.aborts) {
+                return;
+            }
+            let abort = Entry::abort(self.pair.number(), place.entry.cid());
+            if inner.admin.submit(abort, false, Wants::Nothing, block::Time::NEVER).is_err() {
+                return;
+            }
+            self.counters.aborts += 1;
+        }
+    }
+
+    /// Waits while the queue is not alive.
+    pub(super) fn wait_revived(&mut self, at_most: Duration) {
+        self.revive();
+        let irq = &self.shared.function.irq;
+        if matches!(self.life, Life::Completion(_) | Life::Submission(_)) && irq.vectors() > 0 {
+            irq.wait(0, at_most.min(PAUSE));
+            irq.clear(0);
+        } else if self.life != Life::Live && self.ended.is_empty() {
+            irq.pause(at_most.min(PAUSE));
+        }
+        self.look_after();
+    }
+
+    /// Nothing came for a while: a controller that reports a fatal fault is reset.
+    pub(super) fn look_after(&mut self) {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let wanted = || shared.health() == Health::Fatal || self.life == Life::Stuck;
+        if !shared.is_gone() && shared.epoch() == self.epoch && wanted() {
+            self.remember();
+            // Its outcome is seen by `poll`.
+            let _ = shared.restart(&mut shared.inner.lock(), self.epoch);
+        }
+    }
+
+    /// Both rings away, or the whole controller reset. `Ok`: the device reaches no memory of what was in flight.
+    fn quiesce(&mut self, inner: &mut Inner) -> Result<(), Error> {
+        if matches!(self.life, Life::Lost | Life::Dead) || self.shared.epoch() != self.epoch {
+            return Ok(());
+        }
+        if self.life == Life::Live && !self.shared.is_gone() {
+            let number = self.pair.number();
+            let sq = self.shared.ask(inner, Entry::delete(admin::DELETE_SQ, number), false);
+            let deleted = sq.and_then(|_| self.shared.ask(inner, Entry::delete(admin::DELETE_CQ, number), false));
+            match deleted {
+                Ok(_) => return Ok(()),
+                Err(trouble) => tracing::warn!("{}, queue {number}: deleting it: {trouble}", self.shared.function.name),
+            }
+        }
+        self.shared.restart(inner, self.epoch)
+    }
+
+    /// See [`block::Queue::reset`].
+    pub(super) fn start_over(&mut self) -> Result<(), Error> {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let mut inner = shared.inner.lock();
+        inner.remember(self.recorder.record(self.pair.number(), self.pair.entries()));
+        self.quiesce(&mut inner)?;
+        self.forget();
+        if self.life == Life::Dead || shared.is_gone() {
+            self.life = Life::Dead;
+            return Ok(());
+        }
+        self.life = Life::Lost;
+        self.counters.remade += 1;
+        if let Err(trouble) = self.create_locked(&mut inner) {
+            tracing::error!("{}, queue {}: it is not made anew: {trouble}", shared.function.name, self.pair.number());
+            if self.life == Life::Stuck {
+                return Err(Error::Gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of what was in flight is reported.
+    fn forget(&mut self) {
+        self.close_open();
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].busy {
+                self.end(slot, Err(Error::Reset));
+            }
+        }
+        self.waiting.clear();
+        self.ended.clear();
+        self.free_jobs.clear();
+        self.free_jobs.extend((0..self.jobs.len() as u16).rev());
+        self.jobs.fill(Job::FREE);
+        self.in_flight = 0;
+    }
+
+    pub(super) fn close(&mut self) {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let mut inner = shared.inner.lock();
+        if let Err(error) = self.quiesce(&mut inner) {
+            tracing::error!("{}, queue {}: closing it: {error}", shared.function.name, self.pair.number());
+        }
+        inner.give_queue(self.pair.number());
+    }
+}

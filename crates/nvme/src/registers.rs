@@ -1,0 +1,97 @@
+//! The controller's registers (NVMe base specification 2.0, section 3.1.4).
+
+use std::time::Duration;
+
+/// Controller capabilities, 64 bits.
+pub const CAP: usize = 0x00;
+/// Version.
+pub const VS: usize = 0x08;
+/// Controller configuration.
+pub const CC: usize = 0x14;
+/// Controller status.
+pub const CSTS: usize = 0x1c;
+/// Entries of the admin queues.
+pub const AQA: usize = 0x24;
+/// Address of the admin submission queue, 64 bits.
+pub const ASQ: usize = 0x28;
+/// Address of the admin completion queue, 64 bits.
+pub const ACQ: usize = 0x30;
+/// The first doorbell.
+pub const DOORBELLS: usize = 0x1000;
+
+/// CC: enabled.
+pub const CC_ENABLE: u32 = 1;
+/// CC: entries of 64 and 16 bytes, pages of 4 KiB, round robin, the NVM command set.
+pub const CC_SIZES: u32 = 6 << 16 | 4 << 20;
+/// CC: shut down in good order.
+pub const CC_SHUTDOWN: u32 = 1 << 14;
+/// CC: both bits of the shutdown.
+pub const CC_SHUTDOWN_MASK: u32 = 3 << 14;
+
+/// CSTS: ready.
+pub const CSTS_READY: u32 = 1;
+/// CSTS: a fatal fault; only a reset helps.
+pub const CSTS_FATAL: u32 = 2;
+/// CSTS: the bits of the shutdown.
+pub const CSTS_SHUTDOWN_MASK: u32 = 3 << 2;
+/// CSTS: the shutdown is done.
+pub const CSTS_SHUTDOWN_DONE: u32 = 2 << 2;
+
+/// What a read of a device gives that is not there any more.
+pub const REMOVED: u32 = u32::MAX;
+
+/// What the capabilities say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// Most entries of a queue: 2 to 65536.
+    pub fn entries_max(self) -> u32 {
+        (self.0 & 0xffff) as u32 + 1
+    }
+
+    /// How long the controller may take to become ready or not ready. Never less than half a second: some say 0.
+    pub fn ready_timeout(self) -> Duration {
+        Duration::from_millis(500) * ((self.0 >> 24 & 0xff) as u32).max(1)
+    }
+
+    /// Bytes from one doorbell to the next.
+    pub fn stride(self) -> usize {
+        4 << (self.0 >> 32 & 0xf)
+    }
+
+    /// Whether it knows the NVM command set, which has reads and writes.
+    pub fn has_nvm(self) -> bool {
+        self.0 >> 37 & 1 != 0
+    }
+
+    /// Whether its smallest page is one of 4 KiB.
+    pub fn has_small_pages(self) -> bool {
+        self.0 >> 48 & 0xf == 0
+    }
+}
+
+/// The doorbell of a submission queue, by capabilities' stride.
+pub fn submission_doorbell(queue: u16, stride: usize) -> usize {
+    DOORBELLS + 2 * usize::from(queue) * stride
+}
+
+/// That of a completion queue.
+pub fn completion_doorbell(queue: u16, stride: usize) -> usize {
+    submission_doorbell(queue, stride) + stride
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_told_by_their_bits() {
+        let capabilities = Capabilities(1 << 37 | 2 << 32 | 20 << 24 | 2047);
+        assert_eq!((capabilities.entries_max(), capabilities.stride()), (2048, 16));
+        assert_eq!(capabilities.ready_timeout(), Duration::from_secs(10));
+        assert!(capabilities.has_nvm() && capabilities.has_small_pages());
+        assert_eq!(Capabilities(0).ready_timeout(), Duration::from_millis(500));
+        assert_eq!((submission_doorbell(1, 4), completion_doorbell(1, 4)), (0x1008, 0x100c));
+    }
+}

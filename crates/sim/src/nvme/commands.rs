@@ -1,0 +1,245 @@
+//! Reads, writes and the like: begun when they are fetched, ended when their time has come.
+
+use std::time::Duration;
+
+use block::{Op, Time};
+use nvme::Status;
+use nvme::entry::{Entry, nvm as op};
+
+use super::content::Change;
+use super::faults::Fault;
+use super::{State, Timing};
+use crate::device::crash::FlushFrom;
+
+/// What is left to do of a command.
+pub(super) enum Work {
+    /// Only the answer: status and result.
+    Answer(Status, u32),
+    Read,
+    /// Its data is here already.
+    Change(Vec<Change>),
+    /// Its data is fetched at the end.
+    Write,
+    Flush(Option<FlushFrom>),
+}
+
+/// How it is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Rightly,
+    Never,
+    WrongId,
+    WrongQueue,
+    Twice(Duration),
+}
+
+/// A command that is under way.
+pub(super) struct Pending {
+    pub queue: u16,
+    pub entry: Entry,
+    pub work: Work,
+    how: How,
+}
+
+/// Double word 12: through every cache.
+const FUA: u32 = 1 << 30;
+
+impl State {
+    /// A command was fetched.
+    pub(super) fn take(&mut self, queue: u16, entry: Entry, now: Time) {
+        let fault = self.faults.hit(queue == 0, entry.opcode(), &mut self.random);
+        self.done.faults += u64::from(fault.is_some());
+        let mut due = now.after(self.latency(now, &entry));
+        let how = match fault {
+            Some(Fault::Drop) => return,
+            Some(Fault::Delay(by)) => {
+                due = due.after(by);
+                How::Rightly
+            }
+            Some(Fault::DropAnswer) => How::Never,
+            Some(Fault::WrongId) => How::WrongId,
+            Some(Fault::WrongQueue) => How::WrongQueue,
+            Some(Fault::Twice(after)) => How::Twice(after),
+            _ => How::Rightly,
+        };
+        let work = match (fault, queue) {
+            (Some(Fault::Status(status)), _) => Some(Work::Answer(status, 0)),
+            (_, 0) => self.admin(&entry).map(|(status, result)| Work::Answer(status, result)),
+            _ => Some(self.begin(&entry)),
+        };
+        if let Some(work) = work {
+            self.add(due, Pending { queue, entry, work, how });
+        }
+    }
+
+    /// How long a command takes.
+    fn latency(&mut self, now: Time, entry: &Entry) -> Duration {
+        let of = |op| block::Request { op, ..block::Request::read(block::Tag(0), block::Lba(lba(entry)), blocks(entry) as u32) };
+        match (&self.shape.timing, entry.opcode()) {
+            (Timing::Instant, _) => Duration::ZERO,
+            (Timing::Between(least, most), _) => Duration::from_nanos(self.random.u64(*least..=*most.max(least))),
+            (Timing::Drive(drive), op::READ) => drive.lock().end(now, &of(Op::Read)).since(now),
+            (Timing::Drive(drive), op::WRITE) => drive.lock().end(now, &of(Op::Write)).since(now),
+            (Timing::Drive(drive), _) => drive.lock().end(now, &block::Request::flush(block::Tag(0))).since(now),
+        }
+    }
+
+    fn add(&mut self, due: Time, pending: Pending) {
+        self.serial += 1;
+        self.pending.insert((due, self.serial), pending);
+    }
+
+    /// Ends what is due. True: there was something.
+    pub(super) fn end_due(&mut self, now: Time) -> bool {
+        let mut did = false;
+        while let Some(first) = self.pending.first_entry().filter(|first| first.key().0 <= now) {
+            let pending = first.remove();
+            did = true;
+            let (status, result) = self.finish(&pending);
+            let Pending { queue, entry, how, .. } = pending;
+            let cid = entry.cid();
+            match how {
+                How::Never => {}
+                How::Rightly => self.answer((queue, queue), cid, status, result),
+                How::WrongId => self.answer((queue, queue), cid ^ 0x8000, status, result),
+                How::WrongQueue => self.answer((queue, queue + 1), cid, status, result),
+                How::Twice(after) => {
+                    self.doubled = true;
+                    self.answer((queue, queue), cid, status, result);
+                    let work = Work::Answer(status, result);
+                    self.add(now.after(after), Pending { queue, entry, work, how: How::Rightly });
+                }
+            }
+        }
+        did
+    }
+
+    /// It is not ended any more; what it has begun is done or not.
+    pub(super) fn give_up(&mut self, pending: Pending) {
+        let Some(content) = self.namespaces.get_mut(&pending.entry.namespace()) else { return };
+        if let Work::Change(changes) = pending.work {
+            changes.iter().for_each(|change| content.give_up(change, self.random.bool()));
+        }
+    }
+
+    pub(super) fn flush_all(&mut self) {
+        for content in self.namespaces.values().filter_map(|content| content.medium.as_ref()) {
+            content.flush_ends(content.flush_begins());
+        }
+    }
+
+    fn begin(&mut self, entry: &Entry) -> Work {
+        let Some(content) = self.namespaces.get(&entry.namespace()) else { return Work::Answer(Status::INVALID_NAMESPACE, 0) };
+        if content.shape.write_protected && matches!(entry.opcode(), op::WRITE | op::WRITE_ZEROES | op::DATASET_MANAGEMENT) {
+            return Work::Answer(Status::WRITE_PROTECTED, 0);
+        }
+        if entry.opcode() == op::FLUSH {
+            return Work::Flush(content.medium.as_ref().map(|medium| medium.flush_begins()));
+        }
+        if entry.opcode() == op::DATASET_MANAGEMENT {
+            return self.deallocate(entry).unwrap_or(Work::Answer(Status::DATA_TRANSFER, 0));
+        }
+        let Some(range) = content.range(lba(entry), blocks(entry)) else { return Work::Answer(Status::OUT_OF_RANGE, 0) };
+        let bad = lba(entry) < self.faults.bad.end && self.faults.bad.start < lba(entry) + blocks(entry);
+        let most = 4096_usize << self.shape.transfer_pages_shift;
+        let too_long = self.shape.transfer_pages_shift > 0 && range.len() > most;
+        match entry.opcode() {
+            op::READ if bad => Work::Answer(Status::READ_ERROR, 0),
+            op::WRITE | op::WRITE_ZEROES if bad => Work::Answer(Status::WRITE_FAULT, 0),
+            op::READ | op::WRITE if too_long => Work::Answer(Status::INVALID_FIELD, 0),
+            op::READ => Work::Read,
+            op::WRITE if self.random.bool() => Work::Write,
+            op::WRITE => self.fetch_data(entry).unwrap_or(Work::Answer(Status::DATA_TRANSFER, 0)),
+            op::WRITE_ZEROES => Work::Change(vec![content.begin(range.start, vec![0; range.len()], false)]),
+            _ => Work::Answer(Status::INVALID_OPCODE, 0),
+        }
+    }
+
+    fn deallocate(&mut self, entry: &Entry) -> Option<Work> {
+        let count = (entry.dw(10) & 0xff) as usize + 1;
+        let most = match self.shape.ranges_max {
+            0 => 256,
+            most => most.into(),
+        };
+        let mut ranges = vec![0; count * 16];
+        let mut at = 0;
+        for (address, bytes) in self.memory.pieces(entry.data(), count * 16)? {
+            self.memory.read(address, &mut ranges[at..at + bytes])?;
+            at += bytes;
+        }
+        let zeroes = self.random.bool();
+        let content = self.namespaces.get(&entry.namespace())?;
+        let mut changes = Vec::new();
+        for range in ranges.chunks_exact(16) {
+            let blocks = u32::from_le_bytes(range[4..8].try_into().expect("4 bytes"));
+            let lba = u64::from_le_bytes(range[8..].try_into().expect("8 bytes"));
+            let Some(bytes) = content.range(lba, blocks.into()).filter(|_| count <= most) else {
+                return Some(Work::Answer(if count > most { Status::INVALID_FIELD } else { Status::OUT_OF_RANGE }, 0));
+            };
+            if zeroes && entry.dw(11) & 4 != 0 {
+                changes.push(content.begin(bytes.start, vec![0; bytes.len()], true));
+            }
+        }
+        Some(Work::Change(changes))
+    }
+
+    fn fetch_data(&mut self, entry: &Entry) -> Option<Work> {
+        let content = self.namespaces.get(&entry.namespace())?;
+        let range = content.range(lba(entry), blocks(entry))?;
+        let mut data = vec![0; range.len()];
+        let mut at = 0;
+        for (address, bytes) in self.memory.pieces(entry.data(), data.len())? {
+            self.memory.read(address, &mut data[at..at + bytes])?;
+            at += bytes;
+        }
+        let content = self.namespaces.get(&entry.namespace())?;
+        Some(Work::Change(vec![content.begin(range.start, data, false)]))
+    }
+
+    fn finish(&mut self, pending: &Pending) -> (Status, u32) {
+        let entry = &pending.entry;
+        match &pending.work {
+            Work::Answer(status, result) => return (*status, *result),
+            Work::Read => return (self.send_data(entry).map_or(Status::DATA_TRANSFER, |()| Status::OK), 0),
+            Work::Change(changes) => self.end_changes(entry, changes),
+            Work::Write => match self.fetch_data(entry) {
+                Some(Work::Change(changes)) => self.end_changes(entry, &changes),
+                _ => return (Status::DATA_TRANSFER, 0),
+            },
+            Work::Flush(from) => {
+                let medium = self.namespaces.get(&entry.namespace()).and_then(|content| content.medium.as_ref());
+                if let (Some(medium), Some(from)) = (medium, from) {
+                    medium.flush_ends(*from);
+                }
+            }
+        }
+        (Status::OK, 0)
+    }
+
+    fn end_changes(&mut self, entry: &Entry, changes: &[Change]) {
+        let through = !self.shape.volatile_cache || entry.dw(12) & FUA != 0;
+        let through = through && entry.opcode() != op::DATASET_MANAGEMENT;
+        if let Some(content) = self.namespaces.get_mut(&entry.namespace()) {
+            changes.iter().for_each(|change| content.end(change, through));
+        }
+    }
+
+    fn send_data(&mut self, entry: &Entry) -> Option<()> {
+        let content = self.namespaces.get(&entry.namespace())?;
+        let mut range = content.range(lba(entry), blocks(entry))?;
+        for (address, bytes) in self.memory.pieces(entry.data(), range.len())? {
+            let content = self.namespaces.get(&entry.namespace())?;
+            self.memory.write(address, &content.bytes[range.start..range.start + bytes])?;
+            range.start += bytes;
+        }
+        Some(())
+    }
+}
+
+pub(super) fn lba(entry: &Entry) -> u64 {
+    entry.0[5]
+}
+
+pub(super) fn blocks(entry: &Entry) -> u64 {
+    u64::from(entry.dw(12) & 0xffff) + 1
+}

@@ -1,0 +1,471 @@
+//! A software NVMe controller: admin and I/O commands, namespaces, a write cache that a loss of power empties, faults by rule, in virtual
+//! or real time. Deterministic: the same seed and the same calls give the same answers.
+//!
+//! It is mounted below the driver by [`SoftController::function`], in this process. It advances when a doorbell is written, when somebody
+//! waits for an interrupt, and by [`SoftController::step`]. Every address that the driver gives is looked up among the mappings: an access
+//! to memory that is not mapped is refused, and counted as a [`SoftController::violations`].
+//!
+//! - `registers`: CC, CSTS, doorbells. `admin`, `commands`: what it can. `memory`: what it reaches.
+//! - [`faults`]: what goes wrong. `content`: the namespaces' blocks. [`replay`]: a queue's flight once more.
+
+mod admin;
+mod commands;
+mod content;
+pub mod faults;
+mod memory;
+mod registers;
+pub mod replay;
+mod rings;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::clock::Monotonic;
+use block::{Clock, Time};
+use nvme::function::{DeviceAddress, DmaError, DmaSpace, Function, IrqSource, Mmio};
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use shm::Region;
+
+use crate::device::clock::VirtualClock;
+use crate::device::crash::Medium;
+use crate::device::model::Reserve;
+use commands::Pending;
+use content::Content;
+pub use content::NamespaceShape;
+use faults::Faults;
+use memory::Memory;
+use rings::{Completions, Submissions};
+
+/// How long commands take.
+#[derive(Clone)]
+pub enum Timing {
+    /// No time: they are done when the doorbell is written.
+    Instant,
+    /// Any time between these two, in nanoseconds, each its own: answers come out of order.
+    Between(u64, u64),
+    /// As on a drive by its data sheet ([`crate::device::model`]).
+    Drive(Arc<Mutex<dyn Reserve>>),
+}
+
+impl fmt::Debug for Timing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Timing::Instant => f.write_str("Instant"),
+            Timing::Between(least, most) => write!(f, "Between({least}, {most})"),
+            Timing::Drive(_) => f.write_str("Drive"),
+        }
+    }
+}
+
+/// What a controller is like.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// By number, from 1 on.
+    pub namespaces: Vec<NamespaceShape>,
+    /// Entries of a queue, at most.
+    pub entries_max: u32,
+    /// Power of two of pages of 4 KiB a transfer may have (MDTS); 0: any.
+    pub transfer_pages_shift: u8,
+    /// Queue pairs besides the admin queue.
+    pub queues: u16,
+    /// Interrupt vectors; 0: none.
+    pub vectors: u16,
+    /// Power of two of the doorbells' distance, above 4 bytes (CAP.DSTRD).
+    pub stride_shift: u8,
+    /// Knows doorbells in memory.
+    pub doorbell_buffer: bool,
+    /// Has a cache that a loss of power empties.
+    pub volatile_cache: bool,
+    /// Keeps books of what is durable, for [`SoftController::medium`]. Costs a copy of each write.
+    pub keeps_books: bool,
+    /// Ranges of a deallocate, at most; 0: 256.
+    pub ranges_max: u8,
+    /// Its time.
+    pub timing: Timing,
+    /// Works when a doorbell is written. If not, only in [`SoftController::step`] and in waits.
+    pub eager: bool,
+    /// Memory without a descriptor cannot be mapped, as over a socket.
+    pub shared_memory_only: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Shape {
+            namespaces: vec![NamespaceShape { block_bytes: 4096, blocks: 2048, metadata_bytes: 0, write_protected: false }],
+            entries_max: 1024,
+            transfer_pages_shift: 0,
+            queues: 8,
+            vectors: 9,
+            stride_shift: 0,
+            doorbell_buffer: true,
+            volatile_cache: true,
+            keeps_books: false,
+            ranges_max: 0,
+            timing: Timing::Instant,
+            eager: true,
+            shared_memory_only: false,
+        }
+    }
+}
+
+/// Whose time it is in.
+#[derive(Clone, Debug)]
+enum Times {
+    Virtual(VirtualClock),
+    Real(Monotonic),
+}
+
+impl Times {
+    fn now(&self) -> Time {
+        match self {
+            Times::Virtual(clock) => clock.now(),
+            Times::Real(clock) => clock.now(),
+        }
+    }
+}
+
+/// What it has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Done {
+    /// Commands fetched.
+    pub fetched: u64,
+    /// Answers written.
+    pub answered: u64,
+    /// Registers written by the driver, doorbells among them.
+    pub register_writes: u64,
+    /// Resets (CC.EN from 1 to 0).
+    pub resets: u64,
+    /// Shutdowns in good order.
+    pub shutdowns: u64,
+    /// Faults made.
+    pub faults: u64,
+}
+
+pub(crate) struct State {
+    shape: Shape,
+    random: fastrand::Rng,
+    faults: Faults,
+    memory: Memory,
+    configuration: u32,
+    status: u32,
+    admin_queues: (u32, u64, u64),
+    /// When it becomes ready, or not ready.
+    changes_at: Option<(Time, u32)>,
+    submissions: BTreeMap<u16, Submissions>,
+    completions: BTreeMap<u16, Completions>,
+    pending: BTreeMap<(Time, u64), Pending>,
+    serial: u64,
+    shadow: Option<(u64, u64)>,
+    raised: Vec<bool>,
+    events: Arc<[OwnedFd]>,
+    requests_for_events: Vec<u16>,
+    /// Type, information, log page; and which are masked until their log page is read.
+    waiting_events: Vec<(u8, u8, u8)>,
+    masked_logs: Vec<u8>,
+    changed_namespaces: Vec<u32>,
+    critical: u8,
+    namespaces: BTreeMap<u32, Content>,
+    removed: bool,
+    /// It has answered more often than it was asked: rings may be full through no fault of the driver.
+    doubled: bool,
+    done: Done,
+}
+
+/// See the module. Clones are the same controller.
+#[derive(Clone)]
+pub struct SoftController {
+    state: Arc<Mutex<State>>,
+    events: Arc<[OwnedFd]>,
+    times: Times,
+}
+
+impl fmt::Debug for SoftController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SoftController({:?})", self.state.lock().done)
+    }
+}
+
+impl SoftController {
+    /// In virtual time.
+    pub fn new(shape: Shape, clock: &VirtualClock, seed: u64) -> SoftController {
+        SoftController::make(shape, Times::Virtual(clock.clone()), seed)
+    }
+
+    /// In the machine's time, with events that can be waited for. Commands take no time.
+    pub fn real(shape: Shape, seed: u64) -> SoftController {
+        SoftController::make(Shape { timing: Timing::Instant, ..shape }, Times::Real(Monotonic::default()), seed)
+    }
+
+    fn make(shape: Shape, times: Times, seed: u64) -> SoftController {
+        let namespaces = (1..).zip(&shape.namespaces).map(|(id, namespace)| (id, Content::new(*namespace, shape.keeps_books))).collect();
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let event = |_| eventfd(0, flags).expect("a descriptor");
+        let count = if matches!(times, Times::Real(_)) { shape.vectors } else { 0 };
+        let events: Arc<[OwnedFd]> = (0..count).map(event).collect();
+        let state = State {
+            random: fastrand::Rng::with_seed(seed),
+            faults: Faults::default(),
+            memory: Memory::new(shape.shared_memory_only),
+            configuration: 0,
+            status: 0,
+            admin_queues: (0, 0, 0),
+            changes_at: None,
+            submissions: BTreeMap::new(),
+            completions: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            serial: 0,
+            shadow: None,
+            raised: vec![false; shape.vectors.into()],
+            events: Arc::clone(&events),
+            requests_for_events: Vec::new(),
+            waiting_events: Vec::new(),
+            masked_logs: Vec::new(),
+            changed_namespaces: Vec::new(),
+            critical: 0,
+            namespaces,
+            removed: false,
+            doubled: false,
+            done: Done::default(),
+            shape,
+        };
+        SoftController { state: Arc::new(Mutex::new(state)), events, times }
+    }
+
+    /// What the driver opens.
+    pub fn function(&self) -> Function {
+        let below = Arc::new(self.clone());
+        Function { name: "software controller".to_owned(), mmio: below.clone(), dma: below.clone(), irq: below }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Does what is due. True: it did something.
+    pub fn step(&self) -> bool {
+        let now = self.times.now();
+        self.lock().step(now)
+    }
+
+    /// Works when a doorbell is written, or only in steps and waits.
+    pub fn set_eager(&self, eager: bool) {
+        self.lock().shape.eager = eager;
+    }
+
+    /// Writes what makes no sense into memory that it reaches: an answer that nobody asked for, or random bytes anywhere.
+    pub fn scribble(&self) {
+        self.lock().scribble();
+    }
+
+    /// What it has done.
+    pub fn done(&self) -> Done {
+        self.lock().done
+    }
+
+    /// Accesses to memory that was not mapped, and other things that a driver must not do.
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().memory.violations.clone()
+    }
+
+    /// What goes wrong from now on.
+    pub fn with_faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
+        change(&mut self.lock().faults)
+    }
+
+    /// Pulls it out: registers read as all ones, nothing is answered, no memory is touched.
+    pub fn remove(&self) {
+        let mut state = self.lock();
+        state.removed = true;
+        state.drop_everything();
+    }
+
+    /// It says that it has a fatal fault and stops, until it is reset.
+    pub fn break_down(&self) {
+        let mut state = self.lock();
+        state.status |= nvme::registers::CSTS_FATAL;
+    }
+
+    /// The books of a namespace, if [`Shape::keeps_books`].
+    pub fn medium(&self, namespace: u32) -> Option<Medium> {
+        self.lock().namespaces.get(&namespace)?.medium.clone()
+    }
+
+    /// What reads of a namespace see.
+    pub fn content(&self, namespace: u32) -> Vec<u8> {
+        self.lock().namespaces.get(&namespace).map(|content| content.bytes.clone()).unwrap_or_default()
+    }
+
+    /// Puts a content into a namespace, durable.
+    pub fn set_content(&self, namespace: u32, bytes: Vec<u8>) {
+        let mut state = self.lock();
+        let keeps_books = state.shape.keeps_books;
+        if let Some(content) = state.namespaces.get_mut(&namespace) {
+            content.replace(bytes, keeps_books);
+        }
+    }
+
+    /// A namespace comes, or has another size from now on; the host is told.
+    pub fn set_namespace(&self, id: u32, shape: NamespaceShape) {
+        let now = self.times.now();
+        let mut state = self.lock();
+        let keeps_books = state.shape.keeps_books;
+        state.namespaces.insert(id, Content::new(shape, keeps_books));
+        state.changed_namespaces.push(id);
+        state.tell_host((2, 0, nvme::entry::log::CHANGED_NAMESPACES));
+        state.step(now);
+    }
+
+    /// Its health becomes critical; the host is told.
+    pub fn set_critical(&self, bits: u8) {
+        let now = self.times.now();
+        let mut state = self.lock();
+        state.critical = bits;
+        state.tell_host((1, 0, nvme::entry::log::SMART));
+        state.step(now);
+    }
+
+    /// When something is due next.
+    pub fn next_due(&self) -> Time {
+        self.lock().next_due()
+    }
+
+    fn pass_until(&self, vector: Option<u16>, until: Time) {
+        let Times::Virtual(clock) = &self.times else { return };
+        loop {
+            let next = {
+                let mut state = self.lock();
+                state.step(clock.now());
+                if vector.is_some_and(|vector| state.raised.get(usize::from(vector)) == Some(&true)) || clock.now() >= until {
+                    return;
+                }
+                state.next_due()
+            };
+            let next = next.min(clock.next_alarm()).min(until);
+            if next == Time::NEVER {
+                return;
+            }
+            clock.advance_to(next);
+        }
+    }
+}
+
+impl State {
+    fn next_due(&self) -> Time {
+        // Whoever stands still ends nothing.
+        let command = self.pending.keys().next().filter(|_| self.is_running()).map_or(Time::NEVER, |(time, _)| *time);
+        self.changes_at.map_or(Time::NEVER, |(time, _)| time).min(command)
+    }
+
+    /// True: something was done.
+    fn step(&mut self, now: Time) -> bool {
+        let mut did = self.change_status(now);
+        while !self.removed && self.is_running() {
+            let fetched = self.fetch(now);
+            let ended = self.end_due(now);
+            if !fetched && !ended {
+                break;
+            }
+            did = true;
+        }
+        did
+    }
+
+    fn is_running(&self) -> bool {
+        use nvme::registers::{CSTS_FATAL, CSTS_READY};
+        self.status & (CSTS_READY | CSTS_FATAL) == CSTS_READY && !self.faults.frozen
+    }
+
+    fn raise(&mut self, vector: u16) {
+        let Some(raised) = self.raised.get_mut(usize::from(vector)) else { return };
+        *raised = true;
+        if let Some(event) = self.events.get(usize::from(vector)) {
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Mmio for SoftController {
+    fn bytes(&self) -> usize {
+        0x4000
+    }
+
+    fn read32(&self, at: usize) -> u32 {
+        let now = self.times.now();
+        self.lock().read_register(at, now)
+    }
+
+    fn write32(&self, at: usize, value: u32) {
+        let now = self.times.now();
+        self.lock().write_register(at, value, now);
+    }
+}
+
+impl DmaSpace for SoftController {
+    fn allocate(&self, bytes: usize) -> Result<Arc<Region>, DmaError> {
+        let region = if self.lock().memory.shared_only && !cfg!(miri) {
+            Region::shared("nvme", bytes)?
+        } else {
+            Region::private(bytes, shm::Pages::Small)?
+        };
+        Ok(Arc::new(region))
+    }
+
+    fn map(&self, region: &Arc<Region>) -> Result<DeviceAddress, DmaError> {
+        self.lock().memory.map(region)
+    }
+
+    fn unmap(&self, _: &Arc<Region>, at: DeviceAddress) {
+        self.lock().memory.unmap(at);
+    }
+
+    fn cut_off(&self) -> bool {
+        let mut state = self.lock();
+        state.memory.cut = true;
+        state.faults.cut_off_fails = state.faults.cut_off_fails.saturating_sub(1);
+        state.faults.cut_off_fails == 0
+    }
+}
+
+impl IrqSource for SoftController {
+    fn vectors(&self) -> u16 {
+        self.lock().shape.vectors
+    }
+
+    fn event(&self, vector: u16) -> Option<BorrowedFd<'_>> {
+        self.events.get(usize::from(vector)).map(AsFd::as_fd)
+    }
+
+    fn clear(&self, vector: u16) {
+        let mut state = self.lock();
+        if let Some(raised) = state.raised.get_mut(usize::from(vector)) {
+            *raised = false;
+        }
+        if let Some(event) = state.events.get(usize::from(vector)) {
+            let _ = rustix::io::read(event, &mut [0_u8; 8]);
+        }
+    }
+
+    fn wait(&self, vector: u16, at_most: Duration) {
+        self.step();
+        if let Some(event) = self.events.get(usize::from(vector)) {
+            let seconds = i64::try_from(at_most.as_secs().min(1 << 30)).unwrap_or(0);
+            let most = Timespec { tv_sec: seconds, tv_nsec: at_most.subsec_nanos().into() };
+            // A signal ends it early, which is allowed.
+            let _ = poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&most));
+            return;
+        }
+        self.pass_until(Some(vector), self.times.now().after(at_most));
+    }
+
+    fn pause(&self, at_most: Duration) {
+        self.step();
+        if matches!(self.times, Times::Real(_)) {
+            std::thread::sleep(at_most.min(Duration::from_millis(1)));
+        }
+        self.pass_until(None, self.times.now().after(at_most));
+    }
+}
