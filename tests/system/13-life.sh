@@ -72,7 +72,8 @@ unmount_pair
 # What `make install` lays down.
 dest=$SCRATCH/dest
 make -C "$ROOT" --no-print-directory install DESTDIR="$dest" PREFIX=/usr CARGO_TARGET_DIR="$SCRATCH/target" \
-    PROGRAM="$HOTSHELF" LIBRARY="$(dirname "$HOTSHELF")/libhotshelf.so" >"$SCRATCH/install" 2>&1 ||
+    PROGRAM="$HOTSHELF" LIBRARY="$(dirname "$HOTSHELF")/libhotshelf.so" \
+    EXTENSION="$(dirname "$HOTSHELF")/libhotshelf_sqlite.so" >"$SCRATCH/install" 2>&1 ||
     fail "make install: $(cat "$SCRATCH/install")"
 [[ -x $dest/usr/bin/hotshelf && -s $dest/usr/share/man/man1/hotshelf-mount.1 ]] || fail "make install: $(find "$dest")"
 [[ $(readlink "$dest/sbin/mount.fuse.hotshelf") == /usr/bin/hotshelf ]] || fail "no mount helper: $(find "$dest")"

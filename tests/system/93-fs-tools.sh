@@ -148,7 +148,7 @@ damage "$image" $((block * 4096 + 77)) && mends '/large.*are not what was writte
 fs mount "$image" "$MNT" && { cat "$MNT/large" >/dev/null 2>"$SCRATCH/out" && fail "damaged data is read"; }
 grep -q 'Input/output error' "$SCRATCH/out" || fail "$(cat "$SCRATCH/out")"
 "$HOTSHELF" unmount "$MNT"
-fails_with 'are not what' "$HOTSHELF" fs export "$image" --force /large "$out"
+fails_with 'is not what was written' "$HOTSHELF" fs export "$image" --force /large "$out"
 [[ ! -e $out/large ]] || fail "half a file is exported"
 fs check "$image" --no-data >/dev/null || fail "check --no-data looks at data"
 fs check --repair --accept-data "$image" >/dev/null || fail "repair --accept-data"

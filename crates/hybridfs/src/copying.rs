@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::{MutexGuard, RwLockWriteGuard};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -22,6 +23,7 @@ use crate::tier::{Result, Stat};
 /// What changed during a copy is copied again while the writers go on, until it is this little.
 const CATCH_UP_BYTES: u64 = 8 << 20;
 const CATCH_UP_ROUNDS: usize = 6;
+const GATE_WAIT: Duration = Duration::from_millis(20);
 
 /// A move between its first look at the file and its end.
 pub(crate) struct Copying {
@@ -172,7 +174,7 @@ impl Copying {
         };
         let entry = fs.noted(TierName::Ssd, fs.journal.begin(&record).map_err(errno))?;
         crate::crash::point("move journaled");
-        let step = Step { copying: self, fs, open, target_dir, tmp_name, target_ino: *target_ino, entry };
+        let step = Step { copying: self, fs, open, target_dir, tmp_name, target_ino: *target_ino, path: &record.path, entry };
         let outcome = match self.to {
             TierName::Hdd => step.demote(),
             TierName::Ssd => step.promote(),
@@ -304,6 +306,8 @@ struct Step<'a> {
     target_dir: Arc<Dir>,
     tmp_name: &'a OsStr,
     target_ino: u64,
+    /// What the journal has for it: where recovery looks for the copy.
+    path: &'a [u8],
     /// In the journal.
     entry: u64,
 }
@@ -314,8 +318,8 @@ impl Step<'_> {
         let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
         let target = self.target_dir.must(TierName::Hdd)?;
         {
-            let _gate = fs.gate(copying.ino).write();
-            if !self.unchanged()? {
+            let _alone = self.alone();
+            if !self.is_at_its_path() || !self.unchanged()? {
                 return Ok(Ended::Dropped);
             }
             let placed = fs.keeping_times(copying.place.parent, hdd, target, || {
@@ -373,7 +377,10 @@ impl Step<'_> {
         let target = self.target_dir.must(TierName::Ssd)?;
         let mut safe = Ok(());
         {
-            let _gate = fs.gate(copying.ino).write();
+            let _alone = self.alone();
+            if !self.is_at_its_path() {
+                return Ok(Ended::Dropped);
+            }
             let committed = self.with_writers_stopped(|| {
                 let placed = fs.keeping_times(copying.place.parent, ssd, target, || {
                     ssd.rename(ssd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
@@ -420,6 +427,21 @@ impl Step<'_> {
             return Ok(Ended::OnBothSides);
         }
         Ok(Ended::Done)
+    }
+
+    /// Nobody uses the file, and no directory above it is renamed, between a look at its path and the note of its copy, which such
+    /// a rename would remove. Others hold gates when they ask for the shape: so it is given up again and again.
+    fn alone(&self) -> (MutexGuard<'_, ()>, RwLockWriteGuard<'_, ()>) {
+        loop {
+            let shape = self.fs.shape.lock();
+            if let Some(gate) = self.fs.gate(self.copying.ino).try_write_for(GATE_WAIT) {
+                return (shape, gate);
+            }
+        }
+    }
+
+    fn is_at_its_path(&self) -> bool {
+        self.fs.nodes.path(self.copying.ino).as_deref() == Some(self.path)
     }
 
     /// Whether the file is still the one that was copied, under the name it had. The caller holds its gate, so that nobody

@@ -140,7 +140,7 @@ impl SharedPages {
     /// Copies what a program writes into a frame that we have taken.
     #[inline]
     pub(super) fn copy_written(&self, at: usize, offset: usize, from: &[u8]) {
-        if self.is_large && from.len() == PAGE_BYTES && !cfg!(test) {
+        if self.is_large && from.len() == PAGE_BYTES {
             self.region.write_past(self.data(at), from);
         } else {
             self.copy_in(at, offset, from);

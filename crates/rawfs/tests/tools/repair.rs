@@ -176,7 +176,7 @@ fn a_repair_that_is_cut_off_can_be_done_again() {
         };
         let machine = Machine::new(image);
         let (medium, mut chance, counted, one_in, wanted) =
-            (machine.medium.clone(), rng.fork(), Arc::clone(&cuts), one_in(100, 1), undisturbed.clone());
+            (machine.medium.clone(), rng.fork(), Arc::clone(&cuts), one_in(15, 1), undisturbed.clone());
         machine.set_moment(Some(Box::new(move || {
             if chance.u8(..one_in) == 0 {
                 counted.fetch_add(1, Ordering::Relaxed);

@@ -29,7 +29,7 @@ fn resized(mut content: Vec<u8>, device: u64, blocks: u64, cuts: &Arc<AtomicU64>
     let machine = Machine::new(content);
     let fs = open(&machine);
     let sizes = [fs.store().shape().blocks, blocks];
-    let (medium, mut chance, counted, one_in) = (machine.medium.clone(), rng.fork(), Arc::clone(cuts), one_in(50, 1));
+    let (medium, mut chance, counted, one_in) = (machine.medium.clone(), rng.fork(), Arc::clone(cuts), one_in(10, 1));
     machine.set_moment(Some(Box::new(move || {
         if chance.u8(..one_in) == 0 {
             counted.fetch_add(1, Ordering::Relaxed);
