@@ -80,6 +80,8 @@ pid=$(daemon_pid)
 kill -9 "$pid"
 exec 7>&-
 umount -l "$MNT"
+# A killed process is not gone at once.
+wait_until 10 flock --nonblock "$SSD/.hotshelf/lock" true
 clean_check
 [[ $(cat "$SSD/kept") == closed ]] || fail "a closed file is lost with the daemon"
 

@@ -84,7 +84,7 @@ if command -v valgrind >/dev/null; then
     # What is reached by pointers into its middle is how Rust keeps threads, and no leak.
     for run in "./as_c memory:16MiB" "./as_c file" "./behaviour conf"; do
         # shellcheck disable=SC2086
-        valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
+        valgrind --fair-sched=yes --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
             $run >out 2>&1 || fail "valgrind $run: $(cat out)"
     done
 fi

@@ -128,8 +128,8 @@ fi
 if command -v valgrind >/dev/null; then
     # What threads had is lost in the children of a fork: leaks are looked for where there are none.
     rm -rf conf && mkdir conf
-    valgrind --quiet --error-exitcode=9 --leak-check=no ./files conf >out 2>&1 || fail "valgrind: $(tail -n 30 out)"
+    valgrind --fair-sched=yes --quiet --error-exitcode=9 --leak-check=no ./files conf >out 2>&1 || fail "valgrind: $(tail -n 30 out)"
     printf 'open leaks\nwrite 0 text\nread 0 4\npin 0 4\nsync\nclose\nopen leaks\nread 0 4\n' |
-        valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
+        valgrind --fair-sched=yes --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
             ./driver >out 2>&1 || fail "valgrind: $(tail -n 30 out)"
 fi
