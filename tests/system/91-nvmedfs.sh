@@ -71,7 +71,8 @@ fi
 if command -v valgrind >/dev/null; then
     # What threads had is lost in the child of a fork: leaks are looked for where there is none.
     mkdir images-valgrind
-    valgrind --fair-sched=yes --quiet --error-exitcode=9 --leak-check=no ./as_c images-valgrind >out 2>&1 || fail "valgrind: $(tail -n 30 out)"
+    valgrind --fair-sched=yes --quiet --error-exitcode=9 \
+        --leak-check=no ./as_c images-valgrind >out 2>&1 || fail "valgrind: $(tail -n 30 out)"
     truncate -s 64M other
     valgrind --fair-sched=yes --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
         ./device other >out 2>&1 || fail "valgrind: $(tail -n 30 out)"
