@@ -23,19 +23,10 @@ is_free() { flock --nonblock "$SSD/.hotshelf/lock" true; }
 
 # compare MODE SEED STEPS: on fresh disks.
 #
-# What happens depends on when files move, too. Once in some twenty runs a directory's time is seen to change where a move has its
-# hands on it (a mount by an ordinary user; not found yet). So in short runs a difference counts when it shows twice; each is printed.
+# What happens depends on when files move, too. Once in some twenty runs a mount by an ordinary user shows the time of a directory
+# changed where a move has its hands on it: not found yet. So in short runs this one difference counts when it shows twice.
 compare() {
-    compare_once "$@" && return
-    [[ $FULL == 0 ]] || fail "$1, --seed $2 --steps $3"
-    echo "NOTE: a difference in $1 mode, --seed $2 --steps $3: once more"
-    ! mountpoint -q "$MNT" || "$HOTSHELF" unmount "$MNT"
-    unmount_disks
-    compare_once "$@" || fail "$1, --seed $2 --steps $3: twice"
-}
-
-compare_once() {
-    local mode=$1 seed=$2 steps=$3 name as=() flags=()
+    local mode=$1 seed=$2 steps=$3 name as=() flags=() code=0
     for name in ssd hdd plain; do
         rm -f "$SCRATCH/$name.img"
         fs_of_size "$name" 1G -b 4096
@@ -52,7 +43,18 @@ compare_once() {
             ;;
     esac
     "${as[@]}" "$SCRATCH/parity" --hotshelf "$SCRATCH/hotshelf" --ssd "$SSD" --hdd "$HDD" --mnt "$MNT" --plain "$SCRATCH/plain" \
-        --seed "$seed" --steps "$steps" "${flags[@]}" || return 1
+        --seed "$seed" --steps "$steps" "${flags[@]}" >"$SCRATCH/said" 2>&1 || code=$?
+    cat "$SCRATCH/said"
+    if ((code != 0)); then
+        [[ $FULL == 0 && $mode == user && ${again:-0} == 0 ]] && grep -q 'mtime changed: plain false, mount true' "$SCRATCH/said" ||
+            fail "$mode, --seed $seed --steps $steps"
+        echo "NOTE: the time of a directory changed by a move, in user mode: once more"
+        wait_until 10 is_free
+        unmount_disks
+        chown 0:0 "$MNT"
+        again=1 compare "$@"
+        return
+    fi
     # An ordinary user may have shut himself out of his own directories, and cannot wait for the daemon's end then.
     wait_until 10 is_free
     "$HOTSHELF" check "$SSD" "$HDD" >"$SCRATCH/out" || fail "check: $(cat "$SCRATCH/out")"

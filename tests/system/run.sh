@@ -9,7 +9,8 @@
 #   FULL       1 under `make test-full`, else 0
 #   ROOT       the checkout
 # and what it does:
-#   exit 0 passed; exit 77 after printing `SKIP: reason` skipped; anything else failed. Its standard input is empty.
+#   exit 0 passed (its lines that begin with `NOTE:` are shown); exit 77 after printing `SKIP: reason` skipped; anything else failed.
+#   Its standard input is empty.
 #   A line `# TIMEOUT: seconds` (`# TIMEOUT_FULL: seconds` when FULL=1) among its first 30 replaces the 300 s it has.
 #   A cgroup it makes has the last component of $SCRATCH in its name, or its path is a line of $SCRATCH/cgroups.
 # Afterwards its processes are ended, all mounts, loop devices and cgroups of its own are removed, then the directory.
@@ -170,6 +171,7 @@ run_one() {
         0)
             passed=$((passed + 1))
             echo "ok $number - $name (${took} s)"
+            sed -n 's/^NOTE:/#   NOTE:/p' "$logs/$name.log"
             ;;
         77)
             skipped=$((skipped + 1))
