@@ -7,11 +7,12 @@ use block::Time;
 
 use crate::cid::Cids;
 use crate::entry::{Answer, Entry};
-use crate::function::{DmaError, DmaSpace, Mapping, Mmio, PAGE_BYTES};
 use crate::identify::Page;
+use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::pair::Pair;
 use crate::recorder::{Record, Recorder};
 use crate::status::Status;
+use pci::{DmaError, DmaSpace, Mmio};
 
 /// Why an admin command brought nothing.
 #[derive(Debug, thiserror::Error)]

@@ -13,8 +13,8 @@ use block::Time;
 use crate::admin::{Ticket, Trouble, Wants};
 use crate::controller::{Inner, Shared};
 use crate::entry::{Entry, admin, feature};
-use crate::function::PAGE_BYTES;
 use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Unusable, namespace_list, what};
+use crate::mapping::PAGE_BYTES;
 use crate::registers::{ACQ, AQA, ASQ, CAP, CC, CC_ENABLE, CC_SIZES, CSTS, CSTS_FATAL, CSTS_READY, Capabilities, REMOVED};
 
 /// Requests for events that are always with the controller, if it takes so many.
@@ -244,7 +244,7 @@ fn arm_events(inner: &mut Inner) -> Result<(), Trouble> {
 }
 
 /// Whether this driver can work with a controller that says this of itself.
-pub(crate) fn capabilities(mmio: &dyn crate::function::Mmio) -> Result<Capabilities, Trouble> {
+pub(crate) fn capabilities(mmio: &dyn pci::Mmio) -> Result<Capabilities, Trouble> {
     let raw = mmio.read64(CAP);
     if raw == u64::MAX {
         return Err(Trouble::Gone);

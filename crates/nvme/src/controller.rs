@@ -32,8 +32,8 @@ use crate::admin::{Admin, Ticket, Trouble, Wants};
 use crate::bringup::{Bringup, capabilities};
 use crate::entry::{Answer, Entry, admin};
 use crate::events::{Events, Notice};
-use crate::function::{DmaError, Function, Mapping};
 use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Page, Smart, Unusable};
+use crate::mapping::Mapping;
 use crate::namespace::Namespace;
 use crate::pair::Shadow;
 use crate::recorder::Record;
@@ -41,6 +41,7 @@ use crate::registers::{
     CC, CC_ENABLE, CC_SHUTDOWN, CC_SHUTDOWN_MASK, CSTS, CSTS_FATAL, CSTS_READY, CSTS_SHUTDOWN_DONE, CSTS_SHUTDOWN_MASK, Capabilities,
     REMOVED,
 };
+use pci::{DmaError, Function};
 
 /// Between two looks at a register.
 const PAUSE: Duration = Duration::from_millis(1);

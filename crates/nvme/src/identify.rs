@@ -3,7 +3,7 @@
 //!
 //! Pages are copied out of the device's memory before they are looked at, and any bytes are taken: what cannot be is refused with words.
 
-use crate::function::PAGE_BYTES;
+use crate::mapping::PAGE_BYTES;
 
 /// A page of 4 KiB, copied.
 pub type Page = [u8; PAGE_BYTES];

@@ -1,10 +1,10 @@
 //! NVMe controllers from user space: queues of a drive without the kernel in the path (papers 001 section III.B, 000 section III).
 //!
-//! [`Controller::open`] takes a [`Function`] (registers, memory, interrupts, by three traits: [`function`]) and makes it ready;
+//! [`Controller::open`] takes a [`Function`] (registers, memory, interrupts, by three traits of `pci`) and makes it ready;
 //! [`Controller::namespace`] gives a [`Namespace`], which is a [`block::Device`]; its queues are [`block::Queue`]s, and nothing above
 //! notices what they are.
 //!
-//! - [`function`]: what lies under the driver. [`registers`], [`entry`], [`status`], [`identify`]: what the specification says.
+//! - [`registers`], [`entry`], [`status`], [`identify`]: what the specification says.
 //! - `pair`: two rings and their doorbells. `admin`: the queue for everything but reads and writes.
 //! - `bringup`: from any state to ready, in steps. [`controller`]: what queues share, the ladder from a timeout to a reset.
 //! - [`queue`]: requests to commands and back. `events`: what the controller tells by itself.
@@ -19,8 +19,8 @@ mod cid;
 pub mod controller;
 pub mod entry;
 mod events;
-pub mod function;
 pub mod identify;
+mod mapping;
 mod namespace;
 mod pair;
 pub mod queue;
@@ -31,8 +31,8 @@ pub mod status;
 pub use admin::Trouble;
 pub use controller::{Controller, Opening, Options};
 pub use events::Notice;
-pub use function::{DeviceAddress, DmaError, DmaSpace, Function, IrqSource, Mmio};
 pub use namespace::Namespace;
+pub use pci::{DeviceAddress, DmaError, DmaSpace, Function, IrqSource, Mmio};
 pub use queue::NvmeQueue;
 pub use recorder::Record;
 pub use status::Status;

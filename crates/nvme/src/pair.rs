@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use shm::Words;
 
 use crate::entry::{Answer, Entry};
-use crate::function::{DmaError, DmaSpace, Mapping, Mmio, PAGE_BYTES};
+use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::registers::{completion_doorbell, submission_doorbell};
+use pci::{DmaError, DmaSpace, Mmio};
 
 /// Doorbells in memory that a controller looks at by itself, and what it says of when to ring in earnest (Doorbell Buffer Config).
 #[derive(Clone)]

@@ -11,7 +11,8 @@ use shm::{Region, Words};
 
 use super::books::NONE;
 use crate::controller::Shared;
-use crate::function::{DmaError, DmaSpace, Mapping, PAGE_BYTES};
+use crate::mapping::{Mapping, PAGE_BYTES};
+use pci::{DmaError, DmaSpace};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nvme::function::{DeviceAddress, DmaError};
+use pci::{DeviceAddress, DmaError};
 use shm::Region;
 
 const PAGE: u64 = 4096;

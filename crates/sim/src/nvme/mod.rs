@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use block::clock::Monotonic;
 use block::{Clock, Time};
-use nvme::function::{DeviceAddress, DmaError, DmaSpace, Function, IrqSource, Mmio};
 use parking_lot::{Mutex, MutexGuard};
+use pci::{DeviceAddress, DmaError, DmaSpace, Function, IrqSource, Mmio};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use shm::Region;
 

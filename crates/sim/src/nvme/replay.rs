@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use nvme::Status;
 use nvme::entry::{Answer, Entry};
-use nvme::function::{DmaSpace as _, Mmio as _};
 use nvme::recorder::{Event, Record};
 use nvme::registers::{ACQ, AQA, ASQ, CC, CC_ENABLE, CC_SIZES, submission_doorbell};
+use pci::{DmaSpace as _, Mmio as _};
 use shm::Region;
 
 use super::SoftController;
