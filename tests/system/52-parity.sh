@@ -23,8 +23,9 @@ is_free() { flock --nonblock "$SSD/.hotshelf/lock" true; }
 
 # compare MODE SEED STEPS: on fresh disks.
 #
-# What happens depends on when files move, too. Once in some twenty runs a mount by an ordinary user shows the time of a directory
-# changed where a move has its hands on it: not found yet. So in short runs this one difference counts when it shows twice.
+# What happens depends on when files move, too. Once in some twenty runs a mount by an ordinary user showed the time of a directory
+# changed, and in sixty on a loaded machine it did not: the kernel may keep an older answer (accepted.rs), or a move left it. The
+# difference is told with the times now, and in short runs it counts when it shows twice.
 compare() {
     local mode=$1 seed=$2 steps=$3 name as=() flags=() code=0
     for name in ssd hdd plain; do

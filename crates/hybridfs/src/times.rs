@@ -9,8 +9,8 @@
 //!   passes += 1: odd                        note passes
 //!   note changes, and the times             the system call; when it fails, no more
 //!   the system call                         changes += 1
-//!   put the times back                      passes odd at first, or not the same: modified now
-//!   changes not the same: modified now
+//!   put the times back                      passes odd at first, or not the same: modified now,
+//!   changes not the same: modified now          between two passes, else changes += 1 again
 //!   passes += 1: even
 //! ```
 //!
@@ -76,8 +76,14 @@ impl Hybrid {
         // The later of both halves' times is shown: one that lies ahead would hide the change.
         let ahead = dir.is_ahead();
         if disturbed || ahead {
+            // A pass that begins now would put back what it saw before this.
+            let alone = self.times.setting.try_lock_for(PASS);
             for side in dir.sides.iter().flatten() {
                 let _ = crate::copy::set_times(side.as_fd(), &crate::copy::modified_now());
+            }
+            if alone.is_none() {
+                // One that lasts has looked already, and looks at this when it has put them back.
+                counts.changes.fetch_add(1, SeqCst);
             }
         }
         if ahead {

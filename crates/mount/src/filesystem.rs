@@ -35,6 +35,9 @@ pub(crate) const READ_MAX: usize = 1 << 20;
 const WRITE_ONLY: FopenFlags = FopenFlags::FOPEN_DIRECT_IO;
 /// Short, so that files somebody puts into the directories below us are seen soon.
 const ABSENT_TTL: Duration = Duration::from_secs(1);
+/// Attributes of a directory that were asked for while somebody changed it may be kept by the kernel after the change: a change of
+/// names does not raise what it compares (attr_version, in fs/fuse/dir.c). So not for long.
+pub(crate) const DIRECTORY_TTL: Duration = Duration::from_secs(1);
 
 /// The front door; cheap to clone for requests that go on on another thread.
 #[derive(Clone)]
@@ -152,12 +155,18 @@ impl Front {
 
     /// How long the kernel may believe attributes: not while data changes without us.
     fn attr_ttl(&self, attr: &Attr) -> Duration {
-        if attr.unsettled && self.inner.modes.bypasses(attr.ino) { Duration::ZERO } else { self.inner.ttl }
+        if attr.unsettled && self.inner.modes.bypasses(attr.ino) {
+            Duration::ZERO
+        } else if attr.stat.is_dir() {
+            self.inner.ttl.min(DIRECTORY_TTL)
+        } else {
+            self.inner.ttl
+        }
     }
 
     fn entry(&self, reply: ReplyEntry, made: Result<Attr, Errno>) {
         match made {
-            Ok(attr) => reply.entry_with_ttls(&self.inner.ttl, &self.attr_ttl(&attr), &file_attr(&attr), ALL_OR_NOTHING),
+            Ok(attr) => reply.entry_with_ttls(&self.attr_ttl(&attr), &self.inner.ttl, &file_attr(&attr), ALL_OR_NOTHING),
             Err(error) => reply.error(to_fuse(error)),
         }
     }
@@ -166,7 +175,7 @@ impl Front {
     fn no_entry(&self, reply: ReplyEntry) {
         let ttl = self.inner.ttl.min(ABSENT_TTL);
         // Number 0 says so (fuse_lookup_name in the kernel).
-        reply.entry_with_ttls(&ttl, &Duration::ZERO, &file_attr(&Attr::default()), ALL_OR_NOTHING);
+        reply.entry_with_ttls(&Duration::ZERO, &ttl, &file_attr(&Attr::default()), ALL_OR_NOTHING);
     }
 
     fn attr(&self, reply: ReplyAttr, attr: Result<Attr, Errno>) {

@@ -18,12 +18,18 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
-use crate::filesystem::{ALL_OR_NOTHING, READ_MAX, fuse_rdev, rdev_from_fuse, time, to_fuse, xattr_reply};
+use crate::filesystem::{ALL_OR_NOTHING, DIRECTORY_TTL, READ_MAX, fuse_rdev, rdev_from_fuse, time, to_fuse, xattr_reply};
 use crate::handles::Table;
 use crate::lanes::Lanes;
 
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
 const TTL: Duration = Duration::from_secs(3600);
+
+/// How long the kernel may believe attributes; of directories not for long (see [`DIRECTORY_TTL`]).
+fn attr_ttl(attr: &FileAttr) -> Duration {
+    if attr.kind == FileType::Directory { DIRECTORY_TTL } else { TTL }
+}
+
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const SET_ID: u32 = SET_UID | SET_GID;
@@ -140,7 +146,7 @@ impl RawFront {
 
     fn entry(&self, reply: ReplyEntry, node: Result<Node, Error>) {
         match node.and_then(|node| self.told(node)) {
-            Ok(attr) => reply.entry(&TTL, &attr, ALL_OR_NOTHING),
+            Ok(attr) => reply.entry_with_ttls(&attr_ttl(&attr), &TTL, &attr, ALL_OR_NOTHING),
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -221,7 +227,7 @@ impl RawFront {
             Err(error) if error.errno() == Errno::NOENT => return Ok(true),
             Err(error) => return Err(error),
         };
-        let full = reply.add(attr.ino, next, name, &TTL, &attr, ALL_OR_NOTHING);
+        let full = reply.add(attr.ino, next, name, &attr_ttl(&attr), &attr, ALL_OR_NOTHING);
         if full {
             self.inner.nodes.forget(attr.ino.0, 1);
         }
@@ -259,7 +265,10 @@ impl Filesystem for RawFront {
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.node(ino).and_then(|node| node.stat()) {
-            Ok(stat) => reply.attr(&TTL, &attr(&stat)),
+            Ok(stat) => {
+                let attr = attr(&stat);
+                reply.attr(&attr_ttl(&attr), &attr);
+            }
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -287,7 +296,7 @@ impl Filesystem for RawFront {
         let owner = (uid.is_some() || gid.is_some() || nothing).then_some((uid, gid));
         let set = SetAttr { mode: mode.map(|mode| (mode & 0o7777) as u16), owner, atime: set_time(atime), mtime: set_time(mtime) };
         match self.node(ino).and_then(|node| self.change(req, &node, size, &set)) {
-            Ok(attr) => reply.attr(&TTL, &attr),
+            Ok(attr) => reply.attr(&attr_ttl(&attr), &attr),
             Err(error) => reply.error(code(&error)),
         }
     }

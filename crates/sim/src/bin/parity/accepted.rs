@@ -49,6 +49,15 @@ pub fn number_unread(stat: &Stat) -> bool {
     stat.mode & 0o400 == 0 && !rustix::process::geteuid().is_root()
 }
 
+/// Whether an ordinary user's mount may have lost an open file of which the kernel did not tell it: a pipe, or one open for its
+/// name alone (O_PATH). It finds it by its path, on which the user may have closed a directory.
+pub fn out_of_reach(slot: usize, plain: &World) -> bool {
+    let Ok(file) = plain.slot(slot) else { return false };
+    let named = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::PATH));
+    let plain_data = stat(file, "").is_ok_and(|stat| stat.is_file() || stat.is_dir());
+    (named || !plain_data) && !rustix::process::geteuid().is_root()
+}
+
 fn shifts(call: &Call) -> bool {
     let passed = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
     matches!(call, Call::Fallocate { flags, .. } if !(*flags - passed).is_empty())
@@ -90,6 +99,12 @@ pub fn holes(call: &Call, plain: &Said, mount: &Said) -> bool {
     let looked = matches!(call, Call::Seek { to: SeekFrom::Data(_) | SeekFrom::Hole(_), .. });
     let found = |said: &Said| matches!(said, Ok(_) | Err(Errno::NXIO));
     looked && found(plain) && found(mount)
+}
+
+/// Whether a directory's time had changed before the first look: the kernel keeps an answer for a second that somebody else (the
+/// mover, on its way to a file) asked for while the directory was changed.
+pub fn older_answer(looked: (i64, u32), time: (i64, u32)) -> bool {
+    time <= looked
 }
 
 /// Whether the kernel does not tell FUSE daemons of what changes these times: pipes are its own, and so are files for which it

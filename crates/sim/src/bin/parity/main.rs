@@ -192,7 +192,8 @@ impl Parity<'_> {
         }
         let before = self.compare.look(call, &self.plain, &self.mount)?;
         let mount = as_user(user, || call.run(&mut self.mount));
-        if accepted::refused(call, &mount, self.args.image.is_some()) {
+        let out_of_reach = || call.slots().into_iter().any(|slot| accepted::out_of_reach(slot, &self.plain));
+        if accepted::refused(call, &mount, self.args.image.is_some()) || mount == Err(Errno::ACCESS) && out_of_reach() {
             return Ok(());
         }
         let plain = as_user(user, || call.run(&mut self.plain));
@@ -239,9 +240,24 @@ impl Parity<'_> {
         self.plain.close();
         self.mount.close();
         unmount(self.args)?;
+        self.open_roots()?;
         mount(self.args)?;
         self.plain.open()?;
         self.mount.open()?;
+        Ok(())
+    }
+}
+
+impl Parity<'_> {
+    /// An ordinary user who has closed the topmost directory cannot mount what is below it.
+    fn open_roots(&self) -> Result<()> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        for root in self.args.ssd.iter().chain(&self.args.hdd).chain([&self.args.plain]) {
+            let mode = rustix::fs::stat(root)?.st_mode;
+            rustix::fs::chmod(root, rustix::fs::Mode::from_raw_mode(mode) | rustix::fs::Mode::RWXU)?;
+        }
         Ok(())
     }
 }
