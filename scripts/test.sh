@@ -5,7 +5,7 @@
 # Prints how long each phase took; what was skipped, and why; the last line is the total of the
 # system tests and those in a virtual machine, and of all that was skipped.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 export FULL=${FULL:-0}
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-auto}
 target=${CARGO_TARGET_DIR:-target}
@@ -78,19 +78,21 @@ export HOTSHELF
 if compgen -G 'crates/*/tests/*.rs' >/dev/null || compgen -G 'crates/*/tests/*/main.rs' >/dev/null; then
     phase edges edges
 fi
-# The system tests mostly wait, for disks that are slow on purpose: the others run beside them.
+# The system tests mostly wait, for disks that are slow on purpose: the others run beside them, and those of mounts beside those of
+# caches, images and devices.
 begin vm vm
 begin loom loom
 begin miri miri
-RESULT_FILE=$results/system phase system tests/system/run.sh
-for name in loom miri vm; do
+begin libraries env RESULT_FILE="$results/libraries" tests/system/run.sh '[7-9][0-9]-'
+RESULT_FILE=$results/mounts phase mounts tests/system/run.sh '[0-6][0-9]-'
+for name in libraries loom miri vm; do
     phase "$name" ended "$name"
 done
 finish
 skips=$(cat "$results"/{edges,miri} 2>/dev/null | grep '^SKIP: ' | sed 's/^SKIP/skipped/')
 echo "${skips:-nothing was skipped beside system tests}"
 # A phase without a total broke off.
-for name in system vm; do
+for name in mounts libraries vm; do
     cat "$results/$name" 2>/dev/null || echo "0 passed, 1 failed, 0 skipped"
 done | awk -v skipped="$(grep -c . <<<"$skips")" \
     '{ passed += $1; failed += $3; skipped += $5 } END { print passed " passed, " failed " failed, " skipped " skipped" }'
