@@ -107,6 +107,12 @@ pub fn older_answer(looked: (i64, u32), time: (i64, u32)) -> bool {
     time <= looked
 }
 
+/// Giving a file with set-id bits to nobody else, by somebody who may not: ext4 refuses, for the bits would go. The kernel does not
+/// ask a FUSE daemon when nothing else is to be changed.
+pub fn given_to_nobody(call: &Call, plain: &Said, mount: &Said) -> bool {
+    matches!(call, Call::ChOwn { uid: None, gid: None, .. }) && *plain == Err(Errno::PERM) && mount.is_ok()
+}
+
 /// Whether the kernel does not tell FUSE daemons of what changes these times: pipes are its own, and so are files for which it
 /// gathers writes. Its clock for those has steps of milliseconds, and it knows no limits of the file system below.
 pub fn times_by_kernel(stat: &Stat, gathered: bool) -> bool {
