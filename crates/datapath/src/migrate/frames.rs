@@ -95,10 +95,13 @@ impl Worker {
             let mut bytes = Box::new([0; PAGE_BYTES]);
             let Some(snapshot) = shelf.pages.snapshot(*name, &mut bytes) else { continue };
             // The length after the bytes, here and below: who makes the file longer touches its last page again after that.
-            if name.page.0 * PAGE_BYTES as u64 >= size() {
+            let left = size().saturating_sub(name.page.0 * PAGE_BYTES as u64);
+            if left == 0 {
                 // It is being cut off. Or a write that a truncation overtook writes it again, or it is about to tell its new length.
                 continue;
             }
+            // Who has written behind the end and died does not touch it again.
+            bytes[usize::try_from(left).unwrap_or(PAGE_BYTES).min(PAGE_BYTES)..].fill(0);
             if !snapshot.marks.is_none() {
                 taken.push((*name, snapshot, bytes));
             }

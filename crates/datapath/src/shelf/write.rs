@@ -170,9 +170,12 @@ impl Open {
                 done += len;
             }
             let size = record.size().fetch_max(end, Ordering::AcqRel);
-            if size < end && !size.is_multiple_of(PAGE_BYTES as u64) && at / (PAGE_BYTES as u64) <= size / PAGE_BYTES as u64 {
+            let was_last = (size < end && !size.is_multiple_of(PAGE_BYTES as u64)).then_some(size / PAGE_BYTES as u64);
+            if let Some(page) = was_last.filter(|page| at / PAGE_BYTES as u64 > *page) {
+                // What somebody wrote behind the former end is seen now, and may have gone nowhere.
+                let _ = self.shelf.pages.write(self.shelf.name(self.no, page), 0, &[], marks, now_ms);
+            } else if let Some(page) = was_last {
                 // The page that the file ended in may have been taken, without what was behind the end.
-                let page = size / PAGE_BYTES as u64;
                 let (from_at, to) = (at.max(page * PAGE_BYTES as u64), end.min((page + 1) * PAGE_BYTES as u64));
                 let again = &from[(from_at - at) as usize..(to - at) as usize];
                 self.write_page(page, (from_at % PAGE_BYTES as u64) as usize, again, marks, now_ms)?;
@@ -302,6 +305,11 @@ impl Open {
         let record = self.shelf.records.get(self.no);
         let before = self.size();
         record.truncations().fetch_add(1, Ordering::AcqRel);
+        let page = PAGE_BYTES as u64;
+        if len > before && !before.is_multiple_of(page) {
+            // Left by who wrote behind the end and died; who lives writes it again after this.
+            self.shelf.pages.cut_tail(self.shelf.name(self.no, before / page), (before % page) as usize);
+        }
         record.size().store(len, Ordering::Release);
         let told = self.shelf.truncate(self.no, len, &mut |ask, a, b| self.shelf.ask(ask, self.no, a, b).map(drop));
         if told.is_err() {
