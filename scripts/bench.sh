@@ -2,7 +2,7 @@
 # Measures: scripts/bench.sh [NAME...]   (default: all)
 #
 #   the mount:       passthrough metadata throttled adoption
-#   the block layer: block-fio handle-cost handle-sharing completion scheduler block-cache broker
+#   the block layer: block-fio handle-cost handle-sharing completion scheduler block-cache broker vm-nvme
 #   raw images:      mobile
 #   the cache:       page-cache paper-fio ssd-hits foyer vm-peers
 #   rawfs:           small-files kv
@@ -15,7 +15,7 @@ HOTSHELF=$(realpath "${HOTSHELF:-target/release/hotshelf}")
 export HOTSHELF PATH="$PATH:/usr/sbin:/sbin"
 mkdir -p bench/results
 (($#)) || set -- passthrough metadata throttled adoption block-fio handle-cost handle-sharing completion scheduler \
-    block-cache broker page-cache paper-fio ssd-hits foyer vm-peers mobile small-files kv
+    block-cache broker vm-nvme page-cache paper-fio ssd-hits foyer vm-peers mobile small-files kv
 for name in "$@"; do
     [[ -x bench/$name.sh ]] || { echo "there is no bench $name" >&2; exit 2; }
     echo "== $name"

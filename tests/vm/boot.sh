@@ -9,6 +9,8 @@
 #       size:256M         of each namespace       lbas:512       its logical block size, or 4096
 #       namespaces:1      how many                mdts:7         the largest transfer is 4 KiB << mdts; 0 is no limit
 #       cache:on          volatile write cache    iops:N, bps:N  as a slow disk: requests (each up to 128 KiB), bytes a second
+#       spare:N           more namespaces, which are not attached: Namespace Attachment does that
+#   One such line, or several.
 #   # memory: 2G                          of the guest
 #   # TIMEOUT: 300                        seconds until it counts as hung, boot included; TIMEOUT_FULL when FULL=1
 #
@@ -61,24 +63,29 @@ time_limit() {
 drives=() devices=()
 # add_drive NAME OPTIONS: the arguments that make it, into devices.
 add_drive() {
-    local drive=$1 option key value nsid node chain blocks
-    local size=256M lbas=512 namespaces=1 mdts=7 cache=on iops='' bps=''
+    local drive=$1 option key value nsid node chain blocks subsystem=''
+    local size=256M lbas=512 namespaces=1 mdts=7 cache=on iops='' bps='' spare=0
     [[ $drive =~ ^[a-z][a-z0-9]{0,15}$ ]] || usage "drive name '$drive': a letter, then letters and digits, at most 16"
     for option in ${2//,/ }; do
         key=${option%%:*} value=${option#*:}
         case $option in
-            size:[1-9]*[0-9KMG] | lbas:512 | lbas:4096 | namespaces:[1-9] | mdts:[0-9] | cache:on | cache:off) ;;
+            size:[1-9]*[0-9KMG] | lbas:512 | lbas:4096 | namespaces:[1-9] | spare:[1-9] | mdts:[0-9] | cache:on | cache:off) ;;
             iops:[1-9]* | bps:[1-9]*) ;;
             *) usage "drive $drive: unknown option or value '$option' (tests/vm/boot.sh names them)" ;;
         esac
         printf -v "$key" %s "$value"
     done
-    devices+=(-device "nvme,id=$drive,serial=$drive,mdts=$mdts")
+    if ((spare > 0)); then
+        # Only a subsystem knows of namespaces that no controller has.
+        devices+=(-device "nvme-subsys,id=$drive-subsystem,nqn=$drive")
+        subsystem=,subsys=$drive-subsystem
+    fi
+    devices+=(-device "nvme,id=$drive,serial=$drive,mdts=$mdts$subsystem")
     if [[ -n $iops$bps ]]; then
         iops=${iops:+,x-iops-total=$iops,x-iops-size=131072} bps=${bps:+,x-bps-total=$(numfmt --from=iec "$bps")}
         devices+=(-object "throttle-group,id=$drive-limit$iops$bps")
     fi
-    for ((nsid = 1; nsid <= namespaces; nsid++)); do
+    for ((nsid = 1; nsid <= namespaces + spare; nsid++)); do
         node=$drive-$nsid
         truncate -s "$size" "$work/$node.img"
         # The images are thrown away: a flush of the guest need not reach the host's disk.
@@ -89,6 +96,9 @@ add_drive() {
             chain=$node-slow
         fi
         blocks=logical_block_size=$lbas,physical_block_size=$lbas,write-cache=$cache
+        if ((nsid > namespaces)); then
+            blocks+=,detached=on
+        fi
         devices+=(-device "nvme-ns,bus=$drive,drive=$chain,nsid=$nsid,$blocks")
     done
     drives+=("$drive:$namespaces")
@@ -96,7 +106,7 @@ add_drive() {
 
 add_drives() {
     local word
-    for word in $(head_of drives); do
+    for word in $(sed -n '1,30s/^# drives: *//p' "$script"); do
         add_drive "${word%%=*}" "$(cut -s -d= -f2- <<<"$word")"
     done
 }
@@ -127,7 +137,7 @@ run_guest() {
         -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m "${memory:-2G}" \
         -nodefaults -no-user-config -display none -no-reboot -name "hotshelf-$name" \
         -kernel "$kernel/linux" -initrd "$kernel/initramfs.cpio" \
-        -append "console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check nokaslr intel_iommu=on" \
+        -append "console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check nokaslr intel_iommu=on nvme_core.multipath=N" \
         -chardev "file,id=console,path=$console" -serial chardev:console \
         -device virtio-serial-pci -chardev file,id=output,path=/dev/fd/3,append=on -device virtserialport,chardev=output,name=output \
         -device intel-iommu,intremap=on,aw-bits=48 \

@@ -200,6 +200,7 @@ fn unknown(feature: i32) -> Fail {
 /// Opens a device. Thread-safe.
 ///
 /// `name`: the path of a file, a block device or an NVMe character device such as /dev/ng0n1; memory:SIZE such as memory:64MiB;
+/// vfio-user:SOCKET or vfio-user:SOCKET/NAMESPACE, a drive in another process;
 /// null; or fault:eio@FIRST-LAST:NAME, the device NAME whose blocks FIRST to LAST cannot be read or written, for tests.
 /// `flags`: O_RDONLY or O_RDWR. A block device opened for writing is ours alone (O_EXCL): not one that is mounted.
 ///

@@ -7,6 +7,7 @@ use hybridfs::{Promotion, Size};
 
 use crate::cache::args::CacheArgs;
 use crate::fs::args::FsArgs;
+use crate::nvme::args::NvmeArgs;
 use crate::queue::args::QueueArgs;
 
 /// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
@@ -61,6 +62,9 @@ pub enum Command {
     /// Make file systems on raw devices and images, and use them
     #[command(after_help = "Example:\n  hotshelf fs mkfs /ssd/image --size 10GiB\n  hotshelf fs mount /ssd/image /mnt")]
     Fs(FsArgs),
+    /// Take NVMe drives from the kernel to drive them from here, give them back, look at them
+    #[command(after_help = "Example:\n  hotshelf nvme list\n  hotshelf nvme bind 0000:03:00.0\n  hotshelf fs mkfs nvme:0000:03:00.0/1")]
+    Nvme(NvmeArgs),
     /// Hand out queues of devices to users, and say who may have them
     #[command(after_help = "Example:\n  hotshelf queue serve /dev/nvme0n1\n  hotshelf queue grant alice /dev/nvme0n1 --queues 4 \
                       --depth 256\n  hotshelf queue stat")]

@@ -21,6 +21,7 @@ mod doctor;
 mod fs;
 mod generate;
 mod mount_cmd;
+mod nvme;
 mod queue;
 mod show;
 mod talk;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench_cmd::bench(&args),
         Command::Cache(args) => cache::cache(&args),
         Command::Fs(args) => fs::fs(&args),
+        Command::Nvme(args) => nvme::nvme(&args),
         Command::Queue(args) => queue::queue(&args),
         Command::Generate(args) => generate::generate(&args),
     };

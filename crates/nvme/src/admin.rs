@@ -143,12 +143,18 @@ impl Admin {
 
     /// Puts a command into the queue and tells the device. `page`: it gets a page for what it brings.
     pub(crate) fn submit(&mut self, entry: Entry, page: bool, wants: Wants, deadline: Time) -> Result<Ticket, Trouble> {
+        self.submit_with(entry, page.then_some(&[][..]), wants, deadline)
+    }
+
+    /// The same with a page that begins so, the rest zeroes.
+    pub(crate) fn submit_with(&mut self, entry: Entry, page: Option<&[u8]>, wants: Wants, deadline: Time) -> Result<Ticket, Trouble> {
         let most = self.pair.entries() as usize - 1;
         let slot = self.slots[..most.min(SLOTS)].iter().position(|slot| slot.state == State::Free).ok_or(Trouble::Full)?;
         let generation = self.slots[slot].generation;
         let mut entry = entry.with_cid(self.cids.make(slot, generation));
-        if page {
+        if let Some(data) = page {
             self.pages.region().fill(slot * PAGE_BYTES..(slot + 1) * PAGE_BYTES, 0);
+            self.pages.region().write(slot * PAGE_BYTES, &data[..data.len().min(PAGE_BYTES)]);
             entry = entry.with_data(self.pages.address(slot * PAGE_BYTES), 0);
         }
         self.slots[slot].state = State::Waiting(wants);

@@ -176,10 +176,16 @@ impl Shared {
     /// Asks and waits for the answer.
     pub(crate) fn ask(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<(Answer, Option<Page>), Trouble> {
         let ticket = self.begin(inner, entry, page)?;
+        let answer = self.answer(inner, ticket)?;
+        Ok((answer, page.then(|| inner.admin.page(ticket))))
+    }
+
+    /// Waits for the answer.
+    pub(crate) fn answer(&self, inner: &mut Inner, ticket: Ticket) -> Result<Answer, Trouble> {
         loop {
             inner.admin.poll();
             if let Some(answer) = inner.admin.take(ticket, self.clock.now()) {
-                return answer.map(|answer| (answer, page.then(|| inner.admin.page(ticket))));
+                return answer;
             }
             match self.health() {
                 Health::Gone => return Err(Trouble::Gone),
@@ -213,6 +219,10 @@ impl Shared {
             return Ok(());
         }
         if self.is_gone() {
+            // What was not certain then may be now: a server's process has ended.
+            if !self.is_quiet() {
+                self.quiet.fetch_or(self.function.dma.cut_off(), Ordering::AcqRel);
+            }
             return if self.is_quiet() { Ok(()) } else { Err(Error::Gone) };
         }
         tracing::warn!("{}: the controller is reset", self.function.name);
@@ -431,7 +441,34 @@ impl fmt::Debug for Controller {
     }
 }
 
+/// A controller that this does not keep open.
+#[derive(Clone)]
+pub struct WeakController(Weak<Shared>);
+
+impl fmt::Debug for WeakController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakController")
+    }
+}
+
+impl WeakController {
+    /// The controller, if somebody has it open and it is not gone.
+    pub fn get(&self) -> Option<Controller> {
+        self.0.upgrade().map(|shared| Controller { shared }).filter(|controller| !controller.is_gone())
+    }
+
+    /// Whether somebody has it open.
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 impl Controller {
+    /// For a table of open ones.
+    pub fn downgrade(&self) -> WeakController {
+        WeakController(Arc::downgrade(&self.shared))
+    }
+
     /// Opens it, and waits until it is ready.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ pub mod admin {
     pub const SET_FEATURES: u8 = 0x09;
     pub const GET_FEATURES: u8 = 0x0a;
     pub const ASYNC_EVENT: u8 = 0x0c;
+    pub const NAMESPACE_ATTACHMENT: u8 = 0x15;
     pub const DOORBELL_BUFFER: u8 = 0x7c;
 }
 

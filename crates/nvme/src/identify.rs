@@ -24,6 +24,8 @@ pub mod what {
 pub struct ControllerInfo {
     /// PCI vendor.
     pub vendor: u16,
+    /// Its number within its subsystem.
+    pub id: u16,
     /// Without the blanks around it.
     pub serial: String,
     /// Without the blanks around it.
@@ -74,6 +76,7 @@ impl ControllerInfo {
         let version = u32_at(page, 80);
         ControllerInfo {
             vendor: u16_at(page, 0),
+            id: u16_at(page, 78),
             serial: text(&page[4..24]),
             model: text(&page[24..64]),
             firmware: text(&page[64..72]),

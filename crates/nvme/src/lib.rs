@@ -7,6 +7,7 @@
 //! - [`registers`], [`entry`], [`status`], [`identify`]: what the specification says.
 //! - `pair`: two rings and their doorbells. `admin`: the queue for everything but reads and writes.
 //! - `bringup`: from any state to ready, in steps. [`controller`]: what queues share, the ladder from a timeout to a reset.
+//! - `manage`: what people ask of a controller.
 //! - [`queue`]: requests to commands and back. `events`: what the controller tells by itself.
 //! - [`recorder`]: what happened last, for people and for tests.
 //!
@@ -20,6 +21,7 @@ pub mod controller;
 pub mod entry;
 mod events;
 pub mod identify;
+mod manage;
 mod mapping;
 mod namespace;
 mod pair;
@@ -29,7 +31,7 @@ pub mod registers;
 pub mod status;
 
 pub use admin::Trouble;
-pub use controller::{Controller, Opening, Options};
+pub use controller::{Controller, Opening, Options, WeakController};
 pub use events::Notice;
 pub use namespace::Namespace;
 pub use pci::{DeviceAddress, DmaError, DmaSpace, Function, IrqSource, Mmio};

@@ -43,6 +43,13 @@ impl Namespace {
         &self.info
     }
 
+    /// The same, not for writing: requests that change it are refused before they reach it.
+    #[must_use]
+    pub fn read_only(mut self) -> Namespace {
+        self.geometry = Geometry { read_only: true, discard: false, write_zeroes: false, ..self.geometry };
+        self
+    }
+
     /// The controller that it belongs to.
     pub fn controller(&self) -> &Controller {
         &self.controller

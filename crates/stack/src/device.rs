@@ -1,4 +1,5 @@
-//! Devices by name: `null`, `memory:64MiB`, the path of a file or block device, `fault:eio@8-15:DEVICE`.
+//! Devices by name: `null`, `memory:64MiB`, the path of a file or block device, `nvme:0000:03:00.0/1`, `vfio-user:/run/x.sock/1`,
+//! `fault:eio@8-15:DEVICE`.
 
 use std::fmt;
 use std::fs;
@@ -10,6 +11,8 @@ use std::sync::Arc;
 use block::driver::{FaultyDevice, FileDevice, FileOptions, MemoryDevice, NullDevice, Passthrough};
 use block::{Device, Geometry, Lba, OpenError};
 use hybridfs::Size;
+
+use crate::controller::{FunctionName, open_namespace};
 
 /// Blocks of devices that are only memory, in bytes.
 const BLOCK_BYTES: u32 = 512;
@@ -31,6 +34,14 @@ pub enum DeviceName {
     },
     /// A file or a block device.
     Path(PathBuf),
+    /// A namespace of a controller that this process drives itself: `nvme:0000:03:00.0/1`, `vfio-user:/run/x.sock/1`. Without a
+    /// number it is the first.
+    Nvme {
+        /// The controller.
+        controller: FunctionName,
+        /// From 1 on.
+        namespace: u32,
+    },
     /// `fault:eio@LBA-LBA:DEVICE`: reads and writes of these blocks fail.
     Fault {
         /// The first bad block.
@@ -45,7 +56,8 @@ pub enum DeviceName {
 /// A name that means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no device: use a path (./null for a file named null), memory:SIZE such as memory:64MiB, fault:eio@LBA-LBA:DEVICE, or null"
+    "`{0}` is no device: use a path (./null for a file named null), nvme:0000:03:00.0/1, vfio-user:SOCKET/1, \
+     memory:SIZE such as memory:64MiB, fault:eio@LBA-LBA:DEVICE, or null"
 )]
 pub struct BadDevice(String);
 
@@ -63,10 +75,16 @@ impl FromStr for DeviceName {
             Some(("null", size)) => Ok(DeviceName::Null { bytes: bytes(size)? }),
             Some(("memory", size)) => Ok(DeviceName::Memory { bytes: bytes(size)? }),
             Some(("fault", rule)) => fault(rule).ok_or_else(bad),
+            Some(("nvme", rest)) => nvme(FunctionName::parse(rest, FunctionName::pci)).ok_or_else(bad),
+            Some(("vfio-user", rest)) => nvme(FunctionName::parse(rest, FunctionName::socket)).ok_or_else(bad),
             _ if text.is_empty() => Err(bad()),
             _ => Ok(DeviceName::Path(PathBuf::from(text))),
         }
     }
+}
+
+fn nvme(name: Option<(FunctionName, u32)>) -> Option<DeviceName> {
+    name.map(|(controller, namespace)| DeviceName::Nvme { controller, namespace })
 }
 
 /// `eio@8-15:DEVICE`.
@@ -84,6 +102,7 @@ impl fmt::Display for DeviceName {
             DeviceName::Null { bytes } => write!(f, "null:{bytes}"),
             DeviceName::Memory { bytes } => write!(f, "memory:{bytes}"),
             DeviceName::Path(path) => write!(f, "{}", path.display()),
+            DeviceName::Nvme { controller, namespace } => write!(f, "{controller}/{namespace}"),
             DeviceName::Fault { first, last, below } => write!(f, "fault:eio@{first}-{last}:{below}"),
         }
     }
@@ -111,6 +130,10 @@ impl DeviceName {
                 let device = MemoryDevice::new(BLOCK_BYTES, whole);
                 let device = device.map_err(|error| OpenError::system(format!("{whole} bytes of memory"), error))?;
                 Ok(Arc::new(device.with_geometry(|geometry| geometry.read_only = options.read_only)))
+            }
+            DeviceName::Nvme { controller, namespace } => {
+                let namespace = open_namespace(controller, *namespace)?;
+                Ok(Arc::new(if options.read_only { namespace.read_only() } else { namespace }))
             }
             DeviceName::Fault { first, last, below } => {
                 Ok(Arc::new(FaultyDevice::new(below.open_with(options)?, Lba(*first)..=Lba(*last))))
@@ -154,6 +177,30 @@ mod test {
         for text in ["null", "memory:1MiB", "some/file", "fault:eio@8-15:memory:1MiB"] {
             let name = parse(text).expect("a device");
             assert_eq!(parse(&name.to_string()), Ok(name));
+        }
+    }
+
+    #[test]
+    fn controllers_are_named_with_their_namespace() {
+        let parse = |text: &str| match text.parse() {
+            Ok(DeviceName::Nvme { controller, namespace }) => Some((controller, namespace)),
+            _ => None,
+        };
+        let pci = FunctionName::Pci("0000:03:00.0".into());
+        assert_eq!(parse("nvme:0000:03:00.0/2"), Some((pci.clone(), 2)));
+        assert_eq!(parse("nvme:0000:03:00.0"), Some((pci, 1)));
+        let socket = FunctionName::VfioUser("/run/x.sock".into());
+        assert_eq!(parse("vfio-user:/run/x.sock"), Some((socket.clone(), 1)));
+        assert_eq!(parse("vfio-user:/run/x.sock/12"), Some((socket, 12)));
+        // A socket whose own name is a number needs the namespace behind it.
+        assert_eq!(parse("vfio-user:/run/7/1"), Some((FunctionName::VfioUser("/run/7".into()), 1)));
+        for text in
+            ["nvme:", "nvme:03:00.0", "nvme:0000:03:00.8", "nvme:0000:03:00.0/0", "nvme:0000:03:00.0/x", "vfio-user:", "vfio-user:/1"]
+        {
+            assert_eq!(text.parse::<DeviceName>(), Err(BadDevice(text.to_owned())));
+        }
+        for text in ["nvme:0000:03:00.0/1", "vfio-user:/run/x.sock/3", "vfio-user:x.sock/1"] {
+            assert_eq!(text.parse::<DeviceName>().map(|name| name.to_string()), Ok(text.to_owned()));
         }
     }
 

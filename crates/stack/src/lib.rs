@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod controller;
 mod device;
 mod disk;
 mod queue;
@@ -9,6 +10,7 @@ mod queue;
 pub use cache::open_cache;
 /// Files through the cache, for programs in Rust: see examples/files.rs.
 pub use cachedfs;
+pub use controller::{FunctionName, open_controller};
 pub use device::{BadDevice, DeviceName, DeviceOptions};
 pub use disk::{disk_on, open_disk};
 pub use queue::{open_queue, open_shared_queue};

@@ -122,7 +122,7 @@ fn is_memory(name: &DeviceName) -> bool {
     match name {
         DeviceName::Null { .. } | DeviceName::Memory { .. } => true,
         DeviceName::Fault { below, .. } => is_memory(below),
-        DeviceName::Path(_) => false,
+        DeviceName::Path(_) | DeviceName::Nvme { .. } => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The drivers.
 
+pub mod admin_node;
 pub mod faulty;
 pub mod file;
 pub mod memory;
@@ -10,6 +11,7 @@ mod ring;
 mod sysfs;
 pub mod uring;
 
+pub use admin_node::AdminNode;
 pub use faulty::FaultyDevice;
 pub use file::{Engine, FileDevice, FileOptions};
 pub use memory::MemoryDevice;

@@ -57,7 +57,7 @@ pub enum FsCommand {
 /// `hotshelf fs mkfs`.
 #[derive(Debug, Args)]
 pub struct MkfsArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// The size of a file that is made [default: what is there, or the whole device]
@@ -80,7 +80,7 @@ pub struct MkfsArgs {
 /// `hotshelf fs mount`.
 #[derive(Debug, Args)]
 pub struct FsMountArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// Where the files appear
@@ -118,7 +118,7 @@ pub struct FsMountArgs {
 /// `hotshelf fs df`.
 #[derive(Debug, Args)]
 pub struct DfArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// Report as JSON
@@ -129,7 +129,7 @@ pub struct DfArgs {
 /// `hotshelf fs check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// Put right what can be put right without giving away what can still be read; what has lost its place goes to lost+found
@@ -149,7 +149,7 @@ pub struct CheckArgs {
 /// `hotshelf fs dump`.
 #[derive(Debug, Args)]
 pub struct DumpArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// Only this file: its record and where its blocks are
@@ -163,7 +163,7 @@ pub struct DumpArgs {
 /// `hotshelf fs resize`.
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// The new size [default: all of the file or device]
@@ -177,7 +177,7 @@ pub struct ResizeArgs {
 /// `hotshelf fs import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// What goes in, and the directory in the image that it goes to
@@ -191,7 +191,7 @@ pub struct ImportArgs {
 /// `hotshelf fs export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// The file or block device
+    /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
     /// What comes out, and the directory that it goes to

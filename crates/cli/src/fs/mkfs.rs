@@ -8,11 +8,14 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use stack::cachedfs::image::what_is_there;
 use stack::rawfs::fs::{Fs, Stamp};
-use stack::rawfs::{BLOCK_BYTES, FormatOptions, Settings, Store};
+use stack::rawfs::{BLOCK_BYTES, Block, Disk, FormatOptions, Lane, Settings, Store};
 
 use super::args::MkfsArgs;
-use super::{bytes, human, open};
+use super::{bytes, human, is_path, open};
 use crate::Usage;
+
+/// Blocks at the begin of a drive that are looked at: any file system has something there.
+const BLANK_BLOCKS: u64 = 256;
 
 /// Makes the file if it is not there, and an empty file system in it.
 pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
@@ -34,7 +37,7 @@ pub fn make_and_tell(args: &MkfsArgs) -> anyhow::Result<(String, serde_json::Val
         discard: true,
         ..FormatOptions::default()
     };
-    let (size, is_new) = (bytes(args.size, "--size")?, !args.image.exists());
+    let (size, is_new) = (bytes(args.size, "--size")?, is_path(&args.image) && !args.image.exists());
     if is_new {
         let size = size.ok_or_else(|| Usage(format!("{}: no such file: say how large it shall be, with --size", args.image.display())))?;
         make(&args.image, size)?;
@@ -60,17 +63,28 @@ fn make(image: &Path, size: u64) -> anyhow::Result<()> {
     file.set_len(size / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).with_context(|| format!("{}: {}", image.display(), human(size)))
 }
 
+/// A drive that has no name in the machine's file system: whether its begin is blank.
+fn what_is_on(disk: &Disk) -> std::io::Result<Option<String>> {
+    let blocks = disk.blocks().min(BLANK_BLOCKS);
+    let mut begin = vec![0; blocks as usize * BLOCK_BYTES];
+    disk.read_blocks(Lane::Data, Block(0), &mut begin).map_err(std::io::Error::other)?;
+    Ok(begin.iter().any(|byte| *byte != 0).then(|| "something".to_owned()))
+}
+
 type Made = (stack::rawfs::Usage, Option<String>);
 
 fn format(args: &MkfsArgs, size: Option<u64>, options: &FormatOptions) -> anyhow::Result<Made> {
     let image = &args.image;
-    let kind = std::fs::metadata(image).with_context(|| format!("{}", image.display()))?.file_type();
-    if !kind.is_file() && !kind.is_block_device() && !kind.is_char_device() {
-        return Err(Usage(format!("{}: neither a file nor a device", image.display())).into());
+    if is_path(image) {
+        let kind = std::fs::metadata(image).with_context(|| format!("{}", image.display()))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() && !kind.is_char_device() {
+            return Err(Usage(format!("{}: neither a file nor a device", image.display())).into());
+        }
     }
     // Nobody else has it from here on.
     let disk = open(image, false)?;
-    let replaced = what_is_there(image).with_context(|| format!("{}", image.display()))?;
+    let replaced = if is_path(image) { what_is_there(image) } else { what_is_on(&disk) };
+    let replaced = replaced.with_context(|| format!("{}", image.display()))?;
     if let Some(what) = &replaced
         && !args.force
     {

@@ -39,8 +39,17 @@ pub fn fs(args: &FsArgs) -> anyhow::Result<bool> {
     }
 }
 
+/// What is named as a controller's is no path; `./nvme:x` is one.
+fn is_path(image: &Path) -> bool {
+    let is_drive = |name: &str| ["nvme:", "vfio-user:"].iter().any(|kind| name.starts_with(kind));
+    !image.to_str().is_some_and(is_drive)
+}
+
 fn open(image: &Path, read_only: bool) -> anyhow::Result<Disk> {
-    let name = DeviceName::Path(image.to_owned());
+    let name = match image.to_str() {
+        Some(name) if !is_path(image) => name.parse()?,
+        _ => DeviceName::Path(image.to_owned()),
+    };
     stack::open_disk(&name, read_only, &DiskSettings::default()).with_context(|| format!("{}", image.display()))
 }
 

@@ -12,7 +12,7 @@ use stack::rawfs::fs::{Fs, FsSettings};
 use stack::rawfs::{Settings, Store};
 
 use super::args::FsMountArgs;
-use super::{bytes, open};
+use super::{bytes, is_path, open};
 use crate::daemon;
 
 /// Mounts, in the background unless asked otherwise.
@@ -36,7 +36,12 @@ pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
     let fs = open_fs(args)?;
     let options = RawOptions {
         mountpoint: args.mountpoint.clone(),
-        source: std::path::absolute(&args.image).unwrap_or_else(|_| args.image.clone()).display().to_string(),
+        source: match is_path(&args.image) {
+            true => std::path::absolute(&args.image).unwrap_or_else(|_| args.image.clone()),
+            false => args.image.clone(),
+        }
+        .display()
+        .to_string(),
         allow_other: args.allow_other,
         read_only: args.read_only,
         threads: args.threads.map_or(8, usize::from),

@@ -8,14 +8,14 @@ use stack::rawfs::fs::{Fs, FsSettings, resize as resized};
 use stack::rawfs::{BLOCK_BYTES, Settings, Store};
 
 use super::args::ResizeArgs;
-use super::{bytes, human, open, spinner};
+use super::{bytes, human, is_path, open, spinner};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Gives an image another size. A file grows first and is cut last, so that the image in it is whole at any time.
 pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
     let named = || format!("{}", args.image.display());
-    let is_file = std::fs::metadata(&args.image).with_context(named)?.is_file();
+    let is_file = is_path(&args.image) && std::fs::metadata(&args.image).with_context(named)?.is_file();
     let wanted = bytes(args.size, "SIZE")?.map(|size| size / BLOCK);
     let settings = Settings { background: false, ..Settings::default() };
     // Nobody else has it from here on, and it is an image.

@@ -35,7 +35,8 @@ pub enum QueueCommand {
     /// Own devices, and hand out queues of them until ended by a signal
     #[command(after_help = "Example:\n  hotshelf queue serve /dev/nvme0n1 /dev/nvme1n1\n  \
                       hotshelf queue serve --socket /tmp/q.sock --journal /tmp/grants memory:64MiB\n\n\
-                      DEVICE is a file, a block device, the character node of an NVMe namespace (/dev/ng0n1), memory:SIZE, or null.")]
+                      DEVICE is a file, a block device, the character node of an NVMe namespace (/dev/ng0n1), vfio-user:SOCKET, \
+                      memory:SIZE, or null.")]
     Serve(ServeArgs),
     /// Try what a grant gives: open queues, read a block by each
     #[command(

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use block::broker::client::Admin;
 
+use crate::Usage;
+
 use self::args::{QueueArgs, QueueCommand, SocketArgs, StatArgs};
 
 /// Does what was asked for.
@@ -53,6 +55,14 @@ fn default_journal() -> PathBuf {
     let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state");
     state.unwrap_or_else(home).join("hotshelf/grants")
+}
+
+/// A user by name or number.
+pub fn user_id(user: &str) -> anyhow::Result<u32> {
+    match who::parse(user)? {
+        block::broker::Who::User(number) => Ok(number),
+        block::broker::Who::Group(_) => Err(Usage(format!("{user} is a group: name a user")).into()),
+    }
 }
 
 /// A group by its name or number.

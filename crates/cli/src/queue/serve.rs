@@ -57,7 +57,7 @@ fn spin(args: &ServeArgs) -> Duration {
 /// A device and the name it has in grants.
 fn open(given: &str, read_only: bool) -> anyhow::Result<(String, Arc<dyn Device>)> {
     let name = given.parse::<DeviceName>().map_err(|error| Usage(format!("{error}; see `hotshelf queue serve --help`")))?;
-    if read_only && !matches!(name, DeviceName::Path(_)) {
+    if read_only && !matches!(name, DeviceName::Path(_) | DeviceName::Nvme { .. }) {
         return Err(Usage(format!("{given} cannot be opened for reading only; see `hotshelf queue serve --help`")).into());
     }
     let shown = if matches!(name, DeviceName::Path(_)) { device_name(given) } else { given.to_owned() };

@@ -44,6 +44,12 @@ const LISTS_MAX: u32 = 128;
 /// Places of a ring at least, so that a request may be several commands.
 const ENTRIES_MIN: u32 = 64;
 const ENTRIES_MAX: u32 = 4096;
+/// Looks at the ring before who polls looks at the controller's health, which may be a message to another process.
+const SPINS: u32 = 4096;
+/// Polls that found nothing before the same: a device that was pulled out is noticed by those who only poll, too.
+const LOOK_AFTER: u32 = 1 << 16;
+/// The same for those who are woken and find nothing: events of a device that was pulled out may stay readable.
+const LOOK_AFTER_ARMS: u32 = 8;
 
 /// See the module.
 pub struct NvmeQueue {
@@ -56,6 +62,10 @@ pub struct NvmeQueue {
     limits: NvmLimits,
     depth: u32,
     vector: Option<u16>,
+    /// Since the queue was made; wraps.
+    empty_polls: u32,
+    /// Since something came.
+    vain_arms: u32,
     pair: Pair,
     life: Life,
     /// The controller's resets that we know of.
@@ -120,6 +130,8 @@ impl NvmeQueue {
             limits: inner.limits,
             depth,
             vector: has_vector.then_some(number),
+            empty_polls: 0,
+            vain_arms: 0,
             pair,
             life: Life::Lost,
             epoch: shared.epoch(),
@@ -309,7 +321,16 @@ impl Queue for NvmeQueue {
             self.pump();
             self.ring();
         }
-        self.drain(completions)
+        let count = self.drain(completions);
+        if count > 0 {
+            self.vain_arms = 0;
+        } else if self.in_flight > 0 {
+            self.empty_polls = self.empty_polls.wrapping_add(1);
+            if self.empty_polls.is_multiple_of(LOOK_AFTER) {
+                self.look_after();
+            }
+        }
+        count
     }
 
     fn in_flight(&self) -> u32 {
@@ -332,7 +353,14 @@ impl Queue for NvmeQueue {
                 irq.clear(vector);
             }
             // Who polls a device does not want to sleep.
-            None if self.shared.clock.passes() => std::hint::spin_loop(),
+            None if self.shared.clock.passes() => {
+                for _ in 0..SPINS {
+                    std::hint::spin_loop();
+                    if self.is_ready() {
+                        return;
+                    }
+                }
+            }
             None => irq.pause(at_most),
         }
         if !self.is_ready() {
@@ -350,6 +378,10 @@ impl Queue for NvmeQueue {
             return Armed::Ready;
         }
         self.shared.function.irq.clear(vector);
+        self.vain_arms = self.vain_arms.wrapping_add(1);
+        if self.vain_arms.is_multiple_of(LOOK_AFTER_ARMS) {
+            self.look_after();
+        }
         if self.is_ready() { Armed::Ready } else { Armed::Waiting }
     }
 

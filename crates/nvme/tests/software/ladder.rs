@@ -121,7 +121,7 @@ fn a_controller_that_cannot_be_reset_is_gone_and_its_requests_end() {
         setting.device.with_faults(|faults| {
             faults.frozen = true;
             faults.stuck_ready = true;
-            faults.cut_off_fails = if confirmed { 0 } else { 9 };
+            faults.cut_off_fails = if confirmed { 0 } else { u32::MAX };
         });
         timed_out(&setting, &mut queue);
         for _ in 0..2000 {

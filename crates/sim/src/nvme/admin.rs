@@ -3,6 +3,7 @@
 use nvme::Status;
 use nvme::entry::{Entry, admin, feature, log};
 use nvme::identify::what;
+use nvme::registers::{completion_doorbell, submission_doorbell};
 
 use super::State;
 use super::rings::{Completions, Submissions};
@@ -125,6 +126,7 @@ impl State {
             return Err(Status::INVALID_QUEUE);
         }
         let (at, phase) = (entry.data().0, true);
+        self.clear_bell(completion_doorbell(number, 4 << self.shape.stride_shift));
         self.completions.insert(number, Completions { at, entries, head: 0, tail: 0, phase, vector });
         Ok(())
     }
@@ -135,6 +137,7 @@ impl State {
         if self.submissions.contains_key(&number) || completions == 0 || !self.completions.contains_key(&completions) {
             return Err(Status::INVALID_QUEUE);
         }
+        self.clear_bell(submission_doorbell(number, 4 << self.shape.stride_shift));
         self.submissions.insert(number, Submissions { at: entry.data().0, entries, head: 0, tail: 0, completions });
         Ok(())
     }

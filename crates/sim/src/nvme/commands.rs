@@ -6,7 +6,7 @@ use block::{Op, Time};
 use nvme::Status;
 use nvme::entry::{Entry, nvm as op};
 
-use super::content::Change;
+use super::content::{Change, Store};
 use super::faults::Fault;
 use super::{State, Timing};
 use crate::device::crash::FlushFrom;
@@ -123,8 +123,12 @@ impl State {
     }
 
     pub(super) fn flush_all(&mut self) {
-        for content in self.namespaces.values().filter_map(|content| content.medium.as_ref()) {
-            content.flush_ends(content.flush_begins());
+        for content in self.namespaces.values() {
+            if let Some(medium) = &content.medium {
+                medium.flush_ends(medium.flush_begins());
+            }
+            // A shutdown has no way to say that it failed.
+            let _ = content.store.sync();
         }
     }
 
@@ -201,14 +205,17 @@ impl State {
         match &pending.work {
             Work::Answer(status, result) => return (*status, *result),
             Work::Read => return (self.send_data(entry).map_or(Status::DATA_TRANSFER, |()| Status::OK), 0),
-            Work::Change(changes) => self.end_changes(entry, changes),
+            Work::Change(changes) => return (self.end_changes(entry, changes), 0),
             Work::Write => match self.fetch_data(entry) {
-                Some(Work::Change(changes)) => self.end_changes(entry, &changes),
+                Some(Work::Change(changes)) => return (self.end_changes(entry, &changes), 0),
                 _ => return (Status::DATA_TRANSFER, 0),
             },
             Work::Flush(from) => {
-                let medium = self.namespaces.get(&entry.namespace()).and_then(|content| content.medium.as_ref());
-                if let (Some(medium), Some(from)) = (medium, from) {
+                let Some(content) = self.namespaces.get(&entry.namespace()) else { return (Status::OK, 0) };
+                if content.store.sync().is_err() {
+                    return (Status::WRITE_FAULT, 0);
+                }
+                if let (Some(medium), Some(from)) = (&content.medium, from) {
                     medium.flush_ends(*from);
                 }
             }
@@ -216,12 +223,12 @@ impl State {
         (Status::OK, 0)
     }
 
-    fn end_changes(&mut self, entry: &Entry, changes: &[Change]) {
+    fn end_changes(&mut self, entry: &Entry, changes: &[Change]) -> Status {
         let through = !self.shape.volatile_cache || entry.dw(12) & FUA != 0;
         let through = through && entry.opcode() != op::DATASET_MANAGEMENT;
-        if let Some(content) = self.namespaces.get_mut(&entry.namespace()) {
-            changes.iter().for_each(|change| content.end(change, through));
-        }
+        let Some(content) = self.namespaces.get_mut(&entry.namespace()) else { return Status::OK };
+        let ended = changes.iter().try_for_each(|change| content.end(change, through));
+        if ended.is_ok() { Status::OK } else { Status::WRITE_FAULT }
     }
 
     fn send_data(&mut self, entry: &Entry) -> Option<()> {
@@ -229,7 +236,14 @@ impl State {
         let mut range = content.range(lba(entry), blocks(entry))?;
         for (address, bytes) in self.memory.pieces(entry.data(), range.len())? {
             let content = self.namespaces.get(&entry.namespace())?;
-            self.memory.write(address, &content.bytes[range.start..range.start + bytes])?;
+            match &content.store {
+                Store::Memory(blocks) => self.memory.write(address, &blocks[range.start..range.start + bytes])?,
+                file => {
+                    let mut blocks = vec![0; bytes];
+                    file.read(range.start, &mut blocks).ok()?;
+                    self.memory.write(address, &blocks)?;
+                }
+            }
             range.start += bytes;
         }
         Some(())

@@ -1,5 +1,8 @@
 //! The blocks of a namespace.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use crate::device::crash::Medium;
@@ -18,16 +21,54 @@ pub struct NamespaceShape {
 }
 
 impl NamespaceShape {
+    /// Bytes of all blocks.
+    pub(super) fn bytes(&self) -> usize {
+        usize::try_from(self.blocks * u64::from(self.block_bytes)).expect("in memory")
+    }
+
     /// A plain one.
     pub fn plain(block_bytes: u32, blocks: u64) -> NamespaceShape {
         NamespaceShape { block_bytes, blocks, metadata_bytes: 0, write_protected: false }
     }
 }
 
+/// Where the blocks are.
+pub(super) enum Store {
+    Memory(Vec<u8>),
+    /// As long as the namespace.
+    File(File),
+}
+
+impl Store {
+    pub(super) fn read(&self, at: usize, to: &mut [u8]) -> io::Result<()> {
+        match self {
+            Store::Memory(bytes) => to.copy_from_slice(&bytes[at..at + to.len()]),
+            Store::File(file) => file.read_exact_at(to, at as u64)?,
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) -> io::Result<()> {
+        match self {
+            Store::Memory(bytes) => bytes[at..at + from.len()].copy_from_slice(from),
+            Store::File(file) => file.write_all_at(from, at as u64)?,
+        }
+        Ok(())
+    }
+
+    /// What was written survives a crash of the machine.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::File(file) => file.sync_data(),
+        }
+    }
+}
+
 pub(super) struct Content {
     pub shape: NamespaceShape,
     /// As reads see it.
-    pub bytes: Vec<u8>,
+    pub store: Store,
     pub medium: Option<Medium>,
 }
 
@@ -41,15 +82,39 @@ pub(super) struct Change {
 
 impl Content {
     pub(super) fn new(shape: NamespaceShape, keeps_books: bool) -> Content {
-        let bytes = vec![0; usize::try_from(shape.blocks * u64::from(shape.block_bytes)).expect("in memory")];
+        let bytes = vec![0; shape.bytes()];
         let medium = keeps_books.then(|| Medium::new(bytes.clone(), shape.block_bytes.min(512) as usize));
-        Content { shape, bytes, medium }
+        Content { shape, store: Store::Memory(bytes), medium }
     }
 
-    pub(super) fn replace(&mut self, bytes: Vec<u8>, keeps_books: bool) {
-        assert_eq!(bytes.len(), self.bytes.len(), "the size stays");
-        self.medium = keeps_books.then(|| Medium::new(bytes.clone(), self.shape.block_bytes.min(512) as usize));
-        self.bytes = bytes;
+    /// From now on in a file, which is as long as the namespace. What is in it counts as durable.
+    pub(super) fn put_into(&mut self, file: File, keeps_books: bool) -> io::Result<()> {
+        self.store = Store::File(file);
+        if keeps_books {
+            self.medium = Some(Medium::new(self.whole()?, self.shape.block_bytes.min(512) as usize));
+        }
+        Ok(())
+    }
+
+    pub(super) fn whole(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.shape.bytes()];
+        self.store.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// As a loss of power may leave it.
+    pub(super) fn cut_power(&mut self, seed: u64) -> io::Result<()> {
+        if let Some(bytes) = self.medium.as_ref().map(|medium| medium.power_cut(seed)) {
+            self.replace(bytes, true)?;
+        }
+        self.store.sync()
+    }
+
+    pub(super) fn replace(&mut self, bytes: Vec<u8>, keeps_books: bool) -> io::Result<()> {
+        assert_eq!(bytes.len(), self.shape.bytes(), "the size stays");
+        self.store.write(0, &bytes)?;
+        self.medium = keeps_books.then(|| Medium::new(bytes, self.shape.block_bytes.min(512) as usize));
+        Ok(())
     }
 
     /// The bytes of blocks; none: some are not there.
@@ -66,17 +131,22 @@ impl Content {
     }
 
     /// `through`: it is durable now.
-    pub(super) fn end(&mut self, change: &Change, through: bool) {
-        self.bytes[change.at..change.at + change.data.len()].copy_from_slice(&change.data);
+    pub(super) fn end(&mut self, change: &Change, through: bool) -> io::Result<()> {
+        self.store.write(change.at, &change.data)?;
+        if through {
+            self.store.sync()?;
+        }
         if let (Some(medium), Some(id)) = (&self.medium, change.id) {
             medium.ends(id, through);
         }
+        Ok(())
     }
 
     /// Nobody will be told whether it was done.
     pub(super) fn give_up(&mut self, change: &Change, done: bool) {
         if done {
-            self.bytes[change.at..change.at + change.data.len()].copy_from_slice(&change.data);
+            // Nobody is told: it is as if it had not been done.
+            let _ = self.store.write(change.at, &change.data);
         }
         if let (Some(medium), Some(id)) = (&self.medium, change.id) {
             medium.given_up(id);

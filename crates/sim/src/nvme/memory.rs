@@ -9,10 +9,19 @@ use shm::Region;
 const PAGE: u64 = 4096;
 /// Violations that are kept with words.
 const KEPT: usize = 20;
+/// Mappings of a host in another process.
+const MAPPED_MAX: usize = 4096;
+
+/// Some of a region, known under an address.
+struct Mapped {
+    region: Arc<Region>,
+    from: usize,
+    bytes: usize,
+}
 
 pub(super) struct Memory {
     /// Always another place, with a gap behind: what is a little off, or old, hits nothing.
-    mapped: BTreeMap<u64, Arc<Region>>,
+    mapped: BTreeMap<u64, Mapped>,
     next: u64,
     pub shared_only: bool,
     /// Everything was taken away.
@@ -34,8 +43,32 @@ impl Memory {
         }
         let at = self.next;
         self.next += (region.len() as u64).next_multiple_of(PAGE) + 4 * PAGE;
-        self.mapped.insert(at, Arc::clone(region));
+        self.mapped.insert(at, Mapped { region: Arc::clone(region), from: 0, bytes: region.len() });
         Ok(DeviceAddress(at))
+    }
+
+    /// Under an address that the host chose. None: it makes no sense, or hits another.
+    pub(super) fn map_at(&mut self, at: u64, region: Region, from: usize, bytes: usize) -> Option<()> {
+        let end = at.checked_add(bytes as u64)?;
+        let inside = bytes > 0 && from.checked_add(bytes)? <= region.len() && self.mapped.len() < MAPPED_MAX;
+        let before = self.mapped.range(..end).next_back().is_some_and(|(begin, other)| begin + other.bytes as u64 > at);
+        (inside && !before).then_some(())?;
+        self.mapped.insert(at, Mapped { region: Arc::new(region), from, bytes });
+        Some(())
+    }
+
+    /// Ends what lies within these addresses. False: there is none.
+    pub(super) fn unmap_at(&mut self, at: u64, bytes: u64) -> bool {
+        let end = at.saturating_add(bytes);
+        let before = self.mapped.len();
+        self.mapped.retain(|begin, mapped| *begin < at || begin + mapped.bytes as u64 > end);
+        self.mapped.len() < before
+    }
+
+    /// As new, for another host.
+    pub(super) fn clear(&mut self) {
+        self.mapped.clear();
+        self.cut = false;
     }
 
     pub(super) fn unmap(&mut self, at: DeviceAddress) {
@@ -55,9 +88,10 @@ impl Memory {
         if self.cut {
             return None;
         }
-        let found = self.mapped.range(..=at).next_back().and_then(|(begin, region)| {
+        let found = self.mapped.range(..=at).next_back().and_then(|(begin, mapped)| {
             let from = usize::try_from(at - begin).ok()?;
-            (from <= region.len() && bytes <= region.len() - from).then(|| (Arc::clone(region), from))
+            let inside = from <= mapped.bytes && bytes <= mapped.bytes - from;
+            inside.then(|| (Arc::clone(&mapped.region), mapped.from + from))
         });
         if found.is_none() {
             self.violation(format!("{bytes} bytes at {at:#x} are not mapped"));
@@ -79,11 +113,11 @@ impl Memory {
 
     /// Some bytes of what is mapped: their address, and how many are mapped from there on.
     pub(super) fn any_place(&self, random: &mut fastrand::Rng) -> Option<(u64, usize)> {
-        let (begin, region) = self.mapped.iter().nth(random.usize(..self.mapped.len().max(1)))?;
+        let (begin, mapped) = self.mapped.iter().nth(random.usize(..self.mapped.len().max(1)))?;
         // The begin of memory is where most of its use is.
-        let most = if random.bool() { region.len() } else { region.len().min(4096) };
+        let most = if random.bool() { mapped.bytes } else { mapped.bytes.min(4096) };
         let from = random.usize(..most);
-        Some((begin + from as u64, region.len() - from))
+        Some((begin + from as u64, mapped.bytes - from))
     }
 
     pub(super) fn word(&mut self, at: u64) -> Option<u64> {
@@ -94,7 +128,12 @@ impl Memory {
 
     /// A region and a place in it, for atomic accesses of `bytes`.
     pub(super) fn place(&mut self, at: u64, bytes: usize) -> Option<(Arc<Region>, usize)> {
-        self.find(at, bytes)
+        let found = self.find(at, bytes)?;
+        if !found.1.is_multiple_of(bytes.min(8)) {
+            self.violation(format!("{bytes} bytes at {at:#x} are no place for words"));
+            return None;
+        }
+        Some(found)
     }
 
     /// The pieces that PRP entries name, as (address, bytes). Rules of the specification that are broken are violations.

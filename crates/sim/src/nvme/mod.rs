@@ -5,6 +5,8 @@
 //! waits for an interrupt, and by [`SoftController::step`]. Every address that the driver gives is looked up among the mappings: an access
 //! to memory that is not mapped is refused, and counted as a [`SoftController::violations`].
 //!
+//! [`served`] mounts the same controller behind a vfio-user socket, for other processes.
+//!
 //! - `registers`: CC, CSTS, doorbells. `admin`, `commands`: what it can. `memory`: what it reaches.
 //! - [`faults`]: what goes wrong. `content`: the namespaces' blocks. [`replay`]: a queue's flight once more.
 
@@ -13,9 +15,11 @@ mod commands;
 mod content;
 pub mod faults;
 mod memory;
+mod outside;
 mod registers;
 pub mod replay;
 mod rings;
+pub mod served;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,6 +42,7 @@ use content::Content;
 pub use content::NamespaceShape;
 use faults::Faults;
 use memory::Memory;
+use outside::Outside;
 use rings::{Completions, Submissions};
 
 /// How long commands take.
@@ -162,6 +167,7 @@ pub(crate) struct State {
     shadow: Option<(u64, u64)>,
     raised: Vec<bool>,
     events: Arc<[OwnedFd]>,
+    outside: Outside,
     requests_for_events: Vec<u16>,
     /// Type, information, log page; and which are masked until their log page is read.
     waiting_events: Vec<(u8, u8, u8)>,
@@ -221,6 +227,7 @@ impl SoftController {
             shadow: None,
             raised: vec![false; shape.vectors.into()],
             events: Arc::clone(&events),
+            outside: Outside::default(),
             requests_for_events: Vec::new(),
             waiting_events: Vec::new(),
             masked_logs: Vec::new(),
@@ -296,7 +303,7 @@ impl SoftController {
 
     /// What reads of a namespace see.
     pub fn content(&self, namespace: u32) -> Vec<u8> {
-        self.lock().namespaces.get(&namespace).map(|content| content.bytes.clone()).unwrap_or_default()
+        self.lock().namespaces.get(&namespace).and_then(|content| content.whole().ok()).unwrap_or_default()
     }
 
     /// Puts a content into a namespace, durable.
@@ -304,7 +311,7 @@ impl SoftController {
         let mut state = self.lock();
         let keeps_books = state.shape.keeps_books;
         if let Some(content) = state.namespaces.get_mut(&namespace) {
-            content.replace(bytes, keeps_books);
+            content.replace(bytes, keeps_books).expect("memory");
         }
     }
 
@@ -371,6 +378,7 @@ impl State {
             }
             did = true;
         }
+        self.outside.signal();
         did
     }
 
@@ -382,6 +390,7 @@ impl State {
     fn raise(&mut self, vector: u16) {
         let Some(raised) = self.raised.get_mut(usize::from(vector)) else { return };
         *raised = true;
+        self.outside.raise(vector);
         if let Some(event) = self.events.get(usize::from(vector)) {
             let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }

@@ -3,7 +3,7 @@
 use block::Time;
 use nvme::registers::{
     ACQ, AQA, ASQ, CAP, CC, CC_ENABLE, CC_SHUTDOWN_MASK, CSTS, CSTS_FATAL, CSTS_READY, CSTS_SHUTDOWN_DONE, CSTS_SHUTDOWN_MASK, DOORBELLS,
-    REMOVED, VS,
+    REMOVED, VS, completion_doorbell, submission_doorbell,
 };
 
 use super::State;
@@ -101,6 +101,9 @@ impl State {
 
     fn make_admin_queues(&mut self) {
         let (sizes, submissions, completions) = self.admin_queues;
+        let stride = 4 << self.shape.stride_shift;
+        self.clear_bell(submission_doorbell(0, stride));
+        self.clear_bell(completion_doorbell(0, stride));
         let (at, entries) = (submissions, (sizes & 0xfff) + 1);
         self.submissions.insert(0, Submissions { at, entries, head: 0, tail: 0, completions: 0 });
         let (at, entries) = (completions, (sizes >> 16 & 0xfff) + 1);

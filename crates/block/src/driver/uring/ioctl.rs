@@ -10,6 +10,7 @@ const NVME_IOCTL_ID: libc::c_ulong = 0x4e40;
 const NVME_IOCTL_ADMIN_CMD: libc::c_ulong = 0xc048_4e41;
 /// NVMe base specification 2.0, figure 138.
 const ADMIN_IDENTIFY: u8 = 0x06;
+const ADMIN_GET_LOG_PAGE: u8 = 0x02;
 
 /// `struct nvme_passthru_cmd`.
 #[repr(C)]
@@ -39,22 +40,28 @@ pub(crate) fn namespace_id(fd: BorrowedFd<'_>) -> io::Result<u32> {
     u32::try_from(nsid).map_err(|_| io::Error::last_os_error())
 }
 
-/// Asks for one of the pages that describe a namespace (`cns` 0) or its controller (1). Before Linux 6.2 only for
+/// Asks for one of the pages that describe a namespace (`cns` 0) or its controller (1), or another one. Before Linux 6.2 only for
 /// CAP_SYS_ADMIN.
 pub(crate) fn identify(fd: BorrowedFd<'_>, nsid: u32, cns: u32) -> io::Result<Box<[u8; 4096]>> {
+    let nsid = if cns == 1 { 0 } else { nsid };
+    ask(fd, AdminCommand { opcode: ADMIN_IDENTIFY, nsid, data_len: 4096, cdw: [cns, 0, 0, 0, 0, 0], ..AdminCommand::default() })
+}
+
+/// Asks for the first 512 bytes of a log page of the controller.
+pub(crate) fn log_page(fd: BorrowedFd<'_>, page: u8) -> io::Result<Box<[u8; 4096]>> {
+    let cdw = [u32::from(page) | (512 / 4 - 1) << 16, 0, 0, 0, 0, 0];
+    ask(fd, AdminCommand { opcode: ADMIN_GET_LOG_PAGE, nsid: u32::MAX, data_len: 512, cdw, ..AdminCommand::default() })
+}
+
+/// A command that brings at most a page.
+fn ask(fd: BorrowedFd<'_>, mut command: AdminCommand) -> io::Result<Box<[u8; 4096]>> {
     let mut page = Box::new([0; 4096]);
-    let mut command = AdminCommand {
-        opcode: ADMIN_IDENTIFY,
-        nsid: if cns == 0 { nsid } else { 0 },
-        addr: page.as_mut_ptr() as u64,
-        data_len: 4096,
-        cdw: [cns, 0, 0, 0, 0, 0],
-        ..AdminCommand::default()
-    };
-    // SAFETY: the command names a page of ours alone, which is as long as it says and outlives the call.
+    command.addr = page.as_mut_ptr() as u64;
+    assert!(command.data_len <= 4096);
+    // SAFETY: the command names a page of ours alone, which is at least as long as it says and outlives the call.
     match unsafe { libc::ioctl(fd.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, &raw mut command) } {
         0 => Ok(page),
-        status if status > 0 => Err(io::Error::other(format!("the drive answers Identify with status {status:#x}"))),
+        status if status > 0 => Err(io::Error::other(format!("the drive answers with status {status:#x}"))),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -30,7 +30,7 @@ pub(super) use blocking::{Transfer, transfer};
 pub(super) use books::SEGMENTS_MAX;
 pub(super) use buffers::Buffers;
 pub(super) use files::FileCommands;
-pub(super) use ioctl::{identify, namespace_id};
+pub(super) use ioctl::{identify, log_page, namespace_id};
 pub(super) use nvme::{NvmeCommands, NvmeTarget};
 pub(super) use queue::UringQueue;
 pub(super) use ring::Refused;

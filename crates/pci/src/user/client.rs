@@ -1,0 +1,132 @@
+//! One request at a time, each with its answer checked; after the first thing that is wrong, none.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::link::{Link, LinkError};
+use super::wire::{Header, Message, command};
+
+/// Requests of the server that are refused while one of ours is under way; more is nonsense.
+const THEIRS_MAX: usize = 64;
+
+/// What became of a request.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The server says no.
+    Refused(io::Error),
+    /// There is no connection any more.
+    Lost(LinkError),
+}
+
+pub(super) struct Client {
+    pub link: Link,
+    /// Of the next request; held while one is under way.
+    next: Mutex<u16>,
+    patience: Duration,
+    lost: AtomicBool,
+    /// Raised when the device is lost, so that nobody sleeps on.
+    events: OnceLock<Arc<[OwnedFd]>>,
+}
+
+impl Client {
+    pub fn new(link: Link, patience: Duration) -> Client {
+        Client { link, next: Mutex::new(1), patience, lost: AtomicBool::new(false), events: OnceLock::new() }
+    }
+
+    /// The device counts as pulled out.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Nothing more is sent or believed.
+    pub fn lose(&self) {
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            self.link.finish();
+            self.events.get().iter().flat_map(|events| events.iter()).for_each(raise);
+        }
+    }
+
+    /// Who sleeps on these is woken when the device is lost.
+    pub fn wakes(&self, events: &Arc<[OwnedFd]>) {
+        let _ = self.events.set(Arc::clone(events));
+    }
+
+    /// Notices if the server has gone.
+    pub fn look(&self) {
+        if !self.is_lost() && self.link.is_closed() {
+            self.lose();
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Message, Failed> {
+        let mut next = self.next.lock();
+        if self.is_lost() {
+            return Err(Failed::Lost(LinkError::Closed));
+        }
+        let id = *next;
+        *next = next.wrapping_add(1);
+        let answer = self.exchange(Header::request(id, command), body, fds).inspect_err(|_| self.lose()).map_err(Failed::Lost)?;
+        if answer.header.is_failure() {
+            let errno = i32::try_from(answer.header.error).ok().filter(|errno| (1..4096).contains(errno));
+            return Err(Failed::Refused(errno.map_or_else(|| io::ErrorKind::Other.into(), io::Error::from_raw_os_error)));
+        }
+        Ok(answer)
+    }
+
+    fn exchange(&self, header: Header, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Message, LinkError> {
+        let until = Some(Instant::now() + self.patience);
+        self.link.send(&header.message(body), fds, until)?;
+        for _ in 0..THEIRS_MAX {
+            let message = self.link.receive(until)?;
+            if !message.header.is_reply() {
+                // It wants to read our memory by messages: all that it may reach has a descriptor.
+                if !message.header.wants_no_reply() {
+                    self.link.send(&message.header.failure(rustix::io::Errno::NOTSUP.raw_os_error()).message(&[]), &[], until)?;
+                }
+                continue;
+            }
+            if message.header.id != header.id || message.header.command != header.command {
+                return Err(LinkError::NoMessage("an answer to something else"));
+            }
+            return Ok(message);
+        }
+        Err(LinkError::NoMessage("it asks and asks"))
+    }
+
+    /// Bytes of a region, as long as `to`.
+    pub fn read(&self, region: u32, at: u64, to: &mut [u8]) -> Result<(), Failed> {
+        let count = to.len() as u32;
+        let answer = self.ask(command::REGION_READ, &access(region, at, count).0, &[])?;
+        let data = answer.body.get(16..).filter(|data| data.len() == to.len() && answer.body[..16] == access(region, at, count).0);
+        let Some(data) = data else { return Err(self.nonsense("a read with other bytes than asked for")) };
+        to.copy_from_slice(data);
+        Ok(())
+    }
+
+    pub fn write(&self, region: u32, at: u64, from: &[u8]) -> Result<(), Failed> {
+        let body = access(region, at, from.len() as u32).bytes(from);
+        self.ask(command::REGION_WRITE, &body.0, &[]).map(drop)
+    }
+
+    /// What the server said is no answer: nothing more is believed.
+    pub fn nonsense(&self, what: &'static str) -> Failed {
+        self.lose();
+        Failed::Lost(LinkError::NoMessage(what))
+    }
+}
+
+/// Makes an event readable.
+pub(super) fn raise(event: &OwnedFd) {
+    // Full: it is readable anyway.
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+fn access(region: u32, at: u64, count: u32) -> super::wire::Body {
+    super::wire::Body::new().u64(at).u32(region).u32(count)
+}

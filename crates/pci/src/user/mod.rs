@@ -1,0 +1,78 @@
+//! Functions behind a vfio-user socket: a device in another process (libvfio-user's protocol, version 0.1).
+//!
+//! - [`wire`]: what is said. [`link`]: the socket, with a deadline for everything. Both are for servers, too.
+//! - `client`: one request at a time, each with its answer checked. `device`: the three traits above it.
+//!
+//! The server is hostile: lengths, identifiers, descriptors and areas are checked; whatever is wrong ends the connection, and a
+//! device without one is a device that was pulled out (docs/decisions/0035-vfio-user.md).
+
+mod client;
+mod device;
+mod dma;
+mod events;
+pub mod link;
+mod peer;
+mod registers;
+pub mod wire;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use device::{open, open_with};
+pub use link::{Link, LinkError};
+
+/// How a socket is used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UserOptions {
+    /// How long the server may take for an answer. Later it counts as gone.
+    pub patience: Duration,
+    /// Most interrupt vectors; each is a descriptor here and there.
+    pub vectors_max: u16,
+    /// Registers that the server offers as memory are used so.
+    pub mapped: bool,
+}
+
+impl Default for UserOptions {
+    fn default() -> Self {
+        UserOptions { patience: Duration::from_secs(10), vectors_max: 65, mapped: true }
+    }
+}
+
+/// Why a function behind a socket cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    /// Nobody is there.
+    #[error("{}: {error}", socket.display())]
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+        /// What the kernel says.
+        error: std::io::Error,
+    },
+    /// The connection failed, or was broken off because of what came.
+    #[error("{}: {error}", socket.display())]
+    Link {
+        /// The socket.
+        socket: PathBuf,
+        /// What happened.
+        error: LinkError,
+    },
+    /// The server refuses.
+    #[error("{}: {what} was refused: {error}", socket.display())]
+    Refused {
+        /// The socket.
+        socket: PathBuf,
+        /// What was asked.
+        what: &'static str,
+        /// Its reason.
+        error: std::io::Error,
+    },
+    /// It is nothing for a driver of PCI devices.
+    #[error("{}: {what}", socket.display())]
+    Unusable {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        what: &'static str,
+    },
+}

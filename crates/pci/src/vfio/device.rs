@@ -1,0 +1,89 @@
+//! The device itself: its descriptor, its configuration, whether it is asked to leave.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+use vfio_bindings::bindings::vfio;
+
+use super::error::VfioError;
+use super::ioctl;
+use super::way::Way;
+use crate::address::Address;
+
+/// Configuration space: the command register, and its bits "reacts to memory accesses" and "may access memory by itself".
+const COMMAND: u64 = 4;
+const COMMAND_MEMORY: u16 = 2;
+const COMMAND_MASTER: u16 = 4;
+
+/// See the module. The last of its users closes it: the kernel then resets it, and it reaches no memory any more.
+pub struct Device {
+    pub address: Address,
+    fd: OwnedFd,
+    /// The kernel wants it back: somebody removes it.
+    leave: Option<OwnedFd>,
+    leaves: AtomicBool,
+    /// Closed after the device.
+    _way: Arc<Way>,
+}
+
+/// A counter that signals.
+pub fn event() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Forgets what it counted; whether there was something.
+pub fn clear(event: BorrowedFd<'_>) -> bool {
+    rustix::io::read(event, &mut [0_u8; 8]).is_ok()
+}
+
+impl Device {
+    pub fn new(address: Address, fd: OwnedFd, way: Arc<Way>) -> Device {
+        // Kernels before 4.0, and devices that cannot be removed, have no such event.
+        let leave =
+            event().ok().filter(|event| ioctl::signal_by(fd.as_fd(), vfio::VFIO_PCI_REQ_IRQ_INDEX, std::slice::from_ref(event)).is_ok());
+        Device { address, fd, leave, leaves: AtomicBool::new(false), _way: way }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Whether it is on its way out: from then on it is as if it were gone. Costs a call of the kernel.
+    pub fn is_leaving(&self) -> bool {
+        if self.leaves.load(Ordering::Relaxed) {
+            return true;
+        }
+        let asked = self.leave.as_ref().is_some_and(|event| clear(event.as_fd()));
+        if asked {
+            self.leaves.store(true, Ordering::Relaxed);
+        }
+        asked
+    }
+
+    /// Lets it answer to its registers and reach memory.
+    pub fn enable(&self) -> Result<(), VfioError> {
+        self.change_command(COMMAND_MEMORY | COMMAND_MASTER)
+            .map_err(|error| VfioError::system(format!("{}: enabling it as bus master", self.address), error))
+    }
+
+    fn change_command(&self, set: u16) -> io::Result<()> {
+        let (region, _) = ioctl::region_info(self.fd(), vfio::VFIO_PCI_CONFIG_REGION_INDEX)?;
+        let at = region.offset.checked_add(COMMAND).ok_or(io::ErrorKind::InvalidData)?;
+        let mut command = [0; 2];
+        whole(rustix::io::pread(self.fd(), &mut command, at)?)?;
+        let command = u16::from_le_bytes(command) | set;
+        whole(rustix::io::pwrite(self.fd(), &command.to_le_bytes(), at)?)
+    }
+
+    /// As after power on. What it did is over when this returns.
+    pub fn reset(&self) -> io::Result<()> {
+        ioctl::reset(self.fd())
+    }
+}
+
+fn whole(bytes: usize) -> io::Result<()> {
+    if bytes == 2 { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}

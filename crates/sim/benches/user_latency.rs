@@ -1,0 +1,98 @@
+//! How long it takes over vfio-user, to a software controller in another process: from the store into the doorbell to the completion
+//! seen by who polls, one request at a time; and with both sides asleep in between.
+//!
+//! Prints the median and the 99th of a hundred, in nanoseconds. Needs two processors that nobody else uses.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use block::{Arena, Completion, Lba, Op, Queue, QueueOptions, Request, Submit, Tag};
+use nvme::{Controller, NvmeQueue, Options};
+use shm::Region;
+
+struct Case {
+    name: &'static str,
+    args: &'static [&'static str],
+    op: Op,
+    blocks: u32,
+    /// Nothing is asked for so long before each request, so that the drive sleeps; and the host sleeps, too.
+    asleep: bool,
+    rounds: usize,
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "flush, polled", args: &[], op: Op::Flush, blocks: 0, asleep: false, rounds: 200_000 },
+    Case { name: "read 512, polled", args: &[], op: Op::Read, blocks: 1, asleep: false, rounds: 200_000 },
+    Case { name: "read 4096, polled", args: &[], op: Op::Read, blocks: 8, asleep: false, rounds: 200_000 },
+    Case { name: "write 4096, polled", args: &[], op: Op::Write, blocks: 8, asleep: false, rounds: 200_000 },
+    Case { name: "the same by doorbells alone", args: &["--no-doorbell-buffer"], op: Op::Read, blocks: 8, asleep: false, rounds: 50_000 },
+    Case { name: "read 4096, both asleep", args: &["--spin-us", "0"], op: Op::Read, blocks: 8, asleep: true, rounds: 5_000 },
+];
+
+struct Drive(Child);
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        // Nothing of it is needed any more.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(socket: &std::path::Path, args: &[&str]) -> Drive {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvme-sim"));
+    command.arg("--socket").arg(socket).args(["--size", "64MiB", "--block", "512"]).args(args).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("nvme-sim");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    Drive(child)
+}
+
+fn main() {
+    let dir = tempfile::tempdir().expect("a directory");
+    println!("{:<28} {:>8} {:>8}   ns from the doorbell to the completion seen", "", "median", "p99");
+    for (number, case) in CASES.iter().enumerate() {
+        let socket = dir.path().join(format!("{number}.sock"));
+        let _drive = start(&socket, case.args);
+        let controller = Controller::open(pci::user::open(&socket).expect("connected"), Options::default()).expect("ready");
+        let options = QueueOptions { depth: 1, device_polled: !case.asleep, ..QueueOptions::default() };
+        let mut queue = controller.namespace(1).expect("a namespace").open_queue(&options).expect("a queue");
+        let arena = Arena::over(Arc::new(Region::shared("bench", 64 << 10).expect("memory")));
+        queue.register(&arena).expect("registered");
+        let mut took = measure(&mut queue, &arena, case);
+        took.sort_unstable();
+        println!("{:<28} {:>8} {:>8}", case.name, took[took.len() / 2], took[took.len() * 99 / 100]);
+    }
+}
+
+fn measure(queue: &mut NvmeQueue, arena: &Arena, case: &Case) -> Vec<u64> {
+    let buf = arena.allocate(4096).expect("room");
+    let blocks = queue.geometry().blocks;
+    let mut ended = [Completion::EMPTY; 4];
+    let mut took = Vec::with_capacity(case.rounds);
+    for round in 0..case.rounds as u64 {
+        let mut request = Request::read(Tag(round), Lba(round * 8 % blocks), case.blocks);
+        request.op = case.op;
+        if case.op == Op::Flush {
+            request = Request::flush(Tag(round));
+        }
+        let whole = [buf.span().part(0, case.blocks * 512)];
+        let spans = if case.op == Op::Flush { &[][..] } else { &whole[..] };
+        if case.asleep {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        assert_eq!(queue.submit(&request, spans), Submit::Queued);
+        let begun = Instant::now();
+        queue.ring();
+        while queue.poll(&mut ended) == 0 {
+            if case.asleep {
+                queue.wait(Duration::from_secs(1));
+            }
+        }
+        took.push(begun.elapsed().as_nanos() as u64);
+        assert_eq!(ended[0].status, Ok(()));
+    }
+    took
+}

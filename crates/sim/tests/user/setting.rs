@@ -1,0 +1,128 @@
+//! A drive in another process.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::tracked::Patience;
+use block::{Arena, Buf, Completion, Device as _, Queue, QueueOptions, Request, Status, Submit, Tracked};
+use nvme::{Controller, Options};
+use pci::user::UserOptions;
+use rustix::process::{Pid, Signal, kill_process};
+use shm::Region;
+use tempfile::TempDir;
+
+pub fn full() -> bool {
+    std::env::var_os("FULL").is_some_and(|full| full == "1")
+}
+
+/// The program `nvme-sim`, killed with its test.
+pub struct Drive {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    pub socket: PathBuf,
+    _dir: TempDir,
+}
+
+impl Drive {
+    pub fn start(args: &[&str]) -> Drive {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("x.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nvme-sim"));
+        command.arg("--socket").arg(&socket).args(args).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("nvme-sim");
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        assert!(line.contains("vfio-user:"), "it did not begin: {line}");
+        Drive { child, out, socket, _dir: dir }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("signalled");
+    }
+
+    pub fn open(&self) -> Controller {
+        open(&self.socket, Options::default())
+    }
+
+    /// Ends it; what it says at the end.
+    pub fn end(mut self) -> String {
+        self.signal(Signal::TERM);
+        let mut words = String::new();
+        self.out.read_to_string(&mut words).expect("words");
+        let status = self.child.wait().expect("its end");
+        assert!(status.success(), "{status}: {words}");
+        words
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn open(socket: &std::path::Path, options: Options) -> Controller {
+    let function = pci::user::open_with(socket, &UserOptions::default()).expect("connected");
+    Controller::open(function, options).expect("ready")
+}
+
+/// A queue of namespace 1 with memory of its own; requests have half a second.
+pub struct Bench {
+    pub queue: Tracked<Box<dyn Queue>>,
+    pub arena: Arena,
+    pub block: usize,
+}
+
+pub fn patience() -> Patience {
+    let ms = Duration::from_millis;
+    Patience { timeout: Some(ms(500)), cancel_grace: ms(50), reset_after: Some(ms(100)) }
+}
+
+impl Bench {
+    pub fn new(controller: &Controller, depth: u32, polled: bool) -> Bench {
+        let namespace = controller.namespace(1).expect("a namespace");
+        let options = QueueOptions { depth, device_polled: polled, ..QueueOptions::default() };
+        let mut queue = Tracked::new(namespace.queue(&options).expect("a queue"), patience());
+        let arena = Arena::over(Arc::new(Region::shared("test", 1 << 20).expect("memory")));
+        queue.register(&arena).expect("registered");
+        let block = queue.geometry().block_bytes as usize;
+        Bench { queue, arena, block }
+    }
+
+    pub fn buf(&self, fill: u8) -> Buf {
+        let buf = self.arena.allocate(self.block).expect("room");
+        buf.write(0, &vec![fill; self.block]);
+        buf
+    }
+
+    /// Waits for the next answers, by sleeping or by polling alone.
+    pub fn next(&mut self, polled: bool) -> Vec<Completion> {
+        let mut ended = [Completion::EMPTY; 64];
+        let begun = std::time::Instant::now();
+        loop {
+            let count = self.queue.poll(&mut ended);
+            if count > 0 {
+                return ended[..count].to_vec();
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "no answer");
+            if !polled {
+                self.queue.wait(Duration::from_millis(100));
+            }
+        }
+    }
+
+    pub fn run(&mut self, request: Request, buf: Option<&Buf>) -> Status {
+        let spans: Vec<_> = buf.iter().map(|buf| buf.span()).collect();
+        assert_eq!(self.queue.submit(&request, &spans), Submit::Queued);
+        self.queue.ring();
+        let ended = self.next(false);
+        assert_eq!((ended.len(), ended[0].tag), (1, request.tag));
+        ended[0].status
+    }
+}
