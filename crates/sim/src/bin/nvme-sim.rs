@@ -141,6 +141,19 @@ fn add_fault(server: &Server, text: &str) -> anyhow::Result<()> {
         Some((what, number)) => (what, number.parse().context("one in how many")?),
         None => (text, 1),
     };
+    let of_controller = server.controller().with_faults(|faults| {
+        let place = match what {
+            "stuck-ready" => &mut faults.stuck_ready,
+            "stuck-not-ready" => &mut faults.stuck_not_ready,
+            "frozen" => &mut faults.frozen,
+            _ => return false,
+        };
+        *place = true;
+        true
+    });
+    if of_controller {
+        return Ok(());
+    }
     let fault = match what.split_once('=').unwrap_or((what, "")) {
         ("drop", "") => Fault::Drop,
         ("drop-answer", "") => Fault::DropAnswer,
@@ -149,9 +162,6 @@ fn add_fault(server: &Server, text: &str) -> anyhow::Result<()> {
         ("wrong-id", "") => Fault::WrongId,
         ("wrong-queue", "") => Fault::WrongQueue,
         ("twice", "") => Fault::Twice(Duration::from_millis(1)),
-        ("stuck-ready", "") => return Ok(server.controller().with_faults(|faults| faults.stuck_ready = true)),
-        ("stuck-not-ready", "") => return Ok(server.controller().with_faults(|faults| faults.stuck_not_ready = true)),
-        ("frozen", "") => return Ok(server.controller().with_faults(|faults| faults.frozen = true)),
         _ => anyhow::bail!("there is no such fault"),
     };
     server.controller().with_faults(|faults| faults.rules.push(Rule::one_in(one_in, fault)));
