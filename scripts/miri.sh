@@ -18,3 +18,5 @@ left_out=(--skip completion:: --skip handle::served --skip scheduler::test)
 left_out+=(--skip driver::uring --skip driver::file --skip driver::plain --skip driver::passthrough)
 cargo +nightly miri test --locked -p shm -p block --lib -- "${left_out[@]}"
 cargo +nightly miri test --locked -p block --test handle
+# The driver of NVMe controllers: its rings, which a device changes meanwhile, and what it makes of a device's words.
+cargo +nightly miri test --locked -p nvme --lib

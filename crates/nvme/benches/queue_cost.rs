@@ -21,16 +21,19 @@ struct Case {
     shadow: bool,
     tracked: bool,
     records: u32,
+    /// The recorder writes into a file in /dev/shm.
+    file: bool,
 }
 
-const CASES: [Case; 7] = [
-    Case { name: "read", bytes: 4096, depth: 32, shadow: false, tracked: false, records: 256 },
-    Case { name: "read-shadow", bytes: 4096, depth: 32, shadow: true, tracked: false, records: 256 },
-    Case { name: "read-no-recorder", bytes: 4096, depth: 32, shadow: false, tracked: false, records: 0 },
-    Case { name: "read-tracked", bytes: 4096, depth: 32, shadow: false, tracked: true, records: 256 },
-    Case { name: "read-single", bytes: 4096, depth: 1, shadow: false, tracked: false, records: 256 },
-    Case { name: "read-16k", bytes: 16 << 10, depth: 32, shadow: false, tracked: false, records: 256 },
-    Case { name: "read-128k", bytes: 128 << 10, depth: 32, shadow: false, tracked: false, records: 256 },
+const CASES: [Case; 8] = [
+    Case { name: "read", bytes: 4096, depth: 32, shadow: false, tracked: false, records: 256, file: false },
+    Case { name: "read-shadow", bytes: 4096, depth: 32, shadow: true, tracked: false, records: 256, file: false },
+    Case { name: "read-no-recorder", bytes: 4096, depth: 32, shadow: false, tracked: false, records: 0, file: false },
+    Case { name: "read-file", bytes: 4096, depth: 32, shadow: false, tracked: false, records: 256, file: true },
+    Case { name: "read-tracked", bytes: 4096, depth: 32, shadow: false, tracked: true, records: 256, file: false },
+    Case { name: "read-single", bytes: 4096, depth: 1, shadow: false, tracked: false, records: 256, file: false },
+    Case { name: "read-16k", bytes: 16 << 10, depth: 32, shadow: false, tracked: false, records: 256, file: false },
+    Case { name: "read-128k", bytes: 128 << 10, depth: 32, shadow: false, tracked: false, records: 256, file: false },
 ];
 
 fn main() {
@@ -70,7 +73,9 @@ impl Bench {
     fn new(case: &Case) -> Bench {
         let namespaces = vec![NamespaceShape::plain(4096, BLOCKS)];
         let device = SoftController::real(Shape { namespaces, doorbell_buffer: case.shadow, vectors: 0, ..Shape::default() }, 1);
-        let controller = Controller::open(device.function(), Options { records: case.records, ..Options::default() }).expect("ready");
+        let record_file = case.file.then(|| format!("/dev/shm/hotshelf-queue-cost.{}", std::process::id()).into());
+        let options = Options { records: case.records, record_file, ..Options::default() };
+        let controller = Controller::open(device.function(), options).expect("ready");
         let options = QueueOptions { depth: case.depth, ..QueueOptions::default() };
         let namespace = controller.namespace(1).expect("a namespace");
         let queue = namespace.open_queue(&options).expect("a queue");

@@ -10,7 +10,7 @@ use crate::entry::{Answer, Entry};
 use crate::identify::Page;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::pair::Pair;
-use crate::recorder::{Record, Recorder};
+use crate::recorder::{Flight, Record, Recorder};
 use crate::status::Status;
 use pci::{DmaError, DmaSpace, Mmio};
 
@@ -101,7 +101,7 @@ impl Admin {
         mmio: &Arc<dyn Mmio>,
         dma: &Arc<dyn DmaSpace>,
         (entries_max, stride): (u32, usize),
-        records: usize,
+        flight: &Flight,
     ) -> Result<Admin, DmaError> {
         let entries = ENTRIES.min(entries_max);
         Ok(Admin {
@@ -110,7 +110,7 @@ impl Admin {
             cids: Cids::new(SLOTS),
             slots: [Slot { state: State::Free, generation: 0, deadline: Time::NEVER }; SLOTS],
             events: VecDeque::with_capacity(EVENTS),
-            recorder: Recorder::new(records),
+            recorder: flight.recorder(0, entries),
             strays: 0,
         })
     }
@@ -128,7 +128,7 @@ impl Admin {
     }
 
     pub(crate) fn record(&self) -> Record {
-        self.recorder.record(0, self.pair.entries())
+        self.recorder.record()
     }
 
     /// Forgets everything; when the controller is disabled.
@@ -159,8 +159,8 @@ impl Admin {
         }
         self.slots[slot].state = State::Waiting(wants);
         self.slots[slot].deadline = deadline;
-        self.pair.push(&entry);
-        self.recorder.command(&entry);
+        let place = self.pair.push(&entry);
+        self.recorder.command(place, &entry);
         let (tail, written) = self.pair.ring();
         self.recorder.tail(tail, written);
         Ok(Ticket { slot, generation })
@@ -170,8 +170,8 @@ impl Admin {
     pub(crate) fn poll(&mut self) {
         // A device that answers without end has its turn again later.
         for _ in 0..self.pair.entries() {
-            let Some(answer) = self.pair.pop() else { break };
-            self.recorder.answer(&answer);
+            let Some((place, answer)) = self.pair.pop() else { break };
+            self.recorder.answer(place, &answer);
             self.end(answer);
         }
         if let Some((head, written)) = self.pair.give_back() {

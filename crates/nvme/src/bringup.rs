@@ -38,6 +38,7 @@ pub(crate) enum Step {
     List,
     Namespace,
     Descriptors,
+    Independent,
     Ready,
 }
 
@@ -153,11 +154,17 @@ impl Bringup {
             }
             Step::List => (Entry::identify(what::ACTIVE_NAMESPACES, 0), true),
             Step::Namespace if id != 0 => (Entry::identify(what::NAMESPACE, id), true),
-            Step::Descriptors if matches!(self.found.last(), Some((found, Ok(_))) if *found == id) => {
-                (Entry::identify(what::DESCRIPTORS, id), true)
+            Step::Descriptors if self.is_usable(id) => (Entry::identify(what::DESCRIPTORS, id), true),
+            // It came with version 2.
+            Step::Independent if self.is_usable(id) && inner.info.version.0 >= 2 => {
+                (Entry::identify(what::INDEPENDENT_NAMESPACE, id), true)
             }
             _ => return None,
         })
+    }
+
+    fn is_usable(&self, id: u32) -> bool {
+        matches!(self.found.last(), Some((found, Ok(_))) if *found == id)
     }
 
     fn answered(&mut self, shared: &Shared, inner: &mut Inner, ticket: Ticket, result: Result<u32, Trouble>) -> Result<(), Trouble> {
@@ -191,7 +198,13 @@ impl Bringup {
                     self.found.push((id, info.with_descriptors(&page)));
                 }
             }
-            // Events and descriptors are not needed.
+            (Step::Independent, None) => {
+                let page = inner.admin.page(ticket);
+                if let Some((id, Ok(info))) = self.found.pop() {
+                    self.found.push((id, Ok(info.with_independent(&page))));
+                }
+            }
+            // Events, descriptors and the last page are not needed.
             _ => {}
         }
         self.next(inner)
@@ -209,7 +222,8 @@ impl Bringup {
             Step::Doorbells if self.again => Step::Ready,
             Step::Namespace if !self.ids.is_empty() => Step::Descriptors,
             Step::Doorbells => Step::List,
-            Step::Descriptors => {
+            Step::Descriptors => Step::Independent,
+            Step::Independent => {
                 self.ids.pop();
                 Step::Namespace
             }

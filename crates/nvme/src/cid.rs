@@ -38,7 +38,8 @@ mod test {
                 assert!(all.iter().all(|cid| *cid != u16::MAX && cids.slot(*cid) == slot));
                 assert!((1..8).all(|at| all[at] != all[at - 1]), "{slots} slots");
             }
-            assert!((0..=u16::MAX).all(|generation| cids.make(slots - 1, generation) != u16::MAX));
+            let step = if cfg!(miri) { 1021 } else { 1 };
+            assert!((0..=u16::MAX).step_by(step).all(|generation| cids.make(slots - 1, generation) != u16::MAX));
         }
     }
 }

@@ -19,6 +19,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -36,7 +37,7 @@ use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Page, Smart, Unu
 use crate::mapping::Mapping;
 use crate::namespace::Namespace;
 use crate::pair::Shadow;
-use crate::recorder::Record;
+use crate::recorder::{EVENTS_MAX, Flight, Flights, Reason, Record, with_suffix};
 use crate::registers::{
     CC, CC_ENABLE, CC_SHUTDOWN, CC_SHUTDOWN_MASK, CSTS, CSTS_FATAL, CSTS_READY, CSTS_SHUTDOWN_DONE, CSTS_SHUTDOWN_MASK, Capabilities,
     REMOVED,
@@ -47,6 +48,8 @@ use pci::{DmaError, Function};
 const PAUSE: Duration = Duration::from_millis(1);
 /// Records of what went wrong that are kept.
 const INCIDENTS: usize = 16;
+/// Between two that are of one kind.
+const INCIDENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// How a controller is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,15 +60,19 @@ pub struct Options {
     pub admin_timeout: Duration,
     /// Times a request is sent again when the controller says that it may succeed now.
     pub retries: u8,
-    /// Events that each queue's flight recorder keeps; a power of two, or 0: none.
+    /// Events that each queue's flight recorder keeps: a power of two to 65536 (rounded up), or 0: none.
     pub records: u32,
+    /// Where the flight recorder writes, so that others read it while this process runs and after it was killed: a file of 64 bytes
+    /// for an event, in shared memory (/dev/shm). One that is there gets the name `FILE.old`. What goes wrong is written to
+    /// `FILE.0` to `FILE.15`. None: only in the memory of this process.
+    pub record_file: Option<PathBuf>,
     /// Use doorbells in memory where the controller knows them: what an emulated one needs to be fast.
     pub shadow_doorbells: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { queues: 64, admin_timeout: Duration::from_secs(10), retries: 3, records: 256, shadow_doorbells: true }
+        Options { queues: 64, admin_timeout: Duration::from_secs(10), retries: 3, records: 256, record_file: None, shadow_doorbells: true }
     }
 }
 
@@ -75,6 +82,7 @@ pub(crate) struct Shared {
     pub options: Options,
     pub clock: Arc<dyn Clock>,
     pub capabilities: Capabilities,
+    pub flight: Flight,
     /// Resets so far.
     epoch: AtomicU32,
     gone: AtomicBool,
@@ -95,7 +103,16 @@ pub(crate) struct Inner {
     queues: Vec<bool>,
     arenas: Vec<(ArenaId, Weak<Mapping>)>,
     pub events: Events,
-    incidents: VecDeque<Record>,
+    incidents: VecDeque<Incident>,
+    /// Incidents so far.
+    incident: usize,
+}
+
+/// Something went wrong.
+struct Incident {
+    reason: Reason,
+    at: Time,
+    record: Record,
 }
 
 impl Inner {
@@ -109,13 +126,6 @@ impl Inner {
 
     pub(crate) fn request_event(&mut self) -> Result<(), Trouble> {
         self.admin.submit(Entry::new(admin::ASYNC_EVENT, 0), false, Wants::Event, Time::NEVER).map(drop)
-    }
-
-    pub(crate) fn remember(&mut self, record: Record) {
-        if self.incidents.len() == INCIDENTS {
-            self.incidents.pop_front();
-        }
-        self.incidents.push_back(record);
     }
 
     pub(crate) fn take_queue(&mut self) -> Option<u16> {
@@ -212,6 +222,27 @@ impl Shared {
         irq.clear(0);
     }
 
+    /// Keeps what a flight recorder holds, and writes it down; the same of the same queue once in a second.
+    pub(crate) fn remember(&self, inner: &mut Inner, reason: Reason, record: Record) {
+        let now = self.clock.now();
+        let same = |other: &Incident| other.reason == reason && other.record.queue == record.queue && now < other.at.after(INCIDENT_PAUSE);
+        if record.events.is_empty() || inner.incidents.iter().any(same) {
+            return;
+        }
+        if let Some(file) = self.flight.file() {
+            let file = with_suffix(file, &(inner.incident % INCIDENTS).to_string());
+            match Flights::write(&file, &self.function.name, reason, &record) {
+                Ok(()) => tracing::warn!("{}: {}; its last commands are in {}", self.function.name, reason.words(), file.display()),
+                Err(error) => tracing::warn!("{}: {}; writing {}: {error}", self.function.name, reason.words(), file.display()),
+            }
+        }
+        inner.incident += 1;
+        if inner.incidents.len() == INCIDENTS {
+            inner.incidents.pop_front();
+        }
+        inner.incidents.push_back(Incident { reason, at: now, record });
+    }
+
     /// Disables the controller and makes it ready again, unless somebody did since `epoch`. `Ok`: the device reaches no memory of
     /// commands that were in flight; whether it works again is told by [`Shared::is_gone`].
     pub(crate) fn restart(&self, inner: &mut Inner, epoch: u32) -> Result<(), Error> {
@@ -227,7 +258,7 @@ impl Shared {
         }
         tracing::warn!("{}: the controller is reset", self.function.name);
         let record = inner.admin.record();
-        inner.remember(record);
+        self.remember(inner, Reason::ControllerReset, record);
         if let Err(trouble) = self.disable() {
             tracing::error!("{}: the reset failed: {trouble}", self.function.name);
             self.lose();
@@ -370,7 +401,9 @@ impl Opening {
     /// It is no controller for this driver, or there is no memory for its queues.
     pub fn begin(function: Function, options: Options, clock: Arc<dyn Clock>) -> Result<Opening, OpenError> {
         let name = function.name.clone();
-        let options = Options { queues: options.queues.clamp(1, 4096), ..options };
+        // No more than there can be: also a power of two.
+        let records = if options.records == 0 { 0 } else { options.records.clamp(2, EVENTS_MAX).next_power_of_two() };
+        let options = Options { queues: options.queues.clamp(1, 4096), records, ..options };
         let made = Opening::make(function, options, clock);
         made.map(|shared| Opening { shared: Arc::new(shared), bringup: Bringup::new(false) }).map_err(|trouble| explain(&name, &trouble))
     }
@@ -378,7 +411,12 @@ impl Opening {
     fn make(function: Function, options: Options, clock: Arc<dyn Clock>) -> Result<Shared, Trouble> {
         let capabilities = capabilities(&*function.mmio)?;
         let sizes = (capabilities.entries_max(), capabilities.stride());
-        let admin = Admin::new(&function.mmio, &function.dma, sizes, options.records as usize)?;
+        let flight = Flight::new(&function.name, (options.queues, options.records), options.record_file.as_deref());
+        let flight = flight.map_err(|error| match &options.record_file {
+            Some(file) => Trouble::Unusable(format!("its flight recorder, {}: {error}", file.display())),
+            None => DmaError::System(error).into(),
+        })?;
+        let admin = Admin::new(&function.mmio, &function.dma, sizes, &flight)?;
         let shadow = if options.shadow_doorbells { Some(Shadow::new(&function.dma)?) } else { None };
         let inner = Inner {
             admin,
@@ -391,12 +429,14 @@ impl Opening {
             arenas: Vec::new(),
             events: Events::default(),
             incidents: VecDeque::with_capacity(INCIDENTS),
+            incident: 0,
         };
         Ok(Shared {
             function,
             options,
             clock,
             capabilities,
+            flight,
             epoch: AtomicU32::new(0),
             gone: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
@@ -562,6 +602,6 @@ impl Controller {
 
     /// What the flight recorders held when something went wrong; the last 16, oldest first.
     pub fn incidents(&self) -> Vec<Record> {
-        self.shared.inner.lock().incidents.iter().cloned().collect()
+        self.shared.inner.lock().incidents.iter().map(|incident| incident.record.clone()).collect()
     }
 }

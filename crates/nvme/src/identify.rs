@@ -139,6 +139,10 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// May not be written.
     pub write_protected: bool,
+    /// Blocks that are given back read as zeroes, and Write Zeroes may give them back.
+    pub zeroes_deallocate: bool,
+    /// Whether it was ready; if not, commands are answered with "not ready" for a while.
+    pub ready: bool,
     /// Names that stay the same wherever the drive is: EUI-64, NGUID, UUID.
     pub names: Names,
 }
@@ -203,7 +207,16 @@ impl NamespaceInfo {
         let eui64 = page[120..128].try_into().expect("8 bytes");
         let nguid = page[104..120].try_into().expect("16 bytes");
         let names = Names { eui64, nguid, uuid: [0; 16] };
-        Ok(NamespaceInfo { id, block_bytes: 1 << block_shift, blocks, write_protected: page[99] & 1 != 0, names })
+        // DLFEAT: what is read (1: zeroes), and bit 3.
+        let zeroes_deallocate = page[33] & 0b1111 == 0b1001;
+        let write_protected = page[99] & 1 != 0;
+        Ok(NamespaceInfo { id, block_bytes: 1 << block_shift, blocks, write_protected, zeroes_deallocate, ready: true, names })
+    }
+
+    /// Takes over what the page that is the same for all command sets says (base specification 2.0, section 5.17.2.8).
+    #[must_use]
+    pub fn with_independent(self, page: &Page) -> NamespaceInfo {
+        NamespaceInfo { write_protected: self.write_protected || page[8] & 1 != 0, ready: page[14] & 1 != 0, ..self }
     }
 
     /// Takes over what the list of descriptors says; it ends at the first that cannot be.
@@ -298,6 +311,21 @@ mod test {
     }
 
     #[test]
+    fn zeroes_give_blocks_back_where_that_reads_as_zeroes() {
+        let mut page = namespace(9, 0);
+        for (dlfeat, gives) in [(0, false), (1, false), (8, false), (9, true), (0x19, true), (10, false)] {
+            page[33] = dlfeat;
+            assert_eq!(NamespaceInfo::from_page(1, &page).expect("usable").zeroes_deallocate, gives, "{dlfeat}");
+        }
+        let found = NamespaceInfo::from_page(1, &page).expect("usable");
+        let mut independent = [0; PAGE_BYTES];
+        assert!(found.ready && !found.clone().with_independent(&independent).ready);
+        (independent[8], independent[14]) = (1, 1);
+        let found = found.with_independent(&independent);
+        assert!(found.ready && found.write_protected);
+    }
+
+    #[test]
     fn descriptors_and_lists_end_where_they_make_no_sense() {
         let mut page = [0; PAGE_BYTES];
         page[..2].copy_from_slice(&[3, 16]);
@@ -325,7 +353,7 @@ mod test {
             let info = ControllerInfo::from_page(&page);
             assert!(info.aborts >= 1 && info.transfer_bytes_max.is_none_or(|bytes| bytes >= 8192));
             NvmLimits::from_page(&page);
-            let _ = NamespaceInfo::from_page(1, &page).map(|found| found.with_descriptors(&page));
+            let _ = NamespaceInfo::from_page(1, &page).map(|found| found.with_independent(&page).with_descriptors(&page));
             Smart::from_page(&page);
         }
     }

@@ -5,7 +5,7 @@
 //! notices what they are.
 //!
 //! - [`registers`], [`entry`], [`status`], [`identify`]: what the specification says.
-//! - `pair`: two rings and their doorbells. `admin`: the queue for everything but reads and writes.
+//! - `pair`: two rings and their doorbells; [`doorbell`]: those in memory. `admin`: the queue for everything but reads and writes.
 //! - `bringup`: from any state to ready, in steps. [`controller`]: what queues share, the ladder from a timeout to a reset.
 //! - `manage`: what people ask of a controller.
 //! - [`queue`]: requests to commands and back. `events`: what the controller tells by itself.
@@ -18,6 +18,7 @@ mod admin;
 mod bringup;
 mod cid;
 pub mod controller;
+pub mod doorbell;
 pub mod entry;
 mod events;
 pub mod identify;

@@ -3,10 +3,11 @@
 //! The memory is words that change atomically; an answer is copied out after its phase bit was seen, and checked by whoever gets it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shm::Words;
 
+use crate::doorbell::tell;
 use crate::entry::{Answer, Entry};
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::registers::{completion_doorbell, submission_doorbell};
@@ -55,11 +56,7 @@ impl ShadowWords {
     /// Whether the register has to be written, too.
     fn tell(&mut self, value: u16) -> bool {
         let before = std::mem::replace(&mut self.last, value);
-        self.value[0].store(value.into(), Ordering::Release);
-        // The controller sets its mark, then looks at the value: one of the two is seen.
-        fence(Ordering::SeqCst);
-        let mark = self.mark[0].load(Ordering::Relaxed) as u16;
-        value.wrapping_sub(mark).wrapping_sub(1) < value.wrapping_sub(before)
+        tell(&self.value[0], &self.mark[0], before, value)
     }
 }
 
@@ -157,14 +154,16 @@ impl Pair {
         (self.memory.address(0), self.memory.address(completions_at(self.entries)))
     }
 
-    /// Puts a command behind the last. At most `entries - 1` may be unanswered: whoever calls counts.
+    /// Puts a command behind the last; says where. At most `entries - 1` may be unanswered: whoever calls counts.
     #[inline]
-    pub(crate) fn push(&mut self, entry: &Entry) {
-        let place = &self.submission[self.tail as usize];
+    pub(crate) fn push(&mut self, entry: &Entry) -> u32 {
+        let at = self.tail;
+        let place = &self.submission[at as usize];
         for (word, value) in place.iter().zip(entry.0) {
             word.store(value, Ordering::Relaxed);
         }
-        self.tail = if self.tail + 1 == self.entries { 0 } else { self.tail + 1 };
+        self.tail = if at + 1 == self.entries { 0 } else { at + 1 };
+        at
     }
 
     /// Whether the device knows of all commands.
@@ -180,10 +179,11 @@ impl Pair {
         (value, self.tail_bell.ring(&*self.mmio, value))
     }
 
-    /// The next answer, copied.
+    /// The next answer, copied, and where it was.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Answer> {
-        let place = &self.completion[self.head as usize];
+    pub(crate) fn pop(&mut self) -> Option<(u32, Answer)> {
+        let at = self.head;
+        let place = &self.completion[at as usize];
         let upper = place[1].load(Ordering::Acquire);
         if Answer::phase(upper) != self.phase {
             return None;
@@ -194,7 +194,7 @@ impl Pair {
             self.head = 0;
             self.phase = !self.phase;
         }
-        Some(answer)
+        Some((at, answer))
     }
 
     /// Whether there is an answer.
@@ -212,5 +212,96 @@ impl Pair {
         self.head_told = self.head;
         let value = self.head as u16;
         Some((value, self.head_bell.ring(&*self.mmio, value)))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::entry::nvm;
+    use crate::status::Status;
+    use pci::DeviceAddress;
+    use shm::{Pages, Region};
+
+    /// Registers that only remember, and memory that is its own address: enough for rings.
+    #[derive(Default)]
+    struct Fake([AtomicU32; 16]);
+
+    impl Mmio for Fake {
+        fn bytes(&self) -> usize {
+            0x1000 + 64
+        }
+        fn read32(&self, at: usize) -> u32 {
+            self.0[(at - 0x1000) / 4].load(Ordering::Acquire)
+        }
+        fn write32(&self, at: usize, value: u32) {
+            self.0[(at - 0x1000) / 4].store(value, Ordering::Release);
+        }
+    }
+
+    impl DmaSpace for Fake {
+        fn allocate(&self, bytes: usize) -> Result<Arc<Region>, DmaError> {
+            Ok(Arc::new(Region::private(bytes, Pages::Small)?))
+        }
+        fn map(&self, _: &Arc<Region>) -> Result<DeviceAddress, DmaError> {
+            Ok(DeviceAddress(1 << 20))
+        }
+        fn unmap(&self, _: &Arc<Region>, _: DeviceAddress) {}
+        fn cut_off(&self) -> bool {
+            true
+        }
+    }
+
+    /// The device's side by hand, in another thread: takes commands behind the doorbell, answers each.
+    fn device(mmio: &dyn Mmio, rings: &Region, entries: u32, commands: u32) {
+        let (mut head, mut tail, mut phase) = (0, 0, true);
+        for _ in 0..commands {
+            while mmio.read32(submission_doorbell(1, 4)) == head {
+                std::thread::yield_now();
+            }
+            let entry = Entry(std::array::from_fn(|word| rings.u64(head as usize * 64 + 8 * word).load(Ordering::Relaxed)));
+            head = (head + 1) % entries;
+            let answer = Answer::new(entry.dw(10), head as u16, 1, entry.cid(), Status::OK, phase);
+            while (tail + 1) % entries == mmio.read32(completion_doorbell(1, 4)) {
+                std::thread::yield_now();
+            }
+            let at = completions_at(entries) + tail as usize * 16;
+            rings.u64(at).store(answer.0[0], Ordering::Relaxed);
+            rings.u64(at + 8).store(answer.0[1], Ordering::Release);
+            tail = (tail + 1) % entries;
+            phase ^= tail == 0;
+        }
+    }
+
+    #[test]
+    fn rings_go_round_between_two_threads() {
+        const COMMANDS: u32 = if cfg!(miri) { 20 } else { 2000 };
+        for entries in [2, 4, 16] {
+            let fake = Arc::new(Fake::default());
+            let (mmio, dma): (Arc<dyn Mmio>, Arc<dyn DmaSpace>) = (fake.clone(), fake);
+            let mut pair = Pair::new(&mmio, &dma, (1, entries), 4, None).expect("memory");
+            let rings = Arc::clone(pair.memory.region());
+            std::thread::scope(|scope| {
+                scope.spawn(|| device(&*mmio, &rings, entries, COMMANDS));
+                let (mut sent, mut ended) = (0, 0);
+                while ended < COMMANDS {
+                    while sent < COMMANDS && sent - ended < entries - 1 {
+                        let entry = Entry::new(nvm::READ, 1).with_cid(sent as u16).with_dw(10, sent * 3);
+                        assert_eq!(pair.push(&entry), sent % entries);
+                        sent += 1;
+                    }
+                    if !pair.is_told() {
+                        assert_eq!(pair.ring(), ((sent % entries) as u16, true));
+                    }
+                    while let Some((place, answer)) = pair.pop() {
+                        assert_eq!((place, answer.cid(), answer.result()), (ended % entries, ended as u16, ended * 3));
+                        ended += 1;
+                    }
+                    pair.give_back();
+                    std::thread::yield_now();
+                }
+            });
+            assert!(!pair.has_answer());
+        }
     }
 }

@@ -102,6 +102,8 @@ pub(super) struct Served {
     /// Of the request being looked at, or held.
     spans: Vec<Span>,
     phase: Phase,
+    /// A request was refused, and told of.
+    has_refused: bool,
     /// For the device, to end what it is asked to cancel.
     patience: Duration,
 }
@@ -121,6 +123,7 @@ impl Served {
             held_until: Time(0),
             spans: Vec::with_capacity(SEGMENTS_MAX),
             phase: Phase::Open,
+            has_refused: false,
             patience,
             queue,
             seed,
@@ -268,7 +271,7 @@ impl Served {
     fn run(&mut self, request: Request, memory: Status, now: Time, pace: &mut Pace) -> Result<(), Ended> {
         let slot = u32::try_from(request.tag.0).expect("a slot");
         if let Err(error) = memory.and_then(|()| self.seed.geometry.check(&request, &self.spans)) {
-            self.seed.place.info.counters.refused();
+            self.refused(&request, error);
             return self.complete(slot, Err(error));
         }
         // The check was in blocks of the window, which lies within the device. Classes are shares of the broker's own.
@@ -277,6 +280,18 @@ impl Served {
         self.held_until = Time(0);
         self.submit_held(now, pace);
         Ok(())
+    }
+
+    /// Counts all, and tells of the first.
+    #[cold]
+    fn refused(&mut self, request: &Request, error: Error) {
+        let info = &self.seed.place.info;
+        info.counters.refused();
+        if !std::mem::replace(&mut self.has_refused, true) {
+            let (queue, user, pid) = (info.id, info.peer.user, info.peer.pid);
+            let (op, first, blocks) = (request.op, request.lba.0, request.blocks);
+            tracing::warn!(queue, user, pid, ?op, first, blocks, %error, "a request is refused");
+        }
     }
 
     /// False: it has to wait, for its share or for the device.

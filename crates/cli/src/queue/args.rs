@@ -43,6 +43,28 @@ pub enum QueueCommand {
         after_help = "Example:\n  hotshelf queue try /dev/nvme0n1\n  hotshelf queue try /dev/nvme0n1 --queues 4 --depth 64 --read-only"
     )]
     Try(TryArgs),
+    /// Show the last commands of a drive's queues, from a flight recorder's file
+    #[command(after_help = "Example:\n  hotshelf queue record /dev/shm/hotshelf-nvme\n  \
+                      hotshelf queue record --queue 1 --text /dev/shm/hotshelf-nvme.0 > tests/hang.txt\n\n\
+                      The user-space NVMe driver writes FILE while it runs; it is there after the process was killed. What went wrong \
+                      is in FILE.0 to FILE.15. The text can be flown again into the software controller, as a test.")]
+    Record(RecordArgs),
+}
+
+/// `hotshelf queue record`.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// What the recorder wrote
+    pub file: PathBuf,
+    /// Only this queue; 0 is the admin queue
+    #[arg(long, value_name = "N")]
+    pub queue: Option<u16>,
+    /// As text for a test
+    #[arg(long, conflicts_with = "json")]
+    pub text: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Where the broker is.

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod policy;
+mod record;
 mod serve;
 mod show;
 mod trial;
@@ -27,6 +28,7 @@ pub fn queue(args: &QueueArgs) -> anyhow::Result<bool> {
         QueueCommand::Stat(args) => stat(args),
         QueueCommand::Serve(args) => serve::serve(args),
         QueueCommand::Try(args) => trial::trial(args),
+        QueueCommand::Record(args) => record::record(args),
     }
 }
 

@@ -12,6 +12,8 @@ use crate::status::Status;
 const ZEROES_BLOCKS_MAX: u32 = 1 << 16;
 /// Double word 12: through every cache.
 const FUA: u32 = 1 << 30;
+/// Double word 12 of Write Zeroes: blocks may be given back.
+const ZEROES_DEALLOCATE: u32 = 1 << 25;
 /// Double word 11 of Dataset Management: deallocate.
 const DEALLOCATE: u32 = 1 << 2;
 
@@ -72,8 +74,8 @@ impl NvmeQueue {
 
     #[inline]
     fn send(&mut self, entry: &Entry) {
-        self.pair.push(entry);
-        self.recorder.command(entry);
+        let place = self.pair.push(entry);
+        self.recorder.command(place, entry);
         self.counters.commands += 1;
     }
 
@@ -141,7 +143,9 @@ impl NvmeQueue {
             Op::Flush => Some((Entry::new(nvm::FLUSH, self.namespace), none, 1)),
             Op::WriteZeroes => {
                 let blocks = job.left.min(self.zeroes_blocks_max.min(ZEROES_BLOCKS_MAX));
-                Some((self.transfer(nvm::WRITE_ZEROES, (job.lba, blocks), false, &none), none, blocks))
+                let mut entry = self.transfer(nvm::WRITE_ZEROES, (job.lba, blocks), job.fua, &none);
+                entry.0[6] |= u64::from(if self.zeroes_deallocate { ZEROES_DEALLOCATE } else { 0 });
+                Some((entry, none, blocks))
             }
             op => {
                 let blocks = job.left.min(self.command_bytes_max >> self.block_shift);

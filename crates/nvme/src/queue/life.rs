@@ -9,6 +9,7 @@ use super::books::{Job, NONE};
 use crate::admin::{Ticket, Trouble, Wants};
 use crate::controller::{Health, Inner};
 use crate::entry::{Entry, admin};
+use crate::recorder::Reason;
 
 /// What the controller knows of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,7 +224,7 @@ impl NvmeQueue {
         let shared = std::sync::Arc::clone(&self.shared);
         let wanted = || shared.health() == Health::Fatal || self.life == Life::Stuck;
         if !shared.is_gone() && shared.epoch() == self.epoch && wanted() {
-            self.remember();
+            self.remember(Reason::Fatal);
             // Its outcome is seen by `poll`.
             let _ = shared.restart(&mut shared.inner.lock(), self.epoch);
         }
@@ -250,7 +251,7 @@ impl NvmeQueue {
     pub(super) fn start_over(&mut self) -> Result<(), Error> {
         let shared = std::sync::Arc::clone(&self.shared);
         let mut inner = shared.inner.lock();
-        inner.remember(self.recorder.record(self.pair.number(), self.pair.entries()));
+        shared.remember(&mut inner, Reason::QueueReset, self.recorder.record());
         self.quiesce(&mut inner)?;
         self.forget();
         if self.life == Life::Dead || shared.is_gone() {

@@ -30,7 +30,7 @@ use crate::controller::{Health, Shared};
 use crate::identify::NvmLimits;
 use crate::namespace::Namespace;
 use crate::pair::Pair;
-use crate::recorder::{Record, Recorder};
+use crate::recorder::{Reason, Record, Recorder};
 use crate::registers::completion_doorbell;
 
 /// Most pieces of memory of a request.
@@ -59,6 +59,7 @@ pub struct NvmeQueue {
     block_shift: u32,
     command_bytes_max: u32,
     zeroes_blocks_max: u32,
+    zeroes_deallocate: bool,
     limits: NvmLimits,
     depth: u32,
     vector: Option<u16>,
@@ -127,6 +128,7 @@ impl NvmeQueue {
             block_shift: namespace.info().block_bytes.trailing_zeros(),
             command_bytes_max: namespace.command_bytes_max(),
             zeroes_blocks_max: u32::try_from(zeroes).unwrap_or(u32::MAX).max(1),
+            zeroes_deallocate: namespace.info().zeroes_deallocate,
             limits: inner.limits,
             depth,
             vector: has_vector.then_some(number),
@@ -146,7 +148,7 @@ impl NvmeQueue {
             memory: Memory::new(&function.dma, lists, BOUNCE_PAGES)?,
             ended: VecDeque::with_capacity(depth as usize),
             in_flight: 0,
-            recorder: Recorder::new(shared.options.records as usize),
+            recorder: shared.flight.recorder(number, entries),
             counters: Counters::default(),
         })
     }
@@ -158,7 +160,7 @@ impl NvmeQueue {
 
     /// What its flight recorder holds.
     pub fn record(&self) -> Record {
-        self.recorder.record(self.pair.number(), self.pair.entries())
+        self.recorder.record()
     }
 
     /// Its number with the controller.
@@ -220,9 +222,9 @@ impl NvmeQueue {
     fn reap(&mut self, most: usize) {
         let mut left = most.min(self.pair.entries() as usize);
         while left > 0 {
-            let Some(answer) = self.pair.pop() else { break };
+            let Some((place, answer)) = self.pair.pop() else { break };
             left -= 1;
-            self.recorder.answer(&answer);
+            self.recorder.answer(place, &answer);
             let slot = self.cids.slot(answer.cid());
             let known = self.slots.get(slot).is_some_and(|place| place.busy && place.entry.cid() == answer.cid());
             if !known || answer.queue() != self.pair.number() {
@@ -245,14 +247,14 @@ impl NvmeQueue {
         self.counters.strays += 1;
         if self.counters.strays == 1 {
             tracing::warn!("{}, queue {}: an answer to a command that is not there", self.shared.function.name, self.number());
-            self.remember();
+            self.remember(Reason::Stray);
         }
     }
 
     /// Keeps what the flight recorder has, unless somebody is busy with the controller.
-    fn remember(&mut self) {
+    fn remember(&mut self, reason: Reason) {
         if let Some(mut inner) = self.shared.inner.try_lock() {
-            inner.remember(self.recorder.record(self.pair.number(), self.pair.entries()));
+            self.shared.remember(&mut inner, reason, self.recorder.record());
         }
     }
 
@@ -399,7 +401,7 @@ impl Queue for NvmeQueue {
         if self.shared.health() == Health::Gone {
             return;
         }
-        self.remember();
+        self.remember(Reason::Overdue);
         self.abort(index as u16);
     }
 

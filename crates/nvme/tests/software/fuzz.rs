@@ -1,7 +1,8 @@
 //! Both sides at random: what the driver is asked for, and what the device answers, writes into memory and says in registers. Nothing
 //! panics, everything that was taken ends once, every call returns.
 //!
-//! FULL=1: for 30 minutes, with seeds where no run has been.
+//! FULL=1: for 30 minutes, with seeds where no run has been. NVME_FUZZ_SECONDS=n: for so long; NVME_FUZZ_FROM=seed goes on where
+//! such a run ended.
 
 use std::time::{Duration, Instant};
 
@@ -21,12 +22,15 @@ fn whatever_the_device_does_the_driver_neither_panics_nor_hangs() {
     if let Ok(seed) = std::env::var("SEED") {
         return fuzz(seed.parse().expect("SEED is a number"), &mut Seen::default());
     }
-    let (first, until) = if full() { (fastrand::u64(..u64::MAX / 2), Duration::from_secs(1800)) } else { (0, Duration::MAX) };
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
+    let seconds = number("NVME_FUZZ_SECONDS").or(full().then_some(1800));
+    let first = number("NVME_FUZZ_FROM").unwrap_or_else(|| if full() { fastrand::u64(..u64::MAX / 2) } else { 0 });
     println!("seeds from {first}");
     let begin = Instant::now();
     let mut seen = Seen::default();
-    for seed in (first..).take(if full() { usize::MAX } else { SEEDS as usize }) {
-        if begin.elapsed() > until {
+    for seed in (first..).take(if seconds.is_some() { usize::MAX } else { SEEDS as usize }) {
+        if seconds.is_some_and(|seconds| begin.elapsed() > Duration::from_secs(seconds)) {
+            println!("go on with NVME_FUZZ_FROM={seed}");
             break;
         }
         let _named = Named(seed);

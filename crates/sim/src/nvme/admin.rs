@@ -6,6 +6,7 @@ use nvme::identify::what;
 use nvme::registers::{completion_doorbell, submission_doorbell};
 
 use super::State;
+use super::registers::VERSION;
 use super::rings::{Completions, Submissions};
 
 /// Requests for events at once.
@@ -76,6 +77,10 @@ impl State {
                 put(&mut page, 4, &[id as u8; 16]);
                 put(&mut page, 20, &[4, 1]);
             }
+            what::INDEPENDENT_NAMESPACE => {
+                let content = self.namespaces.get(&entry.namespace()).ok_or(Status::INVALID_NAMESPACE)?;
+                (page[8], page[14]) = (u8::from(content.shape.write_protected), 1);
+            }
             what::NVM_CONTROLLER => page[3] = self.shape.ranges_max,
             _ => return Err(Status::INVALID_FIELD),
         }
@@ -88,7 +93,7 @@ impl State {
         put(page, 24, b"hotshelf software controller            ");
         put(page, 64, b"1       ");
         page[77] = self.shape.transfer_pages_shift;
-        put(page, 80, &0x0001_0400_u32.to_le_bytes());
+        put(page, 80, &VERSION.to_le_bytes());
         put(page, 92, &(1_u32 << 8).to_le_bytes());
         put(page, 256, &(u16::from(self.shape.doorbell_buffer) << 8).to_le_bytes());
         page[258] = 3;
@@ -104,6 +109,8 @@ impl State {
             put(page, at, &shape.blocks.to_le_bytes());
         }
         page[26] = 1;
+        // Blocks that were given back read as zeroes; Write Zeroes may give them back.
+        page[33] = 0b1001;
         page[99] = u8::from(shape.write_protected);
         put(page, 132, &shape.metadata_bytes.to_le_bytes());
         page[134] = shape.block_bytes.trailing_zeros() as u8;

@@ -95,23 +95,28 @@ impl State {
         while let Some(first) = self.pending.first_entry().filter(|first| first.key().0 <= now) {
             let pending = first.remove();
             did = true;
-            let (status, result) = self.finish(&pending);
-            let Pending { queue, entry, how, .. } = pending;
-            let cid = entry.cid();
-            match how {
-                How::Never => {}
-                How::Rightly => self.answer((queue, queue), cid, status, result),
-                How::WrongId => self.answer((queue, queue), cid ^ 0x8000, status, result),
-                How::WrongQueue => self.answer((queue, queue + 1), cid, status, result),
-                How::Twice(after) => {
-                    self.doubled = true;
-                    self.answer((queue, queue), cid, status, result);
-                    let work = Work::Answer(status, result);
-                    self.add(now.after(after), Pending { queue, entry, work, how: How::Rightly });
-                }
-            }
+            self.end(pending, now);
         }
         did
+    }
+
+    /// Does a command, and answers it.
+    pub(super) fn end(&mut self, pending: Pending, now: Time) {
+        let (status, result) = self.finish(&pending);
+        let Pending { queue, entry, how, .. } = pending;
+        let cid = entry.cid();
+        match how {
+            How::Never => {}
+            How::Rightly => self.answer((queue, queue), cid, status, result),
+            How::WrongId => self.answer((queue, queue), cid ^ 0x8000, status, result),
+            How::WrongQueue => self.answer((queue, queue.wrapping_add(1)), cid, status, result),
+            How::Twice(after) => {
+                self.doubled = true;
+                self.answer((queue, queue), cid, status, result);
+                let work = Work::Answer(status, result);
+                self.add(now.after(after), Pending { queue, entry, work, how: How::Rightly });
+            }
+        }
     }
 
     /// It is not ended any more; what it has begun is done or not.

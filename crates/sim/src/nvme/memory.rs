@@ -71,6 +71,21 @@ impl Memory {
         self.cut = false;
     }
 
+    /// Regions that are mapped.
+    pub(super) fn mappings(&self) -> usize {
+        self.mapped.len()
+    }
+
+    /// New mappings are at or above this address.
+    pub(super) fn go_on_from(&mut self, at: u64) {
+        self.next = self.next.max(at.next_multiple_of(PAGE) + 4 * PAGE);
+    }
+
+    /// Maps a region at an address of the caller's choice, where nothing is.
+    pub(super) fn put_at(&mut self, at: u64, region: &Arc<Region>) {
+        self.mapped.insert(at, Mapped { region: Arc::clone(region), from: 0, bytes: region.len() });
+    }
+
     pub(super) fn unmap(&mut self, at: DeviceAddress) {
         if self.mapped.remove(&at.0).is_none() {
             self.violation(format!("a mapping at {:#x} is ended that is not there", at.0));

@@ -150,6 +150,17 @@ pub struct Done {
     pub faults: u64,
 }
 
+/// What a driver has of a controller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// Completion queues beside the admin queue's.
+    pub queues: usize,
+    /// Of them, those with an interrupt vector.
+    pub vectors: usize,
+    /// Regions of memory that the controller reaches.
+    pub mappings: usize,
+}
+
 pub(crate) struct State {
     shape: Shape,
     random: fastrand::Rng,
@@ -271,6 +282,13 @@ impl SoftController {
     /// What it has done.
     pub fn done(&self) -> Done {
         self.lock().done
+    }
+
+    /// What the driver has made and not ended.
+    pub fn held(&self) -> Held {
+        let state = self.lock();
+        let vectors = state.completions.iter().filter(|(number, ring)| **number > 0 && ring.vector.is_some()).count();
+        Held { queues: state.completions.keys().filter(|number| **number > 0).count(), vectors, mappings: state.memory.mappings() }
     }
 
     /// Accesses to memory that was not mapped, and other things that a driver must not do.

@@ -9,6 +9,8 @@ use nvme::registers::{
 use super::State;
 use super::rings::{Completions, Submissions};
 
+/// 2.0.
+pub(super) const VERSION: u32 = 0x0002_0000;
 /// CAP.TO: in half seconds.
 const READY_HALF_SECONDS: u64 = 4;
 
@@ -34,7 +36,7 @@ impl State {
         match at {
             CAP => self.capabilities() as u32,
             at if at == CAP + 4 => (self.capabilities() >> 32) as u32,
-            VS => 0x0001_0400,
+            VS => VERSION,
             CC => self.configuration,
             CSTS => self.status,
             AQA => self.admin_queues.0,

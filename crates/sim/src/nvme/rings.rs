@@ -1,9 +1,10 @@
 //! The controller's side of the rings.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use block::Time;
 use nvme::Status;
+use nvme::doorbell::look;
 use nvme::entry::{Answer, Entry};
 use nvme::registers::{DOORBELLS, completion_doorbell, submission_doorbell};
 
@@ -78,19 +79,14 @@ impl State {
     fn exchange(&mut self, value: u64, mark: u64) -> Option<u32> {
         let (region, at) = self.memory.place(value, 4)?;
         let (marks, mark_at) = self.memory.place(mark, 4)?;
-        loop {
-            let seen = region.u32(at).load(Ordering::Acquire);
-            if self.outside.awake {
-                // It is looked at again by itself: never mind ringing. (No value lies between this mark and the next.)
-                marks.u32(mark_at).store(seen.wrapping_sub(1) & 0xffff, Ordering::Relaxed);
-                return Some(seen);
-            }
-            marks.u32(mark_at).store(seen, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if region.u32(at).load(Ordering::Acquire) == seen {
-                return Some(seen);
-            }
+        let (value, mark) = (region.u32(at), marks.u32(mark_at));
+        if self.outside.awake {
+            // It is looked at again by itself: never mind ringing. (No value lies between this mark and the next.)
+            let seen = value.load(Ordering::Acquire);
+            mark.store(seen.wrapping_sub(1) & 0xffff, Ordering::Relaxed);
+            return Some(seen);
         }
+        Some(look(value, mark))
     }
 
     /// Doorbells that the host wrote into memory that it shares with us. True: one was rung.

@@ -10,7 +10,7 @@ use shm::{Region, Seats};
 use ssdcache::{Mode, PAGE_BYTES, SsdCache};
 
 use super::model::{CELL, CELLS, cell_bytes};
-use super::world::Machine;
+use super::world::{Kind, Machine};
 use super::{FILES, Process, SSD, Setup};
 
 /// Cells of a page.
@@ -39,8 +39,17 @@ impl Run {
         for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
             ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
         }
-        let machine = Machine::new(0, Machine::empty(ssd, FILES));
-        let setup = Setup { has_ssd: true, mode, records: 16, has_budget: false, switches: false, fails: false, has_peer: false };
+        let machine = Machine::new(Kind::Memory, 0, Machine::empty(ssd, FILES));
+        let setup = Setup {
+            kind: Kind::Memory,
+            has_ssd: true,
+            mode,
+            records: 16,
+            has_budget: false,
+            switches: false,
+            fails: false,
+            has_peer: false,
+        };
         let region = setup.segment();
         let seats = setup.seats(&region);
         let process = Process::start(&machine, &region, &seats, setup);

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use shm::{Pages, Region, Seats};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule, SsdCache};
 
-use crate::world::{Handle, Machine, Outside, Remains, Ssd};
+use crate::world::{Handle, Kind, Machine, Outside, Remains, Ssd};
 
 const SSD: ssdcache::Shape = ssdcache::Shape { segment_pages: 512, segments: 16 };
 const FRAMES: Frames = Frames { frames: 1024, shards: 1, ghosts: 1024, replacement: Replacement::S3Fifo };
@@ -34,7 +34,7 @@ fn empty() -> Remains {
 
 impl Bench {
     fn new(remains: Remains, mode: Mode) -> Bench {
-        let machine = Machine::new(1, remains);
+        let machine = Machine::new(Kind::Memory, 1, remains);
         let sizes = Sizes { frames: FRAMES, ssd: Some(SSD), files: 16 };
         let layout = Layout::of(sizes);
         let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));

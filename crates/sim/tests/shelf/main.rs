@@ -5,6 +5,7 @@
 //! opened anew; and a process dies, and another one takes up the segment. `SIM_CUTS`: how many cuts (CI: 4,000; FULL=1:
 //! 100,000). `SIM_SEED`: one run, as a failure names it.
 
+mod blocks;
 mod faults;
 mod figures;
 mod model;
@@ -21,7 +22,7 @@ use shm::{Pages, Region, Seats};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, SsdCache};
 
 use model::{CELL, CELLS, File, Files, cell_bytes};
-use world::{Died, Handle, Machine, Outside, Remains, Ssd};
+use world::{Died, Handle, Kind, Machine, Outside, Remains, Ssd};
 
 const FILES: std::ops::Range<u64> = 1..4;
 const SSD: ssdcache::Shape = ssdcache::Shape { segment_pages: 32, segments: 6 };
@@ -30,6 +31,7 @@ const FRAMES: Frames = Frames { frames: 24, shards: 1, ghosts: 24, replacement: 
 /// What a run is over.
 #[derive(Clone, Copy)]
 struct Setup {
+    kind: Kind,
     has_ssd: bool,
     mode: Mode,
     /// Records of files: fewer than files, and they are opened for each call.
@@ -45,11 +47,12 @@ struct Setup {
 }
 
 impl Setup {
-    fn of(seed: u64, rng: &mut fastrand::Rng) -> Setup {
+    fn of(kind: Kind, seed: u64, rng: &mut fastrand::Rng) -> Setup {
         let mode = [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround][rng.usize(..4)];
         let records = if rng.u8(..5) == 0 { 2 } else { 16 };
         let mut one_of = |of: u8| rng.u8(..of) == 0;
         Setup {
+            kind,
             has_ssd: !seed.is_multiple_of(8),
             mode,
             records,
@@ -155,7 +158,7 @@ fn read(open: &Open, cells: std::ops::Range<usize>) -> Vec<u8> {
 
 /// The machine after the power came back: everything that may be seen is.
 fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
-    let machine = Machine::new(label, remains);
+    let machine = Machine::new(setup.kind, label, remains);
     let region = setup.segment();
     let process = Process::start(&machine, &region, &setup.seats(&region), setup);
     for (key, file) in &mut files {
@@ -247,14 +250,14 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    fn new(kind: Kind, seed: u64) -> Run {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let setup = Setup::of(seed, &mut rng);
+        let setup = Setup::of(kind, seed, &mut rng);
         let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
         for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
             ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
         }
-        let machine = Machine::new(0, Machine::empty(ssd, FILES));
+        let machine = Machine::new(kind, 0, Machine::empty(ssd, FILES));
         let region = setup.segment();
         let seats = setup.seats(&region);
         let process = Alive::new(Process::start(&machine, &region, &seats, setup));
@@ -417,8 +420,8 @@ fn sync(open: &Open, fails: bool) {
     }
 }
 
-fn run(seed: u64, cuts: u32) -> u32 {
-    let mut run = Run::new(seed);
+fn run(kind: Kind, seed: u64, cuts: u32) -> u32 {
+    let mut run = Run::new(kind, seed);
     let taken = Arc::new(Mutex::new(Vec::new()));
     let mut done = 0;
     while done < cuts {
@@ -441,6 +444,16 @@ fn run(seed: u64, cuts: u32) -> u32 {
 
 #[test]
 fn power_cuts_and_dead_leaders_lose_nothing_that_was_synced() {
+    cuts(Kind::Memory, [500, 4_000, 100_000]);
+}
+
+#[test]
+fn nor_do_they_on_the_nvme_driver() {
+    cuts(Kind::Nvme, [60, 400, 20_000]);
+}
+
+/// So many cuts in debug, in release, with FULL=1.
+fn cuts(kind: Kind, [debug, release, many]: [u64; 3]) {
     std::panic::set_hook(Box::new(|info| {
         if info.payload().downcast_ref::<Died>().is_none() {
             eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
@@ -449,17 +462,17 @@ fn power_cuts_and_dead_leaders_lose_nothing_that_was_synced() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let is_full = std::env::var("FULL").is_ok_and(|full| full == "1");
     let cuts = number("SIM_CUTS").unwrap_or(if is_full {
-        100_000
+        many
     } else if cfg!(debug_assertions) {
-        500
+        debug
     } else {
-        4_000
+        release
     });
     let from = number("SIM_FROM").unwrap_or(0);
     let seeds = number("SIM_SEED").map_or(from..u64::MAX, |seed| seed..seed + 1);
     let mut done = 0;
     for seed in seeds {
-        let ended = catch_unwind(|| run(seed, 50));
+        let ended = catch_unwind(|| run(kind, seed, 50));
         let cuts_of_it = u64::from(ended.unwrap_or_else(|_| panic!("replay with SIM_SEED={seed}")));
         done += cuts_of_it;
         if is_full && done % 1000 < cuts_of_it {
@@ -469,5 +482,5 @@ fn power_cuts_and_dead_leaders_lose_nothing_that_was_synced() {
             break;
         }
     }
-    println!("{done} power cuts");
+    println!("{done} power cuts, {kind:?}");
 }

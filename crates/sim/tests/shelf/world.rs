@@ -9,9 +9,11 @@ use std::sync::{Arc, OnceLock};
 use block::driver::MemoryDevice;
 use block::{Arena, Completion, Device, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
 use datapath::shelf::{Below, Stamp, World};
+use nvme::Namespace;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use sim::device::crash::{Medium, Volatile};
+use sim::nvme::{NamespaceShape, Shape, SoftController};
 use ssdcache::FileKey;
 
 pub const SECTOR: usize = 512;
@@ -27,12 +29,59 @@ pub fn is_traced() -> bool {
     *TRACED.get_or_init(|| std::env::var_os("SIM_TRACE").is_some())
 }
 
+/// What the SSD is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Memory, with books of what is durable above it.
+    Memory,
+    /// A software NVMe controller with a volatile write cache, under the driver of that name.
+    Nvme,
+}
+
+enum Drive {
+    Memory(MemoryDevice),
+    Nvme(SoftController, Namespace),
+}
+
+impl Drive {
+    fn new(kind: Kind, content: Vec<u8>) -> (Drive, Medium) {
+        match kind {
+            Kind::Memory => {
+                let memory = MemoryDevice::new(SECTOR as u32, content.len() as u64).expect("memory");
+                memory.region().write(0, &content);
+                (Drive::Memory(memory), Medium::new(content, SECTOR))
+            }
+            Kind::Nvme => {
+                let namespaces = vec![NamespaceShape::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
+                // Those of processes that died stay until the run is over.
+                let shape = Shape { namespaces, keeps_books: true, transfer_pages_shift: 3, queues: 250, vectors: 0, ..Shape::default() };
+                let controller = SoftController::real(shape, 1);
+                controller.set_content(1, content);
+                let options = nvme::Options { queues: 250, records: 0, ..nvme::Options::default() };
+                let opened = nvme::Controller::open(controller.function(), options).expect("ready");
+                let medium = controller.medium(1).expect("it keeps books");
+                (Drive::Nvme(controller, opened.namespace(1).expect("one")), medium)
+            }
+        }
+    }
+}
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        if let Drive::Nvme(controller, _) = self
+            && !std::thread::panicking()
+        {
+            assert_eq!(controller.violations(), Vec::<String>::new());
+        }
+    }
+}
+
 /// All that survives a process, and part of which survives the power.
 pub struct Machine {
     /// In traces: 0 is the one that runs, others are those that a cut left.
     label: u32,
     pub medium: Medium,
-    memory: MemoryDevice,
+    below: Drive,
     files: Mutex<BTreeMap<u64, SimFile>>,
     clock_ms: AtomicU32,
     mtime: AtomicU64,
@@ -114,15 +163,14 @@ pub struct Remains {
 
 impl Machine {
     /// With this on the SSD and no files, or with what is left of another one.
-    pub fn new(label: u32, remains: Remains) -> Arc<Machine> {
-        let memory = MemoryDevice::new(SECTOR as u32, remains.ssd.len() as u64).expect("memory");
-        memory.region().write(0, &remains.ssd);
+    pub fn new(kind: Kind, label: u32, remains: Remains) -> Arc<Machine> {
+        let (below, medium) = Drive::new(kind, remains.ssd);
         let file = |state: State| SimFile { durable: state.clone(), now: state, pending: Vec::new() };
         let mtime = remains.files.values().map(|state| state.mtime).max().unwrap_or(0);
         Arc::new(Machine {
             label,
-            medium: Medium::new(remains.ssd, SECTOR),
-            memory,
+            medium,
+            below,
             files: Mutex::new(remains.files.into_iter().map(|(key, state)| (key, file(state))).collect()),
             clock_ms: AtomicU32::new(1),
             mtime: AtomicU64::new(mtime + 1),
@@ -177,17 +225,23 @@ pub struct Ssd(pub Arc<Machine>);
 
 impl Device for Ssd {
     fn geometry(&self) -> &Geometry {
-        self.0.memory.geometry()
+        match &self.0.below {
+            Drive::Memory(memory) => memory.geometry(),
+            Drive::Nvme(_, namespace) => namespace.geometry(),
+        }
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
-        let queue = self.0.memory.queue(options)?;
-        Ok(Box::new(Watched { queue: Volatile::new(queue, &self.0.medium, true), machine: Arc::clone(&self.0), failed: Vec::new() }))
+        let queue: Box<dyn Queue> = match &self.0.below {
+            Drive::Memory(memory) => Box::new(Volatile::new(memory.queue(options)?, &self.0.medium, true)),
+            Drive::Nvme(_, namespace) => namespace.queue(options)?,
+        };
+        Ok(Box::new(Watched { queue, machine: Arc::clone(&self.0), failed: Vec::new() }))
     }
 }
 
 struct Watched {
-    queue: Volatile<Box<dyn Queue>>,
+    queue: Box<dyn Queue>,
     machine: Arc<Machine>,
     /// Requests that the SSD failed, to be told.
     failed: Vec<Completion>,

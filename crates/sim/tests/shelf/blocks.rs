@@ -1,0 +1,86 @@
+//! The block cache on the NVMe driver, over a controller whose write cache a loss of power empties: what was flushed survives it at any
+//! moment, and what was not is old or new, never anything else.
+
+use std::sync::Arc;
+
+use block::{Queue as _, QueueOptions};
+use datapath::{BlockCache, Settings, WriteMode};
+use nvme::{Controller, Options};
+use sim::device::clock::VirtualClock;
+use sim::nvme::{NamespaceShape, Shape, SoftController, Timing};
+
+const SIZE: usize = 96 << 10;
+const SECTOR: usize = 512;
+
+/// A random life of writes and flushes over a cache of few frames, cut short after each. How many cuts.
+fn life(seed: u64) -> u64 {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let clock = VirtualClock::default();
+    let shape = Shape {
+        namespaces: vec![NamespaceShape::plain(SECTOR as u32, (SIZE / SECTOR) as u64)],
+        keeps_books: true,
+        transfer_pages_shift: random.u8(1..5),
+        doorbell_buffer: random.bool(),
+        volatile_cache: random.u8(..4) > 0,
+        timing: Timing::Between(1_000, 200_000),
+        ..Shape::default()
+    };
+    let device = SoftController::new(shape, &clock, seed);
+    let options = Options { records: 0, ..Options::default() };
+    let controller = Controller::open_with(device.function(), options, Arc::new(clock.clone())).expect("ready");
+    let namespace = controller.namespace(1).expect("one");
+    let queue = namespace.open_queue(&QueueOptions { depth: 4, ..QueueOptions::default() }).expect("a queue");
+    assert_eq!(queue.in_flight(), 0);
+    let mode = if random.bool() { WriteMode::Back } else { WriteMode::Through };
+    let settings = Settings { mode, clock: Arc::new(clock), ..Settings::new(random.u32(4..32)) };
+    let mut cache = BlockCache::open(vec![queue], settings).expect("opened");
+    let mut handle = cache.handle();
+    // What each byte may be: as it was flushed, then every value since.
+    let mut may: Vec<Vec<u8>> = vec![vec![0]; SIZE];
+    let mut cuts = 0;
+    for value in 1..random.u8(2..=60) {
+        let at = random.usize(..SIZE);
+        let bytes = random.usize(1..=20_000.min(SIZE - at));
+        match random.u32(..8) {
+            0..5 => {
+                cache.write(&mut handle, at as u64, &vec![value; bytes]).expect("nothing fails");
+                may[at..at + bytes].iter_mut().for_each(|values| values.push(value));
+            }
+            5 => {
+                let mut found = vec![0; bytes];
+                cache.read(&mut handle, at as u64, &mut found).expect("nothing fails");
+                assert!(found.iter().zip(&may[at..]).all(|(found, values)| values.last() == Some(found)));
+            }
+            6 => cache.write_back(at as u64..(at + bytes) as u64).expect("nothing fails"),
+            _ => {
+                cache.flush(&mut handle).expect("nothing fails");
+                may.iter_mut().for_each(|values| _ = values.drain(..values.len() - 1));
+            }
+        }
+        let medium = device.medium(1).expect("it keeps books");
+        for _ in 0..3 {
+            cuts += 1;
+            let after = medium.power_cut(random.u64(..));
+            let wrong = after.iter().zip(&may).position(|(found, values)| !values.contains(found));
+            assert_eq!(wrong.map(|at| (at, after[at], &may[at])), None, "byte, value, and what it may be");
+        }
+    }
+    drop((handle, cache));
+    assert_eq!(device.violations(), Vec::<String>::new());
+    cuts
+}
+
+#[test]
+fn what_was_flushed_through_the_block_cache_is_there_after_a_cut() {
+    let full = std::env::var_os("FULL").is_some_and(|full| full == "1");
+    let seeds = match std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..if full { 2_000 } else { 12 },
+    };
+    let mut cuts = 0;
+    for seed in seeds {
+        println!("seed {seed}");
+        cuts += life(seed);
+    }
+    println!("{cuts} power cuts of the block cache");
+}
