@@ -34,9 +34,11 @@ demo|bc|bc|the demo, and tests that compare speeds
 vm|qemu-system-x86|qemu-system-x86_64|tests in a virtual machine
 vm|cpio|cpio|tests in a virtual machine
 vm|kmod|depmod|tests in a virtual machine
+vm|gcc-12|gcc-12|the tests of the kernel module
+vm|xfsprogs|mkfs.xfs|the tests of the kernel module, and tests on XFS
+vm|btrfs-progs|mkfs.btrfs|the tests of the kernel module
 vm|fio|fio|tests of speed, of latency during moves, and of NVMe commands
 test|acl|setfacl|tests of access control lists
-test|xfsprogs|mkfs.xfs|tests on XFS
 test|postmark|postmark|the PostMark test
 test|mergerfs|mergerfs|the comparison with mergerfs
 test|mariadb-server|mariadbd|the MariaDB test

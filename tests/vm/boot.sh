@@ -12,6 +12,7 @@
 #       spare:N           more namespaces, which are not attached: Namespace Attachment does that
 #   One such line, or several.
 #   # memory: 2G                          of the guest
+#   # module: nofscache                   of kernel/; built, and MODULE is where it is
 #   # TIMEOUT: 300                        seconds until it counts as hung, boot included; TIMEOUT_FULL when FULL=1
 #
 # The script is run by `bash -euo pipefail` in an empty directory, with ROOT, HOTSHELF, FULL and KERNEL as the host has them, and
@@ -119,7 +120,7 @@ write_job() {
     {
         printf 'script=%q drives=%q\n' "$script" "${drives[*]}"
         printf 'export %s=%q\n' ROOT "$ROOT" HOTSHELF "$HOTSHELF" FULL "$FULL" KERNEL "$KERNEL" SCRATCH "$SCRATCH" RESULTS "$RESULTS" \
-            PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME "${HOME:-/}" LC_ALL C TERM dumb
+            MODULE "$module" PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME "${HOME:-/}" LC_ALL C TERM dumb
     } >"$work/share/job"
 }
 
@@ -151,6 +152,11 @@ run_guest() {
 
 code=0
 "$here/prepare.sh" || exit
+module=$(head_of module)
+if [[ -n $module ]]; then
+    "$here/module.sh" || exit
+    module=$kernel/$module/$module.ko
+fi
 mkdir -p "$out"
 : >"$console"
 seconds=$(time_limit)

@@ -16,21 +16,11 @@ KERNEL=${KERNEL:-6.1}
 PATH="$PATH:/usr/sbin:/sbin"
 place=$(realpath -m "${CARGO_TARGET_DIR:-$ROOT/target}")/vm
 kernel=$place/kernel-$KERNEL
+wanted="Debian kernel $KERNEL (Debian 12 has 6.1 and 6.12)"
 # With what each of them needs. The others are loaded from modules/ when the guest has it.
 first_modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
-work=
-
-say() { echo "vm: $*"; }
-skip() { echo "SKIP: $*"; exit 77; }
-fail() { echo "vm: $*" >&2; exit 1; }
-
-remove_work() {
-    if [[ -n $work ]]; then
-        rm -rf -- "$work"
-    fi
-}
-trap remove_work EXIT
-trap 'exit 130' INT TERM HUP
+# shellcheck source=tests/vm/packages.sh
+source "$here/packages.sh"
 
 # Those of the level vm in scripts/setup.sh.
 need_programs() {
@@ -44,33 +34,6 @@ need_programs() {
 kernel_package() {
     apt-cache pkgnames "linux-image-$KERNEL." 2>/dev/null |
         grep -E '^linux-image-[0-9.]+(-[0-9]+|\+deb[0-9]+(\.[0-9]+)?)-amd64$' | sort -V | tail -1 || true
-}
-
-apt() {
-    apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o APT::Sandbox::User= "$@" \
-        </dev/null >"$work/apt.log" 2>&1
-}
-
-# What apt-get complained of, on one line.
-complaint() { sed -n 's/^[EW]: *//p' "$work/apt.log" | tail -1; }
-
-# unpack DIR COMMAND...: what is in the package whose name the command prints.
-unpack() {
-    local dir=$1 package
-    shift
-    package=$("$@")
-    if [[ -n $package ]]; then
-        say "getting $package"
-    fi
-    if [[ -z $package ]] || ! (cd "$work" && apt download "$package"); then
-        # A list that is older than the archive names packages that are gone.
-        say "refreshing the package lists"
-        apt update || true
-        package=$("$@")
-        [[ -n $package ]] || skip "apt-get knows no Debian kernel $KERNEL (Debian 12 has 6.1 and 6.12)"
-        (cd "$work" && apt download "$package") || skip "cannot get $package: $(complaint)"
-    fi
-    dpkg -x "$work/${package}"_*.deb "$dir"
 }
 
 # get_kernel: kernel, modules and busybox into $kernel, at once or not at all.
@@ -142,9 +105,7 @@ need_programs
 if [[ -f $kernel/initramfs.cpio && $kernel/initramfs.cpio -nt $here/init && $kernel/initramfs.cpio -nt $here/prepare.sh ]]; then
     exit 0
 fi
-mkdir -p "$place"
-work=$(mktemp -d "$place/work.XXXXXX")
-chmod 755 "$work"
+make_work
 if [[ ! -f $kernel/linux ]]; then
     get_kernel
 fi

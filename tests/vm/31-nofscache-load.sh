@@ -1,0 +1,77 @@
+#!/bin/bash
+# kernel/nofscache comes and goes while programs read and write: no warning of the kernel, no wrong data, no call left behind. 20
+# rounds of switching on and off, choosing otherwise, and unloading; FULL=1: 1,000.
+# drives: ssd=size:400M
+# module: nofscache
+# memory: 1G
+# TIMEOUT: 400
+# TIMEOUT_FULL: 14000
+# shellcheck source=tests/vm/lib.sh
+source "$(dirname "$0")/lib.sh"
+need mkfs.ext4 fio
+calls=$(dirname "$MODULE")/calls
+chosen=/sys/kernel/nofscache
+rounds=20
+[[ $FULL == 0 ]] || rounds=1000
+drive=$(block ssd)
+modprobe ext4
+mkfs.ext4 -q "$drive"
+mkdir disk
+mount "$drive" disk
+
+# over_and_over CALL: until told to stop; each checks what it reads.
+over_and_over() {
+    while [[ ! -e stop ]]; do
+        "$calls" "$1" write "disk/$1" && "$calls" "$1" read "disk/$1" || exit
+    done
+}
+workers=()
+for call in sendfile mmap; do
+    over_and_over "$call" &
+    workers+=($!)
+done
+# Many at once on one file, checked as well.
+fio --name=mixed --filename=disk/mixed --size=16M --rw=randrw --bs=4k --ioengine=io_uring --iodepth=8 --time_based --runtime=100000 \
+    --fallocate=none --invalidate=0 --verify=crc32c --verify_backlog=64 --output=fio.said &
+fio=$!
+
+# wait_for COUNTER: until it grows, so that calls are under way in the module.
+count() { local name value; while read -r name value; do [[ $name != "$1" ]] || echo "$value"; done <$chosen/counters; }
+grown() { (($(count "$1") > before)); }
+wait_for() { local before; before=$(count "$1"); wait_until 60 grown "$1"; }
+
+unharmed() { ! dmesg | grep -E 'WARNING|BUG:|Oops|Call Trace|refcount|hung' || fail "the kernel complained"; }
+
+for ((round = 1; round <= rounds; round++)); do
+    if ((round % 4 == 1)); then
+        insmod "$MODULE" devices="$drive"
+    fi
+    echo 1 >$chosen/enabled
+    case $((round % 4)) in
+        0) echo "$$" >$chosen/processes ;;
+        1) wait_for reads ;;
+        2) echo "$PWD/disk" >$chosen/mounts && wait_for writes ;;
+        3) echo /sys/fs/cgroup >$chosen/cgroups ;;
+    esac
+    if ((round % 4 == 0 || round == rounds)); then
+        # While it is switched on.
+        rmmod nofscache
+    else
+        echo 0 >$chosen/enabled
+    fi
+    if ((round % 50 == 0)); then
+        unharmed
+        echo "$round rounds, $SECONDS s"
+    fi
+    kill -0 "$fio" || fail "fio ended: $(tail -n 20 fio.said)"
+done
+touch stop
+kill -INT "$fio"
+wait "$fio" || true
+! grep -iE 'verify|error' fio.said || fail "fio says: $(tail -n 20 fio.said)"
+for worker in "${workers[@]}"; do
+    wait "$worker" || fail "a program read what was not written"
+done
+umount disk
+echo "$rounds rounds in $SECONDS s"
+unharmed
