@@ -18,6 +18,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/hotshelf
 LIBRARY := $(TARGET)/release/libhotshelf.so
 EXTENSION := $(TARGET)/release/libhotshelf_sqlite.so
+NOCACHE := $(TARGET)/release/libhotshelf_nocache.so
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 GENERATED := $(TARGET)/generated
 
@@ -37,8 +38,8 @@ help: ## this text
 setup: ## install what building and testing needs (Debian, Ubuntu)
 	scripts/setup.sh test
 
-build: ## build the release program, the C library and SQLite's extension
-	$(CARGO) build --release --locked --package cli --package capi --package sqlitevfs
+build: ## build the release program, the C library, SQLite's extension and what nocache preloads
+	$(CARGO) build --release --locked --package cli --package capi --package sqlitevfs --package nocache
 
 fio-engine: build ## build fio's engine, target/fio/libhotshelf_fio.so, for the fio that is installed
 	fio/build.sh
@@ -66,10 +67,10 @@ check: ## formatting, clippy, unit tests, the house's rules
 	$(CARGO) xtask check
 
 # Not rebuilt when it is there: installing is often done as root, building should not be.
-$(PROGRAM) $(LIBRARY) $(EXTENSION):
+$(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE):
 	$(MAKE) build
 
-install: $(PROGRAM) $(LIBRARY) $(EXTENSION) ## install the program, the C library, man pages, completions, unit and mount helper
+install: $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE) ## install the program, the C library, man pages, completions, unit and mount helper
 	rm -rf $(GENERATED)
 	mkdir -p $(GENERATED)/man $(GENERATED)/completions
 	$(PROGRAM) generate man $(GENERATED)/man
@@ -82,6 +83,7 @@ install: $(PROGRAM) $(LIBRARY) $(EXTENSION) ## install the program, the C librar
 	ln -sfn libhotshelf.so.0 $(DESTDIR)$(LIBDIR)/libhotshelf.so
 	install -Dm644 $(LIBRARY:.so=.a) $(DESTDIR)$(LIBDIR)/libhotshelf.a
 	install -Dm755 $(EXTENSION) $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so
+	install -Dm755 $(NOCACHE) $(DESTDIR)$(LIBDIR)/libhotshelf_nocache.so
 	install -Dm644 include/hotshelf.h $(DESTDIR)$(INCLUDEDIR)/hotshelf.h
 	install -Dm644 include/hotshelf_posix.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
 	install -Dm644 crates/capi/man/hotshelf.3 $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
@@ -107,7 +109,7 @@ install: $(PROGRAM) $(LIBRARY) $(EXTENSION) ## install the program, the C librar
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/hotshelf
 	rm -f $(DESTDIR)$(DATADIR)/man/man1/hotshelf.1 $(DESTDIR)$(DATADIR)/man/man1/hotshelf-*.1
-	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so
+	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so $(DESTDIR)$(LIBDIR)/libhotshelf_nocache.so
 	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf.* $(DESTDIR)$(INCLUDEDIR)/hotshelf.h $(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc
 	rm -f $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
 	rm -f $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3

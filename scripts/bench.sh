@@ -6,7 +6,7 @@
 #   raw images:      mobile
 #   the cache:       page-cache paper-fio ssd-hits foyer vm-peers
 #   rawfs:           small-files kv
-#   measuring:       nofscache
+#   measuring:       nofscache nocache
 #
 # Each bench runs both sides in turn in one run and prints medians and the ratio; figures of a shared machine
 # are good for ratios only. Results are also appended to bench/results/ as JSON lines.
@@ -16,7 +16,7 @@ HOTSHELF=$(realpath "${HOTSHELF:-target/release/hotshelf}")
 export HOTSHELF PATH="$PATH:/usr/sbin:/sbin"
 mkdir -p bench/results
 (($#)) || set -- passthrough metadata throttled adoption block-fio handle-cost handle-sharing completion scheduler \
-    block-cache broker vm-nvme page-cache paper-fio ssd-hits foyer vm-peers mobile small-files kv nofscache
+    block-cache broker vm-nvme page-cache paper-fio ssd-hits foyer vm-peers mobile small-files kv nofscache nocache
 for name in "$@"; do
     [[ -x bench/$name.sh ]] || { echo "there is no bench $name" >&2; exit 2; }
     echo "== $name"

@@ -70,7 +70,8 @@ miri() { scripts/miri.sh | tee "$results/miri"; }
 vm() { RESULT_FILE=$results/vm tests/vm/run.sh; }
 
 phase setup scripts/setup.sh test || { finish; exit 1; }
-phase build scripts/cargo build --release --locked --package cli --package sim --package capi --package sqlitevfs || { finish; exit 1; }
+phase build scripts/cargo build --release --locked --package cli --package sim --package capi --package sqlitevfs --package nocache ||
+    { finish; exit 1; }
 phase check scripts/cargo xtask check
 HOTSHELF=$(realpath "$target")/release/hotshelf
 export HOTSHELF

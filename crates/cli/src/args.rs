@@ -8,6 +8,7 @@ use hybridfs::{Promotion, Size};
 use crate::cache::args::CacheArgs;
 use crate::fs::args::FsArgs;
 use crate::nvme::args::NvmeArgs;
+use crate::nocache::NocacheArgs;
 use crate::queue::args::QueueArgs;
 
 /// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
@@ -69,6 +70,11 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf queue serve /dev/nvme0n1\n  hotshelf queue grant alice /dev/nvme0n1 --queues 4 \
                       --depth 256\n  hotshelf queue stat")]
     Queue(QueueArgs),
+    /// Run a program whose files stay out of the page cache: every read comes from the device, every write reaches it
+    #[command(after_help = "Example:\n  hotshelf nocache --path /data -- grep -r word /data\n  \
+                      hotshelf nocache --device /dev/sdb -- fio job.fio\n\n\
+                      Not seen: static programs, set-uid programs, Go programs, io_uring (--no-io-uring), the program's own text.")]
+    Nocache(NocacheArgs),
     /// Write man pages or completions into a directory
     #[command(hide = true, after_help = "Example:\n  hotshelf generate man target/man")]
     Generate(GenerateArgs),

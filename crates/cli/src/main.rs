@@ -22,6 +22,7 @@ mod fs;
 mod generate;
 mod mount_cmd;
 mod nvme;
+mod nocache;
 mod queue;
 mod show;
 mod talk;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Command::Fs(args) => fs::fs(&args),
         Command::Nvme(args) => nvme::nvme(&args),
         Command::Queue(args) => queue::queue(&args),
+        Command::Nocache(args) => nocache::nocache(&args),
         Command::Generate(args) => generate::generate(&args),
     };
     match outcome {

@@ -1,0 +1,115 @@
+//! The functions behind the hooks: the C library's, or those of the next preloaded library.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// One function, found when the library is loaded.
+pub struct Next {
+    name: &'static CStr,
+    found: AtomicUsize,
+}
+
+const ABSENT: usize = 1;
+
+impl Next {
+    /// The next function of that name.
+    pub const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicUsize::new(0) }
+    }
+
+    /// Its address, or `None` if nobody has it.
+    #[inline]
+    pub fn get(&self) -> Option<usize> {
+        let found = match self.found.load(Ordering::Relaxed) {
+            0 => self.find(),
+            found => found,
+        };
+        (found != ABSENT).then_some(found)
+    }
+
+    #[cold]
+    fn find(&self) -> usize {
+        // SAFETY: the name ends with a zero byte.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        let found = if found == 0 { ABSENT } else { found };
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// What a hook answers when there is nothing behind it.
+pub trait Absent {
+    /// Failure, with ENOSYS.
+    fn absent() -> Self;
+}
+
+fn not_there() {
+    // SAFETY: the calling thread's own errno.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+}
+
+impl Absent for i32 {
+    fn absent() -> Self {
+        not_there();
+        -1
+    }
+}
+
+impl Absent for isize {
+    fn absent() -> Self {
+        not_there();
+        -1
+    }
+}
+
+impl Absent for usize {
+    fn absent() -> Self {
+        not_there();
+        0
+    }
+}
+
+impl<T> Absent for *mut T {
+    fn absent() -> Self {
+        not_there();
+        core::ptr::null_mut()
+    }
+}
+
+impl Absent for () {
+    fn absent() {}
+}
+
+/// Takes functions of the C library over: in the body the name in brackets calls the one behind.
+macro_rules! hooks {
+    ($(fn $name:ident [$real:ident] ($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => { $(
+        #[allow(missing_docs, non_snake_case, clippy::missing_safety_doc, clippy::redundant_closure)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[allow(dead_code)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
+            type Real = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
+            static NEXT: $crate::next::Next = $crate::next::Next::new(
+                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                });
+            extern "C" fn find() {
+                let _ = NEXT.get();
+            }
+            #[cfg(not(test))]
+            #[used]
+            #[unsafe(link_section = ".init_array")]
+            static FIND: extern "C" fn() = find;
+            #[cfg(test)]
+            let _ = find;
+            let Some(address) = NEXT.get() else { return $crate::next::Absent::absent() };
+            // SAFETY: the function of that name, by its prototype in the C library.
+            let function = unsafe { core::mem::transmute::<usize, Real>(address) };
+            // SAFETY: the program's own call, with its own arguments.
+            #[allow(unused_variables)]
+            let $real = |$($arg: $type),*| unsafe { function($($arg),*) };
+            $body
+        }
+    )* };
+}
+pub(crate) use hooks;
