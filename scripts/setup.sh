@@ -4,6 +4,7 @@
 #   scripts/setup.sh demo   what the build and `make demo` need
 #   scripts/setup.sh vm     all of that, and what `make test-vm` boots its guests with
 #   scripts/setup.sh test   all of that, and what the tests compare with
+#   scripts/setup.sh bench  all of that, and a browser that looks at the benches' report (400 MB)
 #
 # Says each thing it does, does nothing where all is there, and never starts a service. Exits 1 when the
 # build cannot work; what only tests lack is told, with the tests that will be reported as skipped.
@@ -45,6 +46,7 @@ test|mariadb-server|mariadbd|the MariaDB test
 test|libsqlite3-dev|-|the bench of SQLite on an image
 test|tcl|tclsh|the test of SQLite through the cache
 test|python3|python3|the test of the Python package
+bench|chromium|chromium|the look at the benches' report
 LIST
 }
 
@@ -57,7 +59,7 @@ present() {
 }
 
 # Whether the rows of that level are asked for: those of the levels before, too.
-asked() { [[ $1 == demo || $1 == "$level" || $level == test ]]; }
+asked() { [[ $1 == demo || $1 == "$level" || $level == bench || ($level == test && $1 != bench) ]]; }
 
 missing() {
     local row package command why

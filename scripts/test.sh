@@ -69,7 +69,7 @@ loom() {
 miri() { scripts/miri.sh | tee "$results/miri"; }
 vm() { RESULT_FILE=$results/vm tests/vm/run.sh; }
 
-phase setup scripts/setup.sh test || { finish; exit 1; }
+phase setup scripts/setup.sh "$([[ $FULL == 1 ]] && echo bench || echo test)" || { finish; exit 1; }
 phase build scripts/cargo build --release --locked --package cli --package sim --package capi --package sqlitevfs --package nocache ||
     { finish; exit 1; }
 phase check scripts/cargo xtask check

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod figures;
 mod header;
 mod manual;
 mod tidy;
@@ -18,6 +19,7 @@ const USAGE: &str = "\
 usage: cargo xtask check            formatting, clippy, unit tests, tidy: all must pass
        cargo xtask tidy             the house's own rules, alone
        cargo xtask header [--check] include/hotshelf.h and hotshelf(3), from the C interface's comments
+       cargo xtask figures [--check] the README's tables of figures, from bench/stored/readme.jsonl
        cargo xtask man DIR          man pages of the hotshelf command, written to DIR
        cargo xtask completions DIR  shell completions, written to DIR";
 
@@ -26,9 +28,11 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args.as_slice() {
         ["check"] => check(),
-        ["tidy"] => root().and_then(|root| tidy::run(&root)),
+        ["tidy"] => root().and_then(|root| tidy::run(&root).and(figures::run(&root, true))),
         ["header"] => root().and_then(|root| header::run(&root, false)),
         ["header", "--check"] => root().and_then(|root| header::run(&root, true)),
+        ["figures"] => root().and_then(|root| figures::run(&root, false)),
+        ["figures", "--check"] => root().and_then(|root| figures::run(&root, true)),
         [what @ ("man" | "completions"), dir] => generate(what, dir),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
@@ -66,6 +70,7 @@ fn check() -> Result<()> {
     };
     step("tidy", tidy::run(&root));
     step("header", header::run(&root, true));
+    step("figures", figures::run(&root, true));
     step("fmt", cargo::run(&root, &["fmt", "--all", "--", "--check"]));
     step("clippy", cargo::run(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]));
     step("unit tests", cargo::run(&root, &["test", "--quiet", "--workspace", "--lib", "--bins"]));

@@ -1,13 +1,15 @@
 //! What an experiment is.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use stack::DeviceName;
 
+use crate::needs::Need;
+use crate::outcome::Outcome;
 use crate::replay::CacheSize;
-use crate::row::Row;
 
 /// One measurement that can be repeated by name.
 pub struct Experiment {
@@ -17,8 +19,18 @@ pub struct Experiment {
     pub about: &'static str,
     /// The paper and figure it repeats, if any.
     pub source: &'static str,
+    /// What the paper found, in a sentence.
+    pub paper: &'static str,
+    /// Whom it stands beside.
+    pub peers: &'static str,
+    /// What it runs on, and what stands in for what the machine lacks.
+    pub devices: &'static str,
     /// What a machine must have.
-    pub needs: &'static str,
+    pub needs: &'static [Need],
+    /// Room for scratch files, MiB: small, full.
+    pub room_mib: (u64, u64),
+    /// About how many seconds it takes: small, full.
+    pub takes: (u64, u64),
     /// Measures.
     pub run: fn(&Context) -> anyhow::Result<Outcome>,
 }
@@ -52,47 +64,73 @@ pub struct Context {
     pub cache_sizes: Vec<CacheSize>,
     /// Shows how far it is.
     pub progress: ProgressBar,
+    /// The `hotshelf` command, for what it mounts.
+    pub program: PathBuf,
+    /// Set from outside: end soon, and leave nothing.
+    pub stopped: &'static AtomicBool,
 }
 
-impl Context {
-    /// How long one measurement takes, and its warm-up before.
-    pub fn duration(&self) -> (Duration, Duration) {
-        match self.extent {
-            Extent::Small => (Duration::from_millis(100), Duration::from_millis(20)),
-            Extent::Full => (Duration::from_secs(4), Duration::from_secs(1)),
-        }
+/// The measuring was stopped from outside.
+#[derive(Debug)]
+pub struct Stopped;
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("stopped")
     }
 }
 
-/// What came of it.
-#[derive(Default)]
-pub struct Outcome {
-    /// Every figure.
-    pub rows: Vec<Row>,
-    /// What was left out and why, and what the reader must know.
-    pub notes: Vec<String>,
-    /// To look at.
-    pub plots: Vec<Plot>,
-}
+impl std::error::Error for Stopped {}
 
-/// A line chart.
-pub struct Plot {
-    /// File name without its end.
-    pub name: String,
-    /// Above it.
-    pub title: String,
-    /// Of the horizontal axis, with its unit.
-    pub x: String,
-    /// Of the vertical axis, with its unit.
-    pub y: String,
-    /// The lines.
-    pub series: Vec<Series>,
-}
+impl Context {
+    /// For a run nobody stops, in this directory, with nothing named.
+    pub fn small(dir: PathBuf) -> Context {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        Context {
+            device: None,
+            destroy_data: false,
+            dir,
+            extent: Extent::Small,
+            runs: 1,
+            seed: 1,
+            traces: Vec::new(),
+            cache_sizes: Vec::new(),
+            progress: ProgressBar::hidden(),
+            program: "hotshelf".into(),
+            stopped: &NEVER,
+        }
+    }
 
-/// One line of a chart.
-pub struct Series {
-    /// In the legend.
-    pub name: String,
-    /// In order of x.
-    pub points: Vec<(f64, f64)>,
+    /// How long one measurement takes, and its warm-up before.
+    pub fn duration(&self) -> (Duration, Duration) {
+        self.pick((Duration::from_millis(100), Duration::from_millis(20)), (Duration::from_secs(4), Duration::from_secs(1)))
+    }
+
+    /// One of two, by how much is wanted.
+    pub fn pick<T>(&self, small: T, full: T) -> T {
+        if self.extent == Extent::Small { small } else { full }
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn go_on(&self) -> Result<(), Stopped> {
+        if self.stopped.load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
+    }
+
+    /// Every side in turn, as often as wanted, the first one another each time; `measure` is told the run and the side.
+    ///
+    /// # Errors
+    /// What `measure` says; [`Stopped`].
+    pub fn in_turn(&self, sides: usize, mut measure: impl FnMut(u32, usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        for run in 0..self.runs {
+            for at in 0..sides {
+                self.go_on()?;
+                measure(run, (at + run as usize) % sides)?;
+                self.progress.inc(1);
+            }
+        }
+        Ok(())
+    }
 }

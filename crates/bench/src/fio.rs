@@ -1,13 +1,14 @@
 //! fio as a peer: the same load, by another hand.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context as _;
 use serde_json::Value;
 
+use crate::experiment::Context;
 use crate::load::{Job, Pattern};
+use crate::{needs, programs};
 
 /// What fio reports of a load.
 #[derive(Debug)]
@@ -45,15 +46,14 @@ impl Engine {
 
 /// Whether there is a fio to call.
 pub fn present() -> bool {
-    Command::new("fio").arg("--version").output().is_ok_and(|out| out.status.success())
+    needs::find("fio").is_some()
 }
 
 /// Runs the job on a file or block device.
 ///
 /// # Errors
 /// fio fails, or says what cannot be understood.
-pub fn run(engine: Engine, path: &Path, direct: bool, job: &Job) -> anyhow::Result<FioLoad> {
-    let mut command = Command::new("fio");
+pub fn run(context: &Context, engine: Engine, path: &Path, direct: bool, job: &Job) -> anyhow::Result<FioLoad> {
     let pattern = match (job.pattern, job.write) {
         (Pattern::Random, false) => "randread",
         (Pattern::Random, true) => "randwrite",
@@ -87,19 +87,26 @@ pub fn run(engine: Engine, path: &Path, direct: bool, job: &Job) -> anyhow::Resu
             words.extend(job.queue.kernel_submits.then(|| "--sqthread_poll".to_owned()));
         }
     }
-    let shown = format!("fio {}", words.join(" "));
-    let out = command.args(&words).output().context("fio")?;
-    if !out.status.success() {
-        bail!("{shown}: {}", String::from_utf8_lossy(&out.stderr).lines().next().unwrap_or("failed"));
-    }
-    read(&out.stdout, job, shown)
+    let (did, command) = call(context, &words)?;
+    read(&did, job, command)
 }
 
-fn read(stdout: &[u8], job: &Job, command: String) -> anyhow::Result<FioLoad> {
+/// What fio says of its first job, and the command.
+fn call(context: &Context, words: &[String]) -> anyhow::Result<(Value, String)> {
+    let shown = format!("fio {}", words.join(" "));
+    let args: Vec<&std::ffi::OsStr> = words.iter().map(std::ffi::OsStr::new).collect();
+    let stdout = programs::run(context, "fio", &args)?;
+    Ok((first_job(&stdout)?, shown))
+}
+
+fn first_job(stdout: &[u8]) -> anyhow::Result<Value> {
     // fio may say something before its JSON.
     let begin = stdout.iter().position(|byte| *byte == b'{').context("fio wrote no JSON")?;
-    let all: Value = serde_json::from_slice(&stdout[begin..]).context("fio's JSON")?;
-    let did = &all["jobs"][0];
+    let mut all: Value = serde_json::from_slice(&stdout[begin..]).context("fio's JSON")?;
+    Ok(all["jobs"][0].take())
+}
+
+fn read(did: &Value, job: &Job, command: String) -> anyhow::Result<FioLoad> {
     let side = &did[if job.write { "write" } else { "read" }];
     let number = |value: &Value| value.as_f64().context("fio's JSON lacks a figure");
     let iops = number(&side["iops"])?;
@@ -113,4 +120,83 @@ fn read(stdout: &[u8], job: &Job, command: String) -> anyhow::Result<FioLoad> {
         p99_us: percentile("99.000000")?,
         command,
     })
+}
+
+/// A job on files of a directory, buffered or not.
+#[derive(Clone, Debug)]
+pub struct FileJob<'a> {
+    /// The file, or for several processes the directory of one for each.
+    pub path: &'a Path,
+    /// fio's word: `read`, `write`, `randread`, ...
+    pub rw: &'a str,
+    /// Bytes of a request.
+    pub request_bytes: u64,
+    /// Bytes of a file.
+    pub file_mib: u64,
+    /// Processes, each with a file.
+    pub processes: u32,
+    /// Past the page cache.
+    pub direct: bool,
+    /// How long; none: once over the file, durable at the end if it is written.
+    pub duration: Option<Duration>,
+    /// Of the random choices.
+    pub seed: u64,
+}
+
+/// What it gave, reads and writes together.
+#[derive(Clone, Debug)]
+pub struct FileLoad {
+    /// Requests a second.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bandwidth: f64,
+    /// As it was called.
+    pub command: String,
+}
+
+impl FileJob<'_> {
+    /// The words for fio.
+    pub fn words(&self) -> Vec<String> {
+        let place = if self.processes > 1 { "directory" } else { "filename" };
+        let mut words = vec![
+            "--name=bench".to_owned(),
+            format!("--{place}={}", self.path.display()),
+            format!("--rw={}", self.rw),
+            format!("--bs={}", self.request_bytes),
+            format!("--size={}m", self.file_mib),
+            format!("--numjobs={}", self.processes),
+            format!("--direct={}", u8::from(self.direct)),
+            format!("--randseed={}", self.seed),
+        ];
+        let fixed = ["--ioengine=psync", "--fallocate=none", "--group_reporting", "--norandommap", "--output-format=json"];
+        words.extend(fixed.map(str::to_owned));
+        match self.duration {
+            Some(duration) => words.extend(["--time_based".to_owned(), format!("--runtime={}ms", duration.as_millis())]),
+            None if self.rw.contains("write") => words.push("--end_fsync=1".into()),
+            None => {}
+        }
+        words
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// fio's.
+    pub fn run(&self, context: &Context) -> anyhow::Result<FileLoad> {
+        let (did, command) = call(context, &self.words())?;
+        Ok(load_of(&did, command))
+    }
+}
+
+/// What fio said of a file job, as the command that is shown.
+///
+/// # Errors
+/// It is no JSON of fio's.
+pub fn file_load(stdout: &[u8], command: String) -> anyhow::Result<FileLoad> {
+    Ok(load_of(&first_job(stdout)?, command))
+}
+
+fn load_of(did: &Value, command: String) -> FileLoad {
+    let sum = |key: &str| did["read"][key].as_f64().unwrap_or(0.0) + did["write"][key].as_f64().unwrap_or(0.0);
+    FileLoad { iops: sum("iops"), bandwidth: sum("bw_bytes"), command }
 }

@@ -1,9 +1,9 @@
 //! What it was measured on.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Written with every result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor.
     pub cpu: String,
@@ -16,7 +16,7 @@ pub struct Machine {
     /// Distribution.
     pub system: String,
     /// Of this program.
-    pub version: &'static str,
+    pub version: String,
     /// Mean number of running tasks in the minute before: other work on the machine.
     pub load: f64,
 }
@@ -37,7 +37,7 @@ impl Machine {
             memory_bytes: kib << 10,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             system: value(&read("/etc/os-release"), "PRETTY_NAME", '='),
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             load: read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
         }
     }

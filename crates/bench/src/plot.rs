@@ -2,21 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::anyhow;
-use plotters::prelude::*;
+use anyhow::Context;
 
 use crate::csv::quoted;
-use crate::experiment::Plot;
-
-/// Colours that people with the common colour weaknesses tell apart (Okabe and Ito).
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-];
+use crate::outcome::{Plot, Series};
+use crate::results::short;
+use crate::svg::{self, WIDTH, fit, steps, text, tick, width_of};
 
 /// The points, a column for each line; all lines have the same x.
 pub fn csv(plot: &Plot) -> String {
@@ -37,35 +28,140 @@ pub fn csv(plot: &Plot) -> String {
 /// # Errors
 /// The file cannot be written.
 pub fn draw(plot: &Plot, path: &Path) -> anyhow::Result<()> {
-    try_draw(plot, path).map_err(|error| anyhow!("{}: {error}", path.display()))
+    std::fs::write(path, svg(plot)).with_context(|| format!("{}", path.display()))
 }
 
-fn try_draw(plot: &Plot, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    let points = || plot.series.iter().flat_map(|series| series.points.iter());
-    let x_max = points().map(|point| point.0).fold(f64::MIN_POSITIVE, f64::max);
-    let y_max = points().map(|point| point.1).fold(f64::MIN_POSITIVE, f64::max) * 1.05;
-    let root = SVGBackend::new(path, (800, 500)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(&plot.title, ("sans-serif", 18))
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..x_max, 0.0..y_max)?;
-    chart.configure_mesh().x_desc(&plot.x).y_desc(&plot.y).light_line_style(WHITE).draw()?;
-    for (series, colour) in plot.series.iter().zip(COLOURS.iter().cycle()) {
-        let style = colour.stroke_width(2);
-        chart
-            .draw_series(LineSeries::new(series.points.iter().copied(), style))?
-            .label(&series.name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
+/// As a file.
+pub fn svg(plot: &Plot) -> String {
+    svg::file(&chart(plot))
+}
+
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 24.0;
+const TALL: f64 = 260.0;
+const LEGEND_LINE: f64 = 20.0;
+
+/// As part of a page.
+pub fn chart(plot: &Plot) -> String {
+    let legend = legend(&plot.series);
+    let top = 48.0 + legend.lines * LEGEND_LINE;
+    let frame = Frame::of(plot, top);
+    let mut body = text(0.0, 18.0, "head", &fit(&plot.title, WIDTH)) + &legend.body + &frame.grid(plot);
+    for (at, series) in plot.series.iter().enumerate() {
+        body += &frame.line(series, at);
     }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .position(SeriesLabelPosition::UpperLeft)
-        .draw()?;
-    root.present()?;
-    Ok(())
+    let last =
+        |series: &Series| series.points.last().map_or(String::new(), |(x, y)| format!("{}: {} at {}", series.name, short(*y), tick(*x)));
+    let told: Vec<String> = plot.series.iter().map(last).collect();
+    svg::chart(top + TALL + 48.0, &plot.title, &format!("{} over {}. {}", plot.y, plot.x, told.join("; ")), &body)
+}
+
+struct Legend {
+    body: String,
+    lines: f64,
+}
+
+fn legend(series: &[Series]) -> Legend {
+    let (mut body, mut x, mut line) = (String::new(), 0.0, 1.0);
+    for (at, one) in series.iter().enumerate() {
+        let wide = 44.0 + width_of(&one.name);
+        if x + wide > WIDTH && x > 0.0 {
+            (x, line) = (0.0, line + 1.0);
+        }
+        let y = 20.0 + line * LEGEND_LINE;
+        body += &format!("<path class=\"l l{}\" d=\"M{x:.0} {:.0}h24\"/>\n", at % 6, y - 4.0);
+        body += &text(x + 30.0, y, "", &one.name);
+        x += wide;
+    }
+    Legend { body, lines: line }
+}
+
+/// Where points are.
+struct Frame {
+    top: f64,
+    x_min: f64,
+    x_max: f64,
+    log: bool,
+    y_step: f64,
+    y_steps: usize,
+}
+
+impl Frame {
+    fn of(plot: &Plot, top: f64) -> Frame {
+        let points = || plot.series.iter().flat_map(|series| &series.points);
+        let x_max = points().map(|point| point.0).fold(f64::MIN_POSITIVE, f64::max);
+        let least = points().map(|point| point.0).fold(f64::INFINITY, f64::min);
+        let log = plot.log_x && least > 0.0 && least < x_max;
+        let (y_step, y_steps) = steps(points().map(|point| point.1).fold(0.0, f64::max));
+        Frame { top, x_min: if log { least } else { 0.0 }, x_max, log, y_step, y_steps }
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        let share = if self.log { (value / self.x_min).ln() / (self.x_max / self.x_min).ln() } else { value / self.x_max };
+        LEFT + share * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        self.top + TALL * (1.0 - value / (self.y_step * self.y_steps as f64))
+    }
+
+    fn grid(&self, plot: &Plot) -> String {
+        let mut body = text(0.0, self.top - 10.0, "soft", &plot.y);
+        for step in 0..=self.y_steps {
+            let (value, right) = (step as f64 * self.y_step, WIDTH - RIGHT);
+            let y = self.y(value);
+            let class = if step == 0 { "axis" } else { "grid" };
+            body += &format!("<path class=\"{class}\" d=\"M{LEFT} {y:.1}H{right}\"/>\n");
+            body += &text(LEFT - 8.0, y + 4.0, "soft end", &tick(value));
+        }
+        let below = self.top + TALL + 18.0;
+        for value in self.x_ticks(plot) {
+            body += &text(self.x(value), below, "soft mid", &tick(value));
+        }
+        body + &text(LEFT + (WIDTH - LEFT - RIGHT) / 2.0, below + 20.0, "soft mid", &plot.x)
+    }
+
+    /// On a logarithmic axis those that were measured, else round ones.
+    fn x_ticks(&self, plot: &Plot) -> Vec<f64> {
+        if self.log {
+            let longest = plot.series.iter().max_by_key(|series| series.points.len());
+            return longest.map_or(Vec::new(), |series| series.points.iter().map(|point| point.0).collect());
+        }
+        let (step, count) = steps(self.x_max);
+        (0..=count).map(|at| at as f64 * step).filter(|value| *value <= self.x_max * 1.001).collect()
+    }
+
+    fn line(&self, series: &Series, at: usize) -> String {
+        let places: Vec<String> = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", self.x(*x), self.y(*y))).collect();
+        let mut body = format!("<path class=\"l l{}\" d=\"M{}\"/>\n", at % 6, places.join("L"));
+        // Few points are seen as such.
+        if series.points.len() <= 16 {
+            for (x, y) in &series.points {
+                let told = format!("{}: {} at {}", series.name, short(*y), tick(*x));
+                let (x, y, class) = (self.x(*x), self.y(*y), at % 6);
+                let told = svg::escape(&told);
+                body += &format!("<circle class=\"f{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.2\"><title>{told}</title></circle>\n");
+            }
+        }
+        body
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_line_is_drawn_within_the_frame() {
+        let series = |name: &str, points: &[(f64, f64)]| Series { name: name.into(), points: points.to_vec() };
+        for log_x in [false, true] {
+            let lines = vec![series("a", &[(1.0, 5.0), (1024.0, 50.0)]), series("b <i>", &[(1.0, 0.0), (1024.0, 7.0)])];
+            let plot = Plot { name: "p".into(), title: "t".into(), x: "KiB".into(), y: "MB/s".into(), log_x, series: lines };
+            let drawn = chart(&plot);
+            assert_eq!(drawn.matches("<circle").count(), 4);
+            assert!(drawn.contains("b &lt;i&gt;") && !drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
+        }
+        let nothing = Plot { name: "p".into(), title: "t".into(), x: "x".into(), y: "y".into(), log_x: true, series: Vec::new() };
+        assert!(!chart(&nothing).contains("NaN"));
+    }
 }

@@ -1,20 +1,20 @@
 //! One figure.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What was measured of one side in one case, all runs.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The experiment's name.
-    pub experiment: &'static str,
+    pub experiment: String,
     /// Who was measured: `hotshelf`, `fio io_uring`, ...
     pub side: String,
     /// Doing what.
     pub case: String,
     /// `iops`, `latency_p99`, ...
-    pub metric: &'static str,
+    pub metric: String,
     /// Of the values.
-    pub unit: &'static str,
+    pub unit: String,
     /// One for each run, in order.
     pub values: Vec<f64>,
     /// Middle value.
@@ -23,17 +23,28 @@ pub struct Row {
     pub min: f64,
     /// Largest.
     pub max: f64,
+    /// Median of the distances to the median.
+    pub mad: f64,
     /// What makes the same figure elsewhere, if it is a program's.
     pub command: Option<String>,
 }
 
 impl Row {
     /// From the values of all runs, of which there is at least one.
-    pub fn new(experiment: &'static str, side: &str, case: &str, metric: &'static str, unit: &'static str, values: Vec<f64>) -> Row {
-        let mut sorted = values.clone();
-        sorted.sort_by(f64::total_cmp);
-        let (min, max) = (sorted[0], sorted[sorted.len() - 1]);
-        Row { experiment, side: side.into(), case: case.into(), metric, unit, median: middle(&sorted), min, max, values, command: None }
+    pub fn new(experiment: &str, side: &str, case: &str, metric: &str, unit: &str, values: Vec<f64>) -> Row {
+        let Spread { median, min, max, mad } = Spread::of(&values);
+        let [experiment, side, case, metric, unit] = [experiment, side, case, metric, unit].map(str::to_owned);
+        Row { experiment, side, case, metric, unit, median, min, max, mad, values, command: None }
+    }
+
+    /// Whether this is a figure of ours, and not of a peer.
+    pub fn is_ours(&self) -> bool {
+        self.side == OURS || self.side.starts_with("hotshelf ") || self.side.starts_with("hotshelf,")
+    }
+
+    /// Which direction is good.
+    pub fn better(&self) -> Better {
+        Better::of(&self.metric)
     }
 
     /// With the command that made it.
@@ -41,6 +52,51 @@ impl Row {
     pub fn by(mut self, command: Option<&str>) -> Row {
         self.command = command.map(str::to_owned);
         self
+    }
+}
+
+/// The side that is ours, in every experiment.
+pub const OURS: &str = "hotshelf";
+
+/// Which direction of a figure is good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Better {
+    /// Requests a second, hits.
+    Higher,
+    /// Times, misses, bytes written.
+    Lower,
+}
+
+impl Better {
+    /// By the metric's name.
+    pub fn of(metric: &str) -> Better {
+        let lower = ["latency", "time", "miss", "written", "writes", "requests", "deviation", "cpu"];
+        if lower.iter().any(|word| metric.starts_with(word) || metric.ends_with(word)) { Better::Lower } else { Better::Higher }
+    }
+}
+
+/// What the values of all runs are, in short.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spread {
+    /// Middle value.
+    pub median: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Median of the distances to the median.
+    pub mad: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub fn of(values: &[f64]) -> Spread {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max, median) = (sorted[0], sorted[sorted.len() - 1], middle(&sorted));
+        let mut distances: Vec<f64> = sorted.iter().map(|value| (value - median).abs()).collect();
+        distances.sort_by(f64::total_cmp);
+        Spread { median, min, max, mad: middle(&distances) }
     }
 }
 
@@ -59,5 +115,19 @@ mod test {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[7.0]), 7.0);
+        assert_eq!(Spread::of(&[1.0, 2.0, 3.0, 10.0]).mad, 1.0);
+    }
+
+    #[test]
+    fn what_is_good_follows_from_the_metric() {
+        let lower = ["latency_p99", "time", "miss_ratio", "bytes_written", "write_requests"];
+        assert!(lower.iter().all(|metric| Better::of(metric) == Better::Lower));
+        assert!(["iops", "iops_per_cpu_second", "bandwidth", "hit_ratio", "speedup"].iter().all(|m| Better::of(m) == Better::Higher));
+    }
+
+    #[test]
+    fn ours_is_told_from_peers() {
+        let ours = |side: &str| Row::new("x", side, "c", "iops", "", vec![1.0]).is_ours();
+        assert!(ours("hotshelf") && ours("hotshelf, lru") && ours("hotshelf passthrough") && !ours("fio io_uring"));
     }
 }

@@ -284,9 +284,34 @@ pub enum BenchCommand {
         json: bool,
     },
     /// Run experiments; write their figures and plots
-    #[command(after_help = "Example:\n  hotshelf bench run block --size small\n  \
-                      hotshelf bench run policies --trace my.trace.gz --cache 1%,10%")]
+    #[command(
+        after_help = "Example:\n  hotshelf bench run all --small --out results\n  hotshelf bench run mount-bandwidth --dir /mnt/scratch\n  \
+                      hotshelf bench run policies --trace my.trace.gz --cache 1%,10%"
+    )]
     Run(BenchRunArgs),
+    /// Make one HTML page of results, with charts
+    #[command(after_help = "Example:\n  hotshelf bench report results -o report.html")]
+    Report {
+        /// Where `run` wrote them
+        #[arg(value_name = "DIR", default_value = "bench-results")]
+        dir: PathBuf,
+        /// The page; its charts go into a directory beside it
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
+    },
+    /// Say what of ours has become worse beyond the spread of both; exit 1 if anything has
+    #[command(after_help = "Example:\n  hotshelf bench compare results-before results-now")]
+    Compare {
+        /// Results before
+        #[arg(value_name = "BEFORE")]
+        before: PathBuf,
+        /// Results now
+        #[arg(value_name = "NOW")]
+        now: PathBuf,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// How much of an experiment.
@@ -301,7 +326,7 @@ pub enum BenchSize {
 /// `hotshelf bench run`.
 #[derive(Debug, Args)]
 pub struct BenchRunArgs {
-    /// The experiments
+    /// The experiments, or `all`
     #[arg(required = true)]
     pub names: Vec<String>,
     /// A path, memory:SIZE or null [default: a scratch file]
@@ -316,6 +341,12 @@ pub struct BenchRunArgs {
     /// How much
     #[arg(long, value_enum, default_value = "full")]
     pub size: BenchSize,
+    /// The same as --size small
+    #[arg(long, conflicts_with = "size")]
+    pub small: bool,
+    /// Leave out what --out has already, measured in the same way: goes on where a stopped run was
+    #[arg(long)]
+    pub resume: bool,
     /// How often everything is measured [default: 5, small: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,

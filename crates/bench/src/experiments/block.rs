@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use ::block::QueueOptions;
 use ::block::driver::{FileDevice, FileOptions};
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use stack::DeviceName;
 
-use crate::experiment::{Context, Experiment, Extent, Outcome};
+use crate::experiment::{Context, Experiment};
 use crate::fio::{self, Engine};
+use crate::lab::Lab;
 use crate::load::{self, Job, Pattern};
+use crate::outcome::{Claim, Missing, Outcome};
 use crate::row::Row;
 
 const NAME: &str = "block";
@@ -19,37 +21,22 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "128 KiB sequential and 4 KiB random reads and writes of one device, 1 and 4 threads, beside fio",
     source: "paper 001, Fig. 5a and 5b",
-    needs: "fio, and a directory for a scratch file, or a device",
+    paper: "random reads 23 % and writes 5 % more IOPS than the kernel with one thread; both reach the drive with four, and in sequence",
+    peers: "fio with io_uring (registered files and buffers) and with psync",
+    devices: "a scratch file in --dir, past the page cache where its file system can, or --device",
+    needs: &[],
+    room_mib: (80, 1100),
+    takes: (5, 480),
     run,
 };
 
-/// A scratch file, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Nothing can be done about a file that stays, and its name says what it is.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-impl Scratch {
-    /// Written whole, so that no read hits a hole.
-    fn make(context: &Context) -> anyhow::Result<Scratch> {
-        let mib: u32 = if context.extent == Extent::Small { 64 } else { 1024 };
-        let path = context.dir.join(format!("hotshelf-bench-{}.scratch", std::process::id()));
-        let scratch = Scratch(path);
-        context.progress.set_message(format!("filling {}", scratch.0.display()));
-        let mut random = fastrand::Rng::with_seed(context.seed);
-        let mut piece = vec![0; 1 << 20];
-        let mut file = std::fs::File::create_new(&scratch.0).with_context(|| format!("{}", scratch.0.display()))?;
-        for _ in 0..mib {
-            random.fill(&mut piece);
-            std::io::Write::write_all(&mut file, &piece).with_context(|| format!("{}", scratch.0.display()))?;
-        }
-        file.sync_all().with_context(|| format!("{}", scratch.0.display()))?;
-        Ok(scratch)
-    }
+/// A scratch file, written whole, so that no read hits a hole.
+fn scratch(lab: &Lab<'_>) -> anyhow::Result<PathBuf> {
+    let context = lab.context();
+    let path = lab.dir().join("scratch");
+    context.progress.set_message(format!("filling {}", path.display()));
+    crate::files::fill(context, &path, context.pick(64, 1024), context.seed)?;
+    Ok(path)
 }
 
 /// One line of the figure.
@@ -77,6 +64,20 @@ impl Case {
         format!("{pattern} {op}, {} KiB, {} thread{plural}", self.request_bytes >> 10, self.threads)
     }
 
+    /// The paper's kernel side had libaio's place, at the same depth.
+    fn claim(&self, rows: &[Row], peer: Engine) -> Option<Claim> {
+        let claim = Claim::of(rows, &self.name(), "iops", "hotshelf", peer.side())?;
+        if peer == Engine::Psync {
+            return Some(claim.why("one request in flight against 32"));
+        }
+        let (paper, why) = match (self.pattern, self.threads, self.write) {
+            (Pattern::Random, 1, false) => (1.23, "theirs goes around the kernel, here both go through its io_uring"),
+            (Pattern::Random, 1, true) => (1.05, "theirs goes around the kernel, here both go through its io_uring"),
+            _ => (1.0, "the device is the limit of both, as in the paper"),
+        };
+        Some(claim.paper(paper).why(why))
+    }
+
     fn job(&self, context: &Context, run: u32) -> Job {
         let (duration, warm_up) = context.duration();
         Job {
@@ -97,8 +98,8 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     let (name, scratch) = match &context.device {
         Some(name) => (name.clone(), None),
         None => {
-            let scratch = Scratch::make(context)?;
-            (DeviceName::Path(scratch.0.clone()), Some(scratch))
+            let lab = Lab::new(context)?;
+            (DeviceName::Path(scratch(&lab)?), Some(lab))
         }
     };
     let mut outcome = Outcome::default();
@@ -106,12 +107,14 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     if !writes {
         outcome.notes.push(format!("writes were left out: they would destroy what is on {name} (--destroy-data allows that)"));
     }
-    let peers = peers(&name, &mut outcome.notes);
+    let peers = peers(&name, &mut outcome.missing);
     let cases = Case::all(writes);
     context.progress.set_length(cases.len() as u64 * u64::from(context.runs) * (1 + peers.len() as u64));
     for case in &cases {
         context.progress.set_message(case.name());
         measure(context, &name, case, &peers, &mut outcome)?;
+        let claims = peers.iter().filter_map(|peer| case.claim(&outcome.rows, *peer)).collect::<Vec<_>>();
+        outcome.claims.extend(claims);
     }
     outcome.notes.push("psync has one request in flight, whatever the depth of the others (32)".to_owned());
     Ok(outcome)
@@ -126,16 +129,16 @@ fn is_memory(name: &DeviceName) -> bool {
     }
 }
 
-fn peers(name: &DeviceName, notes: &mut Vec<String>) -> Vec<Engine> {
+fn peers(name: &DeviceName, missing: &mut Vec<Missing>) -> Vec<Engine> {
     let why = match name {
         DeviceName::Path(path) if std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device()) => {
             format!("fio's engines do not take {name}, an NVMe drive's node for its own commands")
         }
         DeviceName::Path(_) if fio::present() => return vec![Engine::IoUring, Engine::Psync],
-        DeviceName::Path(_) => "fio is not installed".to_owned(),
+        DeviceName::Path(_) => "fio is missing; install it: apt install fio".to_owned(),
         _ => format!("{name} is no file that fio could open"),
     };
-    notes.push(format!("no peer was measured: {why}"));
+    missing.push(Missing { what: "fio".into(), why });
     Vec::new()
 }
 
@@ -144,6 +147,7 @@ fn measure(context: &Context, name: &DeviceName, case: &Case, peers: &[Engine], 
     let mut sides = vec![Side::new("hotshelf")];
     sides.extend(peers.iter().map(|peer| Side::new(peer.side())));
     for run in 0..context.runs {
+        context.go_on()?;
         let job = case.job(context, run);
         let device = name.open()?;
         let load = load::run(&*device, &job)?;
@@ -155,7 +159,7 @@ fn measure(context: &Context, name: &DeviceName, case: &Case, peers: &[Engine], 
         context.progress.inc(1);
         for (peer, side) in peers.iter().zip(&mut sides[1..]) {
             let DeviceName::Path(path) = name else { continue };
-            let load = fio::run(*peer, path, is_direct(path)?, &job)?;
+            let load = fio::run(context, *peer, path, is_direct(path)?, &job)?;
             side.add([load.iops, load.iops_per_cpu_second, load.p50_us, load.p99_us]);
             side.command = Some(load.command);
             context.progress.inc(1);
@@ -202,7 +206,6 @@ impl Side {
 #[cfg(test)]
 mod test {
     use super::*;
-    use indicatif::ProgressBar;
 
     #[test]
     fn what_somebody_could_miss_is_not_written_to() {
@@ -213,17 +216,8 @@ mod test {
 
     #[test]
     fn devices_in_memory_are_measured_alone() {
-        let context = Context {
-            device: Some(DeviceName::Memory { bytes: 8 << 20 }),
-            destroy_data: false,
-            dir: "/nonexistent".into(),
-            extent: Extent::Small,
-            runs: 1,
-            seed: 1,
-            traces: Vec::new(),
-            cache_sizes: Vec::new(),
-            progress: ProgressBar::hidden(),
-        };
+        let device = Some(DeviceName::Memory { bytes: 8 << 20 });
+        let context = Context { device, ..Context::small("/nonexistent".into()) };
         let outcome = run(&context).expect("it runs");
         assert_eq!(outcome.rows.len(), 6 * METRICS.len());
         assert!(outcome.rows.iter().all(|row| row.median > 0.0 && row.side == "hotshelf"));

@@ -6,7 +6,8 @@ use pagecache::Replacement;
 use pagecache::shared::Shape;
 use ssdcache::Limits;
 
-use crate::experiment::{Context, Experiment, Extent, Outcome, Plot, Series};
+use crate::experiment::{Context, Experiment, Extent};
+use crate::outcome::{Outcome, Plot, Series};
 use crate::replay::{Books, Cache, CacheSize, Files, Frames, Hits, Reader, Reference, Shared, Tiers, Trace, misses, reference, synthetic};
 use crate::row::Row;
 
@@ -16,7 +17,12 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "miss ratios of every order, and of RAM and SSD together, on traces (--trace) or made-up ones, beside libCacheSim",
     source: "Yang et al., SOSP 2023; the policies of paper 003, section IV.B",
-    needs: "nothing; published figures stand beside ours for the traces they were made from",
+    paper: "",
+    peers: "libCacheSim's published counts, for the traces they were made from; a cache of the SSD's size that takes every page",
+    devices: "none: the caches' own books, without I/O",
+    needs: &[],
+    room_mib: (0, 0),
+    takes: (8, 120),
     run,
 };
 
@@ -42,6 +48,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         pages.sort_unstable();
         pages.dedup();
         context.progress.set_message(trace.name.clone());
+        context.go_on()?;
         let mut lines: Vec<Series> = Vec::new();
         for pages in &pages {
             for (order, ratio) in one_size(trace, *pages, context.seed, &mut outcome.rows)? {
@@ -179,6 +186,7 @@ fn plot(trace: &Trace, series: Vec<Series>) -> Plot {
         title: format!("{}: {} requests of {} pages", trace.name, trace.pages.len(), trace.distinct),
         x: "cache, % of the pages".into(),
         y: "miss ratio".into(),
+        log_x: false,
         series,
     }
 }
@@ -193,17 +201,8 @@ mod test {
         let path = dir.path().join("mine.trace");
         let lines: String = (0..20_000u32).map(|at| format!("{}\n", at * at % 3000)).collect();
         std::fs::write(&path, lines).expect("written");
-        let context = Context {
-            device: None,
-            destroy_data: false,
-            dir: ".".into(),
-            extent: Extent::Small,
-            runs: 1,
-            seed: 1,
-            traces: vec![path],
-            cache_sizes: vec![CacheSize::Pages(100), CacheSize::Percent(50.0)],
-            progress: indicatif::ProgressBar::hidden(),
-        };
+        let cache_sizes = vec![CacheSize::Pages(100), CacheSize::Percent(50.0)];
+        let context = Context { traces: vec![path], cache_sizes, ..Context::small(".".into()) };
         let outcome = run(&context).expect("it runs");
         let ratio = |who: &str, order: &str| {
             let case = format!("mine, 100 pages, {who}, {order}");

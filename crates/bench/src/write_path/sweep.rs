@@ -6,7 +6,8 @@ use anyhow::Context as _;
 
 use super::sample::median;
 use super::{Bench, Blocks, Sample, Shape, Side, appends, raw};
-use crate::experiment::{Extent, Plot, Series};
+use crate::experiment::Extent;
+use crate::outcome::{Plot, Series};
 use crate::plot;
 
 /// One series.
@@ -122,7 +123,7 @@ impl Sweeps {
         let speedups = |names: &[(&str, &str)]| -> Vec<Series> { names.iter().map(|(name, label)| self.speedups(name, label)).collect() };
         let plot = |name: &str, title: &str, x: &str, y: &str, series| {
             let [name, title, x, y] = [format!("{prefix}{name}"), title.to_owned(), x.to_owned(), y.to_owned()];
-            Plot { name, title, x, y, series }
+            Plot { name, title, x, y, log_x: false, series }
         };
         let (times, rate) = ("times faster", "MB/s of file data");
         vec![

@@ -1,0 +1,85 @@
+//! Collects what is measured, value by value, into rows.
+
+use crate::outcome::Claim;
+use crate::row::Row;
+
+/// A metric's name and unit.
+pub type Metric = (&'static str, &'static str);
+
+pub const BANDWIDTH: Metric = ("bandwidth", "MB/s");
+pub const IOPS: Metric = ("iops", "1/s");
+pub const TIME: Metric = ("time", "s");
+
+struct Entry {
+    side: String,
+    case: String,
+    metric: Metric,
+    values: Vec<f64>,
+    command: Option<String>,
+}
+
+/// Of one experiment.
+pub struct Book {
+    experiment: &'static str,
+    entries: Vec<Entry>,
+}
+
+impl Book {
+    pub fn new(experiment: &'static str) -> Book {
+        Book { experiment, entries: Vec::new() }
+    }
+
+    /// One more value of a side in a case.
+    pub fn add(&mut self, side: &str, case: &str, metric: Metric, value: f64) {
+        self.add_by(side, case, metric, value, None);
+    }
+
+    /// The same, with the command that made it.
+    pub fn add_by(&mut self, side: &str, case: &str, metric: Metric, value: f64, command: Option<String>) {
+        let same = |entry: &&mut Entry| entry.side == side && entry.case == case && entry.metric == metric;
+        match self.entries.iter_mut().find(same) {
+            Some(entry) => entry.values.push(value),
+            None => self.entries.push(Entry { side: side.into(), case: case.into(), metric, values: vec![value], command }),
+        }
+    }
+
+    /// Everything, in the order in which it first came.
+    pub fn rows(&self) -> Vec<Row> {
+        let row = |entry: &Entry| {
+            let (metric, unit) = entry.metric;
+            Row::new(self.experiment, &entry.side, &entry.case, metric, unit, entry.values.clone()).by(entry.command.as_deref())
+        };
+        self.entries.iter().map(row).collect()
+    }
+
+    /// Ours by a peer's, if both were measured.
+    pub fn claim(&self, case: &str, metric: Metric, ours: &str, peer: &str) -> Option<Claim> {
+        Claim::of(&self.rows(), case, metric.0, ours, peer)
+    }
+
+    /// Medians of a side over cases, for a line.
+    pub fn line(&self, side: &str, metric: Metric, cases: &[(f64, String)]) -> Vec<(f64, f64)> {
+        let rows = self.rows();
+        let value =
+            |case: &str| rows.iter().find(|row| row.side == side && row.case == case && row.metric == metric.0).map(|row| row.median);
+        cases.iter().filter_map(|(x, case)| Some((*x, value(case)?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn values_of_a_side_come_together() {
+        let mut book = Book::new("policies");
+        for run in 0..3 {
+            book.add("hotshelf", "a", IOPS, f64::from(10 + run));
+            book.add("ext4", "a", IOPS, 5.0);
+        }
+        let rows = book.rows();
+        assert_eq!((rows.len(), rows[0].median, rows[0].values.len()), (2, 11.0, 3));
+        assert_eq!(book.claim("a", IOPS, "hotshelf", "ext4").map(|claim| claim.ratio), Some(2.2));
+        assert_eq!(book.line("ext4", IOPS, &[(1.0, "a".into()), (2.0, "b".into())]), [(1.0, 5.0)]);
+    }
+}

@@ -1,0 +1,64 @@
+//! The two drives of paper 003 and what is measured on them.
+
+use std::path::{Path, PathBuf};
+
+use crate::lab::{Disk, Lab, Shelf, Speed};
+use crate::needs::Need;
+
+/// What every experiment of the mount needs.
+pub const NEEDS: &[Need] =
+    &[Need::Root, Need::Loop, Need::Fuse, Need::Throttle, Need::Program("fio", "fio"), Need::Program("mkfs.ext4", "e2fsprogs")];
+
+/// Files of such names live on the HDD.
+pub const SLOW: &str = "slow";
+
+/// An SSD and an HDD with an ext4 each, and both as one.
+pub struct Drives {
+    pub ssd: Disk,
+    pub hdd: Disk,
+    pub shelf: Shelf,
+}
+
+impl Drives {
+    /// Sets up both, slowed down to this, and the mount.
+    pub fn new(lab: &mut Lab<'_>, mib: (u64, u64), ssd: &Speed, hdd: &Speed, flags: &[&str]) -> anyhow::Result<Drives> {
+        let ssd = lab.loop_device("ssd", mib.0, Some(ssd))?;
+        let hdd = lab.loop_device("hdd", mib.1, Some(hdd))?;
+        lab.ext4(&ssd)?;
+        lab.ext4(&hdd)?;
+        let slow = format!("{SLOW}*");
+        let all: Vec<&str> = ["--promotion", "never", "--hdd-only", &slow].into_iter().chain(flags.iter().copied()).collect();
+        let shelf = lab.shelf("mnt", &ssd.dir, &hdd.dir, &all)?;
+        Ok(Drives { ssd, hdd, shelf })
+    }
+
+    /// A directory on the HDD's ext4, beside ours.
+    pub fn plain_hdd(&self) -> anyhow::Result<PathBuf> {
+        below(&self.hdd.dir)
+    }
+
+    /// The same on the SSD's.
+    pub fn plain_ssd(&self) -> anyhow::Result<PathBuf> {
+        below(&self.ssd.dir)
+    }
+}
+
+fn below(dir: &Path) -> anyhow::Result<PathBuf> {
+    let dir = dir.join("alone");
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// What the kernel keeps of these files is dropped; those that are not there have nothing.
+pub fn forget(paths: &[PathBuf]) -> anyhow::Result<()> {
+    for file in paths.iter().filter_map(|path| std::fs::File::open(path).ok()) {
+        file.sync_all()?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+/// A number of bytes as people write it.
+pub fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
+}

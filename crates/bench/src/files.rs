@@ -1,0 +1,26 @@
+//! Scratch data.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use crate::experiment::Context;
+
+/// A file of so many MiB of bytes that do not compress, durable; the same ones for a seed.
+///
+/// # Errors
+/// It cannot be written: no room, most often.
+pub fn fill(context: &Context, path: &Path, mib: u64, seed: u64) -> anyhow::Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut piece = vec![0; 1 << 20];
+    let told = || format!("{}", path.display());
+    let mut file = File::create(path).with_context(told)?;
+    for _ in 0..mib {
+        context.go_on()?;
+        random.fill(&mut piece);
+        file.write_all(&piece).with_context(told)?;
+    }
+    file.sync_all().with_context(told)
+}

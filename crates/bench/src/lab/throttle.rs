@@ -1,0 +1,118 @@
+//! Slowing a loop device down to what a drive does: by the controller `blkio` of control groups v1, or `io` of v2.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::Lab;
+use super::undo::{PREFIX, Undo};
+
+/// What a drive does at most; 0: no limit.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Speed {
+    /// Read requests a second.
+    pub read_iops: u32,
+    /// Write requests a second.
+    pub write_iops: u32,
+    /// Bytes a second.
+    pub read_bytes: u64,
+    /// Bytes a second.
+    pub write_bytes: u64,
+}
+
+impl Speed {
+    /// A disk at random places: the paper's (003, Table II) did 195 a second.
+    pub const HDD_RANDOM: Speed = Speed { read_iops: 195, write_iops: 195, read_bytes: 144_000_000, write_bytes: 142_000_000 };
+    /// A disk in sequence, where no head moves: the paper's Table I.
+    pub const HDD_SEQUENTIAL: Speed = Speed { read_iops: 0, write_iops: 0, read_bytes: 144_000_000, write_bytes: 142_000_000 };
+    /// The SATA SSD of the paper's Table I.
+    pub const SSD: Speed = Speed { read_iops: 26_000, write_iops: 26_000, read_bytes: 480_000_000, write_bytes: 330_000_000 };
+}
+
+const V1: &str = "/sys/fs/cgroup/blkio";
+const V2: &str = "/sys/fs/cgroup";
+
+/// What is wrong with them here.
+pub fn why_not() -> Option<String> {
+    if Path::new(V1).join("blkio.throttle.read_bps_device").exists() || has_io() {
+        return None;
+    }
+    Some("no control group here slows devices down: mount the controller blkio (v1) or io (v2)".into())
+}
+
+fn has_io() -> bool {
+    std::fs::read_to_string(Path::new(V2).join("cgroup.controllers")).is_ok_and(|all| all.split_whitespace().any(|one| one == "io"))
+}
+
+/// How it is done here, for people.
+pub fn how() -> &'static str {
+    if Path::new(V1).join("blkio.throttle.read_bps_device").exists() { "blkio, cgroup v1" } else { "io.max, cgroup v2" }
+}
+
+/// Limits the device for us, for what we start, and for the kernel's writing back.
+pub(super) fn limit(lab: &mut Lab<'_>, device: &Path, speed: &Speed) -> anyhow::Result<()> {
+    let number = number_of(device)?;
+    if Path::new(V1).join("blkio.throttle.read_bps_device").exists() {
+        limit_v1(lab, &number, speed)
+    } else {
+        limit_v2(lab, &number, speed)
+    }
+}
+
+/// `major:minor`.
+fn number_of(device: &Path) -> anyhow::Result<String> {
+    let name = device.file_name().context("a device has a name")?;
+    let file = Path::new("/sys/block").join(name).join("dev");
+    Ok(std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?.trim().to_owned())
+}
+
+/// The limit is the group's own, and the kernel writes back in the name of the root: our group and the root get it, for this device.
+fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()> {
+    let root = PathBuf::from(V1);
+    let mut groups = vec![root.clone()];
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.split_once(":blkio:")).map_or("/", |(_, path)| path);
+    let own = root.join(own.trim_start_matches('/'));
+    if own != root && own.join("blkio.throttle.read_bps_device").exists() {
+        groups.push(own);
+    }
+    let limits = [
+        ("read_iops", u64::from(speed.read_iops)),
+        ("write_iops", u64::from(speed.write_iops)),
+        ("read_bps", speed.read_bytes),
+        ("write_bps", speed.write_bytes),
+    ];
+    for group in groups {
+        for (name, value) in limits.iter().filter(|(_, value)| *value > 0) {
+            let file = group.join(format!("blkio.throttle.{name}_device"));
+            lab.will(Undo::Limit(file.clone(), format!("{number} 0")))?;
+            std::fs::write(&file, format!("{number} {value}")).with_context(|| format!("{}", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The root has no limits there: this process goes into a group of its own, and takes its children along. Writing back is charged
+/// to who made pages dirty, where the file system can tell (ext4 does).
+fn limit_v2(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()> {
+    let root = Path::new(V2);
+    let group = root.join(format!("{PREFIX}{}", std::process::id()));
+    if !group.exists() {
+        // On already where it was needed before.
+        let _ = std::fs::write(root.join("cgroup.subtree_control"), "+io +memory");
+        lab.will(Undo::Group(group.clone()))?;
+        std::fs::create_dir(&group).with_context(|| format!("{}", group.display()))?;
+        let file = group.join("cgroup.procs");
+        std::fs::write(&file, std::process::id().to_string()).with_context(|| format!("{}", file.display()))?;
+    }
+    let words = [
+        ("riops", u64::from(speed.read_iops)),
+        ("wiops", u64::from(speed.write_iops)),
+        ("rbps", speed.read_bytes),
+        ("wbps", speed.write_bytes),
+    ];
+    let words: Vec<String> = words.iter().filter(|(_, value)| *value > 0).map(|(name, value)| format!("{name}={value}")).collect();
+    let file = group.join("io.max");
+    lab.will(Undo::Limit(file.clone(), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
+    std::fs::write(&file, format!("{number} {}", words.join(" "))).with_context(|| format!("{}", file.display()))
+}

@@ -1,0 +1,209 @@
+//! One thing that was made, and how it goes away. Everything may be undone twice, or without having been done.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Undo {
+    /// A directory of ours with all that is in it.
+    Dir(PathBuf),
+    /// Something mounted there.
+    Mount(PathBuf),
+    /// A loop device over this file.
+    Loop(PathBuf),
+    /// A control group; who is in it goes to the group above.
+    Group(PathBuf),
+    /// A word to be written to a file, which takes a limit away.
+    Limit(PathBuf, String),
+    /// A process, which began at this time (field 22 of its stat).
+    Process(i32, u64),
+}
+
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Undo::Dir(path) => write!(f, "directory {}", path.display()),
+            Undo::Mount(path) => write!(f, "mount {}", path.display()),
+            Undo::Loop(path) => write!(f, "loop device of {}", path.display()),
+            Undo::Group(path) => write!(f, "control group {}", path.display()),
+            Undo::Limit(path, _) => write!(f, "limit in {}", path.display()),
+            Undo::Process(pid, _) => write!(f, "process {pid}"),
+        }
+    }
+}
+
+/// Names of directories and groups begin so: nothing else is ever removed.
+pub const PREFIX: &str = "hotshelf-bench-";
+
+impl Undo {
+    /// Takes it away; whether there was anything.
+    pub fn run(&self) -> anyhow::Result<bool> {
+        match self {
+            Undo::Dir(path) => remove_dir(path),
+            Undo::Mount(path) => unmount(path),
+            Undo::Loop(file) => detach(file),
+            Undo::Group(path) => remove_group(path),
+            Undo::Limit(file, word) => Ok(std::fs::write(file, word).is_ok()),
+            Undo::Process(pid, began) => Ok(end(*pid, *began)),
+        }
+    }
+}
+
+fn is_ours(path: &Path) -> bool {
+    let named = |part: std::path::Component<'_>| part.as_os_str().to_string_lossy().starts_with(PREFIX);
+    path.is_absolute() && path.components().any(named) && !path.components().any(|part| part == std::path::Component::ParentDir)
+}
+
+fn remove_dir(path: &Path) -> anyhow::Result<bool> {
+    ensure!(is_ours(path), "{} is not ours", path.display());
+    if !path.exists() {
+        return Ok(false);
+    }
+    ensure!(mounts_below(path).is_empty(), "something is still mounted below {}", path.display());
+    std::fs::remove_dir_all(path).with_context(|| format!("{}", path.display()))?;
+    Ok(true)
+}
+
+/// Everything mounted at or below, the last first.
+fn mounts_below(path: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let point = |line: &str| line.split(' ').nth(4).map(|word| PathBuf::from(word.replace("\\040", " ")));
+    let mut found: Vec<PathBuf> = text.lines().filter_map(point).filter(|point| point.starts_with(path)).collect();
+    found.reverse();
+    found
+}
+
+fn unmount(path: &Path) -> anyhow::Result<bool> {
+    ensure!(is_ours(path), "{} is not ours", path.display());
+    let mut any = false;
+    for point in mounts_below(path) {
+        any = true;
+        // Who is just ending may hold it for a moment.
+        let until = Instant::now() + Duration::from_secs(10);
+        while !run("umount", &[point.as_os_str()]) {
+            let fuse = run("fusermount3", &["-u".as_ref(), point.as_os_str()]);
+            if fuse || !mounts_below(path).contains(&point) {
+                break;
+            }
+            if Instant::now() > until {
+                let lazily = run("umount", &["-l".as_ref(), point.as_os_str()]);
+                ensure!(lazily, "{} is busy", point.display());
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    Ok(any)
+}
+
+/// Loop devices over the file, as the kernel has them.
+pub fn loops_of(file: &Path) -> Vec<PathBuf> {
+    let out = Command::new("losetup").arg("--list").args(["--noheadings", "--raw", "--output", "NAME,BACK-FILE"]).output();
+    let Ok(out) = out else { return Vec::new() };
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let wanted = file.to_string_lossy();
+    let of = |line: &str| {
+        let (name, back) = line.split_once(' ')?;
+        (back.trim_end_matches(" (deleted)").replace("\\x20", " ") == wanted).then(|| PathBuf::from(name))
+    };
+    text.lines().filter_map(of).collect()
+}
+
+fn detach(file: &Path) -> anyhow::Result<bool> {
+    ensure!(is_ours(file), "{} is not ours", file.display());
+    let loops = loops_of(file);
+    for device in &loops {
+        if !run("losetup", &["-d".as_ref(), device.as_os_str()]) {
+            bail!("losetup -d {} fails", device.display());
+        }
+    }
+    Ok(!loops.is_empty())
+}
+
+fn remove_group(path: &Path) -> anyhow::Result<bool> {
+    ensure!(is_ours(path), "{} is not ours", path.display());
+    if !path.exists() {
+        return Ok(false);
+    }
+    let above = path.parent().context("a group has one above")?.join("cgroup.procs");
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        for pid in std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default().lines() {
+            // One that ends meanwhile is gone as well.
+            let _ = std::fs::write(&above, pid);
+        }
+        match std::fs::remove_dir(path) {
+            Ok(()) => return Ok(true),
+            Err(error) if Instant::now() > until => return Err(error).with_context(|| format!("{}", path.display())),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// When a process began, if there is one that has not ended.
+pub fn began(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    words.next().filter(|state| *state != "Z")?;
+    words.nth(18)?.parse().ok()
+}
+
+fn end(pid: i32, when: u64) -> bool {
+    let lives = || began(pid) == Some(when);
+    let Some(process) = rustix::process::Pid::from_raw(pid).filter(|_| lives()) else { return false };
+    for (signal, wait) in [(rustix::process::Signal::TERM, 5), (rustix::process::Signal::KILL, 5)] {
+        // It may end by itself meanwhile.
+        let _ = rustix::process::kill_process(process, signal);
+        let until = Instant::now() + Duration::from_secs(wait);
+        while lives() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    true
+}
+
+fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
+    let program = crate::needs::find(program).unwrap_or_else(|| program.into());
+    Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn only_what_is_ours_is_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ours = dir.path().join("hotshelf-bench-7");
+        std::fs::create_dir_all(ours.join("a")).expect("made");
+        assert!(Undo::Dir(dir.path().to_owned()).run().is_err());
+        assert!(Undo::Dir(ours.join("../x")).run().is_err());
+        assert!(Undo::Dir("hotshelf-bench-7".into()).run().is_err());
+        for undo in [Undo::Mount("/".into()), Undo::Loop("/etc/passwd".into()), Undo::Group("/sys/fs/cgroup/blkio".into())] {
+            assert!(undo.run().is_err(), "{undo}");
+        }
+        assert!(Undo::Dir(ours.clone()).run().expect("removed"));
+        assert!(!Undo::Dir(ours).run().expect("nothing to do"));
+    }
+
+    #[test]
+    fn a_process_of_another_time_is_left_alone() {
+        let me = i32::try_from(std::process::id()).expect("small");
+        let when = began(me).expect("I live");
+        assert!(!Undo::Process(me, when + 1).run().expect("nothing done"));
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = i32::try_from(child.id()).expect("small");
+        let undo = Undo::Process(pid, began(pid).expect("it lives"));
+        let waiter = std::thread::spawn(move || child.wait());
+        assert!(undo.run().expect("ended"));
+        assert!(!waiter.join().expect("no panic").expect("waited").success());
+    }
+}

@@ -1,0 +1,121 @@
+//! What a machine must have for an experiment, and what to do where it has not.
+
+use std::path::{Path, PathBuf};
+
+use crate::experiment::{Context, Experiment, Extent};
+
+/// One thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// To be root.
+    Root,
+    /// Loop devices.
+    Loop,
+    /// `/dev/fuse`.
+    Fuse,
+    /// A program, and Debian's package of it.
+    Program(&'static str, &'static str),
+    /// A control group that slows a device down.
+    Throttle,
+    /// A control group that limits memory.
+    LittleMemory,
+}
+
+impl Need {
+    /// For people.
+    pub fn name(self) -> String {
+        match self {
+            Need::Root => "root".into(),
+            Need::Loop => "loop devices".into(),
+            Need::Fuse => "FUSE".into(),
+            Need::Program(program, _) => program.into(),
+            Need::Throttle => "a control group that limits devices".into(),
+            Need::LittleMemory => "a control group that limits memory".into(),
+        }
+    }
+
+    /// What is wrong and what would help; none if it is there.
+    pub fn lacks(self) -> Option<String> {
+        let absent = |path: &str| !Path::new(path).exists();
+        match self {
+            Need::Root => (!rustix::process::geteuid().is_root()).then(|| "it needs root: run it with sudo".into()),
+            Need::Loop => absent("/dev/loop-control").then(|| "there are no loop devices here: modprobe loop".into()),
+            Need::Fuse => absent("/dev/fuse").then(|| "there is no /dev/fuse: modprobe fuse".into()),
+            Need::Program(program, package) => {
+                find(program).is_none().then(|| format!("missing: {program}; install it: apt install {package}"))
+            }
+            Need::Throttle => crate::lab::throttle::why_not(),
+            Need::LittleMemory => crate::lab::memory::why_not(),
+        }
+    }
+}
+
+/// Where a program is.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(sbin).map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+impl Experiment {
+    /// Why it cannot run on this machine; nothing if it can.
+    pub fn lacks(&self) -> Vec<String> {
+        self.needs.iter().filter_map(|need| need.lacks()).collect()
+    }
+
+    /// The programs it takes part with, in their own words.
+    pub fn versions(&self) -> Vec<String> {
+        let version = |need: &Need| {
+            let Need::Program(program, _) = need else { return None };
+            let out = std::process::Command::new(find(program)?).arg("--version").stdin(std::process::Stdio::null()).output().ok()?;
+            let said = String::from_utf8_lossy(if out.stdout.is_empty() { &out.stderr } else { &out.stdout }).into_owned();
+            let line = said.lines().next()?.trim().to_owned();
+            out.status.success().then(|| if line.contains(program) { line } else { format!("{program} {line}") })
+        };
+        self.needs.iter().filter_map(version).collect()
+    }
+
+    /// Why it cannot run there; its room in the scratch directory counts, too.
+    pub fn cannot(&self, context: &Context) -> Option<String> {
+        let mut why = self.lacks();
+        let wanted = if context.extent == Extent::Small { self.room_mib.0 } else { self.room_mib.1 };
+        match free_mib(&context.dir) {
+            Ok(free) if free < wanted => {
+                let dir = context.dir.display();
+                why.push(format!("it needs {wanted} MiB in {dir}, and {free} MiB are free: give another place with --dir"));
+            }
+            Ok(_) => {}
+            Err(error) => why.push(format!("{}: {error}", context.dir.display())),
+        }
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+}
+
+fn free_mib(dir: &Path) -> std::io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize) >> 20)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_how_to_get_it() {
+        assert_eq!(Need::Program("sh", "dash").lacks(), None);
+        let said = Need::Program("no-such-program", "its-package").lacks().expect("missing");
+        assert!(said.contains("no-such-program") && said.contains("apt install its-package"), "{said}");
+    }
+
+    #[test]
+    fn a_directory_without_room_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let context = Context::small(dir.path().to_owned());
+        let block = crate::find("policies").expect("there is one");
+        assert_eq!(block.cannot(&context), None);
+        let large = Experiment { room_mib: (u64::MAX, u64::MAX), needs: &[], ..*block };
+        assert!(large.cannot(&context).is_some_and(|why| why.contains("are free") && why.contains("--dir")));
+        let nowhere = Context::small("/nonexistent".into());
+        assert!(large.cannot(&nowhere).is_some_and(|why| why.contains("/nonexistent")));
+    }
+}

@@ -1,0 +1,286 @@
+//! Results on disk and on the terminal.
+//!
+//! `NAME.jsonl` has everything of one experiment, a line each, told apart by its first key: `run`, `row`, `claim`, `missing`, `note`,
+//! `plot`. It is written whole or not at all: what is there was measured to its end.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::csv::quoted;
+use crate::experiment::{Context, Experiment, Extent};
+use crate::machine::Machine;
+use crate::outcome::{Claim, Missing, Outcome, Plot};
+use crate::plot;
+use crate::row::Row;
+
+/// How it was measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// Which experiment.
+    pub experiment: String,
+    /// The figures of one size say nothing of the other.
+    pub size: String,
+    /// Times everything was measured.
+    pub runs: u32,
+    /// Of the random choices.
+    pub seed: u64,
+    /// As it was called.
+    pub command: String,
+    /// Seconds since 1970.
+    pub at: u64,
+    /// How long it took, seconds.
+    pub took: f64,
+    /// Versions of the programs that took part.
+    pub programs: Vec<String>,
+    /// What it was measured on.
+    pub machine: Machine,
+}
+
+/// One experiment's results.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Results {
+    /// How.
+    pub run: Run,
+    /// What.
+    pub outcome: Outcome,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Run(Box<Run>),
+    Row(Row),
+    Claim(Claim),
+    Missing(Missing),
+    Note(String),
+    Plot(Plot),
+}
+
+impl Run {
+    /// Of what is to be done now.
+    pub fn new(experiment: &Experiment, context: &Context, command: &str) -> Run {
+        let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Run {
+            experiment: experiment.name.into(),
+            size: if context.extent == Extent::Small { "small" } else { "full" }.into(),
+            runs: context.runs,
+            seed: context.seed,
+            command: command.into(),
+            at,
+            took: 0.0,
+            programs: experiment.versions(),
+            machine: Machine::here(),
+        }
+    }
+
+    /// Whether the other one would give figures of the same kind: then it need not be done again.
+    pub fn is_like(&self, other: &Run) -> bool {
+        let of = |run: &Run| (run.experiment.clone(), run.size.clone(), run.runs, run.seed, run.machine.version.clone());
+        of(self) == of(other)
+    }
+}
+
+/// Writes `NAME.jsonl`, `NAME.csv` and the plots; returns what was written.
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn write(dir: &Path, run: &Run, outcome: &Outcome) -> anyhow::Result<Vec<PathBuf>> {
+    fs::create_dir_all(dir).with_context(|| format!("{}", dir.display()))?;
+    let mut lines = vec![Line::Run(Box::new(run.clone()))];
+    lines.extend(outcome.rows.iter().cloned().map(Line::Row));
+    lines.extend(outcome.claims.iter().cloned().map(Line::Claim));
+    lines.extend(outcome.missing.iter().cloned().map(Line::Missing));
+    lines.extend(outcome.notes.iter().cloned().map(Line::Note));
+    lines.extend(outcome.plots.iter().cloned().map(Line::Plot));
+    let lines = lines.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+    let mut written = Vec::new();
+    for plot in &outcome.plots {
+        written.push(save(dir, &format!("{}.csv", plot.name), &plot::csv(plot))?);
+        written.push(save(dir, &format!("{}.svg", plot.name), &plot::svg(plot))?);
+    }
+    let name = &run.experiment;
+    written.push(save(dir, &format!("{name}.csv"), &csv(&outcome.rows))?);
+    written.push(save(dir, &format!("{name}.jsonl"), &(lines.join("\n") + "\n"))?);
+    Ok(written)
+}
+
+/// Whole or not at all.
+pub(crate) fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    let (path, half) = (dir.join(name), dir.join(format!(".{name}.half")));
+    let done = fs::File::create(&half).and_then(|mut file| file.write_all(text.as_bytes())).and_then(|()| fs::rename(&half, &path));
+    if done.is_err() {
+        // It may not have been made.
+        let _ = fs::remove_file(&half);
+    }
+    done.with_context(|| format!("{}", path.display()))?;
+    Ok(path)
+}
+
+/// What a file has.
+///
+/// # Errors
+/// It cannot be read, or is no result.
+pub fn read(path: &Path) -> anyhow::Result<Results> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let (mut run, mut outcome) = (None, Outcome::default());
+    for (at, line) in text.lines().enumerate() {
+        let wrong = || format!("{}, line {}: not a result of `hotshelf bench run`", path.display(), at + 1);
+        match serde_json::from_str(line).with_context(wrong)? {
+            Line::Run(one) => run = Some(*one),
+            Line::Row(row) => outcome.rows.push(row),
+            Line::Claim(claim) => outcome.claims.push(claim),
+            Line::Missing(missing) => outcome.missing.push(missing),
+            Line::Note(note) => outcome.notes.push(note),
+            Line::Plot(plot) => outcome.plots.push(plot),
+        }
+    }
+    let run = run.with_context(|| format!("{}: it does not say how it was measured", path.display()))?;
+    Ok(Results { run, outcome })
+}
+
+/// All of a directory, in the order of `bench list`, unknown ones last.
+///
+/// # Errors
+/// It cannot be read, or has none.
+pub fn read_all(dir: &Path) -> anyhow::Result<Vec<Results>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).with_context(|| format!("{}", dir.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "jsonl") {
+            all.push(read(&path)?);
+        }
+    }
+    if all.is_empty() {
+        bail!("{} has no results: `hotshelf bench run all --out {}` makes them", dir.display(), dir.display());
+    }
+    let place = |name: &str| crate::ALL.iter().position(|one| one.name == name).unwrap_or(usize::MAX);
+    all.sort_by(|a, b| place(&a.run.experiment).cmp(&place(&b.run.experiment)).then(a.run.experiment.cmp(&b.run.experiment)));
+    Ok(all)
+}
+
+fn csv(rows: &[Row]) -> String {
+    let mut text = String::from("experiment,side,case,metric,unit,median,min,max,mad,runs\n");
+    for row in rows {
+        let words = [&row.experiment, &row.side, &row.case, &row.metric, &row.unit].map(|word| quoted(word));
+        text += &format!("{},{},{},{},{},{}\n", words.join(","), row.median, row.min, row.max, row.mad, row.values.len());
+    }
+    text
+}
+
+/// A table for people: a line for each case and metric of ours, with the peers and our ratio to each.
+pub fn table(outcome: &Outcome) -> String {
+    let rows = &outcome.rows;
+    let mut lines = Vec::new();
+    for ours in rows.iter().filter(|row| row.is_ours()) {
+        let same = |row: &&Row| row.case == ours.case && row.metric == ours.metric && !row.is_ours();
+        let peers: Vec<String> = rows
+            .iter()
+            .filter(same)
+            .map(|row| format!("{} {} (ratio {:.2})", row.side, short(row.median), ours.median / row.median))
+            .collect();
+        let who = ours.side.strip_prefix("hotshelf").unwrap_or_default();
+        let case = format!("{}{who}", ours.case);
+        lines.push(format!("{case:<52} {:<20} {:>12} {:<5} {}", ours.metric, short(ours.median), ours.unit, peers.join(", ")));
+    }
+    for claim in outcome.claims.iter().filter(|claim| claim.paper.is_some()) {
+        let paper = claim.paper.unwrap_or_default();
+        let who = claim.ours.strip_prefix("hotshelf").unwrap_or_default();
+        lines.push(format!(
+            "{:<52} {:<20} {:>12} {:<5} paper: {}",
+            format!("{}{who} / {}", claim.what, claim.peer),
+            claim.metric,
+            times(claim.ratio),
+            "times",
+            times(paper)
+        ));
+    }
+    lines.join("\n")
+}
+
+/// As many digits as tell something.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        // Ratios: four digits tell them apart.
+        0.0..1.0 => format!("{value:.4}"),
+        1.0..10.0 => format!("{value:.2}"),
+        10.0..1000.0 => format!("{value:.1}"),
+        _ => grouped(value),
+    }
+}
+
+/// A ratio: two digits behind the point, more only where nothing else would be left.
+pub fn times(value: f64) -> String {
+    match value.abs() {
+        0.0..0.095 => format!("{value:.3}"),
+        0.095..100.0 => format!("{value:.2}"),
+        _ => grouped(value),
+    }
+}
+
+/// Thousands apart.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", &*digits), |rest| ("-", rest));
+    let first = digits.len() % 3;
+    let mut text = sign.to_owned() + &digits[..first];
+    for (at, group) in digits.as_bytes()[first..].chunks(3).enumerate() {
+        if at > 0 || first > 0 {
+            text.push(',');
+        }
+        text += &String::from_utf8_lossy(group);
+    }
+    text
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::outcome::Series;
+
+    fn row(side: &str, value: f64) -> Row {
+        Row::new("policies", side, "read, 4 KiB", "iops", "1/s", vec![value])
+    }
+
+    #[test]
+    fn peers_stand_beside_ours_with_the_ratio() {
+        let outcome = Outcome { rows: vec![row("hotshelf", 300.0), row("fio io_uring", 150.0)], ..Outcome::default() };
+        let table = table(&outcome);
+        assert_eq!(table.lines().count(), 1);
+        assert!(table.contains("ratio 2.00"), "{table}");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let all =
+            [(0.12345, "0.1235"), (1.5, "1.50"), (12.34, "12.3"), (1234.4, "1,234"), (999_999.9, "1,000,000"), (-12_345.0, "-12,345")];
+        all.into_iter().for_each(|(value, text)| assert_eq!(short(value), text));
+        let ratios = [(0.0123, "0.012"), (0.9996, "1.00"), (12.345, "12.35"), (1234.0, "1,234")];
+        ratios.into_iter().for_each(|(value, text)| assert_eq!(times(value), text));
+    }
+
+    #[test]
+    fn everything_is_written_and_reads_back() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let series = vec![Series { name: "reads".into(), points: vec![(1.0, 1.0), (2.0, 4.0)] }];
+        let plot = Plot { name: "curve".into(), title: "t".into(), x: "blocks".into(), y: "speedup".into(), log_x: false, series };
+        let mut outcome = Outcome { rows: vec![row("hotshelf", 1.5)], notes: vec!["note".into()], plots: vec![plot], ..Outcome::default() };
+        outcome.claims.push(Claim::direct("read", "iops", "hotshelf", "ext4", &[2.0]).paper(3.0).why("less of it"));
+        outcome.leave_out("mergerfs", "apt install mergerfs");
+        let run = Run::new(crate::find("policies").expect("there is one"), &Context::small(".".into()), "hotshelf bench run policies");
+        let written = write(dir.path(), &run, &outcome).expect("written");
+        let names: Vec<String> = written.iter().map(|path| path.file_name().expect("a name").to_string_lossy().into_owned()).collect();
+        assert_eq!(names, ["curve.csv", "curve.svg", "policies.csv", "policies.jsonl"]);
+        let text = |name: &str| fs::read_to_string(dir.path().join(name)).expect("read");
+        assert_eq!(text("policies.csv").lines().nth(1), Some("policies,hotshelf,\"read, 4 KiB\",iops,1/s,1.5,1.5,1.5,0,1"));
+        assert_eq!(text("curve.csv"), "blocks,reads\n1,1\n2,4\n");
+        assert!(text("curve.svg").contains("speedup"));
+        let back = read_all(dir.path()).expect("read");
+        assert_eq!(back, [Results { run, outcome }]);
+        fs::write(dir.path().join("other.jsonl"), "{\"what\": 1}\n").expect("written");
+        assert!(read_all(dir.path()).is_err_and(|error| format!("{error:#}").contains("other.jsonl, line 1")));
+    }
+}
