@@ -174,12 +174,12 @@ with open(sys.argv[1], "r+b") as file:
     for copy in (0, 4096):
         file.seek(copy)
         block = bytearray(file.read(512))
-        block[32:36] = (2).to_bytes(4, "little")
+        block[32:36] = (3).to_bytes(4, "little")
         block[4:8] = crc32c(bytes(block[:4] + block[8:])).to_bytes(4, "little")
         file.seek(copy)
         file.write(block)
 PYTHON
-for what in "cut:cut off" "none:no file system of ours" "later:version 2"; do
+for what in "cut:cut off" "none:no file system of ours" "later:version 3"; do
     for command in check "check --repair" df "mount $MNT" "resize 1GiB" "export / $out" "import $src /"; do
         words=($command)
         file=$SCRATCH/${what%%:*}

@@ -1,5 +1,6 @@
 //! Why a call failed.
 
+use crate::layout::superblock::VERSION;
 use crate::units::Block;
 
 /// Small, copied; front doors say it in words and as errno.
@@ -15,7 +16,7 @@ pub enum Error {
     #[error("no file system of ours is here, or both its superblocks are damaged: make one with `hotshelf fs mkfs`")]
     NoImage,
     /// Written by a later version.
-    #[error("the image has format version {0}; this program knows 1: use the later program")]
+    #[error("the image has format version {0}; this program knows {known}: use the later program", known = VERSION)]
     Later(u32),
     /// The device is smaller than what is on it.
     #[error("the image has {image} blocks of 4 KiB, but the device only {device}: it was cut off")]

@@ -18,11 +18,13 @@ pub struct Flight<'d, 'm> {
     /// With where the bytes of a read go.
     under_way: VecDeque<(Ticket, Option<&'m mut [u8]>)>,
     failed: Option<block::Error>,
+    /// What is written is durable when it has ended.
+    pub(super) through: bool,
 }
 
 impl<'d, 'm> Flight<'d, 'm> {
     pub(super) fn new(disk: &'d Disk, lane: Lane) -> Flight<'d, 'm> {
-        Flight { disk, lane: disk.lane(lane), under_way: VecDeque::new(), failed: None }
+        Flight { disk, lane: disk.lane(lane), under_way: VecDeque::new(), failed: None, through: false }
     }
 
     /// Whether nothing is under way any more.
@@ -90,8 +92,8 @@ impl<'d, 'm> Flight<'d, 'm> {
                 filled += now.len();
                 slice = later;
             }
-            self.disk.count_write(piece);
-            self.submit(Io::write(at.byte(), buf), None);
+            self.disk.count_write(piece, self.through);
+            self.submit(Io::write(at.byte(), buf).fua(self.through), None);
             at = at.after((piece / BLOCK_BYTES) as u64);
             bytes -= piece;
         }

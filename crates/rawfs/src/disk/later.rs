@@ -87,7 +87,7 @@ impl Disk {
             for piece in bytes.chunks(self.lane(lane).piece_bytes) {
                 let buf = self.buffer_later(lane, piece.len());
                 buf.write(0, piece);
-                self.count_write(piece.len());
+                self.count_write(piece.len(), false);
                 self.submit_later(lane, Io::write(at.byte(), buf).user(call as u64), call);
                 at = at.after((piece.len() / BLOCK_BYTES) as u64);
             }

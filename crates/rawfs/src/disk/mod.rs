@@ -58,6 +58,8 @@ pub struct Counts {
     pub writes: u64,
     /// Their bytes.
     pub written_bytes: u64,
+    /// Of the writes, those that were durable when they ended.
+    pub through: u64,
     /// Flushes.
     pub flushes: u64,
     /// Requests.
@@ -70,6 +72,7 @@ struct Counters {
     read_bytes: AtomicU64,
     writes: AtomicU64,
     written_bytes: AtomicU64,
+    through: AtomicU64,
     flushes: AtomicU64,
     discards: AtomicU64,
 }
@@ -160,6 +163,17 @@ impl Disk {
         self.start_writes(lane, writes).finish()
     }
 
+    /// As [`Disk::write_blocks`], and what was written is durable; what was written before it need not be.
+    ///
+    /// # Errors
+    /// The first that failed: then nothing is known of any.
+    pub fn write_through(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Result<(), Error> {
+        let mut flight = self.flight(lane);
+        flight.through = true;
+        flight.write(writes);
+        flight.finish()
+    }
+
     /// As [`Disk::write_blocks`], and waits only for buffers: the bytes are copied, the flight is to be finished later.
     pub fn start_writes(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Flight<'_, 'static> {
         let mut flight = self.flight(lane);
@@ -206,6 +220,7 @@ impl Disk {
             read_bytes: of(&all.read_bytes),
             writes: of(&all.writes),
             written_bytes: of(&all.written_bytes),
+            through: of(&all.through),
             flushes: of(&all.flushes),
             discards: of(&all.discards),
         }
@@ -225,7 +240,8 @@ impl Disk {
         self.counters.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn count_write(&self, bytes: usize) {
+    fn count_write(&self, bytes: usize, through: bool) {
+        self.counters.through.fetch_add(u64::from(through), Ordering::Relaxed);
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

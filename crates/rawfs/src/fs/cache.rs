@@ -1,14 +1,14 @@
 //! Blocks of data as they are on the device, kept for the next reader; a bounded number.
 //!
-//! Data is never overwritten in place, so what is kept under a block's number is right until the block is freed and written anew,
-//! which puts the new bytes here. In shards, each a clock: a block that was asked for again survives one turn of the hand.
+//! Data is overwritten in place only by small syncs, which put the new bytes here; so what is kept under a block's number is right until
+//! the block is freed and written anew, which puts the new bytes here too. In shards, each a clock: a block that was asked for again
+//! survives one turn of the hand.
 //!
-//! Not `pagecache`: that one's books are about who wrote what and when it is clean, which the store answers here by never
-//! overwriting; what is left is a map.
+//! Not `pagecache`: that one's books are about who wrote what and when it is clean, which the store answers here; what is left is a map.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
 
 use super::table::Page;
@@ -115,7 +115,7 @@ mod test {
     fn it_is_bounded_and_what_it_says_is_right() {
         let mut rng = crate::testing::rng();
         let cache = Cache::new(SHARDS * 4 * BLOCK_BYTES);
-        let mut model = HashMap::new();
+        let mut model = std::collections::HashMap::new();
         for n in 0..20_000u32 {
             let block = Block(rng.u64(0..1000));
             match rng.u8(0..4) {

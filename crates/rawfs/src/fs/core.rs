@@ -12,6 +12,7 @@ use super::error::{Error, Result};
 use super::key::{self, Item};
 use super::locks::Locks;
 use super::name::Name;
+use super::recent::Recent;
 use super::record::{Kind, Record, Value};
 use super::settings::FsSettings;
 use super::table::{At, Inode, State, Table};
@@ -31,6 +32,7 @@ pub struct Core {
     pub table: Table,
     pub root: Arc<Name>,
     pub cache: Cache,
+    pub recent: Recent,
     /// Nothing can be changed.
     pub read_only: bool,
     /// What is to be written back, by number; one hold each.
@@ -95,6 +97,7 @@ impl Core {
             table: Table::default(),
             root: Name::root(),
             cache,
+            recent: Recent::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
             room_from: Mutex::new(0),
@@ -184,12 +187,11 @@ impl Core {
 
     /// What a name in a directory leads to.
     pub fn entry(&self, dir: &Name, name: &[u8]) -> Result<Option<Value>> {
-        self.entry_at(&dir.enc().entry(name))
+        self.entry_at(&dir.entry(name))
     }
 
     pub fn entry_at(&self, key: &[u8]) -> Result<Option<Value>> {
-        let Some(bytes) = self.get(Tree::Names, key)? else { return Ok(None) };
-        Value::parse(&bytes).map(Some).map_err(Error::malformed(0))
+        self.store.get_with(Tree::Names, key, Value::parse)?.transpose().map_err(Error::malformed(0))
     }
 
     /// The record in Files.
@@ -254,7 +256,8 @@ impl Core {
         self.hold_value(dir, name, &value, epoch).map(Some)
     }
 
-    fn hold_value(&self, dir: &Arc<Name>, name: &[u8], value: &Value, epoch: u64) -> Result<Held<'_>> {
+    /// As [`Core::hold`], of what was just read there; `epoch` is of before that.
+    pub fn hold_value(&self, dir: &Arc<Name>, name: &[u8], value: &Value, epoch: u64) -> Result<Held<'_>> {
         let (ino, at) = match value {
             Value::Here(record) => {
                 let zone = record.zone.then_some(record.ino);

@@ -54,6 +54,36 @@ impl Run {
         Some((self.start.after(index), sum))
     }
 
+    /// Takes over what another one says of blocks that both have in the same place.
+    pub fn set_sums(&mut self, new: &Run) {
+        let (Some(sums), Some(more)) = (&mut self.sums, &new.sums) else { return };
+        for (at, sum) in (new.at..).zip(more) {
+            if let Some(own) = at.checked_sub(self.at).and_then(|index| sums.get_mut(index as usize)) {
+                *own = *sum;
+            }
+        }
+    }
+
+    /// Whether it has the same blocks, written as those.
+    pub fn is_at(&self, other: &Run) -> bool {
+        (self.at, self.start, self.blocks, self.sums.is_some()) == (other.at, other.start, other.blocks, other.sums.is_some())
+    }
+
+    /// Gives sums that differ from those of a run which [`Run::is_at`] the same place to `each`, as they are stored: where, and a row
+    /// of them.
+    pub fn each_changed(&self, old: &Run, mut each: impl FnMut(u16, &[u8])) {
+        let (Some(sums), Some(old)) = (&self.sums, &old.sums) else { return };
+        let mut from = 0;
+        for same in sums.iter().zip(old).map(|(new, old)| new == old).collect::<Vec<_>>().chunk_by(|a, b| a == b) {
+            let to = from + same.len();
+            if !same[0] {
+                let row: Vec<u8> = sums[from..to].iter().flat_map(|sum| sum.to_le_bytes()).collect();
+                each((HEAD + 4 * from) as u16, &row);
+            }
+            from = to;
+        }
+    }
+
     /// The part of it in a range; `None` if there is none.
     pub fn part(&self, range: &Range<u64>) -> Option<Run> {
         let (from, to) = (self.at.max(range.start), self.end().min(range.end));

@@ -278,10 +278,10 @@ impl File {
         let (done, end, rest) = self.write_begun(from, at)?;
         match rest {
             Rest::Nothing => {}
-            Rest::Place => drop(self.placed()?),
+            Rest::Place => drop(self.placed(false)?),
             Rest::Sync => {
                 // What fails is told by the sync.
-                let _ = self.placed();
+                let _ = self.placed(true);
                 self.sync()?;
             }
         }
@@ -308,14 +308,15 @@ impl File {
         Ok((done, end, rest))
     }
 
-    /// Brings it to the device, past the cache if it was opened so; returns what has to be durable for it to be.
-    pub(super) fn placed(&self) -> Result<Lsn> {
+    /// Brings it to the device, past the cache if it was opened so; returns what has to be durable for it to be. `synced`: the caller
+    /// waits until it is.
+    pub(super) fn placed(&self, synced: bool) -> Result<Lsn> {
         let (core, keep) = (self.core(), !self.flags().contains(OFlags::DIRECT));
         if self.node.kind() == Kind::Dir {
             return Ok(core.last());
         }
         let _names = core.locks.shared();
-        core.write_back_beside_readers(self.inode(), keep)
+        core.write_back_beside_readers(self.inode(), keep, synced)
     }
 
     /// Reads on from where the handle is.

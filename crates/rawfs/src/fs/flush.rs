@@ -40,13 +40,19 @@ pub struct Prepared {
     /// The record as it will be.
     pub record: Record,
     /// Where pages will be.
-    places: Vec<(u64, Block)>,
-    extents: Vec<(u64, Extent)>,
+    pub(super) places: Vec<(u64, Block)>,
+    /// New ones.
+    pub(super) extents: Vec<(u64, Extent)>,
     /// Pages are kept for the next reader.
     keep: bool,
 }
 
 impl Prepared {
+    /// Nothing yet.
+    pub(super) fn of(record: &Record) -> Prepared {
+        Prepared { record: record.clone(), places: Vec::new(), extents: Vec::new(), keep: true }
+    }
+
     /// What goes where.
     pub fn writes<'s>(&'s self, state: &'s State) -> impl Iterator<Item = (Block, &'s [u8])> {
         self.places.iter().map(|(page, block)| (*block, &state.pages[page][..]))
@@ -73,14 +79,19 @@ impl Core {
     }
 
     fn write_back_some(&self, inode: &Arc<Inode>, state: &mut State, keep: bool) -> Result<()> {
-        let (batch, mut prepared) = self.write_some(state)?;
+        let (batch, mut prepared) = self.write_some(state, false)?;
         prepared.keep = keep;
         self.apply_some(inode, state, batch, prepared)
     }
 
-    /// The part of it that readers need not wait for: the device.
-    fn write_some(&self, state: &State) -> Result<(Batch, Prepared)> {
-        let (mut batch, mut writes) = (Batch::new(), self.writes());
+    /// The part of it that readers need not wait for: the device. `synced`: a sync follows.
+    fn write_some(&self, state: &State, synced: bool) -> Result<(Batch, Prepared)> {
+        let mut batch = Batch::new();
+        if synced && self.fills(state.pages.len()) {
+            let prepared = self.plan_filled(state, &mut batch)?;
+            return Ok((batch, prepared));
+        }
+        let mut writes = self.writes();
         let prepared = self.prepare(state, &mut batch, &mut writes, BATCH_MAX)?;
         writes.finish().inspect_err(|_| self.undo(&prepared))?;
         Ok((batch, prepared))
@@ -99,11 +110,11 @@ impl Core {
     }
 
     /// As [`Core::write_back`], for who holds no lock but the name space's, shared: others read the file while the device works.
-    /// Returns what has to be durable for the file to be. `keep`: in the cache, too.
-    pub fn write_back_beside_readers(&self, inode: &Arc<Inode>, keep: bool) -> Result<Lsn> {
+    /// Returns what has to be durable for the file to be. `keep`: in the cache, too. `synced`: the caller waits until it is durable.
+    pub fn write_back_beside_readers(&self, inode: &Arc<Inode>, keep: bool, synced: bool) -> Result<Lsn> {
         let mut state = inode.state.upgradable_read();
         while !state.is_clean() {
-            let written = self.write_some(&state);
+            let written = self.write_some(&state, synced);
             let mut alone = RwLockUpgradableReadGuard::upgrade(state);
             let outcome = written.and_then(|(batch, mut prepared)| {
                 prepared.keep = keep;
@@ -152,7 +163,7 @@ impl Core {
     /// As [`Core::prepare`], but for the writing, and with blocks from somewhere else.
     pub fn plan(&self, state: &State, batch: &mut Batch, most: usize, blocks: &mut Source<'_>) -> Result<Prepared> {
         let pages: Vec<u64> = state.pages.keys().copied().take(most).collect();
-        let mut prepared = Prepared { record: state.record.clone(), places: Vec::new(), extents: Vec::new(), keep: true };
+        let mut prepared = Prepared::of(&state.record);
         if pages.is_empty() {
             return Ok(prepared);
         }
@@ -191,8 +202,7 @@ impl Core {
     fn put_new(&self, batch: &mut Batch, record: &mut Record, mut runs: Vec<Run>) -> Result<()> {
         let together = record.body != Body::Items;
         while !runs.is_empty() {
-            let near = |pair: &[Run]| pair[1].at - pair[0].end() < APART;
-            let count = 1 + runs.windows(2).take_while(|pair| together || near(pair)).count();
+            let count = 1 + runs.windows(2).take_while(|pair| together || are_near(&pair[0], &pair[1])).count();
             let rest = runs.split_off(count);
             let mut edit = self.edit(record, &(runs[0].at..runs[runs.len() - 1].end()))?;
             for run in runs {
@@ -210,6 +220,8 @@ impl Core {
             let page: Arc<Page> = state.pages.remove(page).expect("prepared");
             if prepared.keep {
                 self.cache.put(*block, page);
+            } else {
+                self.cache.forget(Extent::new(*block, 1));
             }
         }
         self.dirty_pages.fetch_sub(prepared.places.len() as u64, Ordering::SeqCst);
@@ -259,7 +271,7 @@ impl Core {
     pub fn sync_file(&self, inode: &Arc<Inode>) -> Result<()> {
         let lsn = {
             let _names = self.locks.shared();
-            self.write_back_beside_readers(inode, true)?
+            self.write_back_beside_readers(inode, true, true)?
         };
         self.sync_to(inode, lsn)
     }
@@ -274,8 +286,13 @@ impl Core {
     }
 }
 
+/// Whether two runs, in order, are changed together.
+pub(super) fn are_near(one: &Run, next: &Run) -> bool {
+    next.at - one.end() < APART
+}
+
 /// Numbers in a row, as ranges.
-fn rows(pages: &[u64]) -> Vec<Range<u64>> {
+pub(super) fn rows(pages: &[u64]) -> Vec<Range<u64>> {
     let mut rows: Vec<Range<u64>> = Vec::new();
     for page in pages {
         match rows.last_mut() {

@@ -107,7 +107,8 @@ fn carry_out(core: &Core, jobs: Vec<Job>) {
     let mut placed = Placed::new();
     for Begun { rest, .. } in &begun {
         if let Left::Placed(file) | Left::Durable(file) = rest {
-            placed.entry(file.node().ino()).or_insert_with(|| file.placed());
+            let synced = matches!(rest, Left::Durable(_));
+            placed.entry(file.node().ino()).or_insert_with(|| file.placed(synced));
         }
     }
     let last = begun.iter().filter_map(|begun| begun.rest.lsn(&placed)).max();

@@ -27,7 +27,13 @@ pub struct Shared<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, 
 pub struct Alone<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
 
 /// Entries of some directories are ours to change.
-pub struct Dirs<'a>(#[expect(dead_code, reason = "held")] Vec<RwLockWriteGuard<'a, ()>>);
+pub struct Dirs<'a>(#[expect(dead_code, reason = "held")] Held<'a>);
+
+#[expect(dead_code, reason = "held")]
+enum Held<'a> {
+    One(RwLockWriteGuard<'a, ()>),
+    Many(Vec<RwLockWriteGuard<'a, ()>>),
+}
 
 impl Default for Locks {
     fn default() -> Self {
@@ -36,7 +42,7 @@ impl Default for Locks {
 }
 
 fn stripe(dir: &Name) -> usize {
-    crc32c::crc32c(dir.enc().bytes()) as usize % STRIPES
+    dir.stripe() as usize % STRIPES
 }
 
 impl Locks {
@@ -57,9 +63,12 @@ impl Locks {
 
     /// To change entries of directories.
     pub fn change(&self, _: &Shared<'_>, dirs: &[&Name]) -> Dirs<'_> {
+        if let [dir] = dirs {
+            return Dirs(Held::One(self.dirs[stripe(dir)].write()));
+        }
         let mut stripes: Vec<usize> = dirs.iter().map(|dir| stripe(dir)).collect();
         stripes.sort_unstable();
         stripes.dedup();
-        Dirs(stripes.into_iter().map(|stripe| self.dirs[stripe].write()).collect())
+        Dirs(Held::Many(stripes.into_iter().map(|stripe| self.dirs[stripe].write()).collect()))
     }
 }

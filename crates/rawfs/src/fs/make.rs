@@ -82,11 +82,11 @@ impl Core {
     pub fn add_new(&self, dir: &Arc<Name>, parent: &Record, name: &[u8], new: &New<'_>, creds: &Creds) -> Result<Held<'_>> {
         let now = self.now();
         let (mut batch, mut record) = (Batch::new(), self.new_record(parent, new, creds, now)?);
-        let enc = dir.enc();
-        record.zone = new.kind == Kind::Dir && enc.len_below(name) > ENC_MAX;
+        record.zone = new.kind == Kind::Dir && dir.enc().len_below(name) > ENC_MAX;
         self.put_target(&mut batch, &mut record, new.target);
-        batch.put(Tree::Names, &enc.entry(name), &record.bytes());
+        // First, as the store need not look for what a first patch is of before it does it.
         self.touch(&mut batch, dir, parent, now, i64::from(new.kind == Kind::Dir));
+        batch.put(Tree::Names, &dir.entry(name), &record.bytes());
         let lsn = self.apply(batch)?;
         let at = At::Name(dir.child(name, record.zone.then_some(record.ino)));
         Ok(self.hold_new(&record, &at, lsn))
@@ -196,7 +196,7 @@ impl Core {
         let mut stored = Record::parse(&value).map_err(super::Error::malformed(held.ino))?;
         (stored.nlink, stored.ctime) = (nlink + 1, now);
         batch.put(Tree::Files, &key::file(held.ino, Item::Record, 0), &stored.bytes());
-        batch.put(Tree::Names, &dir.enc().entry(name), &record::link(held.ino, kind));
+        batch.put(Tree::Names, &dir.entry(name), &record::link(held.ino, kind));
         if nlink == 0 {
             batch.delete(Tree::Files, &key::file(0, Item::Orphan, held.ino));
         }

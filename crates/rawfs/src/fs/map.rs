@@ -20,6 +20,8 @@ pub struct Edit {
     runs: Vec<Run>,
     used: Vec<Run>,
     freed: Vec<Extent>,
+    /// The bytes of new blocks go with the batch, so it need not name their sums.
+    filled: bool,
 }
 
 impl Edit {
@@ -27,6 +29,19 @@ impl Edit {
     pub fn replace(&mut self, range: &Range<u64>, new: Vec<Run>) {
         self.used.extend(new.iter().cloned());
         self.freed.extend(extent::replace(&mut self.runs, range, new));
+    }
+
+    /// As [`Edit::replace`], with blocks whose bytes go with the batch.
+    pub fn fill(&mut self, new: Run) {
+        self.filled = true;
+        self.replace(&(new.at..new.end()), vec![new]);
+    }
+
+    /// These blocks of the file stay where they are, with other bytes.
+    pub fn overwrite(&mut self, new: &Run) {
+        for run in self.runs.iter_mut().filter(|run| touches(run, &(new.at..new.end()))) {
+            run.set_sums(new);
+        }
     }
 }
 
@@ -81,13 +96,15 @@ impl Core {
             Body::Items => self.runs(record, &(range.start.saturating_sub(1)..range.end.saturating_add(1)))?,
             _ => Vec::new(),
         };
-        Ok(Edit { runs: old.clone(), old, used: Vec::new(), freed: Vec::new() })
+        Ok(Edit { runs: old.clone(), old, used: Vec::new(), freed: Vec::new(), filled: false })
     }
 
     /// Puts what was changed into a batch and a record. The record itself is to be put by the caller.
     pub fn put(&self, batch: &mut Batch, record: &mut Record, edit: Edit) {
         edit.freed.iter().for_each(|extent| batch.free_blocks(*extent));
-        edit.used.iter().for_each(|run| batch.use_blocks(run.extent(), run.sums.as_deref().unwrap_or(&[])));
+        for run in &edit.used {
+            batch.use_blocks(run.extent(), run.sums.as_deref().filter(|_| !edit.filled).unwrap_or(&[]));
+        }
         let freed: u64 = edit.freed.iter().map(|extent| u64::from(extent.blocks)).sum();
         record.blocks = (record.blocks + extent::blocks(&edit.used)).saturating_sub(freed);
         let few = edit.runs.iter().map(Run::stored_len).sum::<usize>() <= RUNS_MAX;
@@ -95,13 +112,18 @@ impl Core {
             record.body = Body::Runs(edit.runs);
             return;
         }
-        let kept = |run: &&Run| record.body == Body::Items && edit.old.contains(run);
-        if record.body == Body::Items {
+        let items = record.body == Body::Items;
+        if items {
             let gone = edit.old.iter().filter(|old| !edit.runs.iter().any(|run| run.at == old.at));
             gone.for_each(|run| batch.delete(Tree::Files, &key::file(record.ino, Item::Extent, run.at)));
         }
-        for run in edit.runs.iter().filter(|run| !kept(run)) {
-            batch.put(Tree::Files, &key::file(record.ino, Item::Extent, run.at), &run.bytes());
+        for run in &edit.runs {
+            let key = key::file(record.ino, Item::Extent, run.at);
+            match edit.old.iter().find(|old| items && old.at == run.at) {
+                Some(old) if old == run => {}
+                Some(old) if old.is_at(run) => run.each_changed(old, |at, sums| batch.patch(Tree::Files, &key, at, sums)),
+                _ => batch.put(Tree::Files, &key, &run.bytes()),
+            }
         }
         record.body = Body::Items;
     }

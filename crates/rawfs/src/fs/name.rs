@@ -5,9 +5,10 @@
 //!
 //! Who moves or removes a name holds the locks of [`super::locks`] that keep others from looking it up.
 
-use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use foldhash::HashMap;
 use parking_lot::Mutex;
 
 use super::key::Enc;
@@ -19,7 +20,17 @@ pub struct Name {
     children: Mutex<HashMap<Box<[u8]>, Weak<Name>>>,
 }
 
+/// Counted up when a directory gets another key, in any tree of names: what is remembered of keys is true until then.
+static MOVES: AtomicU64 = AtomicU64::new(0);
+
+/// See [`MOVES`].
+pub fn moves() -> u64 {
+    MOVES.load(Ordering::SeqCst)
+}
+
 struct Place {
+    /// What is below it begins so, and when that was so.
+    enc: Option<(u64, Enc)>,
     /// `None`: the root.
     parent: Option<Arc<Name>>,
     name: Box<[u8]>,
@@ -33,7 +44,7 @@ struct Place {
 
 impl Name {
     fn new(parent: Option<Arc<Name>>, name: &[u8], zone: Option<u64>) -> Arc<Name> {
-        let place = Place { parent, name: name.into(), zone, gone: false, last: None };
+        let place = Place { enc: None, parent, name: name.into(), zone, gone: false, last: None };
         Arc::new(Name { place: Mutex::new(place), children: Mutex::default() })
     }
 
@@ -60,6 +71,40 @@ impl Name {
 
     /// Of what is below it.
     pub fn enc(&self) -> Enc {
+        let moves = moves();
+        if let Some((known, enc)) = &self.place.lock().enc
+            && *known == moves
+        {
+            return enc.clone();
+        }
+        let enc = self.walk_up();
+        self.place.lock().enc = Some((moves, enc.clone()));
+        enc
+    }
+
+    /// The key of an entry.
+    pub fn entry(&self, name: &[u8]) -> Vec<u8> {
+        let moves = moves();
+        if let Some((known, enc)) = &self.place.lock().enc
+            && *known == moves
+        {
+            return enc.entry(name);
+        }
+        self.enc().entry(name)
+    }
+
+    /// Of its key, for who spreads directories over something.
+    pub fn stripe(&self) -> u32 {
+        let moves = moves();
+        if let Some((known, enc)) = &self.place.lock().enc
+            && *known == moves
+        {
+            return crc32c::crc32c(enc.bytes());
+        }
+        crc32c::crc32c(self.enc().bytes())
+    }
+
+    fn walk_up(&self) -> Enc {
         // Up to the root or a zone, then down again.
         let mut names: Vec<Box<[u8]>> = Vec::new();
         let mut above = match self.step_up(&mut names) {
@@ -92,7 +137,7 @@ impl Name {
             let place = self.place.lock();
             (Arc::clone(place.parent.as_ref()?), place.name.clone())
         };
-        Some(parent.enc().entry(&name))
+        Some(parent.entry(&name))
     }
 
     /// The directory it is in; the root is in itself.
@@ -138,6 +183,7 @@ impl Name {
     /// From now on entries are found by this number.
     pub fn set_zone(&self, ino: u64) {
         self.place.lock().zone = Some(ino);
+        MOVES.fetch_add(1, Ordering::SeqCst);
     }
 
     /// What it was, if it is a removed directory.
@@ -181,6 +227,7 @@ impl Name {
         let old = place.parent.replace(Arc::clone(dir));
         place.name = name.into();
         drop(place);
+        MOVES.fetch_add(1, Ordering::SeqCst);
         drop(old);
     }
 

@@ -76,6 +76,7 @@ impl Core {
             too_long(&name)?;
             let _dir = self.locks.change(&names, &[&dir]);
             let parent = self.dir_record(&dir)?;
+            let epoch = self.table.epoch();
             match self.entry(&dir, &name)? {
                 None => {
                     creds.may_add(&parent)?;
@@ -86,8 +87,8 @@ impl Core {
                     path = self.target(&self.stored(value)?)?;
                     base = dir;
                 }
-                Some(_) => {
-                    let held = self.hold(&dir, &name)?.ok_or(Errno::NOENT)?;
+                Some(value) => {
+                    let held = self.hold_value(&dir, &name, &value, epoch)?;
                     drop(_dir);
                     drop(names);
                     return self.opened(held, flags, creds);

@@ -24,7 +24,7 @@ impl Copy {
         let mut bytes = vec![0; old.blocks as usize * BLOCK_BYTES];
         if readable {
             for (n, bytes) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
-                match core.store.disk().read_blocks(Lane::Data, old.start.after(n), bytes) {
+                match core.store.read_data(&mut [(old.start.after(n), bytes)]) {
                     Ok(()) | Err(crate::Error::Device(block::Error::Media)) => {}
                     Err(error) => return Err(error.into()),
                 }

@@ -8,7 +8,7 @@ use super::error::{Error, Result};
 use super::extent::Run;
 use super::record::{Body, Record};
 use super::table::{Page, State};
-use crate::{BLOCK_BYTES, Block, Lane};
+use crate::{BLOCK_BYTES, Block};
 
 /// Blocks read from the device in one go, at most.
 const GO_MAX: usize = 512;
@@ -105,7 +105,7 @@ impl Core {
                 reads.push((row[0].1, to));
                 rest = behind;
             }
-            self.store.disk().read_many(Lane::Data, &mut reads)?;
+            self.store.read_data(&mut reads)?;
             for ((block, place, sum), bytes) in some.iter().zip(room.chunks_exact(BLOCK_BYTES)) {
                 let page: Arc<Page> = Arc::new(bytes.try_into().expect("a block"));
                 checked(record, *block, *place, *sum, &page[..])?;
@@ -144,7 +144,7 @@ impl Core {
             reads.push((part.start, into));
             (rest, from) = (behind, part.end());
         }
-        self.store.disk().read_many(Lane::Data, &mut reads)?;
+        self.store.read_data(&mut reads)?;
         for (part, (_, bytes)) in parts.iter().zip(&reads) {
             for (n, bytes) in (part.at..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
                 let (place, sum) = part.find(n).expect("part of it");

@@ -28,6 +28,7 @@ impl Core {
         too_long(&name)?;
         let _dir = self.locks.change(&names, &[&dir]);
         let parent = self.dir_record(&dir)?;
+        let epoch = self.table.epoch();
         let value = self.entry(&dir, &name)?.ok_or(Errno::NOENT)?;
         if slash {
             return Err(if value.kind() == Kind::Dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
@@ -38,13 +39,12 @@ impl Core {
         if value.kind() == Kind::Dir {
             return Err(Errno::ISDIR.into());
         }
-        let held = self.hold(&dir, &name)?.ok_or(Errno::NOENT)?;
+        let held = self.hold_value(&dir, &name, &value, epoch)?;
         let mut state = held.state.write();
         let (mut batch, now) = (Batch::new(), self.now());
-        let key = dir.enc().entry(&name);
-        batch.delete(Tree::Names, &key);
-        let gone = self.put_unlinked(&mut batch, &held, &state, &value, now)?;
         self.touch(&mut batch, &dir, &parent, now, 0);
+        batch.delete(Tree::Names, &dir.entry(&name));
+        let gone = self.put_unlinked(&mut batch, &held, &state, &value, now)?;
         let lsn = self.apply(batch)?;
         self.unlinked(&held, &mut state, &dir, &name, gone, now, lsn);
         drop(state);
@@ -123,7 +123,7 @@ impl Core {
             return Err(Errno::NOTEMPTY.into());
         }
         let (mut batch, now) = (Batch::new(), self.now());
-        batch.delete(Tree::Names, &dir.enc().entry(&name));
+        batch.delete(Tree::Names, &dir.entry(&name));
         self.put_end_of_more(&mut batch, &record);
         self.touch(&mut batch, &dir, &parent, now, -1);
         self.apply(batch)?;

@@ -201,7 +201,7 @@ impl Core {
                 gone = self.put_unlinked(&mut batch, &target.held, state, &target.value, now)?;
             }
         }
-        batch.delete(Tree::Names, &from.dir.enc().entry(&from.name));
+        batch.delete(Tree::Names, &from.dir.entry(&from.name));
         let zone = self.put_moved(&mut batch, from, to, &source.value, now, &mut |batch, enc, to| move_below(batch, &enc, &to))?;
         let is_dir = Core::is_dir(&source.value);
         let replaced = target.is_some_and(|target| Core::is_dir(&target.value));
@@ -268,7 +268,7 @@ impl Core {
         now: Stamp,
         below: &mut dyn FnMut(&mut Batch, Enc, Enc),
     ) -> Result<Option<u64>> {
-        let key = to.dir.enc().entry(&to.name);
+        let key = to.dir.entry(&to.name);
         let mut record = match value {
             Value::Link { ino, kind } => {
                 batch.put(Tree::Names, &key, &super::record::link(*ino, *kind));

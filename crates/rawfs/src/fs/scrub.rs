@@ -4,7 +4,7 @@ use super::error::Result;
 use super::extent::Run;
 use super::key::{self, Item};
 use super::record::{Body, Record, Value};
-use crate::{BLOCK_BYTES, Block, Lane, Next, Store, Tree};
+use crate::{BLOCK_BYTES, Block, Next, Store, Tree};
 
 /// Runs remembered before they are read: in the order of the device, so that a disk's head goes one way.
 const RUNS_AT_ONCE: usize = 1 << 16;
@@ -100,7 +100,7 @@ fn look_at(store: &Store, some: &[(u64, Run)], room: &mut [u8], bad: &mut dyn Fn
         reads.push((run.start, to));
         left = behind;
     }
-    let together = store.disk().read_many(Lane::Data, &mut reads).is_ok();
+    let together = store.read_data(&mut reads).is_ok();
     for ((ino, run), (_, bytes)) in some.iter().zip(&mut reads) {
         let mut row: Option<Bad> = None;
         for (n, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
@@ -122,7 +122,7 @@ fn look_at(store: &Store, some: &[(u64, Run)], room: &mut [u8], bad: &mut dyn Fn
 
 /// True: the device says that this block cannot be read.
 fn read_alone(store: &Store, place: Block, bytes: &mut [u8]) -> Result<bool> {
-    match store.disk().read_blocks(Lane::Data, place, bytes) {
+    match store.read_data(&mut [(place, bytes)]) {
         Ok(()) => Ok(false),
         Err(crate::Error::Device(block::Error::Media)) => Ok(true),
         Err(error) => Err(error.into()),

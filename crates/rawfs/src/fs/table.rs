@@ -5,10 +5,10 @@
 //! until the epoch changes: see [`Table::epoch`].
 
 use std::collections::BTreeMap;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foldhash::HashMap;
 use parking_lot::{Mutex, RwLock};
 
 use super::error::Error;

@@ -226,17 +226,18 @@ impl Core {
         for (part, state, _) in &mut *files {
             part.steps.iter().try_for_each(|step| self.step_of(state, step, batch))?;
         }
+        let fills = self.fills(files.iter().map(|(_, state, _)| state.pages.len()).sum());
         for (part, state, _) in files {
             (state.record.mtime, state.record.ctime) = (now, now);
             state.record.mode = creds::mode_written(&state.record, &part.creds);
-            let mut ready = self.prepare(state, batch, writes, usize::MAX)?;
+            let mut ready = if fills { self.plan_filled(state, batch)? } else { self.prepare(state, batch, writes, usize::MAX)? };
             for spot in spots.iter().filter(|spot| spot.ino == part.node.ino()) {
                 if state.record.nlink > 0 || !state.linkable {
                     prepared.push(ready);
                     return Err(Errno::NOENT.into());
                 }
                 ready.record.nlink = 1;
-                batch.put(Tree::Names, &spot.dir.enc().entry(&spot.name), &record::link(spot.ino, record::Kind::File));
+                batch.put(Tree::Names, &spot.dir.entry(&spot.name), &record::link(spot.ino, record::Kind::File));
                 batch.delete(Tree::Files, &key::file(0, Item::Orphan, spot.ino));
                 self.touch(batch, &spot.dir, &spot.parent, now, 0);
             }

@@ -8,7 +8,7 @@ use super::core::Core;
 use super::creds::{Creds, EXEC};
 use super::error::{Error, Result};
 use super::key::{ENC_MAX, Item};
-use super::name::Name;
+use super::name::{self, Name};
 use super::record::{Body, Kind, Record, Value};
 use super::{NAME_MAX, PATH_MAX, key};
 
@@ -91,17 +91,28 @@ impl Core {
 
     /// A hit shows that all above are directories, and none a symbolic link or a zone.
     fn find_at_once(&self, base: &Arc<Name>, path: &[u8], follow: bool) -> Result<Option<Found>> {
-        let Some((enc, name)) = self.whole_key(base, path)? else { return Ok(None) };
         let slash = path.last() == Some(&b'/');
-        let value = self.entry_at(&enc.entry(name))?;
+        let known = self.recent_dir(base, path)?;
+        let (key, name) = match &known {
+            Some((dir, name)) => (dir.entry(name), *name),
+            None => match self.whole_key(base, path)? {
+                Some((enc, name)) => (enc.entry(name), name),
+                None => return Ok(None),
+            },
+        };
+        let value = self.entry_at(&key)?;
         if value.as_ref().is_none_or(|value| value.kind() == Kind::Symlink && (follow || slash)) {
             return Ok(None);
         }
-        let dir = self.chain(base, path);
+        let dir = known.map_or_else(|| self.chain(base, path), |(dir, _)| dir);
         Ok(Some(Found::Entry { dir, name: name.to_vec(), value, slash }))
     }
 
     fn tail_at_once(&self, base: &Arc<Name>, path: &[u8]) -> Result<Option<Tail>> {
+        if let Some((dir, name)) = self.recent_dir(base, path)? {
+            return Ok(Some(Tail { dir, last: Last::Name(name.to_vec()), slash: path.last() == Some(&b'/') }));
+        }
+        let moves = name::moves();
         let Some((_, name)) = self.whole_key(base, path)? else { return Ok(None) };
         let above = &path[..path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count() - name.len()];
         let slash = path.last() == Some(&b'/');
@@ -111,10 +122,27 @@ impl Core {
         }
         match self.find_at_once(base, above, true)? {
             Some(Found::Entry { dir, name: last, value: Some(Value::Here(record)), .. }) if record.kind == Kind::Dir => {
-                Ok(tail(dir.child(&last, record.zone.then_some(record.ino))))
+                let dir = dir.child(&last, record.zone.then_some(record.ino));
+                if Arc::ptr_eq(self.begin(base, path), &self.root) {
+                    self.recent.put(above, &dir, moves);
+                }
+                Ok(tail(dir))
             }
             _ => Ok(None),
         }
+    }
+
+    /// The directory of a path's last part, if it was looked for of late, and that part.
+    fn recent_dir<'p>(&self, base: &Arc<Name>, path: &'p [u8]) -> Result<Option<(Arc<Name>, &'p [u8])>> {
+        allowed(path)?;
+        let slashes = path.iter().rev().take_while(|byte| **byte == b'/').count();
+        let whole = &path[..path.len() - slashes];
+        let Some(slash) = whole.iter().rposition(|byte| *byte == b'/') else { return Ok(None) };
+        let (above, name) = whole.split_at(slash + 1);
+        if name == b"." || name == b".." || name.len() > NAME_MAX || !Arc::ptr_eq(self.begin(base, path), &self.root) {
+            return Ok(None);
+        }
+        Ok(self.recent.get(above).map(|dir| (dir, name)))
     }
 
     /// The key of a whole path, in two pieces; `None` if it has to be walked.

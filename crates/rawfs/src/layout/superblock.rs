@@ -7,8 +7,9 @@ use crate::tree::NodeAt;
 use crate::units::{BLOCK_BYTES, Block, Lsn};
 
 const MAGIC: [u8; 4] = *b"hsfS";
-/// Of everything on the device.
-pub const VERSION: u32 = 1;
+/// Of everything on the device. Images of version 1, whose log has no data, are opened too, and are of this one from then on.
+pub const VERSION: u32 = 2;
+const FIRST: u32 = 1;
 /// A sector, which a device writes whole.
 const BYTES: usize = 512;
 /// Where the copies are.
@@ -112,7 +113,7 @@ impl Superblock {
         };
         // Counters of a real image never come near their ends.
         let counters = [superblock.generation, superblock.life, superblock.lsn.0, superblock.log_position];
-        if version != VERSION || superblock.image() != seal.image || counters.iter().any(|number| *number >= 1 << 62) {
+        if version < FIRST || superblock.image() != seal.image || counters.iter().any(|number| *number >= 1 << 62) {
             return Err(Error::Damaged { what: "a superblock", at });
         }
         Ok(superblock)

@@ -1,5 +1,6 @@
-use super::superblock::{COPIES, Root, Superblock};
-use super::{Shape, bitmap};
+use super::seal::Seal;
+use super::superblock::{COPIES, Root, Superblock, VERSION};
+use super::{Shape, bitmap, put_u32};
 use crate::error::Error;
 use crate::tree::NodeAt;
 use crate::units::{Block, Extent, Lsn};
@@ -48,6 +49,20 @@ fn a_superblock_is_read_as_it_was_written_and_only_from_its_place() {
         assert_eq!(Superblock::decode(&block, at), Err(Error::NoImage));
         assert_eq!(Superblock::decode(&block[..100], at), Err(Error::NoImage));
     }
+}
+
+#[test]
+fn the_version_before_is_read_and_a_later_one_refused() {
+    let (ours, at) = (superblock(), COPIES[0]);
+    let of = |version: u32| {
+        let mut block = ours.encode(at);
+        put_u32(&mut block, 32, version);
+        let seal = Seal::peek(&block).expect("a whole one");
+        seal.put(&mut block[..512]);
+        Superblock::decode(&block, at)
+    };
+    assert_eq!((of(1), of(VERSION), of(VERSION + 1)), (Ok(ours), Ok(ours), Err(Error::Later(VERSION + 1))));
+    assert!(matches!(of(0), Err(Error::Damaged { .. })));
 }
 
 #[test]

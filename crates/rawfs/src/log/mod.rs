@@ -20,6 +20,8 @@ use ring::{Place, Ring};
 
 /// Bytes that may wait in memory, about.
 pub const PENDING_BYTES: usize = 4 << 20;
+/// More is written and flushed, so that it is not made durable piece by piece.
+const THROUGH_BYTES: usize = 128 << 10;
 
 /// See the module.
 pub struct Log {
@@ -42,6 +44,8 @@ struct Books {
     /// Said to be durable by what is durable itself.
     recorded: Lsn,
     writing: bool,
+    /// A record that waits names data blocks that were written but not flushed.
+    unflushed: bool,
     failed: Option<block::Error>,
 }
 
@@ -71,6 +75,7 @@ impl Log {
             durable: lsn,
             recorded: lsn,
             writing: false,
+            unflushed: false,
             failed: None,
         };
         Log { image, books: Mutex::new(books), written: Condvar::new() }
@@ -86,9 +91,11 @@ impl Log {
         Ok(books.ring.has_room(books.pending.len() + RECORD_HEAD + bytes))
     }
 
-    /// Adds a record, for which there is room. True: so much waits now that it should be synced.
-    pub fn append(&self, record: &[u8]) -> (Lsn, bool) {
+    /// Adds a record, for which there is room. `flush`: it names data blocks that were written. True: so much waits now that it should
+    /// be synced.
+    pub fn append(&self, record: &[u8], flush: bool) -> (Lsn, bool) {
         let mut books = self.books.lock();
+        books.unflushed |= flush;
         books.pending.extend((record.len() as u32).to_le_bytes());
         books.pending.extend(record);
         books.last.0 += 1;
@@ -162,14 +169,16 @@ impl Log {
         Ok(())
     }
 
-    /// Writes all that waits, and flushes. The lock is not held meanwhile.
+    /// Writes all that waits, and flushes; what has all its data with it is written through the device's cache, in one request. The lock
+    /// is not held meanwhile.
     fn write<'a>(&'a self, disk: &Disk, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
         let (position, bytes) = books.take(self.image);
         let (durable, last) = (books.durable, books.taken);
         let place = books.ring.place;
+        let flush = std::mem::take(&mut books.unflushed) || bytes.len() > THROUGH_BYTES;
         books.writing = true;
         drop(books);
-        let written = write_ring(disk, place, position, &bytes).and_then(|()| disk.flush());
+        let written = write_ring(disk, place, position, &bytes, !flush).and_then(|()| if flush { disk.flush() } else { Ok(()) });
         let mut books = self.books.lock();
         books.writing = false;
         match written {
@@ -264,7 +273,7 @@ fn group_end(pending: &[u8], from: usize, bytes_max: usize) -> (usize, u32) {
     (to, records)
 }
 
-fn write_ring(disk: &Disk, place: Place, position: u64, bytes: &[u8]) -> Result<(), Error> {
+fn write_ring(disk: &Disk, place: Place, position: u64, bytes: &[u8], through: bool) -> Result<(), Error> {
     let mut rest = bytes;
     let mut writes: Vec<(Block, &[u8])> = Vec::with_capacity(2);
     for (at, blocks) in place.rows(position, (bytes.len() / BLOCK_BYTES) as u64) {
@@ -272,5 +281,5 @@ fn write_ring(disk: &Disk, place: Place, position: u64, bytes: &[u8]) -> Result<
         writes.push((at, row));
         rest = behind;
     }
-    disk.write_blocks(Lane::Control, &writes)
+    if through { disk.write_through(Lane::Control, &writes) } else { disk.write_blocks(Lane::Control, &writes) }
 }

@@ -46,7 +46,7 @@ fn what_is_synced_is_found_also_over_the_rings_end() {
             let gone = (released.0 - 40) as usize;
             kept.iter_mut().take(gone).for_each(|record: &mut Option<Vec<u8>>| *record = None);
         }
-        let (lsn, _) = log.append(&record);
+        let (lsn, _) = log.append(&record, false);
         kept.push(Some(record));
         if rng.u8(..3) == 0 || !log.has_room(PLACE.batch_bytes_max()).expect("healthy") {
             log.sync(&disk, lsn).expect("synced");
@@ -63,7 +63,7 @@ fn what_is_synced_is_found_also_over_the_rings_end() {
 fn a_group_that_is_not_whole_ends_the_log_and_so_does_an_older_life() {
     let (disk, log) = (disk(), log(0, 0));
     for byte in 0..4 {
-        let (lsn, _) = log.append(&[byte; 5000]);
+        let (lsn, _) = log.append(&[byte; 5000], true);
         log.sync(&disk, lsn).expect("synced");
     }
     let found = search(0, 0).run(&disk).expect("read");
@@ -81,7 +81,7 @@ fn a_group_that_is_not_whole_ends_the_log_and_so_does_an_older_life() {
 #[test]
 fn what_is_durable_is_recorded_by_the_next_group() {
     let (disk, log) = (disk(), log(0, 0));
-    let (lsn, _) = log.append(b"one");
+    let (lsn, _) = log.append(b"one", true);
     log.sync(&disk, Lsn(9)).expect("synced, as far as there is anything");
     assert_eq!((log.durable(), log.recorded()), (lsn, Lsn(0)));
     log.record(&disk).expect("recorded");
@@ -93,9 +93,9 @@ fn what_is_durable_is_recorded_by_the_next_group() {
 #[test]
 fn a_failure_is_for_all_that_was_not_durable() {
     let (disk, log) = (disk(), log(0, 0));
-    let (first, _) = log.append(b"one");
+    let (first, _) = log.append(b"one", true);
     log.sync(&disk, first).expect("synced");
-    let (second, _) = log.append(b"two");
+    let (second, _) = log.append(b"two", true);
     log.fail(Error::Device(block::Error::Gone));
     assert_eq!(log.sync(&disk, first), Ok(()));
     assert_eq!(log.sync(&disk, second), Err(Error::Failed(block::Error::Gone)));

@@ -1,5 +1,8 @@
 //! Blocks that batches have freed. They are given out anew only when the log on the device says of the batch that it is durable:
 //! recovery then does not look any more at what lies in blocks that older batches in the log had named.
+//!
+//! Blocks that the log has bytes for wait longer: until a checkpoint has the batch that freed them. Whatever is done again from the
+//! log, or was frozen for a checkpoint, goes to its place without asking who has it since.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,15 +18,22 @@ const DISCARD_BLOCKS_MIN: u64 = 16;
 #[derive(Default)]
 pub struct Freed {
     waiting: VecDeque<(Lsn, Range<u64>)>,
+    /// The log may have bytes for them.
+    held: VecDeque<(Lsn, Range<u64>)>,
     blocks: u64,
     discards: Vec<Range<u64>>,
 }
 
 impl Freed {
-    /// A batch has freed them. Batches come in order.
-    pub fn push(&mut self, lsn: Lsn, range: Range<u64>) {
+    /// A batch has freed them. Batches come in order. `held`: the log has bytes for some of them.
+    pub fn push(&mut self, lsn: Lsn, range: Range<u64>, held: bool) {
         self.blocks += range.end - range.start;
-        self.waiting.push_back((lsn, range));
+        if held { &mut self.held } else { &mut self.waiting }.push_back((lsn, range));
+    }
+
+    /// Whether a checkpoint would set some free.
+    pub fn wants_checkpoint(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Blocks that wait.
@@ -31,12 +41,13 @@ impl Freed {
         self.blocks
     }
 
-    /// The next of those that were freed by this batch or before.
-    pub fn pop(&mut self, recorded: Lsn) -> Option<Range<u64>> {
-        if self.waiting.front()?.0 > recorded {
-            return None;
-        }
-        let (_, range) = self.waiting.pop_front()?;
+    /// The next that can be given out: the device says that batches up to one are durable, and has a checkpoint of another.
+    pub fn pop(&mut self, recorded: Lsn, saved: Lsn) -> Option<Range<u64>> {
+        let next = |queue: &mut VecDeque<(Lsn, Range<u64>)>, lsn: Lsn| match queue.front() {
+            Some((freed, _)) if *freed <= lsn => queue.pop_front(),
+            _ => None,
+        };
+        let (_, range) = next(&mut self.waiting, recorded).or_else(|| next(&mut self.held, saved))?;
         self.blocks -= range.end - range.start;
         self.remember(range.clone());
         Some(range)

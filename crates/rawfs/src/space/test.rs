@@ -118,16 +118,19 @@ fn a_node_is_free_when_no_reader_looks_at_it() {
 fn freed_blocks_wait_for_the_log_and_are_remembered_in_rows() {
     let mut freed = Freed::default();
     for at in 0..20 {
-        freed.push(Lsn(at + 1), at * 10..at * 10 + 10);
+        freed.push(Lsn(at + 1), at * 10..at * 10 + 10, false);
     }
-    freed.push(Lsn(30), 1000..1004);
-    assert_eq!((freed.pop(Lsn(0)), freed.blocks()), (None, 204));
+    freed.push(Lsn(30), 1000..1004, false);
+    assert_eq!((freed.pop(Lsn(0), Lsn(0)), freed.blocks()), (None, 204));
     let mut back = 0;
-    while let Some(range) = freed.pop(Lsn(20)) {
+    while let Some(range) = freed.pop(Lsn(20), Lsn(0)) {
         back += range.end - range.start;
     }
     assert_eq!((back, freed.blocks()), (200, 4));
-    assert!(freed.pop(Lsn(30)).is_some());
+    assert!(freed.pop(Lsn(30), Lsn(0)).is_some());
+    freed.push(Lsn(31), 2000..2001, true);
+    assert!(freed.wants_checkpoint() && freed.pop(Lsn(40), Lsn(30)).is_none());
+    assert_eq!(freed.pop(Lsn(40), Lsn(31)), Some(2000..2001));
     let rows = freed.take_discards();
     assert!(rows.len() == 1 && rows[0] == (0..200), "long rows alone: {rows:?}");
 }

@@ -1,5 +1,7 @@
 //! One batch after the other.
 
+use std::sync::atomic::Ordering;
+
 use super::batch::{self, Batch, Change, Changes, KEY_BYTES_MAX};
 use super::inner::{Inner, State};
 use crate::error::Error;
@@ -41,13 +43,14 @@ impl Inner {
                 let (lsn, much) = self.append(&mut state, batch)?;
                 let (due, late) = (self.is_due(&state), state.dirty() * NODE_BYTES as u64 > 2 * self.settings.dirty_bytes as u64);
                 drop(state);
+                // The batch is done. What fails here is told by all that comes, and by the sync that waits for it.
                 if much {
-                    self.sync(lsn)?;
+                    let _ = self.sync(lsn);
                 }
                 if due && self.settings.background && !late {
                     self.bell.ring();
                 } else if due {
-                    self.checkpoint()?;
+                    let _ = self.checkpoint();
                 }
                 return Ok(lsn);
             }
@@ -59,11 +62,16 @@ impl Inner {
 
     fn append(&self, state: &mut State, batch: &Batch) -> Result<(Lsn, bool), Error> {
         self.change(state, batch.changes())?;
-        let (lsn, much) = self.log.append(batch.encoded());
-        let mut freed = self.freed.lock();
+        let (lsn, much) = self.log.append(batch.encoded(), is_written(batch));
         for change in batch.changes().flatten() {
-            if let Change::Free(extent) = change {
-                freed.push(lsn, self.shape.data_range(extent).expect("it was just freed"));
+            match change {
+                Change::Free(extent) => {
+                    let held = self.filled.forget(extent);
+                    self.freed.lock().push(lsn, self.shape.data_range(extent).expect("it was just freed"), held);
+                }
+                Change::Fill(extent, bytes) => self.filled.put(lsn, extent.start, bytes),
+                Change::Use(_, sums) if !sums.is_empty() => self.written.store(lsn.0, Ordering::Release),
+                _ => {}
             }
         }
         Ok((lsn, much))
@@ -108,7 +116,7 @@ impl Inner {
                     needs.nodes += MOVE_NODES * (levels(tree) + 1);
                     needs.bytes += (to.len() as i64 - from.len() as i64).max(0);
                 }
-                Change::Use(..) | Change::Free(_) => {}
+                Change::Use(..) | Change::Free(_) | Change::Fill(..) => {}
             }
         }
         // However many changes: each node is written once, and what is added is not more than its bytes in half-full nodes.
@@ -149,7 +157,8 @@ impl Inner {
         let dirty = state.dirty();
         let nodes = self.nodes.lock();
         let close = dirty > 8 && dirty * 2 + reserve(nodes.len()) > nodes.free();
-        log_used * 2 > log_bytes || dirty * NODE_BYTES as u64 > self.settings.dirty_bytes as u64 || close
+        let waits = self.filled.len() * 2 > self.fill_max();
+        waits || log_used * 2 > log_bytes || dirty * NODE_BYTES as u64 > self.settings.dirty_bytes as u64 || close
     }
 
     /// Does what a batch says, to state alone. An error: nothing was done, or the store is broken.
@@ -180,13 +189,20 @@ impl Inner {
 
     /// Patches can be wrong, which has to be known before anything is done. With moves all can be undone, so those may fail later.
     fn check_patches(&self, state: &State, changes: Changes<'_>) -> Result<(), Error> {
-        let mut all = Vec::new();
-        for change in changes {
+        let (mut all, mut before, mut patches) = (Vec::new(), 0, false);
+        for change in changes.clone() {
             match change.map_err(|_| nonsense())? {
                 Change::Move(..) => return Ok(()),
-                change => all.push(change),
+                // The first change of a tree can fail: nothing is to be undone.
+                Change::Patch(..) => patches |= before > 0,
+                _ => {}
             }
+            before += u32::from(matches!(change, Ok(Change::Patch(..) | Change::Put(..) | Change::Delete(..))));
         }
+        if !patches {
+            return Ok(());
+        }
+        all.extend(changes.flatten());
         for (index, change) in all.iter().enumerate() {
             let Change::Patch(tree, key, at, bytes) = *change else { continue };
             let earlier = all[..index].iter().rev().find_map(|change| match *change {
@@ -211,6 +227,13 @@ impl Inner {
             let (extent, used) = match change {
                 Change::Use(extent, _) => (extent, true),
                 Change::Free(extent) => (extent, false),
+                Change::Fill(extent, _) => {
+                    if self.shape.data_range(extent).is_none_or(|range| !state.used.all(range, true)) {
+                        undo_first(self, state, changes, done);
+                        return Err(Error::Blocks(extent.start));
+                    }
+                    continue;
+                }
                 _ => continue,
             };
             let range = self.shape.data_range(extent);
@@ -244,7 +267,7 @@ impl Inner {
                 self.check_lengths(&trees[tree as usize], tree, from, to)?;
                 self.move_range(&mut trees[tree as usize], tree, left, from, to)?;
             }
-            Change::Use(..) | Change::Free(_) => return Ok(false),
+            Change::Use(..) | Change::Free(_) | Change::Fill(..) => return Ok(false),
         }
         Ok(true)
     }
@@ -280,6 +303,19 @@ impl Inner {
 /// Kept for what takes away, and for the tree's own needs: the least is what removing the name of a file in use may want.
 fn reserve(nodes: u64) -> u64 {
     (nodes / 16).max(16)
+}
+
+/// Whether it names data blocks that somebody has written to their place.
+fn is_written(batch: &Batch) -> bool {
+    let (mut used, mut sums, mut filled) = (false, false, false);
+    for change in batch.changes().flatten() {
+        match change {
+            Change::Use(_, of) => (used, sums) = (true, sums || !of.is_empty()),
+            Change::Fill(..) => filled = true,
+            _ => {}
+        }
+    }
+    sums || used && !filled
 }
 
 fn nonsense() -> Error {

@@ -1,7 +1,7 @@
 //! Batches: what is changed together. Built up in the form in which the log keeps them (docs/formats.md, "The raw file system").
 
 use crate::error::Error;
-use crate::units::{Block, Extent};
+use crate::units::{BLOCK_BYTES, Block, Extent};
 
 /// Bytes of a key, at most.
 pub const KEY_BYTES_MAX: usize = crate::tree::KEY_MAX;
@@ -34,12 +34,15 @@ pub struct Batch {
     wrong: Option<&'static str>,
 }
 
+/// Room for what one call does, mostly.
+const FIRST_BYTES: usize = 512;
 const PUT: u8 = 1;
 const PATCH: u8 = 2;
 const DELETE: u8 = 3;
 const MOVE: u8 = 4;
 const USE: u8 = 5;
 const FREE: u8 = 6;
+const FILL: u8 = 7;
 
 /// One change of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +59,8 @@ pub enum Change<'a> {
     Use(Extent, &'a [u8]),
     /// Blocks belong to nothing any more.
     Free(Extent),
+    /// Blocks in use hold these bytes from now on.
+    Fill(Extent, &'a [u8]),
 }
 
 impl Batch {
@@ -109,6 +114,16 @@ impl Batch {
         self.extent(extent);
     }
 
+    /// These blocks, in use by now, hold these bytes from now on: the log has them, and the store brings them to their place later.
+    /// [`crate::Store::may_fill`] was asked; for blocks that an earlier batch had used, [`crate::Store::may_overwrite`] too.
+    pub fn fill_blocks(&mut self, start: Block, pages: &[&[u8]]) {
+        assert!(pages.iter().all(|page| page.len() == BLOCK_BYTES), "whole blocks");
+        self.begin(FILL, 0);
+        self.extent(Extent::new(start, pages.len() as u32));
+        self.bytes.reserve(pages.len() * BLOCK_BYTES);
+        pages.iter().for_each(|page| self.bytes.extend_from_slice(page));
+    }
+
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.operations == 0
@@ -138,6 +153,9 @@ impl Batch {
     }
 
     fn begin(&mut self, kind: u8, of: u8) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(FIRST_BYTES);
+        }
         self.bytes.push(kind | of << 4);
         self.operations += 1;
     }
@@ -221,6 +239,10 @@ impl<'a> Changes<'a> {
                 Change::Use(extent, self.take(sums)?)
             }
             FREE if of == 0 => Change::Free(self.extent()?),
+            FILL if of == 0 => {
+                let extent = self.extent()?;
+                Change::Fill(extent, self.take((extent.blocks as usize).checked_mul(BLOCK_BYTES)?)?)
+            }
             _ => return None,
         })
     }

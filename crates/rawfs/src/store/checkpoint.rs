@@ -2,10 +2,11 @@
 //!
 //! 1. freeze, with the state locked for a moment: the trees as values, new places for their changed nodes, copies of bitmap pages.
 //! 2. the log up to there is synced (the data blocks that the trees name are durable with it).
-//! 3. nodes and pages are written, flush; a superblock, flush; its copy, flush.
+//! 3. data that only the log has, nodes and pages are written, flush; a superblock, flush; its copy, flush.
 //! 4. what was replaced is free, the log's tail moves up, the trees let go of what is now on the device.
 //!
-//! A power cut before the flush of 3 leaves the checkpoint before as it was: nothing of it was overwritten.
+//! A power cut before the flush of 3 leaves the checkpoint before as it was: nothing of it was overwritten, but for data that the log
+//! has, which is done again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,7 @@ use crate::layout::{NODE_BYTES, bitmap};
 use crate::space::blocks::GROUP_BLOCKS;
 use crate::space::nodes::Reader;
 use crate::tree::{NodeAt, Tree};
-use crate::units::{Block, Extent, Lsn};
+use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
 /// Nodes written in one go.
 const NODES_AT_ONCE: usize = 64;
@@ -43,6 +44,7 @@ struct Frozen {
     pages: Vec<(usize, Box<[u64]>)>,
     left: Vec<u32>,
     reader: Reader,
+    filled: Vec<(Block, Arc<[u8; BLOCK_BYTES]>)>,
 }
 
 impl Inner {
@@ -99,13 +101,19 @@ impl Inner {
         let trees = [names.freeze(slots), of_files.freeze(files)];
         let reader = std::mem::replace(&mut state.reader, Arc::new(()));
         self.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Frozen { lsn, trees, pages, left, reader }))
+        Ok(Some(Frozen { lsn, trees, pages, left, reader, filled: self.filled.frozen() }))
     }
 
     fn write_frozen(&self, last: &mut Last, frozen: Frozen, mark: Mark) -> Result<(), Error> {
         if mark.log.is_none() {
             self.sync(frozen.lsn)?;
         }
+        if mark.log.is_some() && !frozen.filled.is_empty() {
+            // Who wrote the log may have been killed before its flush: it comes first.
+            self.disk.flush()?;
+        }
+        self.write_filled(&frozen.filled)?;
+        drop(frozen.filled);
         let mut roots = last.superblock.roots;
         for tree in batch::Tree::ALL {
             let frozen = &frozen.trees[tree as usize];
@@ -122,6 +130,8 @@ impl Inner {
         (last.superblock, last.slots) = (superblock, slots);
         self.nodes.lock().leave(frozen.reader, frozen.left);
         self.log.release(frozen.lsn, log_position);
+        self.filled.settle(frozen.lsn);
+        self.saved.store(frozen.lsn.0, Ordering::Release);
         self.release();
         Ok(())
     }

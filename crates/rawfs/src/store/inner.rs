@@ -7,6 +7,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::batch;
 use super::cache::Cache;
+use super::filled::Filled;
 use super::keeper::Bell;
 use super::settings::{Settings, Usage};
 use crate::disk::{Disk, Lane};
@@ -20,7 +21,7 @@ use crate::space::freed::Freed;
 use crate::space::nodes::{Nodes as NodeSpace, Reader};
 use crate::tree::node::Node;
 use crate::tree::{Damaged, NodeAt, Nodes, Stamp, Tree};
-use crate::units::{Block, Extent, Lsn};
+use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
 /// See the module.
 pub struct Inner {
@@ -35,6 +36,11 @@ pub struct Inner {
     pub(super) log: Log,
     pub(super) blocks: Blocks,
     pub(super) freed: Mutex<Freed>,
+    pub(super) filled: Filled,
+    /// The last batch that named data blocks with their sums.
+    pub(super) written: AtomicU64,
+    /// The last batch that the last checkpoint has.
+    pub(super) saved: AtomicU64,
     pub(super) nodes: Mutex<NodeSpace>,
     pub(super) cache: Cache,
     /// Of the checkpoint that is durable; held by who makes the next one. Taken before the state.
@@ -200,9 +206,9 @@ impl Inner {
 
     /// Gives blocks out anew that were freed by what the device knows to be durable.
     pub(super) fn release(&self) {
-        let recorded = self.log.recorded();
+        let (recorded, saved) = (self.log.recorded(), Lsn(self.saved.load(Ordering::Acquire)));
         let mut freed = self.freed.lock();
-        while let Some(range) = freed.pop(recorded) {
+        while let Some(range) = freed.pop(recorded, saved) {
             let taken = self.blocks.give(range);
             assert!(taken, "what was freed had been taken");
         }
@@ -225,6 +231,13 @@ impl Inner {
             self.log.sync(&self.disk, self.log.last())?;
             self.log.record(&self.disk)?;
             self.release();
+        }
+        if let Some(range) = self.blocks.allocate(goal, blocks) {
+            return Ok(extent(range));
+        }
+        let held = self.freed.lock().wants_checkpoint();
+        if held {
+            self.checkpoint()?;
         }
         self.blocks.allocate(goal, blocks).map(extent).ok_or(Error::NoSpace)
     }
@@ -255,7 +268,7 @@ impl Inner {
             nodes_dirty: dirty,
             log_bytes,
             log_used,
-            memory_bytes: self.cache.bytes() + dirty * NODE_BYTES as u64,
+            memory_bytes: self.cache.bytes() + dirty * NODE_BYTES as u64 + (self.filled.len() * BLOCK_BYTES) as u64,
             node_reads: self.cache.misses(),
             bitmap_bytes: bitmap + nodes.bytes() + self.blocks.bytes(),
         }

@@ -4,14 +4,16 @@
 //! all who wait at once. Checkpoints bring the trees to the device in the background (`checkpoint.rs`), from a snapshot, to places
 //! that nothing durable uses. Opening (`open.rs`) takes the last checkpoint and does again what the log has behind it.
 //!
-//! Data blocks are never overwritten while something durable names them: a batch names new ones and frees the old, and those are
-//! given out again when the device itself says that the batch is durable.
+//! Data blocks are not overwritten while something durable names them: a batch names new ones and frees the old, and those are given
+//! out again when the device itself says that the batch is durable. But what a batch has bytes for (`filled.rs`) is in the log, and goes to
+//! its place with the next checkpoint.
 
 mod apply;
 mod batch;
 mod cache;
 mod check;
 mod checkpoint;
+mod filled;
 mod format;
 mod inner;
 mod keeper;
@@ -24,6 +26,7 @@ pub mod show;
 mod test;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub use batch::{Batch, Change, Changes, KEY_BYTES_MAX, Nonsense, Tree, VALUE_BYTES_MAX};
 pub use check::Checked;
@@ -33,7 +36,7 @@ use crate::disk::Disk;
 use crate::error::Error;
 use crate::layout::Shape;
 pub use crate::tree::Next;
-use crate::units::{Block, Extent, Lsn};
+use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 use checkpoint::Mark;
 use inner::Inner;
 use keeper::Keeper;
@@ -143,6 +146,27 @@ impl Store {
     /// [`Error::NoSpace`], or a failure while freed blocks were made durable.
     pub fn allocate(&self, goal: Option<Block>, blocks: u32) -> Result<Extent, Error> {
         self.inner.allocate(goal, blocks)
+    }
+
+    /// Whether a batch may fill so many blocks ([`Batch::fill_blocks`]); else there is too much of that in memory or for the log, and they
+    /// are to be written to their place.
+    pub fn may_fill(&self, blocks: usize) -> bool {
+        let fits = blocks * BLOCK_BYTES <= self.batch_bytes_max() / 2;
+        fits && self.inner.filled.len() + blocks <= self.inner.fill_max()
+    }
+
+    /// Whether blocks that applied batches use may be filled with other bytes: recovery does not compare them with their sums any
+    /// more. If not, the next sync but one makes it so.
+    pub fn may_overwrite(&self) -> bool {
+        self.inner.written.load(Ordering::Acquire) <= self.inner.log.recorded().0
+    }
+
+    /// Reads data blocks, several rows at once, as batches have made them.
+    ///
+    /// # Errors
+    /// The first that failed; what the others hold is not said.
+    pub fn read_data(&self, reads: &mut [(Block, &mut [u8])]) -> Result<(), Error> {
+        self.inner.read_data(reads)
     }
 
     /// Gives back what was allocated and no batch has used. No request to it is under way.

@@ -3,8 +3,8 @@
 //! A log group is believed if its sum is right. The records in it up to what the log itself calls durable are: everything they
 //! name was flushed. Those behind it may name data blocks that the cut took: each block is read, and the first that is not what
 //! its record says ends the log there. So what is found is what was applied up to some batch, at or behind the last that was
-//! synced. Nothing that the log or the last checkpoint needs is overwritten before the checkpoint at the end counts, so all of this
-//! may be interrupted and begins again.
+//! synced. Data that the log itself has needs no such look, and is written to its place. Nothing else that the log or the last
+//! checkpoint needs is overwritten before the checkpoint at the end counts, so all of this may be interrupted and begins again.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use super::batch::{self, Change, Changes};
 use super::cache::Cache;
 use super::checkpoint::Mark;
+use super::filled::Filled;
 use super::format::tag;
 use super::inner::{Inner, Last, State};
 use super::keeper::Bell;
@@ -127,6 +128,9 @@ pub(super) fn assemble(
         log: Log::new(superblock.image(), start(shape, superblock, superblock.lsn, superblock.log_position)),
         blocks: Blocks::new(&state.used),
         freed: Mutex::new(Freed::default()),
+        filled: Filled::default(),
+        written: AtomicU64::new(0),
+        saved: AtomicU64::new(superblock.lsn.0),
         nodes: Mutex::new(Nodes::new(nodes)),
         cache: Cache::new(settings.node_cache_bytes),
         last: Mutex::new(Last { superblock: *superblock, slots }),
@@ -236,7 +240,7 @@ impl Inner {
                     recovery.dropped = all.0 - recovery.lsn.0;
                     return Ok(());
                 }
-                self.redo(record)?;
+                self.redo(lsn, record)?;
                 recovery.lsn = lsn;
                 recovery.replayed += 1;
             }
@@ -246,7 +250,7 @@ impl Inner {
     }
 
     /// One batch. In the log each is right: one that does not fit what is there is damage.
-    fn redo(&self, record: &[u8]) -> Result<(), Error> {
+    fn redo(&self, lsn: Lsn, record: &[u8]) -> Result<(), Error> {
         let mut state = self.state.write();
         let changes = Changes::of(record);
         for change in changes.clone() {
@@ -261,9 +265,14 @@ impl Inner {
         }
         self.change(&mut state, changes.clone())?;
         for change in changes.flatten() {
-            if let Change::Free(extent) = change {
-                let range = self.shape.data_range(extent).ok_or(Error::Blocks(extent.start))?;
-                self.blocks.give(range);
+            match change {
+                Change::Free(extent) => {
+                    let range = self.shape.data_range(extent).ok_or(Error::Blocks(extent.start))?;
+                    self.filled.forget(extent);
+                    self.blocks.give(range);
+                }
+                Change::Fill(extent, bytes) => self.filled.put(lsn, extent.start, bytes),
+                _ => {}
             }
         }
         Ok(())

@@ -380,6 +380,7 @@ impl Salvage {
                 break;
             };
             self.redo_bits(change);
+            self.redo_fill(lsn, change);
             // As it was, if a node turns out to be wrong in the middle.
             let mut state = self.inner.state.write();
             let (before, left) = (state.trees.clone(), state.left.len());
@@ -397,6 +398,17 @@ impl Salvage {
             self.damages.push(Damage::Log { lsn, why, ends: false });
         }
         Ok(())
+    }
+
+    /// Data that the log has. What belongs to nothing in the end is left out then.
+    fn redo_fill(&mut self, lsn: Lsn, change: Change<'_>) {
+        match change {
+            Change::Fill(extent, bytes) if self.superblock.shape.data_range(extent).is_some() => {
+                self.inner.filled.put(lsn, extent.start, bytes);
+            }
+            Change::Free(extent) => drop(self.inner.filled.forget(extent)),
+            _ => {}
+        }
     }
 
     /// The bitmap as it should be by its own account, to be compared with the trees.
@@ -439,6 +451,8 @@ impl Salvage {
             self.damages.extend((more > 0).then_some(Damage::More(more)));
         }
         (0..shape.data_pages()).for_each(|page| bits.touch(page as usize));
+        let in_use = |at: Block| shape.data_range(Extent::new(at, 1)).is_some_and(|range| bits.all(range, true));
+        self.inner.filled.retain(in_use);
         self.inner.blocks = Blocks::new(&bits);
         self.inner.state.get_mut().used = bits;
         Ok(())

@@ -24,6 +24,8 @@ pub struct Settings {
     pub node_cache_bytes: usize,
     /// Memory for nodes that differ from the device, in bytes: more of them begin a checkpoint.
     pub dirty_bytes: usize,
+    /// Memory for data that the log has and its place not yet, in bytes: half of it begins a checkpoint.
+    pub filled_bytes: usize,
     /// A thread makes checkpoints. Without one they are made within the call that finds one due.
     pub background: bool,
     /// Freed blocks are discarded.
@@ -36,7 +38,15 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { node_cache_bytes: 64 << 20, dirty_bytes: 64 << 20, background: true, discard: true, uuid: None, read_only: false }
+        Settings {
+            node_cache_bytes: 64 << 20,
+            dirty_bytes: 64 << 20,
+            filled_bytes: 16 << 20,
+            background: true,
+            discard: true,
+            uuid: None,
+            read_only: false,
+        }
     }
 }
 

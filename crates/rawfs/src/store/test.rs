@@ -291,7 +291,7 @@ impl block::Queue for GatedQueue {
         self.queue.register(arena)
     }
     fn submit(&mut self, request: &block::Request, data: &[block::Span]) -> block::Submit {
-        while request.op == block::Op::Flush && self.gate.load(Ordering::SeqCst) {
+        while (request.op == block::Op::Flush || request.fua) && self.gate.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
         self.queue.submit(request, data)

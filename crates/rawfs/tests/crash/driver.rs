@@ -120,7 +120,8 @@ impl Driver {
 
     fn step(&mut self, steps: &mut Vec<Step>, allocated: &mut Vec<Extent>) -> Result<(), Error> {
         let tree = self.tree();
-        match self.rng.u8(..20) {
+        let filled: usize = steps.iter().map(|step| if let Step::Fill(_, seeds, _) = step { seeds.len() } else { 0 }).sum();
+        match self.rng.u8(..23) {
             0..8 => steps.push(Step::Put(tree, key(&mut self.rng), value(&mut self.rng))),
             8..10 => {
                 let key = self.known_key(tree);
@@ -143,6 +144,12 @@ impl Driver {
                 match self.store.allocate(goal, self.rng.u32(1..12)) {
                     Ok(extent) => {
                         let seeds: Vec<u64> = (0..extent.blocks).map(|_| self.rng.u64(..)).collect();
+                        if self.rng.bool() && self.store.may_fill(filled + seeds.len()) {
+                            allocated.push(extent);
+                            self.used = extent.start;
+                            steps.push(Step::Fill(extent, seeds, true));
+                            return Ok(());
+                        }
                         let blocks: Vec<_> = seeds.iter().map(|seed| fill(*seed)).collect();
                         let writes: Vec<(Block, &[u8])> =
                             (0..).zip(&blocks).map(|(at, block)| (extent.start.after(at), &block[..])).collect();
@@ -153,6 +160,17 @@ impl Driver {
                     }
                     Err(Error::NoSpace) => {}
                     Err(error) => return Err(error),
+                }
+            }
+            20.. if self.store.may_overwrite() => {
+                let from = if self.rng.bool() { self.used.0 } else { self.rng.u64(..BYTES as u64 / 4096) };
+                let has = |extent: &Extent, at: &u64| (extent.start.0..extent.start.0 + u64::from(extent.blocks)).contains(at);
+                let freed = |at: &u64| steps.iter().any(|step| matches!(step, Step::Free(extent) if has(extent, at)));
+                let first = self.now.blocks.range(from..).map(|(at, _)| *at).find(|at| !freed(at));
+                let more = |from: u64| self.now.blocks.contains_key(&(from + 1)) && !freed(&(from + 1));
+                if let Some(first) = first.filter(|_| self.store.may_fill(filled + 2)) {
+                    let seeds: Vec<u64> = (0..1 + u32::from(more(first))).map(|_| self.rng.u64(..)).collect();
+                    steps.push(Step::Fill(Extent::new(Block(first), seeds.len() as u32), seeds, false));
                 }
             }
             _ => {

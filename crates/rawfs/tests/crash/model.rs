@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rawfs::{BLOCK_BYTES, Batch, Block, Disk, Extent, Lane, Next, Store, Tree};
+use rawfs::{BLOCK_BYTES, Batch, Block, Extent, Next, Store, Tree};
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -33,6 +33,8 @@ pub enum Step {
     Move(Tree, Vec<u8>, Vec<u8>),
     Use(Extent, Vec<u64>),
     Free(Extent),
+    /// Bytes in the log, for blocks that are used so (true) or were before.
+    Fill(Extent, Vec<u64>, bool),
 }
 
 impl Step {
@@ -47,6 +49,13 @@ impl Step {
                 batch.use_blocks(*extent, &sums);
             }
             Step::Free(extent) => batch.free_blocks(*extent),
+            Step::Fill(extent, seeds, new) => {
+                if *new {
+                    batch.use_blocks(*extent, &[]);
+                }
+                let pages: Vec<[u8; BLOCK_BYTES]> = seeds.iter().map(|seed| fill(*seed)).collect();
+                batch.fill_blocks(extent.start, &pages.iter().map(|page| &page[..]).collect::<Vec<_>>());
+            }
         }
     }
 }
@@ -67,7 +76,7 @@ impl Model {
                 self.trees[*tree as usize].remove(key);
             }
             Step::Move(tree, from, to) => return move_range(&mut self.trees[*tree as usize], from, to),
-            Step::Use(extent, seeds) => self.blocks.extend((extent.start.0..).zip(seeds.iter().copied())),
+            Step::Use(extent, seeds) | Step::Fill(extent, seeds, _) => self.blocks.extend((extent.start.0..).zip(seeds.iter().copied())),
             Step::Free(extent) => self.blocks.retain(|at, _| !(extent.start.0..extent.start.0 + u64::from(extent.blocks)).contains(at)),
         }
         true
@@ -92,7 +101,7 @@ impl Model {
         let mut used = Vec::new();
         store.each_used(|extent| used.extend(extent.start.0..extent.start.0 + u64::from(extent.blocks)));
         assert_eq!(used, self.blocks.keys().copied().collect::<Vec<_>>(), "blocks in use");
-        self.compare_blocks(store.disk());
+        self.compare_blocks(store);
         let checked = store.check().expect("checked");
         assert!(checked.leaked.is_empty() && checked.wrong.is_empty(), "nodes: {checked:?}");
         for tree in Tree::ALL {
@@ -100,10 +109,10 @@ impl Model {
         }
     }
 
-    fn compare_blocks(&self, disk: &Disk) {
+    fn compare_blocks(&self, store: &Store) {
         let mut block = [0; BLOCK_BYTES];
         for (at, seed) in &self.blocks {
-            disk.read_blocks(Lane::Data, Block(*at), &mut block).expect("read");
+            store.read_data(&mut [(Block(*at), &mut block)]).expect("read");
             assert!(block == fill(*seed), "block {at} does not hold what it should");
         }
     }

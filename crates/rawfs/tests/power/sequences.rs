@@ -47,10 +47,12 @@ enum Operation {
     Sync,
 }
 
-const ALL: [Operation; 19] = [
+const ALL: [Operation; 20] = [
     Operation::Write("/a", 100),
     Operation::Write("/d/a", 10_000),
     Operation::Write("/a", 5000),
+    // More than goes with the log.
+    Operation::Write("/d/a", 40_000),
     Operation::Make("/d/b"),
     Operation::MkDir("/d/e"),
     Operation::Link("/a", "/d/b"),

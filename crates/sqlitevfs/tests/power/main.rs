@@ -151,7 +151,7 @@ fn transactions_of_two_databases_are_one() {
         let (medium, mut chance, counted, told) = (machine.medium.clone(), rng.fork(), Arc::clone(&cuts), Arc::new(AtomicU64::new(0)));
         let acknowledged = Arc::clone(&told);
         machine.set_moment(Some(Box::new(move || {
-            if chance.u8(..4) > 0 {
+            if chance.u8(..2) > 0 {
                 return;
             }
             counted.fetch_add(1, Ordering::Relaxed);
@@ -165,7 +165,7 @@ fn transactions_of_two_databases_are_one() {
             drop((a, b));
             hotshelf_sqlite::image::unmount(Path::new(&there)).expect("unused").close().expect("closed");
         })));
-        for n in 1..=12 {
+        for n in 1..=24 {
             db.run(&format!("begin; update t set n = {n}; update b.t set n = {n}; commit")).expect("a healthy device");
             told.store(n, Ordering::SeqCst);
         }

@@ -7,7 +7,7 @@ use crate::fs::key::{self, Item};
 use crate::fs::place::{self, Copy, Place};
 use crate::fs::record::Body;
 use crate::fs::scrub::Bad;
-use crate::{BLOCK_BYTES, Batch, Extent, Lane, Tree};
+use crate::{BLOCK_BYTES, Batch, Extent, Tree};
 
 impl Repair {
     /// Blocks that nobody has are free.
@@ -71,7 +71,7 @@ impl Repair {
         let mut new = old.clone();
         let mut block = vec![0; BLOCK_BYTES];
         for at in bad.at..bad.at + bad.blocks {
-            self.core.store.disk().read_blocks(Lane::Data, bad.start.after(at - bad.at), &mut block)?;
+            self.core.store.read_data(&mut [(bad.start.after(at - bad.at), &mut block)])?;
             if let Some(sums) = &mut new.sums {
                 sums[(at - old.at) as usize] = crc32c::crc32c(&block);
             }

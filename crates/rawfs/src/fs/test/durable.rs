@@ -8,6 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Machine, close_clean, content, file, pattern, root};
+use crate::disk::Counts;
 use crate::fs::{Fs, FsSettings, Stamp};
 use crate::{Disk, DiskSettings, FormatOptions, Settings, Store};
 
@@ -123,14 +124,15 @@ fn a_write_error_is_told_to_every_handle_once_and_nothing_is_lost_meanwhile() {
     let (store, _) = Store::open(disk, &Settings::default()).expect("opened");
     let (fs, _) = Fs::open(store, FsSettings::default()).expect("opened");
     let (a, b) = (file(&fs, "/f"), file(&fs, "/f"));
-    a.write(&pattern(1, 20_000)).expect("taken into memory");
+    // More than goes with the log.
+    a.write(&pattern(1, 200_000)).expect("taken into memory");
     assert!(fs.write_back().is_err(), "in the background");
     for handle in [&a, &b] {
         assert_eq!(handle.sync().map_err(|error| error.errno()), Err(Errno::IO));
     }
     // It is still dirty, so each further sync tries and fails, and those who only look see what was written.
     assert_eq!(a.sync().map_err(|error| error.errno()), Err(Errno::IO));
-    assert!(content(&b) == pattern(1, 20_000));
+    assert!(content(&b) == pattern(1, 200_000));
     let used = fs.store().usage();
     assert_eq!(used.blocks, used.blocks_free, "what could not be written has no place");
 }
@@ -144,7 +146,25 @@ fn what_is_synced_is_not_written_again_and_small_files_take_one_write() {
     let before = fs.store().disk().counts();
     open.sync().expect("synced");
     let after = fs.store().disk().counts();
-    assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1), "one group of the log");
+    let counts = |a: Counts, b: Counts| (b.writes - a.writes, b.through - a.through, b.flushes - a.flushes);
+    assert_eq!(counts(before, after), (1, 1, 0), "one group of the log, through the cache");
     open.sync().expect("synced");
     assert_eq!(fs.store().disk().counts(), after);
+    // So do a few blocks of a large file, which stay where they are.
+    open.write_at(&pattern(1, 2_000_000), 0).expect("written");
+    open.sync().expect("synced");
+    open.write_at(&pattern(2, 100), 0).expect("written");
+    open.sync().expect("synced");
+    let (before, free) = (fs.store().disk().counts(), fs.store().usage().blocks_free);
+    for n in 0..20 {
+        open.write_at(&pattern(n, 5000), n * 97_000).expect("written");
+        open.sync().expect("synced");
+    }
+    assert_eq!(counts(before, fs.store().disk().counts()), (20, 20, 0));
+    assert_eq!(fs.store().usage().blocks_free, free);
+    let mut wanted = pattern(1, 2_000_000);
+    (0..20).for_each(|n| wanted[n * 97_000..][..5000].copy_from_slice(&pattern(n as u64, 5000)));
+    assert!(content(&open) == wanted);
+    drop(open);
+    close_clean(fs, &machine);
 }
