@@ -7,8 +7,8 @@ use hybridfs::{Promotion, Size};
 
 use crate::cache::args::CacheArgs;
 use crate::fs::args::FsArgs;
-use crate::nvme::args::NvmeArgs;
 use crate::nocache::NocacheArgs;
+use crate::nvme::args::NvmeArgs;
 use crate::queue::args::QueueArgs;
 
 /// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
