@@ -32,8 +32,8 @@ mod ssd;
 mod write;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use block::Device;
@@ -209,6 +209,8 @@ pub struct Shelf {
     /// The leader, where he is stepped by who asks (tests, and one process without threads).
     inline: Mutex<Option<Box<Worker>>>,
     is_inline: AtomicBool,
+    /// The one that has him, if another one does.
+    led_by: OnceLock<Weak<Shelf>>,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -260,6 +262,7 @@ impl Shelf {
             opens: Mutex::default(),
             inline: Mutex::new(None),
             is_inline: AtomicBool::new(false),
+            led_by: OnceLock::new(),
             stopping: AtomicBool::new(false),
         }))
     }
@@ -331,7 +334,8 @@ impl Shelf {
 
     /// Whether somebody leads, and has taken everything up. A call of the kernel.
     pub(crate) fn is_led(&self) -> bool {
-        self.header.get(Word::Beginning) == 0 && (self.is_inline.load(Ordering::Acquire) || self.seats.leader().is_some())
+        self.header.get(Word::Beginning) == 0
+            && (self.is_inline.load(Ordering::Acquire) || self.led_by.get().is_some() || self.seats.leader().is_some())
     }
 
     /// Tells the leader of a page that was read below.
@@ -387,8 +391,16 @@ impl Shelf {
         self.is_inline.store(true, Ordering::Release);
     }
 
+    /// The leader is another one's of this process, who is stepped by whoever asks.
+    pub fn follow_inline(&self, leader: &Arc<Shelf>) {
+        let _ = self.led_by.set(Arc::downgrade(leader));
+    }
+
     /// Does the leader's next piece of work, if he is stepped; whether he is.
     pub fn step_inline(&self) -> bool {
+        if let Some(leader) = self.led_by.get().and_then(Weak::upgrade) {
+            return leader.step_inline();
+        }
         if !self.is_inline.load(Ordering::Acquire) {
             return false;
         }

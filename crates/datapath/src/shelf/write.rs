@@ -161,6 +161,7 @@ impl Open {
         loop {
             // A truncation meanwhile may have taken what we wrote: then it is written after it.
             let before = self.truncations();
+            let size_before = self.size();
             let mut done = 0;
             while done < from.len() {
                 let now = at + done as u64;
@@ -170,21 +171,36 @@ impl Open {
                 done += len;
             }
             let size = record.size().fetch_max(end, Ordering::AcqRel);
-            let was_last = (size < end && !size.is_multiple_of(PAGE_BYTES as u64)).then_some(size / PAGE_BYTES as u64);
-            if let Some(page) = was_last.filter(|page| at / PAGE_BYTES as u64 > *page) {
-                // What somebody wrote behind the former end is seen now, and may have gone nowhere.
-                let _ = self.shelf.pages.write(self.shelf.name(self.no, page), 0, &[], marks, now_ms);
-            } else if let Some(page) = was_last {
-                // The page that the file ended in may have been taken, without what was behind the end.
-                let (from_at, to) = (at.max(page * PAGE_BYTES as u64), end.min((page + 1) * PAGE_BYTES as u64));
-                let again = &from[(from_at - at) as usize..(to - at) as usize];
-                self.write_page(page, (from_at % PAGE_BYTES as u64) as usize, again, marks, now_ms)?;
+            if size_before < end {
+                self.touch_again(at, from, [size_before, at.max(size_before), size], marks, now_ms)?;
             }
             self.note_time(record, now_ms);
             if !self.was_truncated(before) {
                 return Ok(());
             }
         }
+    }
+
+    /// A file that has become longer: pages it ended in meanwhile may have been taken, without what was behind the end. What of this
+    /// write is in them is written once more; of what somebody else wrote behind the end and did not live to tell, all is seen now.
+    fn touch_again(&self, at: u64, from: &[u8], ends: [u64; 3], marks: Marks, now_ms: u32) -> Result<(), Errno> {
+        let page_bytes = PAGE_BYTES as u64;
+        let end = at + from.len() as u64;
+        let mut last = None;
+        for size in ends.into_iter().filter(|size| *size < end && !size.is_multiple_of(page_bytes)) {
+            let page = size / page_bytes;
+            if last.replace(page) == Some(page) {
+                continue;
+            }
+            if page < at / page_bytes {
+                let _ = self.shelf.pages.write(self.shelf.name(self.no, page), 0, &[], marks, now_ms);
+                continue;
+            }
+            let (from_at, to) = (at.max(page * page_bytes), end.min((page + 1) * page_bytes));
+            let again = &from[(from_at - at) as usize..(to - at) as usize];
+            self.write_page(page, (from_at % page_bytes) as usize, again, marks, now_ms)?;
+        }
+        Ok(())
     }
 
     fn write_page(&self, page: u64, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> Result<(), Errno> {

@@ -130,6 +130,7 @@ impl Process {
         let opens = keys().map(|key| open_at(machine, &shelf, key)).collect();
         let peer = if setup.has_peer {
             let peer = attach();
+            peer.follow_inline(&shelf);
             keys().map(|key| open_at(machine, &peer, key)).collect()
         } else {
             Vec::new()
