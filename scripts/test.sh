@@ -72,16 +72,18 @@ vm() { RESULT_FILE=$results/vm tests/vm/run.sh; }
 phase setup scripts/setup.sh "$([[ $FULL == 1 ]] && echo bench || echo test)" || { finish; exit 1; }
 phase build scripts/cargo build --release --locked --package cli --package sim --package capi --package sqlitevfs --package nocache ||
     { finish; exit 1; }
-phase check scripts/cargo xtask check
+# What runs in the virtual machine; the guests take the longest of all, beside everything else.
+phase drives scripts/cargo test --release --locked --package nvme --test hardware --no-run
 HOTSHELF=$(realpath "$target")/release/hotshelf
 export HOTSHELF
+begin vm vm
+phase check scripts/cargo xtask check
 # Unit tests ran in `check`; these are the tests of each crate's edge.
 if compgen -G 'crates/*/tests/*.rs' >/dev/null || compgen -G 'crates/*/tests/*/main.rs' >/dev/null; then
     phase edges edges
 fi
 # The system tests mostly wait, for disks that are slow on purpose: the others run beside them, and those of mounts beside those of
 # caches, images and devices.
-begin vm vm
 begin loom loom
 begin miri miri
 begin libraries env RESULT_FILE="$results/libraries" tests/system/run.sh '[7-9][0-9]-'

@@ -73,7 +73,8 @@ unmount_pair
 dest=$SCRATCH/dest
 make -C "$ROOT" --no-print-directory install DESTDIR="$dest" PREFIX=/usr CARGO_TARGET_DIR="$SCRATCH/target" \
     PROGRAM="$HOTSHELF" LIBRARY="$(dirname "$HOTSHELF")/libhotshelf.so" \
-    EXTENSION="$(dirname "$HOTSHELF")/libhotshelf_sqlite.so" >"$SCRATCH/install" 2>&1 ||
+    EXTENSION="$(dirname "$HOTSHELF")/libhotshelf_sqlite.so" NOCACHE="$(dirname "$HOTSHELF")/libhotshelf_nocache.so" \
+    >"$SCRATCH/install" 2>&1 ||
     fail "make install: $(cat "$SCRATCH/install")"
 [[ -x $dest/usr/bin/hotshelf && -s $dest/usr/share/man/man1/hotshelf-mount.1 ]] || fail "make install: $(find "$dest")"
 [[ $(readlink "$dest/sbin/mount.fuse.hotshelf") == /usr/bin/hotshelf ]] || fail "no mount helper: $(find "$dest")"

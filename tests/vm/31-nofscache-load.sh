@@ -1,5 +1,5 @@
 #!/bin/bash
-# kernel/nofscache comes and goes while programs read and write: no warning of the kernel, no wrong data, no call left behind. 20
+# kernel/nofscache comes and goes while programs read and write: no warning of the kernel, no wrong data, no call left behind. 4
 # rounds of switching on and off, choosing otherwise, and unloading; FULL=1: 1,000.
 # drives: ssd=size:400M
 # module: nofscache
@@ -11,7 +11,7 @@ source "$(dirname "$0")/lib.sh"
 need mkfs.ext4 fio
 calls=$(dirname "$MODULE")/calls
 chosen=/sys/kernel/nofscache
-rounds=20
+rounds=4
 [[ $FULL == 0 ]] || rounds=1000
 drive=$(block ssd)
 modprobe ext4
