@@ -66,7 +66,25 @@ for ((round = 1; round <= rounds; round++)); do
     kill -0 "$fio" || fail "fio ended: $(tail -n 20 fio.said)"
 done
 touch stop
+# fio has a process for its job. It does not always end by SIGINT while it verifies; but who cannot be killed waits for a request
+# that the module lost.
+mapfile -t jobs < <(pgrep -P "$fio")
+over() {
+    local one
+    for one in "$fio" "${jobs[@]}"; do
+        [[ ! -e /proc/$one ]] || grep -q '^State:.Z' "/proc/$one/status" || return 1
+    done
+}
 kill -INT "$fio"
+for ((n = 0; n < 200; n++)); do
+    ! over || break
+    sleep 0.1
+done
+if ! over; then
+    echo "NOTE: fio goes on after SIGINT: $(cat /proc/"$fio"/wchan) $(for one in "${jobs[@]}"; do cat "/proc/$one/wchan"; done)"
+    kill -KILL "$fio" "${jobs[@]}" 2>/dev/null || true
+    wait_until 60 over
+fi
 wait "$fio" || true
 ! grep -iE 'verify|error' fio.said || fail "fio says: $(tail -n 20 fio.said)"
 for worker in "${workers[@]}"; do
