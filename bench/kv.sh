@@ -19,17 +19,10 @@ fi
 source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
 
-# side SIDE EVERY RUN: sets variables as named by fs-bench.
+# side SIDE EVERY RUN: see on_side.
 side() {
-    local on=$loop
-    if [[ $1 == kernel ]]; then
-        ext4_mount
-        on=$SCRATCH/ext4
-    fi
-    limited "$FS_BENCH" kv "side=$1" "on=$on" "stat=$stat" "keys=$keys" "ms=$((seconds * 1000))" "getters=$getters" "putters=$putters" \
-        "durable_every=$2" "cache_mib=$cache" "seed=$((seed + $3))" "memory_mib=$((memory * 7 / 8 - cache))" >"$SCRATCH/said"
-    [[ $1 == rawfs ]] || umount "$SCRATCH/ext4"
-    settled
+    on_side "$1" kv "keys=$keys" "ms=$((seconds * 1000))" "getters=$getters" "putters=$putters" "durable_every=$2" "cache_mib=$cache" \
+        "seed=$((seed + $3))" "memory_mib=$((memory * 7 / 8 - cache))"
 }
 
 figures=(get_ops get_p90_us get_p95_us get_p99_us put_ops put_p90_us put_p95_us put_p99_us cpu_s)

@@ -42,6 +42,18 @@ limited() {
     (echo "$BASHPID" >"$cgroup/tasks" && exec "$@")
 }
 
+# on_side SIDE WHAT WORD...: fs-bench on the file system of one side, made anew; sets variables as it names them.
+on_side() {
+    local on=$loop
+    if [[ $1 == kernel ]]; then
+        ext4_mount
+        on=$SCRATCH/ext4
+    fi
+    limited "$FS_BENCH" "$2" "side=$1" "on=$on" "stat=$stat" "${@:3}" >"$SCRATCH/said"
+    [[ $1 == rawfs ]] || umount "$SCRATCH/ext4"
+    settled
+}
+
 # settled: what a side has said, as variables; and what the device has got since it began.
 settled() {
     local word fields

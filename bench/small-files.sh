@@ -25,17 +25,10 @@ nodes=$((nodes < memory / 4 ? nodes : memory / 4))
 source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
 
-# side SIDE DURABLE OPERATIONS RUN: prints name=value words.
+# side SIDE DURABLE OPERATIONS RUN: see on_side.
 side() {
-    local on=$loop
-    if [[ $1 == kernel ]]; then
-        ext4_mount
-        on=$SCRATCH/ext4
-    fi
-    limited "$FS_BENCH" files "side=$1" "on=$on" "stat=$stat" "files=$files" "operations=$3" "durable=$2" "threads=$threads" \
-        "seed=$((seed + $4))" "memory_mib=$((memory * 7 / 8))" "nodes_mib=$nodes" >"$SCRATCH/said"
-    [[ $1 == rawfs ]] || umount "$SCRATCH/ext4"
-    settled
+    on_side "$1" files "files=$files" "operations=$3" "durable=$2" "threads=$threads" "seed=$((seed + $4))" \
+        "memory_mib=$((memory * 7 / 8))" "nodes_mib=$nodes"
 }
 
 echo "  $files files, $size on a loop device, $memory MiB of memory, $threads thread(s)"

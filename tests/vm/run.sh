@@ -4,7 +4,8 @@
 #   [KERNEL=6.1|6.12] tests/vm/run.sh [NAME...]   all, or those whose file name contains one of the words
 #
 # tests/vm/boot.sh says what a script declares and is given. It does:
-#   exit 0 passed; exit 77 after printing `SKIP: reason` skipped; anything else failed, and so does a guest that panics or hangs.
+#   exit 0 passed (its lines that begin with `NOTE:` are shown); exit 77 after printing `SKIP: reason` skipped; anything else failed, and
+#   so does a guest that panics or hangs.
 #   One with a line `# RUNS: on the host` among its first 30 is run here instead, SCRATCH being an empty directory.
 # Where there can be no guest (no qemu, no kernel to be had) all are skipped with the reason; with REQUIRE_VM=1 that fails.
 #
@@ -44,6 +45,7 @@ told() {
         0)
             passed=$((passed + 1))
             echo "ok $number - $name ($took s)"
+            sed -n 's/^NOTE:/#   NOTE:/p' "$logs/$name.log"
             ;;
         77)
             skipped=$((skipped + 1))
