@@ -1,7 +1,7 @@
 #!/bin/bash
 # In the guest, started by bench/vm-nvme.sh: one drive, the kernel's way and ours in turn. Prints lines `SIDE IOPS CPU GUEST`: requests
 # a second, microseconds of the process's and of the whole guest's processors for each.
-# drives: ssd=size:128M
+# drives: ssd=size:128M,aio:io_uring
 # TIMEOUT: 1200
 # shellcheck source=tests/vm/lib.sh
 source "$ROOT/tests/vm/lib.sh"

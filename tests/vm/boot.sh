@@ -9,6 +9,7 @@
 #       size:256M         of each namespace       lbas:512       its logical block size, or 4096
 #       namespaces:1      how many                mdts:7         the largest transfer is 4 KiB << mdts; 0 is no limit
 #       cache:on          volatile write cache    iops:N, bps:N  as a slow disk: requests (each up to 128 KiB), bytes a second
+#       aio:threads       how the host reads and writes for it, or io_uring (a drive that answers sooner)
 #       spare:N           more namespaces, which are not attached: Namespace Attachment does that
 #   One such line, or several.
 #   # memory: 2G                          of the guest
@@ -65,13 +66,13 @@ drives=() devices=()
 # add_drive NAME OPTIONS: the arguments that make it, into devices.
 add_drive() {
     local drive=$1 option key value nsid node chain blocks subsystem=''
-    local size=256M lbas=512 namespaces=1 mdts=7 cache=on iops='' bps='' spare=0
+    local size=256M lbas=512 namespaces=1 mdts=7 cache=on iops='' bps='' spare=0 aio=threads
     [[ $drive =~ ^[a-z][a-z0-9]{0,15}$ ]] || usage "drive name '$drive': a letter, then letters and digits, at most 16"
     for option in ${2//,/ }; do
         key=${option%%:*} value=${option#*:}
         case $option in
             size:[1-9]*[0-9KMG] | lbas:512 | lbas:4096 | namespaces:[1-9] | spare:[1-9] | mdts:[0-9] | cache:on | cache:off) ;;
-            iops:[1-9]* | bps:[1-9]*) ;;
+            iops:[1-9]* | bps:[1-9]* | aio:threads | aio:io_uring) ;;
             *) usage "drive $drive: unknown option or value '$option' (tests/vm/boot.sh names them)" ;;
         esac
         printf -v "$key" %s "$value"
@@ -90,7 +91,7 @@ add_drive() {
         node=$drive-$nsid
         truncate -s "$size" "$work/$node.img"
         # The images are thrown away: a flush of the guest need not reach the host's disk.
-        devices+=(-blockdev "driver=file,node-name=$node-file,filename=$work/$node.img,discard=unmap,cache.no-flush=on")
+        devices+=(-blockdev "driver=file,node-name=$node-file,filename=$work/$node.img,aio=$aio,discard=unmap,cache.no-flush=on")
         chain=$node-file
         if [[ -n $iops$bps ]]; then
             devices+=(-blockdev "driver=throttle,node-name=$node-slow,throttle-group=$drive-limit,file=$chain")

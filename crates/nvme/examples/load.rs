@@ -70,6 +70,9 @@ fn run() -> Result<(), Error> {
     load.drive(&mut queue, &bufs, false)
 }
 
+/// Reads between two looks at the clock.
+const LOOK_EVERY: usize = 32;
+
 struct Load {
     blocks: u32,
     places: u64,
@@ -86,7 +89,8 @@ impl Load {
             assert_eq!(queue.submit(&Request::read(Tag(tag as u64), lba, self.blocks), &[bufs[tag].span()]), Submit::Queued);
         };
         let (begin, cpu_begin) = (Instant::now(), cpu());
-        let (mut count, mut now, end) = (0_u64, begin, begin + Duration::from_secs_f64(self.seconds));
+        // A guest's clock may cost more than a read.
+        let (mut count, mut until_look, mut now, end) = (0_u64, LOOK_EVERY, begin, begin + Duration::from_secs_f64(self.seconds));
         (0..bufs.len()).for_each(|tag| submit(queue, tag));
         while now < end || queue.in_flight() > 0 {
             if busy {
@@ -95,11 +99,14 @@ impl Load {
                 queue.wait(Duration::MAX);
             }
             let reaped = queue.poll(&mut ended);
+            // No pause: an emulated processor leaves its loop for one, and waits for a lock of the whole machine.
             if reaped == 0 {
-                std::hint::spin_loop();
                 continue;
             }
-            now = Instant::now();
+            until_look = until_look.saturating_sub(reaped);
+            if until_look == 0 {
+                (now, until_look) = (Instant::now(), LOOK_EVERY);
+            }
             for completion in &ended[..reaped] {
                 completion.status?;
                 if now < end {
@@ -109,7 +116,7 @@ impl Load {
             }
         }
         let cpu = cpu() - cpu_begin;
-        println!("iops={:.0} cpu_us={:.3}", count as f64 / self.seconds, cpu.as_secs_f64() * 1e6 / count.max(1) as f64);
+        println!("iops={:.0} cpu_us={:.3}", count as f64 / begin.elapsed().as_secs_f64(), cpu.as_secs_f64() * 1e6 / count.max(1) as f64);
         Ok(())
     }
 }

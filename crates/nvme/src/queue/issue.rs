@@ -74,6 +74,10 @@ impl NvmeQueue {
 
     #[inline]
     fn send(&mut self, entry: &Entry) {
+        // The answers to all that is out, this one included, have to find places.
+        if self.pair.owed() as usize > self.free_slots.len() {
+            self.tell_head();
+        }
         let place = self.pair.push(entry);
         self.recorder.command(place, entry);
         self.counters.commands += 1;

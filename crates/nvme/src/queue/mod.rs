@@ -46,6 +46,8 @@ const ENTRIES_MIN: u32 = 64;
 const ENTRIES_MAX: u32 = 4096;
 /// Looks at the ring before who polls looks at the controller's health, which may be a message to another process.
 const SPINS: u32 = 4096;
+/// Looks between two pauses of the processor: a pause costs as much as several looks, and in a virtual machine far more.
+const PAUSE_AFTER: u32 = 16;
 /// Polls that found nothing before the same: a device that was pulled out is noticed by those who only poll, too.
 const LOOK_AFTER: u32 = 1 << 16;
 /// The same for those who are woken and find nothing: events of a device that was pulled out may stay readable.
@@ -235,7 +237,19 @@ impl NvmeQueue {
                 self.failed(slot, answer.status());
             }
         }
-        if let Some((head, written)) = self.pair.give_back() {
+        let given = if self.vector.is_some() { self.pair.give_back() } else { self.pair.give_back_many() };
+        self.note_head(given);
+    }
+
+    #[cold]
+    fn tell_head(&mut self) {
+        let given = self.pair.give_back();
+        self.note_head(given);
+    }
+
+    #[inline]
+    fn note_head(&mut self, given: Option<(u16, bool)>) {
+        if let Some((head, written)) = given {
             self.recorder.head(head, written);
             self.counters.doorbells += u64::from(written);
         }
@@ -356,10 +370,12 @@ impl Queue for NvmeQueue {
             }
             // Who polls a device does not want to sleep.
             None if self.shared.clock.passes() => {
-                for _ in 0..SPINS {
-                    std::hint::spin_loop();
+                for look in 1..=SPINS {
                     if self.is_ready() {
                         return;
+                    }
+                    if look.is_multiple_of(PAUSE_AFTER) {
+                        std::hint::spin_loop();
                     }
                 }
             }
