@@ -102,19 +102,29 @@ static struct file *file_of(const struct hook *hook, struct ftrace_regs *regs)
 	}
 }
 
-/* Runs at each call of a hooked function, with preemption off. */
+/* Whether the file of the call is chosen. A kernel that preempts itself may do so in a hook: the table could go meanwhile. */
+static bool notrace is_for_us(const struct hook *hook, struct ftrace_regs *regs)
+{
+	struct file *file = file_of(hook, regs);
+	bool is;
+
+	preempt_disable_notrace();
+	is = file && nfc_chosen(file);
+	preempt_enable_notrace();
+	return is;
+}
+
+/* Runs at each call of a hooked function. */
 static void notrace meet(unsigned long ip, unsigned long parent, struct ftrace_ops *ops, struct ftrace_regs *regs)
 {
 	const struct hook *hook;
-	struct file *file;
 
 	if (within_module(parent, THIS_MODULE))
 		return;
 	for (hook = hooks; hook < hooks + ARRAY_SIZE(hooks); hook++) {
 		if (hook->at != ip)
 			continue;
-		file = file_of(hook, regs);
-		if (file && nfc_chosen(file))
+		if (is_for_us(hook, regs))
 			send_to(regs, hook->instead);
 		return;
 	}

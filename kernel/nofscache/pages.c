@@ -93,6 +93,9 @@ void nfc_write_out(struct address_space *mapping, loff_t start, loff_t end)
 		this_cpu_inc(nfc_counters.errors);
 }
 
+/* How many windows of read-ahead the requests of one io_uring may be apart. */
+#define IN_FLIGHT 32
+
 static bool at_end(struct address_space *mapping, loff_t end)
 {
 	return end >= i_size_read(mapping->host);
@@ -115,8 +118,8 @@ void nfc_drop_written(struct address_space *mapping, loff_t start, loff_t end)
 
 /*
  * nfc_leave_window - before a read at pos. Pages read ahead serve the reads that go on in sequence, as they do with little memory;
- * a read elsewhere finds none of them. Reads whose caller does not wait come before those they follow have ended: for these the
- * sequence goes on anywhere within the window.
+ * a read elsewhere finds none of them. Reads whose caller does not wait come before those they follow have ended, and again when
+ * their pages are there, with the window far ahead: for these the sequence goes on anywhere within the last windows.
  */
 void nfc_leave_window(struct file *file, loff_t pos, bool waits)
 {
@@ -125,7 +128,7 @@ void nfc_leave_window(struct file *file, loff_t pos, bool waits)
 	loff_t start = (loff_t)READ_ONCE(ahead->start) << PAGE_SHIFT;
 	loff_t end = start + ((loff_t)READ_ONCE(ahead->size) << PAGE_SHIFT);
 
-	if (pos == before || (!waits && start <= pos && pos <= end))
+	if (pos == before || (!waits && start - IN_FLIGHT * (end - start) <= pos && pos <= end))
 		return;
 	if (before > 0 && offset_in_page(before))
 		nfc_drop(file->f_mapping, before, before + 1);

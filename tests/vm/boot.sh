@@ -14,6 +14,7 @@
 #   One such line, or several.
 #   # memory: 2G                          of the guest
 #   # module: nofscache                   of kernel/; built, and MODULE is where it is
+#   # kernel: preempt=full                more arguments for the guest's kernel
 #   # TIMEOUT: 300                        seconds until it counts as hung, boot included; TIMEOUT_FULL when FULL=1
 #
 # The script is run by `bash -euo pipefail` in an empty directory, with ROOT, HOTSHELF, FULL and KERNEL as the host has them, and
@@ -129,8 +130,9 @@ write_job() {
 share() { devices+=(-virtfs "local,mount_tag=$1,path=$2,security_model=none,multidevs=remap${3:+,$3}"); }
 
 run_guest() {
-    local seconds=$1 memory
+    local seconds=$1 memory arguments
     memory=$(head_of memory)
+    arguments="console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check nokaslr intel_iommu=on nvme_core.multipath=N"
     # What comes out of the port. Not at once our standard output: qemu opens what it is given, and that may be a file.
     exec 3> >(exec cat)
     copier=$!
@@ -139,7 +141,7 @@ run_guest() {
         -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m "${memory:-2G}" \
         -nodefaults -no-user-config -display none -no-reboot -name "hotshelf-$name" \
         -kernel "$kernel/linux" -initrd "$kernel/initramfs.cpio" \
-        -append "console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check nokaslr intel_iommu=on nvme_core.multipath=N" \
+        -append "$arguments $(head_of kernel)" \
         -chardev "file,id=console,path=$console" -serial chardev:console \
         -device virtio-serial-pci -chardev file,id=output,path=/dev/fd/3,append=on -device virtserialport,chardev=output,name=output \
         -device intel-iommu,intremap=on,aw-bits=48 \
