@@ -26,7 +26,8 @@ pub fn disk_on(device: &dyn Device, settings: &DiskSettings) -> Result<Disk, Ope
     // No thread serves the queues: who waits polls.
     let params = Params { completion: block::handle::CompletionMode::OfQueue, ..settings.params.clone() };
     let queue = || open_shared_queue(device, &params).map(|(queue, _)| queue);
-    Disk::over([queue()?, queue()?, queue()?], settings).map_err(|error| OpenError::Unusable(error.to_string()))
+    let disk = Disk::over([queue()?, queue()?, queue()?], settings).map_err(|error| OpenError::Unusable(error.to_string()))?;
+    Ok(disk.with_lones(device, settings))
 }
 
 #[cfg(test)]

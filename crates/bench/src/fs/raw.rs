@@ -41,14 +41,17 @@ impl Raw {
     /// The device's.
     pub fn make(device: &Path, options: RawOptions) -> anyhow::Result<Raw> {
         let device = FileDevice::open(device, &FileOptions { locked: true, ..FileOptions::default() })?;
-        let disk = || Disk::open(&device, &DiskSettings::default());
+        let buffers = DiskSettings { buffer_bytes: options.memory / 32, ..DiskSettings::default() };
+        let disk = || Disk::open(&device, &buffers);
         Store::format(&disk()?, &FormatOptions { metadata_bytes: options.metadata, ..FormatOptions::default() })?;
-        // A third of what is left for what is not written yet.
-        let (nodes, part) = (options.nodes / 2, options.memory.saturating_sub(options.nodes) / 3);
-        let settings = Settings { node_cache_bytes: nodes, dirty_bytes: nodes, discard: false, ..Settings::default() };
+        // What the log has and its place has not yet, and three lanes' buffers; half of what is left for what is not written yet.
+        let filled = Settings::default().filled_bytes.min(options.memory / 8);
+        let (nodes, rest) = (options.nodes / 2, options.memory.saturating_sub(options.nodes + filled + 3 * buffers.buffer_bytes));
+        let settings =
+            Settings { node_cache_bytes: nodes, dirty_bytes: nodes, filled_bytes: filled, discard: false, ..Settings::default() };
         let (store, _) = Store::open(disk()?, &settings)?;
         Fs::format(&store, Stamp::now())?;
-        let settings = FsSettings { cache_bytes: 2 * part, dirty_bytes: part, write_back: options.write_back, ..FsSettings::default() };
+        let settings = FsSettings { cache_bytes: rest / 2, dirty_bytes: rest / 2, write_back: options.write_back, ..FsSettings::default() };
         let (fs, _) = Fs::open(store, settings)?;
         Ok(Raw { fs, creds: Creds::root() })
     }

@@ -6,6 +6,7 @@
 mod flight;
 mod lane;
 mod later;
+mod lone;
 #[cfg(test)]
 mod test;
 
@@ -17,6 +18,7 @@ use block::{Device, Geometry, Params, SharedHandle, SharedQueue};
 
 pub use flight::Flight;
 use lane::LaneQueue;
+use lone::Lones;
 
 use crate::error::Error;
 use crate::units::{BLOCK_BYTES, Block, Extent};
@@ -80,6 +82,7 @@ struct Counters {
 /// See the module.
 pub struct Disk {
     lanes: [LaneQueue; 3],
+    lones: Lones,
     geometry: Geometry,
     counters: Counters,
 }
@@ -94,7 +97,13 @@ impl Disk {
             let queue = device.queue(&settings.params.queue_options()).map_err(|_| Error::NoResources)?;
             SharedQueue::new(queue, &settings.params).map_err(|_| Error::NoResources)
         };
-        Disk::over([queue()?, queue()?, queue()?], settings)
+        Ok(Disk::over([queue()?, queue()?, queue()?], settings)?.with_lones(device, settings))
+    }
+
+    /// With queues more of the device, if it is one of the kernel's, for requests that are waited for one by one.
+    #[must_use]
+    pub fn with_lones(self, device: &dyn Device, settings: &DiskSettings) -> Disk {
+        Disk { lones: Lones::of(device, settings), ..self }
     }
 
     /// Over queues that are there, by lane; they may be the same one.
@@ -108,7 +117,7 @@ impl Disk {
         }
         let [a, b, c] = queues;
         let lane = |queue| LaneQueue::new(queue, settings);
-        Ok(Disk { lanes: [lane(a)?, lane(b)?, lane(c)?], geometry, counters: Counters::default() })
+        Ok(Disk { lanes: [lane(a)?, lane(b)?, lane(c)?], lones: Lones::default(), geometry, counters: Counters::default() })
     }
 
     /// Whole blocks of it.
@@ -147,6 +156,12 @@ impl Disk {
     /// # Errors
     /// The first that failed; what the others hold is not said.
     pub fn read_many(&self, lane: Lane, reads: &mut [(Block, &mut [u8])]) -> Result<(), Error> {
+        if let [(at, to)] = reads
+            && let Some(done) = self.lones.read(*at, to)
+        {
+            self.count_read(to.len());
+            return done.map_err(Error::Device);
+        }
         let mut flight = Flight::new(self, lane);
         for (at, to) in reads {
             flight.read(*at, to);
@@ -160,7 +175,10 @@ impl Disk {
     /// # Errors
     /// The first that failed; any of the others may have been done.
     pub fn write_blocks(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Result<(), Error> {
-        self.start_writes(lane, writes).finish()
+        match self.write_alone(writes, false) {
+            Some(done) => done,
+            None => self.start_writes(lane, writes).finish(),
+        }
     }
 
     /// As [`Disk::write_blocks`], and what was written is durable; what was written before it need not be.
@@ -168,10 +186,19 @@ impl Disk {
     /// # Errors
     /// The first that failed: then nothing is known of any.
     pub fn write_through(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Result<(), Error> {
+        if let Some(done) = self.write_alone(writes, true) {
+            return done;
+        }
         let mut flight = self.flight(lane);
         flight.through = true;
         flight.write(writes);
         flight.finish()
+    }
+
+    fn write_alone(&self, writes: &[(Block, &[u8])], through: bool) -> Option<Result<(), Error>> {
+        let done = self.lones.write(writes, through)?;
+        self.count_write(writes.iter().map(|(_, part)| part.len()).sum(), through);
+        Some(done.map_err(Error::Device))
     }
 
     /// As [`Disk::write_blocks`], and waits only for buffers: the bytes are copied, the flight is to be finished later.
@@ -192,7 +219,7 @@ impl Disk {
     /// As the device says: then nothing is known of what was written since the last flush.
     pub fn flush(&self) -> Result<(), Error> {
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        self.handle(Lane::Control).flush().map_err(Error::Device)
+        self.lones.flush().unwrap_or_else(|| self.handle(Lane::Control).flush()).map_err(Error::Device)
     }
 
     /// Tells the device that nobody needs these blocks. A device that does not know of this is left alone.

@@ -76,3 +76,40 @@ fn one_thread_waits_for_many_writes_and_hears_of_each_failure() {
     disk.read_blocks(Lane::Control, Block(400), &mut back).expect("read");
     assert!(back == data);
 }
+
+#[test]
+fn what_is_waited_for_alone_needs_no_lane() {
+    use block::driver::{FileDevice, FileOptions};
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(32 << 20).expect("sized");
+    let device = FileDevice::open(file.path(), &FileOptions::default()).expect("opened");
+    let disk = Disk::open(&device, &DiskSettings::default()).expect("queues");
+    let bytes = |n: u8, len: usize| (0..len).map(|at| n.wrapping_add((at / 777) as u8)).collect::<Vec<u8>>();
+    std::thread::scope(|scope| {
+        // More threads than there are such queues: the others' go by the lanes.
+        for n in 0..6_u8 {
+            let (disk, bytes) = (&disk, &bytes);
+            scope.spawn(move || {
+                for turn in 0..20 {
+                    let (at, one, other) = (Block(u64::from(n) * 200), bytes(n + turn, 3 * BLOCK_BYTES), bytes(n, 2 * BLOCK_BYTES));
+                    let row = [(at, &one[..]), (at.after(3), &other[..])];
+                    if turn % 2 == 0 { disk.write_through(Lane::Control, &row) } else { disk.write_blocks(Lane::Data, &row) }
+                        .expect("written");
+                    let mut back = vec![0; 5 * BLOCK_BYTES];
+                    disk.read_blocks(Lane::Data, at, &mut back).expect("read");
+                    assert!(back == [one, other].concat());
+                }
+            });
+        }
+    });
+    disk.flush().expect("flushed");
+    let counts = disk.counts();
+    assert_eq!((counts.writes, counts.through, counts.reads, counts.flushes), (120, 60, 120, 1));
+    // What is wrong is said, as often as there are queues and more, and all goes on.
+    let mut block = [0; BLOCK_BYTES];
+    for _ in 0..5 {
+        assert_eq!(disk.read_blocks(Lane::Data, Block(disk.blocks()), &mut block), Err(Error::Device(block::Error::OutOfRange)));
+    }
+    disk.read_blocks(Lane::Data, Block(0), &mut block).expect("read");
+    assert!(block[..] == bytes(19, BLOCK_BYTES)[..]);
+}

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::error::Result;
 use super::file::File;
 use super::record::Kind;
-use crate::{BLOCK_BYTES, Extent};
+use crate::BLOCK_BYTES;
 
 const NORMAL: u8 = 0;
 pub const RANDOM: u8 = 1;
@@ -81,7 +81,7 @@ impl File {
         let blocks = at.div_ceil(BLOCK)..end.min(state.record.size.next_multiple_of(BLOCK)) / BLOCK;
         for run in core.runs(&state.record, &blocks)? {
             if let Some(part) = run.part(&blocks).filter(|part| part.sums.is_some()) {
-                core.cache.forget(Extent::new(part.start, part.blocks));
+                core.cache.forget(self.inode().ino, part.at..part.end());
             }
         }
         Ok(())

@@ -1,20 +1,25 @@
-//! Blocks of data as they are on the device, kept for the next reader; a bounded number.
+//! Blocks of files as the store has them, kept for the next reader; a bounded number.
 //!
-//! Data is overwritten in place only by small syncs, which put the new bytes here; so what is kept under a block's number is right until
-//! the block is freed and written anew, which puts the new bytes here too. In shards, each a clock: a block that was asked for again
-//! survives one turn of the hand.
+//! By the file's number and the block's place in it, so that who finds one need not ask where it is on the device. What is kept is right
+//! until the file gets other bytes there, and who writes them back puts those here (or takes the block out); who cuts a range out of a file
+//! takes it out here. Numbers of files are never used again. In shards, each a clock: a block that was asked for again survives one turn
+//! of the hand.
 //!
 //! Not `pagecache`: that one's books are about who wrote what and when it is clean, which the store answers here; what is left is a map.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::HashMap;
 use parking_lot::Mutex;
 
 use super::table::Page;
-use crate::{BLOCK_BYTES, Block, Extent};
+use crate::BLOCK_BYTES;
 
 const SHARDS: usize = 32;
+
+/// A file's number, and a block's place in the file.
+type Key = (u64, u64);
 
 /// See the module.
 pub struct Cache {
@@ -23,14 +28,14 @@ pub struct Cache {
 
 #[derive(Default)]
 struct Shard {
-    places: HashMap<u64, usize>,
+    places: HashMap<Key, usize>,
     slots: Vec<Slot>,
     hand: usize,
     limit: usize,
 }
 
 struct Slot {
-    block: u64,
+    key: Key,
     page: Arc<Page>,
     again: bool,
 }
@@ -42,49 +47,51 @@ impl Cache {
         Cache { shards: (0..SHARDS).map(|_| Mutex::new(Shard { limit, ..Shard::default() })).collect() }
     }
 
-    fn shard(&self, block: Block) -> &Mutex<Shard> {
+    fn shard(&self, (ino, block): Key) -> &Mutex<Shard> {
         // Rows of blocks are spread, and stay together a little.
-        &self.shards[(block.0 / 8) as usize % SHARDS]
+        &self.shards[ino.wrapping_mul(11).wrapping_add(block / 8) as usize % SHARDS]
     }
 
     /// A block that is here.
-    pub fn get(&self, block: Block) -> Option<Arc<Page>> {
-        let mut shard = self.shard(block).lock();
-        let at = *shard.places.get(&block.0)?;
-        shard.slots[at].again = true;
-        Some(Arc::clone(&shard.slots[at].page))
+    pub fn get(&self, ino: u64, block: u64) -> Option<Arc<Page>> {
+        let mut shard = self.shard((ino, block)).lock();
+        let at = *shard.places.get(&(ino, block))?;
+        let slot = &mut shard.slots[at];
+        slot.again = true;
+        Some(Arc::clone(&slot.page))
     }
 
     /// Keeps a block.
-    pub fn put(&self, block: Block, page: Arc<Page>) {
-        self.shard(block).lock().put(block.0, page);
+    pub fn put(&self, ino: u64, block: u64, page: Arc<Page>) {
+        let old = self.shard((ino, block)).lock().put((ino, block), page);
+        // Freed behind the lock.
+        drop(old);
     }
 
-    /// These blocks are free.
-    pub fn forget(&self, extent: Extent) {
-        for n in 0..u64::from(extent.blocks) {
-            let block = extent.start.after(n);
-            self.shard(block).lock().remove(block.0);
+    /// These blocks have other bytes, or none.
+    pub fn forget(&self, ino: u64, blocks: Range<u64>) {
+        for block in blocks {
+            self.shard((ino, block)).lock().remove((ino, block));
         }
     }
 }
 
 impl Shard {
-    fn put(&mut self, block: u64, page: Arc<Page>) {
-        if let Some(at) = self.places.get(&block) {
-            self.slots[*at].page = page;
-            return;
+    /// Returns what it takes the place of.
+    fn put(&mut self, key: Key, page: Arc<Page>) -> Option<Arc<Page>> {
+        if let Some(at) = self.places.get(&key) {
+            return Some(std::mem::replace(&mut self.slots[*at].page, page));
         }
-        let slot = Slot { block, page, again: false };
+        let slot = Slot { key, page, again: false };
         if self.slots.len() < self.limit {
-            self.places.insert(block, self.slots.len());
+            self.places.insert(key, self.slots.len());
             self.slots.push(slot);
-            return;
+            return None;
         }
         let at = self.victim();
-        self.places.remove(&self.slots[at].block);
-        self.places.insert(block, at);
-        self.slots[at] = slot;
+        self.places.remove(&self.slots[at].key);
+        self.places.insert(key, at);
+        Some(std::mem::replace(&mut self.slots[at], slot).page)
     }
 
     fn victim(&mut self) -> usize {
@@ -97,11 +104,11 @@ impl Shard {
         }
     }
 
-    fn remove(&mut self, block: u64) {
-        if let Some(at) = self.places.remove(&block) {
+    fn remove(&mut self, key: Key) {
+        if let Some(at) = self.places.remove(&key) {
             self.slots.swap_remove(at);
             if let Some(moved) = self.slots.get(at) {
-                self.places.insert(moved.block, at);
+                self.places.insert(moved.key, at);
             }
         }
     }
@@ -117,17 +124,17 @@ mod test {
         let cache = Cache::new(SHARDS * 4 * BLOCK_BYTES);
         let mut model = std::collections::HashMap::new();
         for n in 0..20_000u32 {
-            let block = Block(rng.u64(0..1000));
+            let (ino, block) = (rng.u64(1..20), rng.u64(0..50));
             match rng.u8(0..4) {
                 0 => {
-                    cache.put(block, Arc::new([n as u8; BLOCK_BYTES]));
-                    model.insert(block, n as u8);
+                    cache.put(ino, block, Arc::new([n as u8; BLOCK_BYTES]));
+                    model.insert((ino, block), n as u8);
                 }
                 1 => {
-                    cache.forget(Extent::new(block, 1));
-                    model.remove(&block);
+                    cache.forget(ino, block..block + 1);
+                    model.remove(&(ino, block));
                 }
-                _ => assert!(cache.get(block).is_none_or(|page| Some(&page[17]) == model.get(&block))),
+                _ => assert!(cache.get(ino, block).is_none_or(|page| Some(&page[17]) == model.get(&(ino, block)))),
             }
         }
         assert!(cache.shards.iter().all(|shard| shard.lock().slots.len() <= 4));

@@ -368,7 +368,7 @@ impl Fs {
     /// The first of what failed; each file tells its own handles too.
     pub fn sync(&self) -> Result<()> {
         let core = self.core();
-        core.write_back_all()?;
+        core.write_back_all(true)?;
         Ok(core.store.sync(core.last())?)
     }
 
@@ -377,6 +377,6 @@ impl Fs {
     /// # Errors
     /// The first of what failed; each file tells its own handles too.
     pub fn write_back(&self) -> Result<()> {
-        self.core().write_back_all()
+        self.core().write_back_all(false)
     }
 }

@@ -219,6 +219,41 @@ pub fn replace(runs: &mut Vec<Run>, range: &Range<u64>, new: Vec<Run>) -> Vec<Ex
     freed
 }
 
+/// Puts new runs, in order and not over each other, in the place of what was there; returns the blocks that are free now. As
+/// [`replace`] with each of them, in one go.
+pub fn replace_all(runs: &mut Vec<Run>, new: Vec<Run>) -> Vec<Extent> {
+    let mut freed: Vec<Extent> = Vec::new();
+    let mut all: Vec<Run> = Vec::with_capacity(runs.len() + 2 * new.len());
+    let mut first = 0;
+    for run in runs.drain(..) {
+        first += new[first..].iter().take_while(|new| new.end() <= run.at).count();
+        if new.get(first).is_none_or(|new| new.at >= run.end()) {
+            all.push(run);
+            continue;
+        }
+        let mut at = run.at;
+        for over in new[first..].iter().take_while(|new| new.at < run.end()) {
+            all.extend(run.part(&(at..over.at)));
+            at = over.end();
+            let (from, to) = (run.at.max(over.at), run.end().min(over.end()));
+            let gone = Extent::new(run.start.after(from - run.at), (to - from) as u32);
+            match freed.last_mut() {
+                Some(last) if last.end() == Some(gone.start) => last.blocks += gone.blocks,
+                _ => freed.push(gone),
+            }
+        }
+        all.extend(run.part(&(at..run.end())));
+    }
+    all.extend(new);
+    all.sort_unstable_by_key(|run| run.at);
+    for run in all {
+        if !runs.last_mut().is_some_and(|last| last.absorb(&run)) {
+            runs.push(run);
+        }
+    }
+    freed
+}
+
 #[cfg(test)]
 mod test {
     use std::collections::BTreeMap;
@@ -262,6 +297,31 @@ mod test {
             assert!(runs.iter().all(|run| run.blocks <= RUN_MAX) && runs.is_sorted_by(|a, b| a.end() <= b.at));
             let bytes: Vec<u8> = runs.iter().flat_map(Run::bytes).collect();
             assert_eq!(parse_all(&bytes).as_ref(), Ok(&runs));
+        }
+    }
+
+    #[test]
+    fn all_at_once_is_one_after_the_other() {
+        let mut rng = crate::testing::rng();
+        let (mut one, mut next) = (Vec::new(), 1000);
+        for _ in 0..1000 {
+            let (mut new, mut at) = (Vec::new(), rng.u64(0..300));
+            for _ in 0..rng.u8(1..12) {
+                let blocks = rng.u32(1..40);
+                new.push(Run::written(at, Block(next), (0..blocks).map(|_| rng.u32(..)).collect()));
+                next += u64::from(blocks) + rng.u64(0..2);
+                at += u64::from(blocks) + rng.u64(0..40);
+            }
+            let mut all = one.clone();
+            let mut freed = replace_all(&mut all, new.clone());
+            let mut expected: Vec<Extent> = new.into_iter().flat_map(|run| replace(&mut one, &(run.at..run.end()), vec![run])).collect();
+            let blocks = |extents: &mut Vec<Extent>| {
+                let mut all: Vec<u64> = extents.iter().flat_map(|extent| extent.start.0..extent.end().expect("small").0).collect();
+                all.sort_unstable();
+                all
+            };
+            assert_eq!((blocks(&mut freed), spread(&all)), (blocks(&mut expected), spread(&one)));
+            assert!(all.iter().all(|run| run.blocks <= RUN_MAX) && all.is_sorted_by(|a, b| a.end() <= b.at));
         }
     }
 

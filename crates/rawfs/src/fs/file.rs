@@ -1,7 +1,7 @@
 //! Handles: nodes, which hold a file, and open files, which also know what may be done and where they are.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -18,7 +18,6 @@ use super::open::access;
 use super::record::{Body, Kind, Record};
 use super::settings::Atime;
 use super::table::Inode;
-use super::time::Stamp;
 use crate::{BLOCK_BYTES, Batch, Lsn};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -69,7 +68,7 @@ impl Node {
 pub struct File {
     node: Node,
     creds: Creds,
-    flags: Mutex<OFlags>,
+    flags: AtomicU32,
     pub(super) at: Mutex<u64>,
     /// Errors of write-back this handle was told.
     seen: AtomicU64,
@@ -106,7 +105,7 @@ impl File {
         File {
             node,
             creds,
-            flags: Mutex::new(kept),
+            flags: AtomicU32::new(kept.bits()),
             at: Mutex::new(0),
             seen,
             next: AtomicU64::new(0),
@@ -123,14 +122,14 @@ impl File {
 
     /// As it was opened, but for what only the opening is about.
     pub fn flags(&self) -> OFlags {
-        *self.flags.lock()
+        OFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
     }
 
     /// Changes what can be changed of an open file: O_APPEND, O_DIRECT, O_NONBLOCK.
     pub fn set_flags(&self, flags: OFlags) {
         let changeable = OFlags::APPEND | OFlags::DIRECT | OFlags::NONBLOCK;
-        let mut own = self.flags.lock();
-        *own = (*own - changeable) | (flags & changeable);
+        let change = |own: u32| Some(((OFlags::from_bits_retain(own) - changeable) | (flags & changeable)).bits());
+        let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
     /// Who opened it.
@@ -154,11 +153,15 @@ impl File {
     /// EBADF if it was not opened so, EISDIR for a directory.
     pub(super) fn may(&self, writes: bool) -> Result<OFlags> {
         let flags = self.flags();
+        self.may_as(flags, writes, self.node.kind())
+    }
+
+    fn may_as(&self, flags: OFlags, writes: bool, kind: Kind) -> Result<OFlags> {
         let (read, write) = access(flags);
         if flags.contains(OFlags::PATH) || !(if writes { write } else { read }) {
             return Err(Errno::BADF.into());
         }
-        match self.node.kind() {
+        match kind {
             Kind::File => Ok(flags),
             Kind::Dir => Err(Errno::ISDIR.into()),
             _ => Err(Errno::INVAL.into()),
@@ -170,21 +173,34 @@ impl File {
     /// # Errors
     /// EBADF, EISDIR; EIO for a block that is damaged or cannot be read.
     pub fn read_at(&self, to: &mut [u8], at: u64) -> Result<usize> {
-        let flags = self.may(false)?;
+        let flags = self.flags();
+        if flags.contains(OFlags::DIRECT) {
+            return self.read_past_cache(to, at);
+        }
+        let state = self.inode().state.read();
+        self.may_as(flags, false, state.record.kind)?;
         if i64::try_from(at).is_err() {
             return Err(Errno::INVAL.into());
         }
-        let done = if flags.contains(OFlags::DIRECT) { self.read_direct(to, at)? } else { self.read_buffered(to, at)? };
-        if !to.is_empty() {
+        let done = self.core().read(&state, at, to, self.ahead(at, to.len() as u64))?;
+        let due = !to.is_empty() && self.is_due(&state.record);
+        drop(state);
+        if due {
             self.accessed();
         }
         Ok(done)
     }
 
-    fn read_buffered(&self, to: &mut [u8], at: u64) -> Result<usize> {
-        let ahead = self.ahead(at, to.len() as u64);
-        let state = self.inode().state.read();
-        self.core().read(&state, at, to, ahead)
+    fn read_past_cache(&self, to: &mut [u8], at: u64) -> Result<usize> {
+        self.may(false)?;
+        if i64::try_from(at).is_err() {
+            return Err(Errno::INVAL.into());
+        }
+        let done = self.read_direct(to, at)?;
+        if !to.is_empty() {
+            self.accessed();
+        }
+        Ok(done)
     }
 
     /// Blocks worth reading behind a read: twice as many each time it goes on in order.
@@ -236,15 +252,17 @@ impl File {
     }
 
     /// Whether a read is to be remembered.
-    pub(super) fn is_due(&self, record: &Record, now: Stamp) -> bool {
-        let old = record.atime <= record.mtime || record.atime <= record.ctime || now.sec - record.atime.sec >= DAY;
-        let wanted = self.core().settings.atime == Atime::Relative && !self.flags().contains(OFlags::NOATIME);
-        old && wanted && !self.core().read_only
+    pub(super) fn is_due(&self, record: &Record) -> bool {
+        let core = self.core();
+        if core.settings.atime != Atime::Relative || core.read_only || self.flags().contains(OFlags::NOATIME) {
+            return false;
+        }
+        record.atime <= record.mtime || record.atime <= record.ctime || core.now().sec - record.atime.sec >= DAY
     }
 
     fn accessed(&self) {
-        let now = self.core().now();
-        if self.is_due(&self.inode().state.read().record, now) {
+        if self.is_due(&self.inode().state.read().record) {
+            let now = self.core().now();
             // Nobody waits for others to remember a read: one of the next readers does it.
             let Some(mut state) = self.inode().state.try_write() else { return };
             state.record.atime = now;
@@ -257,7 +275,7 @@ impl File {
         let now = self.core().now();
         let due = {
             let _names = self.core().locks.shared();
-            self.is_due(&self.core().record(self.inode())?.0, now)
+            self.is_due(&self.core().record(self.inode())?.0)
         };
         let set = |record: &mut Record, _: &mut Batch| {
             record.atime = now;

@@ -85,12 +85,11 @@ impl Core {
         let together = record.body != Body::Items;
         for near in parts.chunk_by(|a, b| together || super::flush::are_near(a.run(), b.run())) {
             let mut edit = self.edit(record, &(near[0].run().at..near[near.len() - 1].run().end()))?;
-            for part in near {
-                match part {
-                    Part::New(run) => edit.fill(run.clone()),
-                    Part::Same(run) => edit.overwrite(run),
-                }
+            let new: Vec<Run> = near.iter().filter(|part| matches!(part, Part::New(_))).map(|part| part.run().clone()).collect();
+            if !new.is_empty() {
+                edit.fill(new);
             }
+            near.iter().filter(|part| matches!(part, Part::Same(_))).for_each(|part| edit.overwrite(part.run()));
             self.put(batch, record, edit);
         }
         for run in parts.iter().map(Part::run) {

@@ -97,33 +97,39 @@ impl Core {
         Ok((batch, prepared))
     }
 
-    fn apply_some(&self, inode: &Arc<Inode>, state: &mut State, mut batch: Batch, prepared: Prepared) -> Result<()> {
-        self.put_record(&mut batch, inode, state, &prepared.record);
-        match self.apply(batch) {
-            Ok(lsn) => self.finish(state, prepared, lsn),
-            Err(error) => {
-                self.undo(&prepared);
-                return Err(error);
-            }
-        }
+    fn apply_some(&self, inode: &Arc<Inode>, state: &mut State, batch: Batch, prepared: Prepared) -> Result<()> {
+        let lsn = self.apply_prepared(inode, state, batch, &prepared)?;
+        self.finish(state, prepared, lsn);
         Ok(())
     }
 
-    /// As [`Core::write_back`], for who holds no lock but the name space's, shared: others read the file while the device works.
-    /// Returns what has to be durable for the file to be. `keep`: in the cache, too. `synced`: the caller waits until it is durable.
+    fn apply_prepared(&self, inode: &Arc<Inode>, state: &State, mut batch: Batch, prepared: &Prepared) -> Result<Lsn> {
+        self.put_record(&mut batch, inode, state, &prepared.record);
+        self.apply(batch).inspect_err(|_| self.undo(prepared))
+    }
+
+    /// As [`Core::write_back`], for who holds no lock but the name space's, shared: others read the file while the device works, and while
+    /// the store takes the batch: what it changes is among the pages, which they look at first. Returns what has to be durable for the
+    /// file to be. `keep`: in the cache, too. `synced`: the caller waits until it is durable.
     pub fn write_back_beside_readers(&self, inode: &Arc<Inode>, keep: bool, synced: bool) -> Result<Lsn> {
         let mut state = inode.state.upgradable_read();
         while !state.is_clean() {
-            let written = self.write_some(&state, synced);
-            let mut alone = RwLockUpgradableReadGuard::upgrade(state);
-            let outcome = written.and_then(|(batch, mut prepared)| {
+            let applied = self.write_some(&state, synced).and_then(|(batch, mut prepared)| {
                 prepared.keep = keep;
-                self.apply_some(inode, &mut alone, batch, prepared)
+                self.apply_prepared(inode, &state, batch, &prepared).map(|lsn| (prepared, lsn))
             });
-            if let Err(error) = outcome {
-                alone.errors += 1;
-                alone.error = Some(error.clone());
-                return Err(error);
+            let mut alone = RwLockUpgradableReadGuard::upgrade(state);
+            match applied {
+                Ok((prepared, lsn)) => self.finish(&mut alone, prepared, lsn),
+                Err(error) => {
+                    alone.errors += 1;
+                    alone.error = Some(error.clone());
+                    return Err(error);
+                }
+            }
+            if alone.is_clean() {
+                self.unlist(inode, &mut alone);
+                return Ok(alone.lsn);
             }
             state = RwLockWriteGuard::downgrade_to_upgradable(alone);
         }
@@ -205,9 +211,7 @@ impl Core {
             let count = 1 + runs.windows(2).take_while(|pair| together || are_near(&pair[0], &pair[1])).count();
             let rest = runs.split_off(count);
             let mut edit = self.edit(record, &(runs[0].at..runs[runs.len() - 1].end()))?;
-            for run in runs {
-                edit.replace(&(run.at..run.end()), vec![run]);
-            }
+            edit.replace_all(runs);
             self.put(batch, record, edit);
             runs = rest;
         }
@@ -216,12 +220,13 @@ impl Core {
 
     /// The batch was applied: what was written is read from the cache from now on.
     pub fn finish(&self, state: &mut State, prepared: Prepared, lsn: Lsn) {
-        for (page, block) in &prepared.places {
-            let page: Arc<Page> = state.pages.remove(page).expect("prepared");
+        let ino = prepared.record.ino;
+        for (at, _) in &prepared.places {
+            let page: Arc<Page> = state.pages.remove(at).expect("prepared");
             if prepared.keep {
-                self.cache.put(*block, page);
+                self.cache.put(ino, *at, page);
             } else {
-                self.cache.forget(Extent::new(*block, 1));
+                self.cache.forget(ino, *at..at + 1);
             }
         }
         self.dirty_pages.fetch_sub(prepared.places.len() as u64, Ordering::SeqCst);
@@ -256,15 +261,15 @@ impl Core {
             *from = last + 1;
             left = left.saturating_sub(some.len());
             // What fails is told to those who have the file open.
-            let _ = self.write_back_each(&some);
+            let _ = self.write_back_each(&some, false);
         }
         Ok(())
     }
 
-    /// Writes back everything; the first error, but all are tried.
-    pub fn write_back_all(&self) -> Result<()> {
+    /// Writes back everything; the first error, but all are tried. `synced`: a sync follows.
+    pub fn write_back_all(&self, synced: bool) -> Result<()> {
         let all: Vec<u64> = self.dirty.lock().keys().copied().collect();
-        self.write_back_each(&all)
+        self.write_back_each(&all, synced)
     }
 
     /// Everything of a file is on the device when this returns.

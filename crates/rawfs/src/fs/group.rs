@@ -57,28 +57,28 @@ fn log_bytes(state: &State) -> usize {
 }
 
 impl Core {
-    /// Writes back the files of these numbers; the first error, but all are tried. No lock is held.
-    pub fn write_back_each(&self, numbers: &[u64]) -> Result<()> {
+    /// Writes back the files of these numbers; the first error, but all are tried. No lock is held. `synced`: a sync follows.
+    pub fn write_back_each(&self, numbers: &[u64], synced: bool) -> Result<()> {
         let mut outcome = Ok(());
         for some in numbers.chunks(FILES_MAX) {
             let held: Vec<Held<'_>> = some.iter().filter_map(|ino| self.in_use(*ino)).collect();
             let mut rest = &held[..];
             while rest.len() > 1 {
                 let _names = self.locks.shared();
-                let taken = self.write_back_together(rest);
+                let taken = self.write_back_together(rest, synced);
                 rest = &rest[taken..];
             }
             for held in &held {
                 let _names = self.locks.shared();
                 // Most are clean by now. What failed together is tried alone, so that each file is told what is its own.
-                outcome = outcome.and(self.write_back(&held.inode, &mut held.state.write()));
+                outcome = outcome.and(self.write_back_beside_readers(&held.inode, true, synced).map(drop));
             }
         }
         outcome
     }
 
     /// As many of the first files as are good for one batch; returns how many that were. Whatever fails, they are as before.
-    fn write_back_together(&self, held: &[Held<'_>]) -> usize {
+    fn write_back_together(&self, held: &[Held<'_>], synced: bool) -> usize {
         let (mut files, mut blocks, mut bytes, mut taken) = (Locked::new(), 0, 0, 0);
         let bytes_max = self.store.batch_bytes_max();
         for held in held {
@@ -93,26 +93,33 @@ impl Core {
             taken += 1;
         }
         let mut prepared = Vec::with_capacity(files.len());
-        if self.carry_out_together(&mut files, &mut prepared).is_err() {
+        if self.carry_out_together(&mut files, &mut prepared, synced).is_err() {
             prepared.iter().for_each(|prepared| self.undo(prepared));
         }
         taken
     }
 
     /// An error: what was prepared is to be undone.
-    fn carry_out_together(&self, files: &mut Locked<'_>, prepared: &mut Vec<Prepared>) -> Result<()> {
+    fn carry_out_together(&self, files: &mut Locked<'_>, prepared: &mut Vec<Prepared>, synced: bool) -> Result<()> {
         let mut batch = Batch::new();
-        let wanted = files.iter().map(|(_, state)| state.pages.len() as u32).sum();
-        let mut row = Row { core: self, wanted, free: None };
+        let wanted: usize = files.iter().map(|(_, state)| state.pages.len()).sum();
+        let fills = synced && self.fills(wanted);
+        let mut row = Row { core: self, wanted: wanted as u32, free: None };
         for (inode, state) in &*files {
-            let plan = self.plan(state, &mut batch, BLOCKS_MAX, &mut |_, blocks| row.take(blocks))?;
+            let plan = if fills {
+                self.plan_filled(state, &mut batch)?
+            } else {
+                self.plan(state, &mut batch, BLOCKS_MAX, &mut |_, blocks| row.take(blocks))?
+            };
             self.put_record(&mut batch, inode, state, &plan.record);
             prepared.push(plan);
         }
         drop(row);
-        let mut writes: Vec<(Block, &[u8])> = files.iter().zip(&*prepared).flat_map(|((_, state), plan)| plan.writes(state)).collect();
-        writes.sort_unstable_by_key(|(at, _)| *at);
-        self.store.disk().write_blocks(Lane::Data, &writes).map_err(Error::from)?;
+        if !fills {
+            let mut writes: Vec<(Block, &[u8])> = files.iter().zip(&*prepared).flat_map(|((_, state), plan)| plan.writes(state)).collect();
+            writes.sort_unstable_by_key(|(at, _)| *at);
+            self.store.disk().write_blocks(Lane::Data, &writes).map_err(Error::from)?;
+        }
         let lsn = self.apply(batch)?;
         for ((inode, state), plan) in files.iter_mut().zip(prepared.drain(..)) {
             self.finish(state, plan, lsn);

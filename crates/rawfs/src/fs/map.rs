@@ -31,15 +31,22 @@ impl Edit {
         self.freed.extend(extent::replace(&mut self.runs, range, new));
     }
 
-    /// As [`Edit::replace`], with blocks whose bytes go with the batch.
-    pub fn fill(&mut self, new: Run) {
+    /// These runs, in order, take the place of what is there.
+    pub fn replace_all(&mut self, new: Vec<Run>) {
+        self.used.extend(new.iter().cloned());
+        self.freed.extend(extent::replace_all(&mut self.runs, new));
+    }
+
+    /// As [`Edit::replace_all`], with blocks whose bytes go with the batch.
+    pub fn fill(&mut self, new: Vec<Run>) {
         self.filled = true;
-        self.replace(&(new.at..new.end()), vec![new]);
+        self.replace_all(new);
     }
 
     /// These blocks of the file stay where they are, with other bytes.
     pub fn overwrite(&mut self, new: &Run) {
-        for run in self.runs.iter_mut().filter(|run| touches(run, &(new.at..new.end()))) {
+        let first = self.runs.partition_point(|run| run.end() <= new.at);
+        for run in self.runs[first..].iter_mut().take_while(|run| run.at < new.end()) {
             run.set_sums(new);
         }
     }
@@ -114,12 +121,13 @@ impl Core {
         }
         let items = record.body == Body::Items;
         if items {
-            let gone = edit.old.iter().filter(|old| !edit.runs.iter().any(|run| run.at == old.at));
+            let gone = edit.old.iter().filter(|old| edit.runs.binary_search_by_key(&old.at, |run| run.at).is_err());
             gone.for_each(|run| batch.delete(Tree::Files, &key::file(record.ino, Item::Extent, run.at)));
         }
         for run in &edit.runs {
             let key = key::file(record.ino, Item::Extent, run.at);
-            match edit.old.iter().find(|old| items && old.at == run.at) {
+            let old = edit.old.binary_search_by_key(&run.at, |old| old.at).ok().filter(|_| items);
+            match old.map(|index| &edit.old[index]) {
                 Some(old) if old == run => {}
                 Some(old) if old.is_at(run) => run.each_changed(old, |at, sums| batch.patch(Tree::Files, &key, at, sums)),
                 _ => batch.put(Tree::Files, &key, &run.bytes()),
@@ -143,8 +151,8 @@ impl Core {
     pub fn cut_range(&self, batch: &mut Batch, record: &mut Record, range: &Range<u64>) -> Result<()> {
         let mut edit = self.edit(record, range)?;
         edit.replace(range, Vec::new());
-        for extent in &edit.freed {
-            self.cache.forget(*extent);
+        for part in edit.old.iter().filter_map(|run| run.part(range)) {
+            self.cache.forget(record.ino, part.at..part.end());
         }
         self.put(batch, record, edit);
         Ok(())

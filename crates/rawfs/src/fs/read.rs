@@ -32,12 +32,31 @@ impl Core {
             return Ok(len);
         }
         let blocks = at / BLOCK..(at + len as u64).div_ceil(BLOCK);
-        let runs = self.runs(&state.record, &(blocks.start..blocks.end + ahead))?;
-        self.fill_cache(state, &runs, &(blocks.start..(blocks.end + ahead).min(size.div_ceil(BLOCK))), at, to)?;
+        if let Some(first) = self.copy_cached(state, &blocks, at, to) {
+            let runs = self.runs(&state.record, &(first..blocks.end + ahead))?;
+            self.fill_cache(state, &runs, &(first..(blocks.end + ahead).min(size.div_ceil(BLOCK))), at, to)?;
+        }
         Ok(len)
     }
 
-    /// As [`Core::read`] where all of it is in memory; `None`: it is not, and `to` may have some of it. Where the blocks are is looked up
+    /// Copies what is in memory, up to the first block that is not; returns that.
+    fn copy_cached(&self, state: &State, blocks: &Range<u64>, at: u64, to: &mut [u8]) -> Option<u64> {
+        for block in blocks.clone() {
+            if !state.pages.is_empty()
+                && let Some(page) = state.pages.get(&block)
+            {
+                copy(page, block, at, to);
+                continue;
+            }
+            match self.cache.get(state.record.ino, block) {
+                Some(page) => copy(&page, block, at, to),
+                None => return Some(block),
+            }
+        }
+        None
+    }
+
+    /// As [`Core::read`] where all of it is in memory; `None`: it is not, and `to` may have some of it. Where there are holes is looked up
     /// all the same.
     pub fn read_here(&self, state: &State, at: u64, to: &mut [u8]) -> Result<Option<usize>> {
         let size = state.record.size;
@@ -46,16 +65,14 @@ impl Core {
             return self.read(state, at, to, 0).map(Some);
         }
         let (to, blocks) = (&mut to[..len], at / BLOCK..(at + len as u64).div_ceil(BLOCK));
-        let runs = self.runs(&state.record, &blocks)?;
-        for block in blocks {
-            let place = runs.iter().find_map(|run| run.find(block));
-            match (state.pages.get(&block), place) {
-                (Some(page), _) => copy(page, block, at, to),
-                (None, None) => copy(&[0; BLOCK_BYTES], block, at, to),
-                (None, Some((place, _))) => match self.cache.get(place) {
-                    Some(page) => copy(&page, block, at, to),
-                    None => return Ok(None),
-                },
+        let Some(first) = self.copy_cached(state, &blocks, at, to) else { return Ok(Some(len)) };
+        let runs = self.runs(&state.record, &(first..blocks.end))?;
+        for block in first..blocks.end {
+            let known = state.pages.get(&block).cloned().or_else(|| self.cache.get(state.record.ino, block));
+            match known {
+                Some(page) => copy(&page, block, at, to),
+                None if runs.iter().any(|run| run.find(block).is_some()) => return Ok(None),
+                None => copy(&[0; BLOCK_BYTES], block, at, to),
             }
         }
         Ok(Some(len))
@@ -78,7 +95,7 @@ impl Core {
                 copy(&[0; BLOCK_BYTES], block, at, to);
                 continue;
             };
-            match self.cache.get(place) {
+            match self.cache.get(state.record.ino, block) {
                 Some(page) => copy(&page, block, at, to),
                 // What is only ahead is not read for its own sake.
                 None if block >= end && missing.is_empty() => break,
@@ -110,7 +127,7 @@ impl Core {
                 let page: Arc<Page> = Arc::new(bytes.try_into().expect("a block"));
                 checked(record, *block, *place, *sum, &page[..])?;
                 each(*block, &page);
-                self.cache.put(*place, page);
+                self.cache.put(record.ino, *block, page);
             }
         }
         Ok(())
@@ -118,11 +135,11 @@ impl Core {
 
     /// A block as it is now, without those that are not written yet.
     pub fn block(&self, record: &Record, block: u64) -> Result<Arc<Page>> {
-        let runs = self.runs(record, &(block..block + 1))?;
-        let Some((place, sum)) = runs.first().and_then(|run| run.find(block)) else { return Ok(Arc::new([0; BLOCK_BYTES])) };
-        if let Some(page) = self.cache.get(place) {
+        if let Some(page) = self.cache.get(record.ino, block) {
             return Ok(page);
         }
+        let runs = self.runs(record, &(block..block + 1))?;
+        let Some((place, sum)) = runs.first().and_then(|run| run.find(block)) else { return Ok(Arc::new([0; BLOCK_BYTES])) };
         let mut found = None;
         self.fetch(record, &[(block, place, sum)], |_, page| found = Some(Arc::clone(page)))?;
         Ok(found.expect("asked for"))

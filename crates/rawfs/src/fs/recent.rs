@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::name::{self, Name};
 
-const SLOTS: usize = 64;
+const SLOTS: usize = 1024;
 
 struct Slot {
     moves: u64,

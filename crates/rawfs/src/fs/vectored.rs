@@ -33,7 +33,7 @@ impl File {
             return Ok(None);
         }
         let Some(state) = self.inode().state.try_read() else { return Ok(None) };
-        if self.is_due(&state.record, self.core().now()) {
+        if self.is_due(&state.record) {
             return Ok(None);
         }
         self.core().read_here(&state, at, to)

@@ -26,7 +26,7 @@ impl Writer {
         let work = move || {
             while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let Some(core) = core.upgrade() else { break };
-                if let Err(error) = core.write_back_all() {
+                if let Err(error) = core.write_back_all(false) {
                     tracing::warn!(%error, "write-back");
                 }
             }

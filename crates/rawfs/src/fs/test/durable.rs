@@ -165,6 +165,16 @@ fn what_is_synced_is_not_written_again_and_small_files_take_one_write() {
     let mut wanted = pattern(1, 2_000_000);
     (0..20).for_each(|n| wanted[n * 97_000..][..5000].copy_from_slice(&pattern(n as u64, 5000)));
     assert!(content(&open) == wanted);
-    drop(open);
+    // And a sync of everything, if that is not much.
+    let files: Vec<_> = (0..5).map(|n| file(&fs, &format!("/{n}"))).collect();
+    let write = |from: u64| (0..).zip(&files).for_each(|(n, file)| assert_eq!(file.write_at(&pattern(from + n, 5000), 0), Ok(5000)));
+    for turn in 0..3 {
+        write(turn);
+        let before = fs.store().disk().counts();
+        fs.sync().expect("synced");
+        assert_eq!(counts(before, fs.store().disk().counts()), (1, 1, 0));
+    }
+    assert!((2..).zip(&files).all(|(n, file)| content(file) == pattern(n, 5000)));
+    drop((open, files));
     close_clean(fs, &machine);
 }
