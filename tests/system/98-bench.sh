@@ -1,5 +1,5 @@
 #!/bin/bash
-# TIMEOUT: 180
+# TIMEOUT: 300
 # `hotshelf bench`: experiments run small, their results read back; what is missing is told, and a run that is ended leaves nothing.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -22,7 +22,7 @@ refused 1 '/nonexistent' "$HOTSHELF" bench compare /nonexistent "$out"
 bench list >"$SCRATCH/list" || fail "list"
 bench list --json | python3 -c 'import json, sys
 for one in json.load(sys.stdin):
-    assert one["about"] and one["source"] and one["devices"] and one["peers"], one["name"]
+    assert all(one[what] for what in ("about", "source", "paper", "devices", "peers")), one["name"]
     said = one["name"], one["lacks"]' || fail "list --json"
 (($(grep -c 'needs: ' "$SCRATCH/list") == $(grep -c -E 'can run here|CANNOT RUN HERE: ' "$SCRATCH/list"))) ||
     fail "list does not say what can run"
@@ -75,6 +75,10 @@ bench compare "$SCRATCH/slow" "$SCRATCH/fast" >/dev/null || fail "twice of it is
 # What is missing is told, with the way to get it, and the others are measured.
 PATH=/nonexistent small async-blocks mount-iops >"$SCRATCH/said" || fail "a missing peer is an error: $(cat "$SCRATCH/said")"
 grep -q 'NOT MEASURED: all of it: .*apt install fio' "$SCRATCH/said" || [[ -x /usr/sbin/fio ]] || fail "$(cat "$SCRATCH/said")"
+python3 -c 'import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert not any("row" in line for line in lines) and any("apt install fio" in str(line) for line in lines), lines' "$out/mount-iops.jsonl" ||
+    [[ -x /usr/sbin/fio ]] || fail "the results do not say that nothing was measured"
 if [[ $(id -u) == 0 ]] && command -v setpriv >/dev/null; then
     install -d -m 777 "$SCRATCH/theirs"
     as_nobody() {
@@ -87,6 +91,14 @@ if [[ $(id -u) == 0 ]] && command -v setpriv >/dev/null; then
     grep -q 'NOT MEASURED: .*needs root: run it with sudo' "$SCRATCH/said" || fail "not root: $(cat "$SCRATCH/said")"
 fi
 
+# No room for the results.
+if [[ $(id -u) == 0 ]]; then
+    mkdir "$SCRATCH/full" && mount -t tmpfs -o size=64k tmpfs "$SCRATCH/full"
+    head -c 1M /dev/zero >"$SCRATCH/full/zeros" 2>/dev/null || true
+    refused 1 "$SCRATCH/full/.*No space left" "$HOTSHELF" bench run async-blocks --small --out "$SCRATCH/full/out"
+    umount "$SCRATCH/full"
+fi
+
 [[ $(id -u) == 0 ]] && command -v losetup mkfs.ext4 fio >/dev/null || { echo "NOTE: neither root nor tools: nothing was mounted"; exit 0; }
 
 # A full disk: told before anything is made.
@@ -95,34 +107,86 @@ bench run block --small --dir "$SCRATCH/tiny" --out "$out" >"$SCRATCH/said" || f
 grep -q 'NOT MEASURED: .*MiB are free: give another place with --dir' "$SCRATCH/said" || fail "$(cat "$SCRATCH/said")"
 umount "$SCRATCH/tiny"
 
+# Without control groups: what needs them is told, with what would help.
+cat >"$SCRATCH/bare" <<'SH'
+mount -t tmpfs none /sys/fs/cgroup
+exec "$@"
+SH
+unshare --mount sh "$SCRATCH/bare" "$HOTSHELF" bench run nocache mount-iops --small --dir "$work" --out "$out" >"$SCRATCH/said" ||
+    fail "no control groups is an error: $(cat "$SCRATCH/said")"
+(($(grep -c 'NOT MEASURED: all of it: .*no control group here slows devices down: mount the controller' "$SCRATCH/said") == 2)) ||
+    fail "no control groups: $(cat "$SCRATCH/said")"
+grep -q 'no control group here limits memory: mount the controller memory' "$SCRATCH/said" ||
+    fail "no control groups: $(cat "$SCRATCH/said")"
+
 # Ended by a signal it takes everything along; killed, the next start does.
-limits() { cat /sys/fs/cgroup/blkio/blkio.throttle.*_device 2>/dev/null | sort; }
+# Of devices that nobody uses now: others measure, too.
+limits() {
+    { cat /sys/fs/cgroup/blkio/blkio.throttle.*_device 2>/dev/null || true; } | sort | while read -r number rest; do
+        [[ -e /sys/dev/block/$number/loop/backing_file ]] || echo "$number $rest"
+    done
+}
+modules() { [[ ! -e /proc/modules ]] || cut -d' ' -f1 /proc/modules | sort; }
+dirty_limits() {
+    local dir
+    for dir in /sys/class/bdi/7:*; do
+        [[ ! -e $dir/strict_limit || -e /sys/dev/block/${dir##*/}/loop/backing_file ]] || echo "${dir##*/} $(cat "$dir/strict_limit")"
+    done
+}
 nothing_left() {
     [[ -z $(ls -A "$work") ]] || fail "$1: left in the directory: $(ls -A "$work")"
     ! grep -q "$work" /proc/mounts || fail "$1: mounts: $(grep "$work" /proc/mounts)"
     ! losetup --list --noheadings --output BACK-FILE | grep -q "^$work" || fail "$1: loop devices"
-    [[ $(limits) == "$limits_before" ]] || fail "$1: limits: $(limits)"
+    [[ -z $(comm -13 <(echo "$limits_before") <(limits)) ]] || fail "$1: limits: $(limits)"
     ! pgrep -f "$work" >/dev/null || fail "$1: processes: $(pgrep -af "$work")"
+    groups=$(find /sys/fs/cgroup -type d \( -name "hotshelf-bench-$pid" -o -name "hotshelf-bench-$pid-*" \) 2>/dev/null || true)
+    [[ -z $groups ]] || fail "$1: control groups: $groups"
+    [[ -z $(comm -13 <(echo "$dirty_before") <(dirty_limits | grep -v ' 0$')) ]] || fail "$1: limits of dirty pages: $(dirty_limits)"
+    [[ $(modules) == "$modules_before" ]] || fail "$1: modules"
 }
-limits_before=$(limits)
+limits_before=$(limits) dirty_before=$(dirty_limits) modules_before=$(modules)
 can() { bench list --json | python3 -c 'import json, sys
 sys.exit(any(one["lacks"] for one in json.load(sys.stdin) if one["name"] == sys.argv[1]))' "$1"; }
 can mount-iops || { echo "NOTE: mount-iops cannot run here: nothing was mounted"; exit 0; }
-busy() { grep -q "$work/.*/mnt" /proc/mounts; }
-for signal in TERM INT KILL; do
-    "$HOTSHELF" bench run mount-iops --runs 1000 --dir "$work" --out "$out" --small >"$SCRATCH/said" 2>&1 &
+# busy EXPERIMENT: it is in the midst of it.
+busy() {
+    case $1 in
+        nocache) pgrep -f "fio .*$work" >/dev/null ;;
+        *) grep -q "$work/.*/mnt" /proc/mounts ;;
+    esac
+}
+# ended SIGNAL EXPERIMENT: after one that is soon done it is ended in this one.
+ended() {
+    rm -f "$out/async-blocks.jsonl" "$out/$2.jsonl"
+    "$HOTSHELF" bench run async-blocks "$2" --dir "$work" --out "$out" --small >"$SCRATCH/said" 2>&1 &
     pid=$!
-    wait_until 60 busy
-    kill -"$signal" $pid
+    wait_until 60 busy "$2"
+    kill -"$1" $pid
     code=0
     wait $pid || code=$?
+}
+signals=(TERM:mount-iops KILL:mount-iops)
+if can nocache && [[ -e $(dirname "$HOTSHELF")/libhotshelf_nocache.so ]]; then
+    signals+=(INT:nocache KILL:nocache)
+else
+    echo "NOTE: nocache cannot run here: it was not ended"
+    signals+=(INT:mount-iops)
+fi
+for one in "${signals[@]}"; do
+    signal=${one%:*} name=${one#*:}
+    ended "$signal" "$name"
     if [[ $signal == KILL ]]; then
-        small async-blocks >"$SCRATCH/said" 2>&1 || fail "after it was killed: $(cat "$SCRATCH/said")"
-        grep -q 'taken away: mount' "$SCRATCH/said" || fail "does not say what was left: $(cat "$SCRATCH/said")"
+        # The same command with --resume takes away what is left, and goes on there; once, since it takes its time.
+        names=(async-blocks)
+        [[ $name == nocache ]] || names+=("$name")
+        small "${names[@]}" --resume >"$SCRATCH/said" 2>&1 || fail "after it was killed: $(cat "$SCRATCH/said")"
+        grep -q 'taken away: ' "$SCRATCH/said" || fail "does not say what was left: $(cat "$SCRATCH/said")"
+        grep -q 'async-blocks: measured already' "$SCRATCH/said" || fail "measures again what was done: $(cat "$SCRATCH/said")"
+        [[ $name == nocache || -s $out/$name.jsonl ]] || fail "does not go on at $name"
     else
-        [[ $code == 1 ]] && grep -q 'stopped, nothing is left behind.*--resume' "$SCRATCH/said" ||
+        [[ $code == 1 ]] && grep -q "stopped, nothing is left behind.*--resume goes on at $name" "$SCRATCH/said" ||
             fail "SIG$signal: exit $code: $(cat "$SCRATCH/said")"
     fi
-    nothing_left "SIG$signal"
+    nothing_left "SIG$signal in $name"
 done
 [[ -z $(ls -A "$XDG_STATE_HOME/hotshelf/bench") ]] || fail "a journal is left"

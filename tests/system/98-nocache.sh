@@ -4,7 +4,7 @@
 # again; what cannot be seen is said.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-need cc git python3 sqlite3
+need cc git python3 sqlite3 fincore
 root_only
 export HOTSHELF_NOCACHE_LIB=${HOTSHELF_NOCACHE_LIB:-$(dirname "$HOTSHELF")/libhotshelf_nocache.so}
 [[ -e $HOTSHELF_NOCACHE_LIB ]] || fail "$HOTSHELF_NOCACHE_LIB is not built"
@@ -45,6 +45,35 @@ before=$(sectors)
 "$HOTSHELF" nocache --device "$device" -- dd if=/dev/zero of="$disk/zeros" bs=64k count=64 status=none
 after=$(sectors)
 (((${after#* } - ${before#* }) * 512 >= 4 << 20)) || fail "4 MiB were not written to the device"
+
+# With a write cache calls return before: at most so much is not on the device then, all of it when the file is closed.
+cat >"$SCRATCH/writes.py" <<'PYTHON'
+import os, random, sys
+name, stat = sys.argv[1:]
+written = lambda: int(open(stat).read().split()[6]) * 512
+blocks, random, before = 5120, random.Random(3), written()
+file = os.open(name, os.O_RDWR | os.O_CREAT)
+places = random.sample(range(blocks), blocks)
+most = 0
+for count, place in enumerate(places, 1):
+    os.pwrite(file, place.to_bytes(4, "little") * 1024, place * 4096)
+    if count % 256 == 0:
+        most = max(most, count * 4096 - (written() - before))
+assert most <= 4 << 20, f"{most} bytes were not on the device"
+assert all(os.pread(file, 4, place * 4096) == place.to_bytes(4, "little") for place in places[::7])
+os.close(file)
+assert written() - before >= blocks * 4096, "not all is on the device at the close"
+PYTHON
+"$HOTSHELF" nocache --path "$disk" --write-cache 4MiB -- python3 "$SCRATCH/writes.py" "$disk/blocks" "/sys/block/$name/stat" ||
+    fail "a write cache"
+[[ $(fincore -nbo RES "$disk/blocks") -eq 0 ]] || fail "what went through a write cache stays in memory"
+python3 -c 'import sys
+data = open(sys.argv[1], "rb").read()
+assert all(data[at:at + 4096] == (at // 4096).to_bytes(4, "little") * 1024 for at in range(0, 5120 * 4096, 4096))' "$disk/blocks" ||
+    fail "what went through a write cache is not what was written"
+rm "$disk/blocks"
+refused 2 "at most 128MiB" "$HOTSHELF" nocache --write-cache 1GiB -- true
+refused 2 "give bytes" "$HOTSHELF" nocache --write-cache 5% -- true
 
 python3 - "$disk" <<'PYTHON'
 import random, sys
@@ -114,4 +143,38 @@ HOTSHELF_NOCACHE_LIB=/nowhere refused 1 "/nowhere" "$HOTSHELF" nocache -- true
 [[ $("$HOTSHELF" nocache --no-io-uring -- python3 -c 'import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)
 print(libc.syscall(425, 0, None), ctypes.get_errno() == errno.ENOSYS)') == "-1 True" ]] || fail "io_uring is not refused"
+
+# io_uring that is not refused is told of: by whom sets a ring up through the C library, or still has one at the end.
+cat >"$SCRATCH/ring.c" <<'C'
+#include <sys/syscall.h>
+#include <unistd.h>
+static char how[120];
+int main(int count, char **words)
+{
+    (void)words;
+    long ring = count > 1 ? syscall(SYS_io_uring_setup, 4, how) : 0;
+    if (count == 1) /* nobody sees it made */
+        __asm__ volatile("syscall" : "=a"(ring) : "a"(SYS_io_uring_setup), "D"(4), "S"(how) : "rcx", "r11", "memory");
+    return ring < 0 ? 9 : 0;
+}
+C
+if [[ $(uname -m) == x86_64 ]]; then
+    cc -o "$SCRATCH/ring" "$SCRATCH/ring.c"
+    if "$SCRATCH/ring"; then
+        for how in "" call; do
+            # shellcheck disable=SC2086
+            said=$("$HOTSHELF" nocache -- "$SCRATCH/ring" $how 2>&1)
+            [[ $said == "hotshelf nocache: ring uses io_uring, "*--no-io-uring* ]] || fail "io_uring ($how) is not told of: $said"
+            # shellcheck disable=SC2086
+            said=$(HOTSHELF_NOCACHE=off "$SCRATCH/ring" $how 2>&1)
+            [[ -z $said ]] || fail "io_uring is told of without being asked: $said"
+        done
+        said=$("$HOTSHELF" nocache --no-io-uring -- "$SCRATCH/ring" call 2>&1) && fail "a ring that was refused"
+        [[ -z $said ]] || fail "io_uring that was refused is told of: $said"
+    else
+        echo "NOTE: no io_uring on this machine: that it is told of was not tried"
+    fi
+fi
+"$HOTSHELF" nocache --help | grep -q 'Not seen.*io_uring' || fail "--help does not say what is not seen"
+"$HOTSHELF" doctor | grep -q 'nocache .*unseen: .*io_uring' || fail "doctor does not say what is not seen"
 unmount_disks

@@ -73,7 +73,10 @@ pub enum Command {
     /// Run a program whose files stay out of the page cache: every read comes from the device, every write reaches it
     #[command(after_help = "Example:\n  hotshelf nocache --path /data -- grep -r word /data\n  \
                       hotshelf nocache --device /dev/sdb -- fio job.fio\n\n\
-                      Not seen: static programs, set-uid programs, Go programs, io_uring (--no-io-uring), the program's own text.")]
+                      Not seen, and said before: static, set-uid and Go programs, and those for musl.\n\
+                      Not seen, and said when a ring is set up: reads and writes by io_uring (--no-io-uring refuses it).\n\
+                      Not seen: system calls of a program's own assembly; such programs among the children; its own text.\n\
+                      The kernel module kernel/nofscache sees all of these.")]
     Nocache(NocacheArgs),
     /// Write man pages or completions into a directory
     #[command(hide = true, after_help = "Example:\n  hotshelf generate man target/man")]

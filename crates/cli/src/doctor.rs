@@ -22,7 +22,7 @@ struct Line {
 
 /// Looks around; `false` when something is missing without which nothing works.
 pub fn doctor(args: &DoctorArgs) -> anyhow::Result<bool> {
-    let mut lines = vec![kernel(), fuse_device(), fusermount(), allow_other(), passthrough(), open_files(), completion()];
+    let mut lines = vec![kernel(), fuse_device(), fusermount(), allow_other(), passthrough(), open_files(), completion(), nocache()];
     lines.extend(shared_memory(Path::new(SHARED_MEMORY)));
     for (what, dir) in [("ssd", &args.ssd), ("hdd", &args.hdd)] {
         if let Some(dir) = dir {
@@ -152,6 +152,13 @@ fn open_files() -> Line {
         Err(format!("only {most}: raise LimitNOFILE or ulimit -n; it works, but fewer files can be open"))
     };
     line("open files", false, found)
+}
+
+/// What `hotshelf nocache` has here, and what it cannot see.
+fn nocache() -> Line {
+    let unseen = "unseen: static, set-uid and Go programs, io_uring, system calls of a program's own assembly";
+    let found = crate::nocache::library().map(|path| format!("{}; {unseen}", path.display()));
+    line("nocache", false, found.map_err(|error| format!("{error:#}")))
 }
 
 /// How queues wait for devices when nobody says otherwise.

@@ -1,7 +1,8 @@
 //! What is chosen, from the environment: read once, kept in fixed memory, never changed.
 //!
 //! `HOTSHELF_NOCACHE` is `off`, or entries with commas between: `all`; `dMAJOR:MINOR`, a device; `fDEV:INODE`, a file; `tPATH`, a
-//! tree, its path with `%XX` for every byte that is not plain; `u`, no io_uring. The command `hotshelf nocache` writes it.
+//! tree, its path with `%XX` for every byte that is not plain; `u`, no io_uring; `wBYTES`, written bytes that may be on their way.
+//! The command `hotshelf nocache` writes it.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -19,6 +20,8 @@ pub struct Config {
     pub all: bool,
     /// The program is refused io_uring.
     pub no_rings: bool,
+    /// Bytes of what was written last that may be on their way; 0: none.
+    pub write_cache: u64,
     devices: [u64; MOST],
     device_count: usize,
     files: [(u64, u64); MOST],
@@ -36,6 +39,7 @@ impl Config {
         Self {
             all: false,
             no_rings: false,
+            write_cache: 0,
             devices: [0; MOST],
             device_count: 0,
             files: [(0, 0); MOST],
@@ -112,6 +116,7 @@ impl Config {
                 self.file_count += 1;
             }
             b't' => self.tree(rest)?,
+            b'w' => self.write_cache = number(rest)?,
             _ => return None,
         }
         Some(())
@@ -216,12 +221,13 @@ mod test {
 
     #[test]
     fn nonsense_chooses_nothing() {
-        for value in ["", "off", "x", "d7", "d7:", "d:3", "f1", "t/a%2", "t/a%zz", "d1:2,", "d99999999999999999999:1"] {
+        for value in ["", "off", "x", "d7", "d7:", "d:3", "f1", "t/a%2", "t/a%zz", "d1:2,", "d99999999999999999999:1", "w", "wx", "all,w-1"]
+        {
             assert!(read(value).is_none(), "{value}");
         }
         assert!(read(&["d1:1"; 65].join(",")).is_none());
         assert!(read(&format!("t{}", "/".repeat(40 << 10))).is_none());
-        let all = read("all,u").expect("a good value");
-        assert!(all.all && all.no_rings);
+        let all = read("all,u,w65536").expect("a good value");
+        assert!(all.all && all.no_rings && all.write_cache == 65536);
     }
 }

@@ -11,7 +11,7 @@
 use libc::c_int;
 
 use crate::files::{self, File, Left, Way};
-use crate::sys;
+use crate::{behind, sys};
 
 const PAGE: u64 = 4096;
 /// The largest piece of the page cache that is dropped as one.
@@ -75,7 +75,18 @@ pub fn done(file: File, way: Way, range: Range) {
     if range.from >= range.to {
         return;
     }
-    write_out(file, range);
+    if behind::is_on() {
+        if way == Way::Write && behind::take(file, range) {
+            file.set_last(way, range.to, Left::Nothing);
+            return;
+        }
+        // What is on its way is not waited for by a read, as with little memory.
+        if way == Way::Write {
+            write_out(file, range);
+        }
+    } else {
+        write_out(file, range);
+    }
     let (last, before) = file.last(way);
     let (gone, left) = after(way, last, range);
     drop_range(file.fd, gone);
@@ -86,7 +97,8 @@ pub fn done(file: File, way: Way, range: Range) {
     file.set_last(way, range.to, left);
 }
 
-fn write_out(file: File, range: Range) {
+/// The range is on the device when it returns.
+pub fn write_out(file: File, range: Range) {
     let outcome = if file.is_whole() { Err(libc::ENOSYS) } else { sys::write_out(file.fd, range.from, range.to - range.from) };
     match outcome {
         Ok(()) => {}
@@ -109,6 +121,9 @@ pub fn at_end(file: File) {
 
 /// All of the file: when it is closed, cut, or left open at the end.
 pub fn all(file: File) {
+    if behind::is_on() {
+        write_all(file);
+    }
     let _ = sys::drop_pages(file.fd, 0, 0);
     for way in [Way::Read, Way::Write] {
         file.set_last(way, file.last(way).0, Left::Nothing);
@@ -117,12 +132,16 @@ pub fn all(file: File) {
 
 /// The same, with what may have been written unseen.
 pub fn all_written(file: File) {
+    write_all(file);
+    all(file);
+}
+
+fn write_all(file: File) {
     if file.is_whole() {
         let _ = sys::write_all(file.fd);
     } else {
         let _ = sys::write_out(file.fd, 0, 0);
     }
-    all(file);
 }
 
 /// The range of an access that moved the position by `count`, of which others may have moved it, too.

@@ -24,9 +24,12 @@ struct Line {
     state: AtomicU32,
     /// Where the last read, and the last write, ended, four times, and what is left of it.
     last: [AtomicU64; 2],
+    /// Bytes written whose writing out was not begun.
+    waiting: AtomicU64,
 }
 
-static TABLE: [Line; LINES] = [const { Line { state: AtomicU32::new(UNKNOWN), last: [AtomicU64::new(0), AtomicU64::new(0)] } }; LINES];
+static TABLE: [Line; LINES] =
+    [const { Line { state: AtomicU32::new(UNKNOWN), last: [AtomicU64::new(0), AtomicU64::new(0)], waiting: AtomicU64::new(0) } }; LINES];
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
 /// An open file that is chosen.
@@ -57,6 +60,16 @@ impl File {
             _ => Left::Nothing,
         };
         (last >> 2, left)
+    }
+
+    /// Notes bytes that were written and wait; whether they are `enough` by now, and then they wait no longer.
+    pub fn has_written(self, bytes: u64, enough: u64) -> bool {
+        let Some(line) = line(self.fd) else { return true };
+        let is_enough = line.waiting.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) >= enough;
+        if is_enough {
+            line.waiting.store(0, Ordering::Relaxed);
+        }
+        is_enough
     }
 
     /// Notes where an access ended.

@@ -22,6 +22,7 @@ extern "C" fn begin() {
     if unsafe { libc::dladdr(begin as *const c_void, &raw mut found) } != 0 {
         HERE.store(found.dli_fname.cast_mut(), Ordering::Release);
     }
+    rings::begin();
     if config::chosen().is_some_and(|config| config.no_rings) {
         rings::refuse();
     }
@@ -37,6 +38,7 @@ extern "C" fn end() {
 }
 
 fn end_files() {
+    rings::look();
     (0..=files::highest()).filter_map(files::used).for_each(evict::all);
     maps::finish();
 }

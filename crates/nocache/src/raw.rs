@@ -5,7 +5,7 @@ use libc::{c_int, c_long, off_t};
 use crate::files::Way::{Read, Write};
 use crate::next::hooks;
 use crate::transfer::{at, at_or_here, here};
-use crate::{aio, copy, descriptors};
+use crate::{aio, copy, descriptors, rings};
 
 hooks! {
     // One more than all registers: the last lies on the stack, where every caller's frame has a word.
@@ -31,6 +31,7 @@ hooks! {
                 unsafe { aio::events_ended(d as *const aio::Event, count as c_int) };
                 count
             }
+            libc::SYS_io_uring_setup => rings::set_up(call()),
             libc::SYS_close => {
                 descriptors::leave(fd);
                 call()

@@ -1,4 +1,102 @@
-//! io_uring: reads and writes that no function is called for. A program may be refused it, then it takes other calls.
+//! io_uring: reads and writes that no function is called for. A program may be refused it, then it takes other calls; one that is
+//! not, and that we see set a ring up, is told of on standard error: what is measured then is the page cache.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use libc::{c_char, c_int, c_uint, c_void, size_t};
+
+use crate::next::hooks;
+use crate::{config, sys};
+
+/// Standard error as it was when the program began: device and inode.
+static ERRORS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+static SAID: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" {
+    static program_invocation_short_name: *const c_char;
+}
+
+/// When the program begins.
+pub fn begin() {
+    if let Some(status) = sys::status(2) {
+        let [device, inode] = &ERRORS;
+        device.store(status.st_dev, Ordering::Relaxed);
+        inode.store(status.st_ino, Ordering::Relaxed);
+    }
+}
+
+/// A ring was set up: said once, if standard error is still what it was.
+fn noticed() {
+    let [device, inode] = &ERRORS;
+    let same = |status: libc::stat| status.st_dev == device.load(Ordering::Relaxed) && status.st_ino == inode.load(Ordering::Relaxed);
+    if config::chosen().is_none() || SAID.swap(true, Ordering::Relaxed) || !sys::status(2).is_some_and(same) {
+        return;
+    }
+    // SAFETY: the C library's own variable.
+    let name = unsafe { program_invocation_short_name };
+    // SAFETY: it is a string, as long as the program lives.
+    let name = if name.is_null() { b"?" } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
+    let parts: [&[u8]; 3] = [
+        b"hotshelf nocache: ",
+        name.get(..64).unwrap_or(name),
+        b" uses io_uring, whose reads and writes pass the page cache unseen: refuse it with --no-io-uring, or use the kernel module\n",
+    ];
+    let (mut text, mut used) = ([0_u8; 256], 0);
+    for part in parts {
+        if let Some(room) = text.get_mut(used..used + part.len()) {
+            room.copy_from_slice(part);
+            used += part.len();
+        }
+    }
+    sys::write(2, text.get(..used).unwrap_or_default());
+}
+
+fn made(result: isize) {
+    if result >= 0 {
+        noticed();
+    }
+}
+
+/// After a system call that sets a ring up.
+pub fn set_up(result: isize) -> isize {
+    made(result);
+    result
+}
+
+/// At the end: a ring that was set up without our seeing it may still be open.
+pub fn look() {
+    if config::chosen().is_some_and(|config| !config.no_rings)
+        && !SAID.load(Ordering::Relaxed)
+        && sys::any_open(|name| name == b"anon_inode:[io_uring]")
+    {
+        noticed();
+    }
+}
+
+// liburing makes its system calls itself, but who begins calls one of these.
+hooks! {
+    fn io_uring_setup[real](entries: c_uint, how: *mut c_void) -> c_int {
+        let result = real(entries, how);
+        made(result as isize);
+        result
+    }
+    fn io_uring_queue_init[real](entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+        let result = real(entries, ring, flags);
+        made(result as isize);
+        result
+    }
+    fn io_uring_queue_init_params[real](entries: c_uint, ring: *mut c_void, how: *mut c_void) -> c_int {
+        let result = real(entries, ring, how);
+        made(result as isize);
+        result
+    }
+    fn io_uring_queue_init_mem[real](entries: c_uint, ring: *mut c_void, how: *mut c_void, room: *mut c_void, size: size_t) -> c_int {
+        let result = real(entries, ring, how, room, size);
+        made(result as isize);
+        result
+    }
+}
 
 /// io_uring_setup answers ENOSYS from now on, to this process and its children. It costs them the right to become more privileged.
 pub fn refuse() {

@@ -8,7 +8,7 @@ use libc::{FILE, c_char, c_int, c_long, c_void, off_t, size_t, ssize_t};
 use crate::evict::{self, Range};
 use crate::files::{self, File, Way};
 use crate::next::hooks;
-use crate::{descriptors, sys};
+use crate::{behind, descriptors, sys};
 
 unsafe extern "C" {
     fn ftrylockfile(stream: *mut FILE) -> c_int;
@@ -71,8 +71,11 @@ fn settle_chosen(stream: *mut FILE, file: File) {
     let head = unsafe { &*stream.cast::<Head>() };
     let buffer = (head.buffer_end as u64).saturating_sub(head.buffer as u64);
     let from = if last < now { last } else { now.saturating_sub(buffer) };
+    let range = Range { from, to: now };
     evict::before(file, Way::Read, from);
-    evict::done(file, Way::Read, Range { from, to: now });
+    // Read or written: the stream does not tell.
+    behind::take(file, range);
+    evict::done(file, Way::Read, range);
 }
 
 /// A call on a stream, after which it is settled.

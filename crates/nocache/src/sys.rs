@@ -107,6 +107,13 @@ pub fn write_out(fd: c_int, at: u64, length: u64) -> Result<(), Errno> {
     outcome(unsafe { call(libc::SYS_sync_file_range, fd as usize, at as usize, length as usize, how as usize) }).map(drop)
 }
 
+/// Begins to write dirty pages out; `length` 0 is all up to the end.
+pub fn begin_writing(fd: c_int, at: u64, length: u64) -> Result<(), Errno> {
+    let how = libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: no memory is given.
+    outcome(unsafe { call(libc::SYS_sync_file_range, fd as usize, at as usize, length as usize, how as usize) }).map(drop)
+}
+
 /// Makes all of the file's data durable: for file systems that have no range of their own to write out.
 pub fn write_all(fd: c_int) -> Result<(), Errno> {
     // SAFETY: no memory is given.
@@ -141,6 +148,45 @@ pub fn read_words(fd: c_int, words: &mut [u64], at: u64) -> usize {
     // SAFETY: the slice is writable for its length in bytes, and any bits are valid words.
     let read = unsafe { call(libc::SYS_pread64, fd as usize, words.as_mut_ptr() as usize, size_of_val(words), at as usize) };
     outcome(read).unwrap_or(0) / size_of::<u64>()
+}
+
+/// Writes some words for people, as far as it goes.
+pub fn write(fd: c_int, text: &[u8]) {
+    // SAFETY: the slice is readable for its length.
+    let _ = unsafe { call(libc::SYS_write, fd as usize, text.as_ptr() as usize, text.len(), 0) };
+}
+
+/// Whether a descriptor of the process is open on a file of that name.
+pub fn any_open(is: impl Fn(&[u8]) -> bool) -> bool {
+    let Ok(dir) = open(b"/proc/self/fd\0") else { return false };
+    let mut found = false;
+    let mut entries = [0_u64; 256];
+    loop {
+        // SAFETY: the array is writable for its length in bytes, and any bits are valid words.
+        let got = unsafe { call(libc::SYS_getdents64, dir as usize, entries.as_mut_ptr() as usize, size_of_val(&entries), 0) };
+        let bytes = outcome(got).unwrap_or(0);
+        if bytes == 0 || found {
+            break;
+        }
+        let mut at = 0;
+        while at < bytes {
+            let (length, fd) = entry(&entries, at);
+            let mut name = [0_u8; 64];
+            found |= fd.and_then(|fd| path_of(fd, &mut name)).is_some_and(&is);
+            at += length.max(24);
+        }
+    }
+    close(dir);
+    found
+}
+
+/// The length of a directory's entry that begins at that byte, and its name, if that is a number.
+fn entry(entries: &[u64], at: usize) -> (usize, Option<c_int>) {
+    let byte = |at: usize| entries.get(at / 8).map_or(0, |word| word.to_ne_bytes()[at % 8]);
+    let length = usize::from(u16::from_ne_bytes([byte(at + 16), byte(at + 17)]));
+    let digits = (at + 19..at + length).map(byte).take_while(u8::is_ascii_digit);
+    let number = digits.fold(None, |sum: Option<c_int>, digit| sum.unwrap_or(0).checked_mul(10)?.checked_add(c_int::from(digit - b'0')));
+    (length, number)
 }
 
 /// Writes a shared mapping out, and waits.

@@ -19,7 +19,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     devices: "a model of the paper's drive (Seagate Nytro 5000, 400 GB), its time virtual, that of our threads real; 512 MiB of memory",
     needs: &[],
     room_mib: (0, 0),
-    takes: (15, 240),
+    takes: (4, 240),
     run,
 };
 
@@ -50,7 +50,13 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
 fn sweeps(context: &Context, block_bytes: usize, counts: Counts) -> anyhow::Result<Sweeps> {
     let modelled = Modelled::new(&NYTRO_5000_400GB, DRIVE_BYTES, counts)?;
     let now = || modelled.now();
-    let bench = Bench { fs: &modelled.fs, now: &now, block_bytes, trials: context.runs.max(3), stopped: &|| context.go_on().is_err() };
+    let bench = Bench {
+        fs: &modelled.fs,
+        now: &now,
+        block_bytes,
+        trials: context.pick(1, 3).max(context.runs),
+        stopped: &|| context.go_on().is_err(),
+    };
     Sweeps::run(&bench, context.extent, &SIDES, &|_, _| context.progress.inc(1))
 }
 

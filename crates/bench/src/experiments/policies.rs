@@ -17,7 +17,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "miss ratios of every order, and of RAM and SSD together, on traces (--trace) or made-up ones, beside libCacheSim",
     source: "Yang et al., SOSP 2023; the policies of paper 003, section IV.B",
-    paper: "",
+    paper: "no figure of the five papers: libCacheSim's published miss counts stand in their place",
     peers: "libCacheSim's published counts, for the traces they were made from; a cache of the SSD's size that takes every page",
     devices: "none: the caches' own books, without I/O",
     needs: &[],

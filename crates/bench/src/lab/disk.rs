@@ -85,6 +85,38 @@ impl Lab<'_> {
         Ok(Disk { device, dir })
     }
 
+    /// From now on the device is so fast.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn set_speed(&mut self, disk: &Disk, speed: &Speed) -> anyhow::Result<()> {
+        throttle::limit(self, &disk.device, speed)
+    }
+
+    /// How many bytes that wait to be written to the device may be in memory; none: as many as the machine lets. `false`: the kernel
+    /// has no such limit (Linux 6.2 has).
+    ///
+    /// # Errors
+    /// It refuses it.
+    pub fn limit_dirty(&mut self, disk: &Disk, bytes: Option<u64>) -> anyhow::Result<bool> {
+        let dir = Path::new("/sys/class/bdi").join(throttle::number_of(&disk.device)?);
+        let [strict, most, share] = ["strict_limit", "max_bytes", "max_ratio"].map(|name| dir.join(name));
+        if !strict.exists() || !most.exists() {
+            return Ok(false);
+        }
+        let set = |file: &Path, word: &str| std::fs::write(file, word).with_context(|| format!("{}", file.display()));
+        let off = [(&strict, "0"), (&share, "100")];
+        match bytes {
+            None => off.iter().try_for_each(|(file, word)| set(file, word))?,
+            Some(bytes) => {
+                off.iter().try_for_each(|(file, word)| self.will_once(Undo::Limit(file.to_path_buf(), (*word).to_owned())))?;
+                set(&strict, "1")?;
+                set(&most, &bytes.to_string())?;
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes an ext4 on it, anew, and mounts it.
     ///
     /// # Errors

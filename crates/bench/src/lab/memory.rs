@@ -24,6 +24,12 @@ fn own_v1() -> PathBuf {
     Path::new(V1).join(own.trim_start_matches('/'))
 }
 
+/// Whether a group of ours is one of these: its name ends with its size.
+pub(super) fn is_one(group: &Path) -> bool {
+    let name = group.file_name().unwrap_or_default().to_string_lossy();
+    name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains('-'))
+}
+
 /// A group of so many MiB; a process that writes its number into `cgroup.procs` is in it.
 ///
 /// # Errors
@@ -34,7 +40,7 @@ pub fn group(lab: &mut Lab<'_>, mib: u64) -> anyhow::Result<PathBuf> {
         (own, "memory.limit_in_bytes")
     } else {
         // On already where it was needed before.
-        let _ = std::fs::write(Path::new(V2).join("cgroup.subtree_control"), "+memory");
+        let _ = std::fs::write(Path::new(V2).join("cgroup.subtree_control"), "+io +memory");
         (PathBuf::from(V2), "memory.max")
     };
     let group = above.join(format!("{PREFIX}{}-{mib}", std::process::id()));

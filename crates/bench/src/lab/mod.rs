@@ -62,6 +62,25 @@ impl<'c> Lab<'c> {
         Ok(())
     }
 
+    /// The same, unless it is there already.
+    pub(crate) fn will_once(&mut self, undo: Undo) -> anyhow::Result<()> {
+        if self.has(&undo) { Ok(()) } else { self.will(undo) }
+    }
+
+    /// Whether it is to be undone.
+    pub(crate) fn has(&self, undo: &Undo) -> bool {
+        self.done.contains(undo)
+    }
+
+    /// The groups with little memory that were made.
+    pub(crate) fn memory_groups(&self) -> Vec<PathBuf> {
+        let of = |undo: &Undo| match undo {
+            Undo::Group(path) if memory::is_one(path) => Some(path.clone()),
+            _ => None,
+        };
+        self.done.iter().filter_map(of).collect()
+    }
+
     /// A program that was started ends with us.
     ///
     /// # Errors
@@ -93,6 +112,10 @@ impl<'c> Lab<'c> {
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
         let mut all = true;
+        if self.context.go_on().is_err() {
+            // What our programs had started themselves may go on for a while.
+            undo::end_users(&self.dir);
+        }
         while let Some(undo) = self.done.pop() {
             if let Err(error) = undo.run() {
                 eprintln!("hotshelf: cannot take away {undo}: {error:#}");
@@ -114,6 +137,11 @@ pub fn clean_up() -> anyhow::Result<Vec<String>> {
     let mut told = Vec::new();
     for (journal, left) in Journal::dead(&state_dir()?)? {
         let mut all = true;
+        for undo in &left {
+            if let Undo::Dir(dir) = undo {
+                told.extend(undo::end_users(dir).into_iter().map(|pid| format!("process {pid}")));
+            }
+        }
         for undo in left.iter().rev() {
             match undo.run() {
                 Ok(true) => told.push(undo.to_string()),

@@ -25,8 +25,37 @@ impl Speed {
     pub const HDD_RANDOM: Speed = Speed { read_iops: 195, write_iops: 195, read_bytes: 144_000_000, write_bytes: 142_000_000 };
     /// A disk in sequence, where no head moves: the paper's Table I.
     pub const HDD_SEQUENTIAL: Speed = Speed { read_iops: 0, write_iops: 0, read_bytes: 144_000_000, write_bytes: 142_000_000 };
+    /// A slow SSD, whose own time is what one measures also on a busy machine.
+    pub const SLOW_SSD: Speed = Speed { read_iops: 1000, write_iops: 1000, read_bytes: 60_000_000, write_bytes: 60_000_000 };
+    /// As fast as it is.
+    pub const UNLIMITED: Speed = Speed { read_iops: 0, write_iops: 0, read_bytes: 0, write_bytes: 0 };
     /// The SATA SSD of the paper's Table I.
     pub const SSD: Speed = Speed { read_iops: 26_000, write_iops: 26_000, read_bytes: 480_000_000, write_bytes: 330_000_000 };
+}
+
+impl Speed {
+    /// So many times as much of everything.
+    #[must_use]
+    pub fn times(self, factor: u32) -> Speed {
+        let bytes = |bytes: u64| bytes * u64::from(factor);
+        Speed {
+            read_iops: self.read_iops * factor,
+            write_iops: self.write_iops * factor,
+            read_bytes: bytes(self.read_bytes),
+            write_bytes: bytes(self.write_bytes),
+        }
+    }
+
+    /// Of a device that has one limit for both, when half of what is done are reads.
+    #[must_use]
+    pub fn shared(self) -> Speed {
+        Speed {
+            read_iops: self.read_iops / 2,
+            write_iops: self.write_iops / 2,
+            read_bytes: self.read_bytes / 2,
+            write_bytes: self.write_bytes / 2,
+        }
+    }
 }
 
 const V1: &str = "/sys/fs/cgroup/blkio";
@@ -60,7 +89,7 @@ pub(super) fn limit(lab: &mut Lab<'_>, device: &Path, speed: &Speed) -> anyhow::
 }
 
 /// `major:minor`.
-fn number_of(device: &Path) -> anyhow::Result<String> {
+pub(super) fn number_of(device: &Path) -> anyhow::Result<String> {
     let name = device.file_name().context("a device has a name")?;
     let file = Path::new("/sys/block").join(name).join("dev");
     Ok(std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?.trim().to_owned())
@@ -83,9 +112,14 @@ fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()
         ("write_bps", speed.write_bytes),
     ];
     for group in groups {
-        for (name, value) in limits.iter().filter(|(_, value)| *value > 0) {
+        for (name, value) in limits {
             let file = group.join(format!("blkio.throttle.{name}_device"));
-            lab.will(Undo::Limit(file.clone(), format!("{number} 0")))?;
+            let undo = Undo::Limit(file.clone(), format!("{number} 0"));
+            // No limit where there was none.
+            if value == 0 && !lab.has(&undo) {
+                continue;
+            }
+            lab.will_once(undo)?;
             std::fs::write(&file, format!("{number} {value}")).with_context(|| format!("{}", file.display()))?;
         }
     }
@@ -111,8 +145,13 @@ fn limit_v2(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()
         ("rbps", speed.read_bytes),
         ("wbps", speed.write_bytes),
     ];
-    let words: Vec<String> = words.iter().filter(|(_, value)| *value > 0).map(|(name, value)| format!("{name}={value}")).collect();
-    let file = group.join("io.max");
-    lab.will(Undo::Limit(file.clone(), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
-    std::fs::write(&file, format!("{number} {}", words.join(" "))).with_context(|| format!("{}", file.display()))
+    let word = |(name, value): (&str, u64)| if value == 0 { format!("{name}=max") } else { format!("{name}={value}") };
+    let words = format!("{number} {}", words.map(word).join(" "));
+    // Groups with little memory stand beside ours.
+    for group in lab.memory_groups().into_iter().chain([group]) {
+        let file = group.join("io.max");
+        lab.will_once(Undo::Limit(file.clone(), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
+        std::fs::write(&file, &words).with_context(|| format!("{}", file.display()))?;
+    }
+    Ok(())
 }

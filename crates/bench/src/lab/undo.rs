@@ -50,7 +50,11 @@ impl Undo {
             Undo::Mount(path) => unmount(path),
             Undo::Loop(file) => detach(file),
             Undo::Group(path) => remove_group(path),
-            Undo::Limit(file, word) => Ok(std::fs::write(file, word).is_ok()),
+            Undo::Limit(file, word) => {
+                let all = file.components().all(|part| part != std::path::Component::ParentDir);
+                ensure!(file.starts_with("/sys") && all, "{} is no limit", file.display());
+                Ok(std::fs::write(file, word).is_ok())
+            }
             Undo::Process(pid, began) => Ok(end(*pid, *began)),
         }
     }
@@ -170,6 +174,33 @@ fn end(pid: i32, when: u64) -> bool {
     true
 }
 
+/// Ends programs that were at work in a directory of ours: those that have it among their words, or a file below it open. Not this
+/// process, and not other programs of ours: a mount ends in good order by itself. Returns their numbers.
+pub fn end_users(dir: &Path) -> Vec<i32> {
+    if !is_ours(dir) {
+        return Vec::new();
+    }
+    let ours = std::fs::read_link("/proc/self/exe").ok();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<i32>().ok());
+    let is_user = |pid: &i32| {
+        let of = PathBuf::from(format!("/proc/{pid}"));
+        u32::try_from(*pid) != Ok(std::process::id()) && std::fs::read_link(of.join("exe")).ok() != ours && uses(&of, dir)
+    };
+    let users: Vec<(i32, u64)> = pids.filter(is_user).filter_map(|pid| Some((pid, began(pid)?))).collect();
+    users.into_iter().filter(|(pid, when)| end(*pid, *when)).map(|(pid, _)| pid).collect()
+}
+
+fn uses(process: &Path, dir: &Path) -> bool {
+    let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
+    let named = words.split(|byte| *byte == 0).any(|word| {
+        let word = String::from_utf8_lossy(word);
+        word.split('=').any(|part| Path::new(part).starts_with(dir))
+    });
+    let files = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    named || files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|file| file.starts_with(dir))
+}
+
 fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
     let program = crate::needs::find(program).unwrap_or_else(|| program.into());
     Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
@@ -187,11 +218,36 @@ mod test {
         assert!(Undo::Dir(dir.path().to_owned()).run().is_err());
         assert!(Undo::Dir(ours.join("../x")).run().is_err());
         assert!(Undo::Dir("hotshelf-bench-7".into()).run().is_err());
-        for undo in [Undo::Mount("/".into()), Undo::Loop("/etc/passwd".into()), Undo::Group("/sys/fs/cgroup/blkio".into())] {
+        for undo in [
+            Undo::Mount("/".into()),
+            Undo::Loop("/etc/passwd".into()),
+            Undo::Group("/sys/fs/cgroup/blkio".into()),
+            Undo::Limit(dir.path().join("x"), "1".into()),
+            Undo::Limit("/sys/../tmp/x".into(), "1".into()),
+        ] {
             assert!(undo.run().is_err(), "{undo}");
         }
         assert!(Undo::Dir(ours.clone()).run().expect("removed"));
         assert!(!Undo::Dir(ours).run().expect("nothing to do"));
+    }
+
+    #[test]
+    fn who_is_at_work_in_a_directory_of_ours_is_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [ours, theirs] = ["hotshelf-bench-7", "theirs"].map(|name| dir.path().join(name));
+        let sleeper = |dir: &Path| {
+            std::fs::create_dir(dir).expect("made");
+            let file = std::fs::File::create(dir.join("file")).expect("made");
+            Command::new("sleep").arg("60").stdin(file).spawn().expect("sleep")
+        };
+        let (mut first, mut second) = (sleeper(&ours), sleeper(&theirs));
+        let pid = i32::try_from(first.id()).expect("small");
+        let waiter = std::thread::spawn(move || first.wait());
+        assert_eq!(end_users(&ours), [pid]);
+        assert!(!waiter.join().expect("no panic").expect("waited").success());
+        assert!(end_users(&theirs).is_empty());
+        assert!(second.try_wait().expect("asked").is_none());
+        second.kill().and_then(|()| second.wait()).expect("ended");
     }
 
     #[test]

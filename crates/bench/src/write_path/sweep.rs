@@ -45,7 +45,7 @@ impl Sweep {
     pub fn points(&self, extent: Extent) -> Vec<u32> {
         match extent {
             Extent::Full => (1..=self.most).collect(),
-            Extent::Small => [1, 2, 5, 10, 20, 50, 100, self.most].into_iter().filter(|at| *at < self.most).chain([self.most]).collect(),
+            Extent::Small => [1, 5, 20, 50, self.most].into_iter().filter(|at| *at < self.most).chain([self.most]).collect(),
         }
     }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::anyhow;
+use cachedfs::Size;
 use clap::Args;
 
 /// `hotshelf nocache`.
@@ -25,6 +26,10 @@ pub struct NocacheArgs {
     /// Refuse io_uring to the program and its children: they take other calls or say what is missing
     #[arg(long)]
     pub no_io_uring: bool,
+    /// Let what was written last, up to so much, be on its way to the device when the call returns, and be read from memory till then:
+    /// as with that little memory, for devices that gain by many requests at once [default: 0, each write waits; at most 128MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub write_cache: Option<Size>,
     /// Run also a program that cannot be seen: the programs it starts may be
     #[arg(long)]
     pub anyway: bool,
@@ -33,10 +38,21 @@ pub struct NocacheArgs {
     pub words: Vec<OsString>,
 }
 
+/// The library that is preloaded.
+///
+/// # Errors
+/// It is not there.
+pub fn library() -> anyhow::Result<PathBuf> {
+    library::find()
+}
+
 /// `hotshelf nocache`: becomes the program, so that status and signals are its own.
 pub fn nocache(args: &NocacheArgs) -> anyhow::Result<bool> {
     let (name, words) = args.words.split_first().ok_or_else(|| anyhow!("no program is named"))?;
-    let chosen = chosen::variable(&args.device, &args.path, args.no_io_uring)?;
+    let mut chosen = chosen::variable(&args.device, &args.path, args.no_io_uring)?;
+    if let Some(bytes) = write_cache(args.write_cache)? {
+        chosen.push_str(&format!(",w{bytes}"));
+    }
     let found = program::find(name)?;
     if !args.anyway
         && let Some(why) = program::unseen(&found, 0)?
@@ -53,6 +69,17 @@ pub fn nocache(args: &NocacheArgs) -> anyhow::Result<bool> {
     Err(anyhow!("{} cannot be run: {error}", found.display()))
 }
 
+/// In bytes; none: writes wait.
+fn write_cache(size: Option<Size>) -> anyhow::Result<Option<u64>> {
+    // As many pages as the library has room for.
+    const MOST: u64 = 128 << 20;
+    match size {
+        None | Some(Size::Bytes(0)) => Ok(None),
+        Some(Size::Bytes(bytes)) if bytes <= MOST => Ok(Some(bytes)),
+        Some(size) => Err(crate::Usage(format!("--write-cache {size}: give bytes, at most {}", Size::Bytes(MOST))).into()),
+    }
+}
+
 /// Ours before what is preloaded anyway.
 fn first(library: &std::path::Path, others: Option<&OsStr>) -> OsString {
     let mut all = library.as_os_str().to_owned();
@@ -67,7 +94,18 @@ fn first(library: &std::path::Path, others: Option<&OsStr>) -> OsString {
 mod test {
     use std::path::Path;
 
-    use super::first;
+    use cachedfs::Size;
+
+    use super::{first, write_cache};
+
+    #[test]
+    fn a_write_cache_has_bounds() {
+        assert_eq!(write_cache(None).expect("good"), None);
+        assert_eq!(write_cache(Some(Size::Bytes(0))).expect("good"), None);
+        assert_eq!(write_cache(Some(Size::Bytes(64 << 20))).expect("good"), Some(64 << 20));
+        assert!(write_cache(Some(Size::Bytes((128 << 20) + 1))).is_err());
+        assert!(write_cache(Some(Size::Percent(5))).is_err());
+    }
 
     #[test]
     fn what_is_preloaded_anyway_stays() {

@@ -1,0 +1,205 @@
+//! Writes that are on their way, as little memory has them: the last bytes written, up to a limit, stay in memory while the device
+//! takes them, many requests at once and in the order of their places. Only with a limit; without, each call waits for its own.
+//!
+//! A ring in fixed memory holds them in the order they came. Who makes them more than the limit waits for the oldest and drops it.
+//! A line of the ring whose writer never finished it (a child of a fork in between) stops the ring; then each call waits again.
+
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::c_int;
+
+use crate::evict::{self, Range};
+use crate::files::{self, File};
+use crate::{config, sys};
+
+const PAGE: u64 = 4096;
+/// A power of two. As many writes at most are on their way.
+const PLACES: usize = 1 << 15;
+
+/// One write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Write {
+    fd: c_int,
+    /// Whole pages.
+    range: Range,
+}
+
+impl Write {
+    fn bytes(self) -> u64 {
+        self.range.to - self.range.from
+    }
+}
+
+struct Place {
+    /// Twice how often the place was used and left; one more while it is in use.
+    turn: AtomicUsize,
+    fd: AtomicI32,
+    from: AtomicU64,
+    to: AtomicU64,
+}
+
+/// First in, first out, for any number of threads.
+struct Ring<const N: usize> {
+    places: [Place; N],
+    head: AtomicUsize,
+    tail: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+impl<const N: usize> Ring<N> {
+    const fn new() -> Self {
+        let places =
+            [const { Place { turn: AtomicUsize::new(0), fd: AtomicI32::new(0), from: AtomicU64::new(0), to: AtomicU64::new(0) } }; N];
+        Self { places, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    /// The place at `at`, claimed by moving `end` on, if its turn is `turn`.
+    fn claim(&self, end: &AtomicUsize, turn: usize) -> Option<(&Place, usize)> {
+        let mut at = end.load(Ordering::Relaxed);
+        loop {
+            let place = self.places.get(at % N)?;
+            let wanted = (at / N).wrapping_mul(2).wrapping_add(turn);
+            if place.turn.load(Ordering::Acquire) != wanted {
+                let now = end.load(Ordering::Relaxed);
+                if now == at {
+                    return None;
+                }
+                at = now;
+                continue;
+            }
+            match end.compare_exchange_weak(at, at.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some((place, wanted)),
+                Err(now) => at = now,
+            }
+        }
+    }
+
+    /// How many bytes are there with it; `None`: the ring is full.
+    fn push(&self, write: Write) -> Option<u64> {
+        let (place, turn) = self.claim(&self.tail, 0)?;
+        place.fd.store(write.fd, Ordering::Relaxed);
+        place.from.store(write.range.from, Ordering::Relaxed);
+        place.to.store(write.range.to, Ordering::Relaxed);
+        // Before it can be taken out: the sum never goes below zero.
+        let bytes = self.bytes.fetch_add(write.bytes(), Ordering::Relaxed) + write.bytes();
+        place.turn.store(turn.wrapping_add(1), Ordering::Release);
+        Some(bytes)
+    }
+
+    /// The oldest, and how many bytes are left without it.
+    fn pop(&self) -> Option<(Write, u64)> {
+        let (place, turn) = self.claim(&self.head, 1)?;
+        let range = Range { from: place.from.load(Ordering::Relaxed), to: place.to.load(Ordering::Relaxed) };
+        let write = Write { fd: place.fd.load(Ordering::Relaxed), range };
+        place.turn.store(turn.wrapping_add(1), Ordering::Release);
+        Some((write, self.bytes.fetch_sub(write.bytes(), Ordering::Relaxed) - write.bytes()))
+    }
+}
+
+static RING: Ring<PLACES> = Ring::new();
+
+/// Whether writes may be on their way when their call returns.
+pub fn is_on() -> bool {
+    limit() > 0
+}
+
+fn limit() -> u64 {
+    config::chosen().map_or(0, |config| config.write_cache)
+}
+
+/// Takes a write that was just done; `false`: the caller is to write it out and drop it.
+pub fn take(file: File, range: Range) -> bool {
+    let limit = limit();
+    if limit == 0 || file.is_whole() {
+        return false;
+    }
+    let range = Range { from: range.from / PAGE * PAGE, to: range.to.div_ceil(PAGE).saturating_mul(PAGE) };
+    let write = Write { fd: file.fd, range };
+    let pushed = RING.push(write).or_else(|| {
+        RING.pop().into_iter().for_each(|(oldest, _)| settle(oldest));
+        RING.push(write)
+    });
+    let Some(mut bytes) = pushed else { return false };
+    // The device is given a good part at once, to have a choice.
+    if file.has_written(write.bytes(), limit / 4) {
+        let _ = sys::begin_writing(file.fd, 0, 0);
+    }
+    while bytes > limit {
+        let Some((oldest, left)) = RING.pop() else { break };
+        settle(oldest);
+        bytes = left;
+    }
+    true
+}
+
+/// Waits for a write, and drops it. A file that was closed meanwhile has been waited for then.
+fn settle(write: Write) {
+    if let Some(file) = files::used(write.fd) {
+        evict::write_out(file, write.range);
+        let _ = sys::drop_pages(file.fd, write.range.from, write.bytes());
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::{Range, Ring, Write};
+
+    fn write(n: u64) -> Write {
+        Write { fd: n as i32, range: Range { from: n * 4096, to: n * 4096 + 4096 * (1 + n % 3) } }
+    }
+
+    #[test]
+    fn a_ring_is_a_queue_with_a_bound() {
+        let (ring, mut model) = (Ring::<8>::new(), VecDeque::new());
+        let mut sum = 0;
+        for n in 0..1000 {
+            // Some pattern that fills it, empties it, and goes round.
+            if (n / 13) % 2 == 0 {
+                let pushed = ring.push(write(n));
+                assert_eq!(pushed.is_some(), model.len() < 8);
+                if let Some(bytes) = pushed {
+                    model.push_back(write(n));
+                    sum += write(n).bytes();
+                    assert_eq!(bytes, sum);
+                }
+            } else {
+                let popped = ring.pop();
+                assert_eq!(popped.map(|(one, _)| one), model.pop_front());
+                sum -= popped.map_or(0, |(one, _)| one.bytes());
+                assert_eq!(popped.map_or(sum, |(_, left)| left), sum);
+            }
+        }
+    }
+
+    #[test]
+    fn what_many_push_many_pop_once() {
+        const EACH: u64 = 2000;
+        let (ring, sum, count) = (Ring::<64>::new(), AtomicU64::new(0), AtomicU64::new(0));
+        let take = || {
+            if let Some((one, _)) = ring.pop() {
+                sum.fetch_add(one.range.from / 4096, Ordering::Relaxed);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (ring, take) = (&ring, &take);
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        while ring.push(write(thread * EACH + n)).is_none() {
+                            take();
+                        }
+                    }
+                });
+            }
+        });
+        while count.load(Ordering::Relaxed) < 3 * EACH {
+            take();
+        }
+        assert_eq!(sum.load(Ordering::Relaxed), (0..3 * EACH).sum());
+        assert!(ring.pop().is_none() && ring.bytes.load(Ordering::Relaxed) == 0);
+    }
+}
