@@ -1,8 +1,9 @@
 //! What sharing a queue costs: one thread that owns it, against four that share it through handles, with the same depth in all;
 //! and four dedicated handles with a queue each.
 //!
-//! `handle_sharing [SECONDS] [ROUNDS]` prints IOPS, and processor time for each request, medians of rounds in turn, for 4 KiB
-//! random reads: of the null device, and of the memory device.
+//! `handle_sharing [SECONDS] [ROUNDS] [null|memory|cached|direct]` prints IOPS, and processor time for each request, medians of
+//! rounds in turn, for 4 KiB random reads: of the null device, the memory device, and a file in TMPDIR through the page cache and
+//! past it; or of one of them.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -33,8 +34,9 @@ enum Way {
 }
 
 fn main() {
-    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<f64>().expect("a number"));
-    let (seconds, rounds) = (args.next().unwrap_or(0.3), args.next().unwrap_or(5.0) as usize);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default: f64| args.get(at).map_or(default, |arg| arg.parse().expect("a number"));
+    let (seconds, rounds) = (number(0, 0.3), number(1, 5.0) as usize);
     let null = NullDevice::new(Geometry::plain(BLOCK as u32, BLOCKS));
     let memory = MemoryDevice::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("memory");
     memory.region().fill(0..memory.region().len(), 1);
@@ -46,7 +48,7 @@ fn main() {
     let (cached, direct) = (open(true), open(false));
     let devices: [(&str, &dyn Device); 4] = [("null", &null), ("memory", &memory), ("cached", &cached), ("direct", &direct)];
     println!("{:<8} {:<12} {:>12} {:>9} {:>9}   4 KiB reads, {DEPTH} in flight in all", "device", "way", "IOPS", "to owned", "cpu ns");
-    for (name, device) in devices {
+    for (name, device) in devices.into_iter().filter(|(name, _)| args.get(2).is_none_or(|only| only == name)) {
         let ways = [Way::Owned, Way::SharedByOne, Way::Shared, Way::SharedBatch, Way::Dedicated];
         let mut seen = ways.map(|_| Vec::new());
         for _ in 0..rounds {

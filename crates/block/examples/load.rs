@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p block --example load -- FILE [op=randread] [bs=4096] [depth=32] [seconds=2] [bytes=SIZE] [seed=1]
 //! [engine=uring|plain|passthrough|memory] [register=yes|no] [direct=yes|no] [one_thread=yes|no] [device_polled=no]
-//! [kernel_submits=no] [busy=no] [latency=yes] [batch=0]`
+//! [kernel_submits=no] [waits=no] [busy=no] [latency=yes] [batch=0]`
 //!
 //! `batch` is how many requests are handed to the kernel at once; 0: all that take the place of what has ended (1 is what fio does).
 //! `op` is read, write, randread or randwrite (writes destroy what is in the file). `busy`: polls instead of waiting. Prints one
@@ -56,6 +56,7 @@ fn run() -> Result<(), Error> {
         one_thread: word("one_thread", "yes") == "yes",
         device_polled: word("device_polled", "no") == "yes",
         kernel_submits: word("kernel_submits", "no") == "yes",
+        waits: word("waits", "no") == "yes",
     };
     let bytes: u32 = word("bs", "4096").parse()?;
     let load = Load {

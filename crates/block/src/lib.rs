@@ -38,7 +38,7 @@ pub use device::{Device, OpenError, QueueOptions};
 pub use error::Error;
 pub use geometry::Geometry;
 pub use handle::{Handle, Params, SharedHandle, SharedQueue};
-pub use queue::{Armed, Queue, Submit};
+pub use queue::{Armed, Bell, Queue, Submit};
 pub use request::{Class, Completion, Op, Request, Status, Urgency};
 pub use scheduler::Scheduler;
 pub use tracked::Tracked;

@@ -1,6 +1,7 @@
 //! What everything is made of.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::buffer::{Arena, Span};
@@ -78,6 +79,11 @@ pub trait Queue: Send {
         Armed::Ready
     }
 
+    /// A bell for who shares the queue under a lock, and would hold it all through a system call. None: only `ring` rings.
+    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
+        None
+    }
+
     /// When the next completion is predicted; none: not known. For who polls several queues.
     fn expected(&self) -> Option<Time> {
         None
@@ -102,6 +108,14 @@ pub trait Queue: Send {
     /// # Errors
     /// The device cannot be made to: memory of what was in flight must not be used again.
     fn reset(&mut self) -> Result<(), Error>;
+}
+
+/// Rings while others use the queue; see [`Queue::bell`].
+pub trait Bell: Send + Sync {
+    /// Tells the device of all that was submitted before. Any thread may, several at once, also after the queue's end. False:
+    /// not of all, and the queue's own `ring` has to.
+    #[must_use]
+    fn ring(&self) -> bool;
 }
 
 impl<Q: Queue + ?Sized> Queue for Box<Q> {
@@ -134,6 +148,9 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
     }
     fn arm(&mut self) -> Armed {
         (**self).arm()
+    }
+    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
+        (**self).bell()
     }
     fn expected(&self) -> Option<Time> {
         (**self).expected()

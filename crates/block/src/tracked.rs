@@ -29,7 +29,7 @@ use crate::clock::{Clock, Monotonic, Time};
 use crate::driver::CompletionRing;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Queue, Submit};
+use crate::queue::{Armed, Bell, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
@@ -416,6 +416,10 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
 
     fn event(&self) -> Option<BorrowedFd<'_>> {
         self.queue.event()
+    }
+
+    fn bell(&mut self) -> Option<std::sync::Arc<dyn Bell>> {
+        self.queue.bell()
     }
 
     fn arm(&mut self) -> Armed {

@@ -12,6 +12,7 @@ use super::calibrate::Floor;
 use super::counters::{Counters, Published};
 use super::flight::{Due, Flight, Flown};
 use super::mode::{Mode, State, cores};
+use super::pace::Pace;
 use super::plan::{Lead, Limits, Outlook, Plan};
 use super::predictor::Kind;
 use super::sleeper::{Sleeper, System};
@@ -40,8 +41,11 @@ pub struct Adaptive<Q, C = Monotonic, S = System> {
     held: Held,
     /// When the requests being submitted began to be; none after the bell.
     batch_since: Option<Time>,
-    /// The last look that left nothing behind.
+    pace: Pace,
+    /// A moment before the last look that left nothing behind.
     last_look: Time,
+    /// When the last completions were found, as far as it was asked.
+    found: Time,
     /// The next completions found were announced by the driver: they came just now.
     woken: bool,
     counters: Counters,
@@ -63,6 +67,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         let depth = queue.depth();
         Adaptive {
             queue,
+            pace: Pace::of(&clock),
             clock,
             sleeper,
             mode,
@@ -74,6 +79,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
             held: Held { entries: vec![Completion::EMPTY; depth as usize].into(), first: 0, end: 0 },
             batch_since: None,
             last_look: Time(0),
+            found: Time(0),
             woken: false,
             counters: Counters::default(),
             published: Arc::default(),
@@ -123,10 +129,9 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     }
 
     /// Waits as predictions say, until there are completions, `until`, or the driver returns without one.
-    fn wait_adaptively(&mut self, until: Time) {
+    fn wait_adaptively(&mut self, mut now: Time, until: Time) {
         let mut slept = false;
-        let mut now = self.clock.now();
-        while !self.look(now) && now < until {
+        while !self.look(When::At(now)) && now < until {
             let Some(due) = self.flight.due() else {
                 // All of it was submitted in another mode.
                 self.block(until.since(now));
@@ -136,7 +141,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
             self.enter(plan, slept);
             match plan {
                 Plan::Poll(most) => {
-                    let ended = self.spin(now.after(most).min(until));
+                    let ended = self.spin(now, now.after(most).min(until));
                     self.counters.undersleep_ns += if slept { nanos(ended.since(now)) } else { 0 };
                     now = ended;
                 }
@@ -179,20 +184,31 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         self.state = state;
     }
 
-    fn spin(&mut self, until: Time) -> Time {
-        loop {
-            let now = self.clock.now();
-            if self.look(now) || now >= until {
+    /// Polls from `begin`, a moment ago, until there is something or `until`; returns when that was. The time is looked at
+    /// once for several looks at the device, and when one found something.
+    fn spin(&mut self, begin: Time, until: Time) -> Time {
+        let mut now = begin;
+        while now < until {
+            let looks = self.pace.looks();
+            for _ in 0..looks {
+                self.sleeper.relax();
+                if self.look(When::Found) {
+                    return self.found;
+                }
+            }
+            let before = std::mem::replace(&mut now, self.clock.now());
+            self.pace.observe(looks, now.since(before));
+            if self.look(When::At(now)) {
                 return now;
             }
-            self.sleeper.relax();
         }
+        now
     }
 
     fn sleep(&mut self, now: Time, most: Duration, due: Due) -> Time {
         self.sleeper.sleep(most);
         let woke = self.clock.now();
-        let found = self.look(woke);
+        let found = self.look(When::At(woke));
         let late = woke.since(now.after(most));
         self.leads[usize::from(due.kind.0)].observe(found, late, due.latency.unwrap_or_default());
         if found {
@@ -206,26 +222,31 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         self.queue.wait(at_most);
         self.woken = true;
         let now = self.clock.now();
-        self.counters.interrupt_wakes += u64::from(self.look(now));
+        self.counters.interrupt_wakes += u64::from(self.look(When::At(now)));
         self.woken = false;
     }
 
     /// Whether there are completions; takes them from below if none are held.
     #[inline]
-    fn look(&mut self, now: Time) -> bool {
+    fn look(&mut self, when: When) -> bool {
         if self.held.is_empty() {
             let mut held = std::mem::take(&mut self.held);
             held.first = 0;
-            held.end = self.take_below(&mut held.entries, Some(now));
+            held.end = self.take_below(&mut held.entries, when);
             self.held = held;
         }
         !self.held.is_empty()
     }
 
-    /// Polls the queue below. Learns if it is told the time.
+    /// Polls the queue below. Learns if it is told the time, or to ask.
     #[inline]
-    fn take_below(&mut self, to: &mut [Completion], now: Option<Time>) -> usize {
+    fn take_below(&mut self, to: &mut [Completion], when: When) -> usize {
         let found = self.queue.poll(to);
+        let now = match when {
+            When::At(now) => Some(now),
+            When::Found => (found > 0).then(|| self.clock.now()),
+            When::Never => None,
+        };
         self.counters.polls += 1;
         self.counters.empty_polls += u64::from(found == 0);
         self.counters.completions += found as u64;
@@ -240,7 +261,9 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
             }
             completion.tag = flown.tag;
         }
-        if let Some(now) = now.filter(|_| found < to.len()) {
+        self.found = now.unwrap_or(self.found);
+        // Of a moment after the look it is not known what ended before it.
+        if let (When::At(now), true) = (when, found < to.len()) {
             self.last_look = now;
         }
         if kinds.blind & !kinds.learned != 0 {
@@ -318,7 +341,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         self.batch_since = None;
         let held = self.held.take(completions);
-        let found = if held < completions.len() { self.take_below(&mut completions[held..], None) } else { 0 };
+        let found = if held < completions.len() { self.take_below(&mut completions[held..], When::Never) } else { 0 };
         if self.counters.polls.is_multiple_of(SELDOM) || (found > 0 && self.flight.len() == 0) {
             self.published.publish(&self.counters);
         }
@@ -335,10 +358,13 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
             return;
         }
         match self.mode {
-            Mode::Adaptive if self.flight.len() > 0 => self.wait_adaptively(self.clock.now().after(at_most)),
-            Mode::Polling if self.flight.len() > 0 => {
-                let until = self.clock.now().after(at_most);
-                self.spin(until);
+            Mode::Adaptive | Mode::Polling if self.flight.len() > 0 => {
+                let now = self.clock.now();
+                if self.mode == Mode::Adaptive {
+                    self.wait_adaptively(now, now.after(at_most));
+                } else if !self.look(When::At(now)) {
+                    self.spin(now, now.after(at_most));
+                }
             }
             _ => {
                 self.queue.wait(at_most);
@@ -377,6 +403,17 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
         self.held.clear();
         Ok(())
     }
+}
+
+/// Which time a look at the queue below is of.
+#[derive(Clone, Copy)]
+enum When {
+    /// This, just before.
+    At(Time),
+    /// The time is asked for if something is found, just after.
+    Found,
+    /// Nobody asks.
+    Never,
 }
 
 /// Of which kinds of request a look has found completions: a bit for each.

@@ -19,6 +19,7 @@ pub mod calibrate;
 pub mod counters;
 mod flight;
 pub mod mode;
+mod pace;
 pub mod parking;
 pub mod plan;
 pub mod predictor;

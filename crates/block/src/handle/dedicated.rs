@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::{Armed, Queue};
 use crate::request::{Class, Op};
+use crate::sync::look_again;
 use crate::tracked::Tracked;
 
 /// The only owner of a dedicated queue.
@@ -191,7 +192,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
             return first;
         }
         let end = self.engines[0].now().after(at_most);
-        let mut fruitless = 0;
+        let mut fruitless: u32 = 0;
         loop {
             let left = if at_most == Duration::MAX { at_most } else { end.since(self.engines[0].now()) };
             if left.is_zero() {
@@ -210,10 +211,10 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         if self.engines.iter_mut().fold(false, |ended, engine| engine.ring() | ended) {
             return;
         }
+        *fruitless = fruitless.wrapping_add(1);
         if self.params.completion == Completion::Polling {
-            return std::hint::spin_loop();
+            return look_again(*fruitless);
         }
-        *fruitless += 1;
         if fruitless.is_multiple_of(WAITS_TO_YIELD) {
             std::thread::yield_now();
         }

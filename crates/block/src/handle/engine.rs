@@ -283,6 +283,12 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.busy < busy
     }
 
+    /// The same as [`Engine::ring`] but for the bell, which the caller rings if this says so.
+    pub(super) fn pump_to_ring(&mut self) -> bool {
+        self.pump();
+        std::mem::take(&mut self.unrung)
+    }
+
     /// Takes what has ended from the queue; returns whether something may have ended.
     #[inline(never)]
     pub(super) fn reap(&mut self) -> bool {

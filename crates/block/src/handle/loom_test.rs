@@ -16,7 +16,7 @@ use crate::buffer::{Arena, Span};
 use crate::clock::{Clock, Time};
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Queue, Submit};
+use crate::queue::{Armed, Bell, Queue, Submit};
 use crate::request::{Completion, Request};
 use crate::sync::{Mutex, Signal};
 use crate::tracked::{Patience, Tracked};
@@ -26,6 +26,8 @@ use crate::units::Tag;
 struct State {
     going: bool,
     armed: bool,
+    /// Not rung.
+    submitted: Vec<Tag>,
     /// Rung, not ended.
     rung: Vec<Tag>,
     ended: VecDeque<Completion>,
@@ -53,6 +55,15 @@ impl Device {
         }
     }
 
+    fn take_submitted(&self) {
+        let mut state = self.state.lock();
+        let mut submitted = std::mem::take(&mut state.submitted);
+        state.rung.append(&mut submitted);
+        if state.going {
+            self.end(&mut state, |_| true, Ok(()));
+        }
+    }
+
     fn end(&self, state: &mut State, which: impl Fn(Tag) -> bool, status: Result<(), Error>) {
         let State { rung, ended, armed, .. } = state;
         rung.retain(|tag| {
@@ -67,11 +78,19 @@ impl Device {
     }
 }
 
+impl Bell for Device {
+    fn ring(&self) -> bool {
+        self.take_submitted();
+        true
+    }
+}
+
 struct DeviceQueue {
     device: Device,
     geometry: Geometry,
-    submitted: Vec<Tag>,
     in_flight: u32,
+    /// It can be rung by who does not have it.
+    has_bell: bool,
 }
 
 impl Queue for DeviceQueue {
@@ -85,16 +104,15 @@ impl Queue for DeviceQueue {
         Ok(())
     }
     fn submit(&mut self, request: &Request, _: &[Span]) -> Submit {
-        self.submitted.push(request.tag);
+        self.device.state.lock().submitted.push(request.tag);
         self.in_flight += 1;
         Submit::Queued
     }
     fn ring(&mut self) {
-        let mut state = self.device.state.lock();
-        state.rung.append(&mut self.submitted);
-        if state.going {
-            self.device.end(&mut state, |_| true, Ok(()));
-        }
+        self.device.take_submitted();
+    }
+    fn bell(&mut self) -> Option<std::sync::Arc<dyn Bell>> {
+        self.has_bell.then(|| std::sync::Arc::new(self.device.clone()) as _)
     }
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let mut state = self.device.state.lock();
@@ -118,11 +136,13 @@ impl Queue for DeviceQueue {
         if state.armed { Armed::Waiting } else { Armed::Ready }
     }
     fn cancel(&mut self, tag: Tag) {
+        self.ring();
         let mut state = self.device.state.lock();
         self.device.end(&mut state, |known| known == tag, Err(Error::Cancelled));
     }
     fn reset(&mut self) -> Result<(), Error> {
         let mut state = self.device.state.lock();
+        state.submitted.clear();
         state.rung.clear();
         state.ended.clear();
         self.in_flight = 0;
@@ -142,10 +162,10 @@ impl Clock for Still {
 type Shared = Arc<SharedQueue<DeviceQueue, Still>>;
 type Handle = SharedHandle<DeviceQueue, Still>;
 
-fn open() -> (Device, Shared) {
+fn open(has_bell: bool) -> (Device, Shared) {
     let signal = Arc::new(Signal::new().expect("no system is asked"));
     let device = Device { state: Arc::default(), signal: Arc::clone(&signal) };
-    let queue = DeviceQueue { device: device.clone(), geometry: Geometry::plain(512, 8), submitted: Vec::new(), in_flight: 0 };
+    let queue = DeviceQueue { device: device.clone(), geometry: Geometry::plain(512, 8), in_flight: 0, has_bell };
     let patience = Patience { timeout: None, reset_after: None, ..Patience::default() };
     let queue = SharedQueue::with_signal(Tracked::with_clock(queue, patience, Still), signal).expect("no descriptors");
     (device, queue)
@@ -159,19 +179,21 @@ fn submit(handle: &Handle) -> Ticket {
     handle.submit(Io::flush()).expect("room")
 }
 
-/// Explores every order with so many switches away from a thread that could go on.
-fn explore(switches: usize, test: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(switches);
-    model.check(test);
+/// Explores every order with so many switches away from a thread that could go on, of a queue with a bell and one without.
+fn explore(switches: usize, test: impl Fn(bool) + Copy + Sync + Send + 'static) {
+    for has_bell in [false, true] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(switches);
+        model.check(move || test(has_bell));
+    }
 }
 
 const EVER: Duration = Duration::MAX;
 
 #[test]
 fn loom_two_threads_with_handles_of_their_own() {
-    explore(3, || {
-        let (device, queue) = open();
+    explore(3, |has_bell| {
+        let (device, queue) = open(has_bell);
         let (first, second) = (handle(&queue, 1), handle(&queue, 1));
         let thread = thread::spawn(move || {
             let ticket = submit(&first);
@@ -187,8 +209,8 @@ fn loom_two_threads_with_handles_of_their_own() {
 
 #[test]
 fn loom_who_sleeps_is_woken_though_another_reaped() {
-    explore(2, || {
-        let (device, queue) = open();
+    explore(2, |has_bell| {
+        let (device, queue) = open(has_bell);
         let threads = [(); 2].map(|()| {
             let handle = handle(&queue, 1);
             thread::spawn(move || assert_eq!(handle.run(Io::flush()).status, Ok(())))
@@ -202,8 +224,8 @@ fn loom_who_sleeps_is_woken_though_another_reaped() {
 
 #[test]
 fn loom_the_lead_is_passed_on_by_who_leaves() {
-    explore(2, || {
-        let (device, queue) = open();
+    explore(2, |has_bell| {
+        let (device, queue) = open(has_bell);
         let other = handle(&queue, 1);
         submit(&other);
         let first = handle(&queue, 1);
@@ -223,8 +245,8 @@ fn loom_the_lead_is_passed_on_by_who_leaves() {
 
 #[test]
 fn loom_polling_hands_out_what_others_wait_for() {
-    explore(3, || {
-        let (device, queue) = open();
+    explore(3, |has_bell| {
+        let (device, queue) = open(has_bell);
         let (waits, polls) = (handle(&queue, 1), handle(&queue, 1));
         device.go();
         let thread = thread::spawn(move || assert_eq!(waits.run(Io::flush()).status, Ok(())));
@@ -238,8 +260,8 @@ fn loom_polling_hands_out_what_others_wait_for() {
 
 #[test]
 fn loom_one_handle_of_two_threads_gives_each_completion_once() {
-    explore(3, || {
-        let (device, queue) = open();
+    explore(3, |has_bell| {
+        let (device, queue) = open(has_bell);
         let common = Arc::new(handle(&queue, 2));
         let mut tickets = vec![submit(&common), submit(&common)];
         let other = Arc::clone(&common);
@@ -256,8 +278,8 @@ fn loom_one_handle_of_two_threads_gives_each_completion_once() {
 
 #[test]
 fn loom_synchronous_calls_take_turns_at_the_last_place() {
-    explore(2, || {
-        let (device, queue) = open();
+    explore(2, |has_bell| {
+        let (device, queue) = open(has_bell);
         device.go();
         let common = Arc::new(handle(&queue, 1));
         submit(&common);
@@ -271,8 +293,8 @@ fn loom_synchronous_calls_take_turns_at_the_last_place() {
 
 #[test]
 fn loom_cancel_ends_what_another_waits_for() {
-    explore(3, || {
-        let (_device, queue) = open();
+    explore(3, |has_bell| {
+        let (_device, queue) = open(has_bell);
         let common = Arc::new(handle(&queue, 1));
         let ticket = submit(&common);
         let other = Arc::clone(&common);
@@ -284,8 +306,8 @@ fn loom_cancel_ends_what_another_waits_for() {
 
 #[test]
 fn loom_reset_ends_what_others_wait_for() {
-    explore(3, || {
-        let (device, queue) = open();
+    explore(3, |has_bell| {
+        let (device, queue) = open(has_bell);
         let handle = handle(&queue, 1);
         let thread = thread::spawn(move || {
             submit(&handle);
@@ -299,8 +321,8 @@ fn loom_reset_ends_what_others_wait_for() {
 
 #[test]
 fn loom_a_dropped_handle_leaves_its_requests_to_who_polls() {
-    explore(3, || {
-        let (device, queue) = open();
+    explore(3, |has_bell| {
+        let (device, queue) = open(has_bell);
         let (dropped, stays) = (handle(&queue, 1), handle(&queue, 1));
         let thread = thread::spawn(move || {
             submit(&dropped);

@@ -1,8 +1,8 @@
 //! A queue of many handles, and the handles: safe from many threads.
 //!
-//! One lock guards the queue's engine; nobody waits with it held. Whoever polls the queue hands out everybody's completions:
-//! each handle has a list of its own. Of the threads that wait, one leads: it sleeps for the device, the others for their own
-//! completion or for the lead.
+//! One lock guards the queue's engine; nobody waits with it held, nor, if the queue has a bell, rings with it held. Whoever
+//! polls the queue hands out everybody's completions: each handle has a list of its own. Of the threads that wait, one leads: it
+//! sleeps for the device, the others for their own completion or for the lead.
 //!
 //! ```text
 //!              nobody leads                           its own is there, or its time is over
@@ -28,9 +28,9 @@ use crate::clock::{Clock, Monotonic, Time};
 use crate::completion::Waker;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Queue};
+use crate::queue::{Armed, Bell, Queue};
 use crate::request::{Class, Op};
-use crate::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, Signal, spin_hint, yield_now};
+use crate::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, Signal, look_again, yield_now};
 use crate::tracked::Tracked;
 
 /// How long a leader looks away from a queue without a descriptor, at least and at most: doubled with each fruitless look.
@@ -50,6 +50,8 @@ pub struct SharedQueue<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
     geometry: Geometry,
     /// Of the device, to sleep for without the lock.
     event: Option<OwnedFd>,
+    /// Of the device, to ring without the lock: what the page cache has is copied in that call.
+    bell: Option<std::sync::Arc<dyn Bell>>,
     /// Wakes the leader.
     signal: Arc<Signal>,
     /// For the completion thread: when the queue is worth a look, [`Time::NEVER`] with nothing in flight.
@@ -94,12 +96,13 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         SharedQueue::with_signal(queue, signal)
     }
 
-    pub(super) fn with_signal(queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
+    pub(super) fn with_signal(mut queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
         let geometry = queue.geometry().clone();
         let event = queue.event().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let bell = queue.bell();
         let inner = Inner { engine: Engine::new(queue), seats: Vec::new(), leader: None, followers: 0, waker: None };
         let due = std::sync::atomic::AtomicU64::new(Time::NEVER.0);
-        Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, signal, due }))
+        Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, bell, signal, due }))
     }
 
     /// What the device looks like.
@@ -124,6 +127,22 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         let reset = inner.engine.reset();
         self.tell(&mut inner);
         reset
+    }
+
+    /// Tells the device of what was submitted, without the lock if that can be: then others submit meanwhile, and whoever comes
+    /// next takes all that they left. Says whether the lock was given up, and what was seen before may have changed.
+    fn ring_outside<'a>(&'a self, mut inner: Locked<'a, Q, C>) -> (Locked<'a, Q, C>, bool) {
+        let Some(bell) = &self.bell else { return (inner, false) };
+        if !inner.engine.pump_to_ring() {
+            return (inner, false);
+        }
+        drop(inner);
+        let rung = bell.ring();
+        let mut inner = self.inner.lock();
+        if !rung {
+            inner.engine.queue().ring();
+        }
+        (inner, true)
     }
 
     /// Wakes who waits and has something new.
@@ -172,8 +191,13 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         let mut round = 0;
         loop {
             let mut found = look(&mut inner.engine);
-            if matches!(found, Err(true)) && inner.engine.reap() {
-                found = look(&mut inner.engine);
+            if matches!(found, Err(true)) {
+                let outside;
+                (inner, outside) = self.ring_outside(inner);
+                // Another may have reaped what is looked for while the lock was free.
+                if inner.engine.reap() || outside {
+                    found = look(&mut inner.engine);
+                }
             }
             self.tell(&mut inner);
             let left = if matches!(found, Err(true)) { inner.left(at_most, &mut end) } else { Duration::ZERO };
@@ -182,7 +206,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
                 return found.ok();
             }
             inner = self.sleep(inner, owner, polling, left, round);
-            round += 1;
+            round = round.wrapping_add(1);
         }
     }
 
@@ -224,7 +248,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         inner.leader = Some(owner);
         drop(inner);
         if polling {
-            spin_hint();
+            look_again(round);
         } else if evented {
             self.signal.wait(self.event.as_ref().map(AsFd::as_fd), limit);
         } else {
@@ -301,7 +325,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
 
     /// Hands out what has ended; whether something may have.
     pub(super) fn reap(&self) -> bool {
-        let mut inner = self.inner.lock();
+        let (mut inner, _) = self.ring_outside(self.inner.lock());
         let found = inner.engine.reap();
         self.tell(&mut inner);
         found
@@ -465,7 +489,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
     /// Tells the devices of all that was submitted, by whomever.
     pub fn ring(&self) {
         for binding in &self.bindings {
-            let mut inner = binding.queue.inner.lock();
+            let (mut inner, _) = binding.queue.ring_outside(binding.queue.inner.lock());
             inner.engine.ring();
             binding.queue.tell(&mut inner);
         }
@@ -475,7 +499,11 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
     pub fn poll(&self) -> Option<Done> {
         self.bindings.iter().find_map(|binding| {
             let mut inner = binding.queue.inner.lock();
-            let done = inner.engine.next(binding.owner);
+            let mut done = inner.engine.take(binding.owner);
+            if done.is_none() {
+                (inner, _) = binding.queue.ring_outside(inner);
+                done = inner.engine.next(binding.owner);
+            }
             binding.queue.tell(&mut inner);
             done
         })
@@ -484,7 +512,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
     /// Adds what has ended to `done`, as much as its capacity allows, with one lock for each queue. Rings.
     pub fn poll_batch(&self, done: &mut Vec<Done>) {
         for binding in &self.bindings {
-            let mut inner = binding.queue.inner.lock();
+            let (mut inner, _) = binding.queue.ring_outside(binding.queue.inner.lock());
             while done.len() < done.capacity() {
                 let Some(next) = inner.engine.next(binding.owner) else { break };
                 done.push(next);

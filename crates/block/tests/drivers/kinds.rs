@@ -13,10 +13,11 @@ use crate::cases;
 const BYTES: u64 = 16 << 20;
 
 /// The ways a queue can be had. One thread uses each.
-fn modes() -> [QueueOptions; 4] {
+fn modes() -> [QueueOptions; 5] {
     let plain = QueueOptions { depth: 16, ..QueueOptions::default() };
     [
         QueueOptions { one_thread: true, ..plain.clone() },
+        QueueOptions { one_thread: true, waits: true, ..plain.clone() },
         QueueOptions { kernel_submits: true, ..plain.clone() },
         QueueOptions { depth: 1, device_polled: true, ..plain.clone() },
         plain,

@@ -8,3 +8,4 @@ mod cases;
 mod kinds;
 mod nvme;
 mod own;
+mod shared;

@@ -1,6 +1,7 @@
 //! io_uring: the one part of this crate with unsafe code. Everything the kernel is told about memory is told here.
 //!
 //! - [`ring`]: set-up of one instance, submission, completion, its event.
+//! - [`bell`]: submission by who does not have the ring.
 //! - [`buffers`]: arenas, registered with the kernel; spans become addresses here and nowhere else.
 //! - [`slots`]: what is known of each request in flight.
 //! - [`books`]: the requests the kernel has, with their memory; [`queue`]: [`crate::Queue`] over all these.
@@ -14,6 +15,7 @@
 //! queue leaks its arenas with the vectors that name them, on purpose. Spans are checked against their arena's length before
 //! they become addresses.
 
+mod bell;
 mod blocking;
 mod books;
 mod buffers;

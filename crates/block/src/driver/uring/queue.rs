@@ -6,11 +6,13 @@
 #![expect(unsafe_code, reason = "hands memory to the kernel")]
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 use rustix::io::Errno;
 
+use super::bell::RingBell;
 use super::books::Books;
 use super::commands::{Commands, Memory};
 use super::ring::{Refused, Ring};
@@ -20,7 +22,7 @@ use crate::device::QueueOptions;
 use crate::driver::CompletionRing;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Queue, Submit};
+use crate::queue::{Armed, Bell, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
@@ -40,6 +42,7 @@ pub(crate) struct UringQueue<C: Commands> {
     /// Taken and not reported.
     in_flight: u32,
     broken: bool,
+    bell: Option<Arc<RingBell>>,
 }
 
 impl<C: Commands> UringQueue<C> {
@@ -48,12 +51,14 @@ impl<C: Commands> UringQueue<C> {
         let depth = options.depth;
         let ring = Ring::new(depth, options, fd)?;
         let aside = if options.device_polled {
-            Some(Ring::new(depth, &QueueOptions { device_polled: false, kernel_submits: false, ..options.clone() }, fd)?)
+            // Looked at in turn with the other.
+            let options = QueueOptions { device_polled: false, kernel_submits: false, waits: false, ..options.clone() };
+            Some(Ring::new(depth, &options, fd)?)
         } else {
             None
         };
         let books = Books::new(commands, depth, &ring)?;
-        Ok(UringQueue { ring, aside, books, own: CompletionRing::new(depth), depth, in_flight: 0, broken: false })
+        Ok(UringQueue { ring, aside, books, own: CompletionRing::new(depth), depth, in_flight: 0, broken: false, bell: None })
     }
 
     #[inline]
@@ -112,11 +117,19 @@ impl<C: Commands> UringQueue<C> {
         count
     }
 
+    /// Somebody rings without the queue. Who has it shall not wait for that.
+    fn is_rung(&self) -> bool {
+        self.bell.as_ref().is_some_and(|bell| bell.is_rung())
+    }
+
     /// Does what the kernel wants to be asked for.
     fn run_work(&mut self) {
+        if self.is_rung() {
+            return;
+        }
         for at in 0..2 {
             let Some(ring) = (if at == 0 { Some(&mut self.ring) } else { self.aside.as_mut() }) else { continue };
-            let entered = if ring.work_waits() { ring.run_work() } else { ring.submit() };
+            let entered = if ring.work_waits() { ring.run_work() } else { ring.submit(0) };
             self.entered(entered);
         }
     }
@@ -154,7 +167,7 @@ impl<C: Commands> UringQueue<C> {
                 self.ring.cancel_all_polled();
             }
         }
-        let mut entered = self.ring.submit();
+        let mut entered = self.ring.submit(0);
         while self.books.in_kernel > 0 {
             let count = self.reap(&mut ended);
             ended[..count].iter().for_each(|completion| self.own.push(*completion));
@@ -172,7 +185,7 @@ impl<C: Commands> UringQueue<C> {
 
     /// A polled ring, and the one beside it, have no common event: they are looked at in turn.
     fn wait_in_kernel(&mut self, at_most: Duration) -> Result<(), Errno> {
-        let Some(aside) = &mut self.aside else { return self.ring.wait(at_most) };
+        let Some(aside) = &mut self.aside else { return self.ring.wait(at_most, self.books.in_kernel) };
         let begin = Instant::now();
         while !self.ring.has_ended() && !aside.has_ended() {
             self.ring.run_work()?;
@@ -180,7 +193,7 @@ impl<C: Commands> UringQueue<C> {
             if aside.work_waits() {
                 aside.run_work()?
             } else {
-                aside.submit()?
+                aside.submit(0)?
             }
             if begin.elapsed() >= at_most {
                 break;
@@ -216,10 +229,10 @@ impl<C: Commands> Queue for UringQueue<C> {
     }
 
     fn ring(&mut self) {
-        let entered = self.ring.submit();
+        let entered = self.ring.submit(self.books.in_kernel);
         self.entered(entered);
         if let Some(aside) = &mut self.aside {
-            let entered = aside.submit();
+            let entered = aside.submit(0);
             self.entered(entered);
         }
     }
@@ -255,8 +268,18 @@ impl<C: Commands> Queue for UringQueue<C> {
         self.aside.is_none().then(|| self.ring.event())
     }
 
+    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
+        if self.aside.is_some() {
+            return None;
+        }
+        self.bell = self.bell.take().or_else(|| self.ring.bell().map(Arc::new));
+        self.bell.clone().map(|bell| bell as Arc<dyn Bell>)
+    }
+
     fn arm(&mut self) -> Armed {
-        self.ring();
+        if !self.is_rung() {
+            self.ring();
+        }
         let waiting = self.own.len() == 0 && self.aside.is_none() && self.ring.arm();
         if waiting { Armed::Waiting } else { Armed::Ready }
     }

@@ -9,6 +9,9 @@
 //!   polling thread shall set, would hold the completion back until its next timer tick.
 //! - With `one_thread` the work is done when the thread asks for it (DEFER_TASKRUN), in batches and without being interrupted.
 //!   The ring begins disabled and is bound to the thread that first enters it, so that it may be opened by another.
+//! - That there is such work is a bit in the ring's memory (TASKRUN_FLAG), so that a poll that finds nothing is no system call.
+//!   Setting it costs the processor that ends a request, and clearing it the thread, a line that both write to. With `waits` it
+//!   is left out, and who finds nothing asks.
 //! - A thread that exits takes its unfinished work along: the kernel cancels what a thread submitted when it ends.
 //!
 //! (io_uring_setup(2).)
@@ -20,10 +23,11 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
-use io_uring::{Builder, IoUring, cqueue, squeue};
+use io_uring::{Builder, EnterFlags, IoUring, cqueue, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::bell::RingBell;
 use crate::device::QueueOptions;
 
 /// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
@@ -72,6 +76,19 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     event_known: bool,
     armed: bool,
     polled: bool,
+    /// Nothing tells of work that waits to be asked for.
+    silent: bool,
+    /// Any thread may enter it, and its entries are taken in the call.
+    is_anybodys: bool,
+}
+
+/// What the kernel is entered for; always with what was pushed.
+#[derive(Clone, Copy)]
+enum What {
+    Submit,
+    /// To do what waits for this thread.
+    Ask,
+    Wait(Duration),
 }
 
 /// What sets of flags there are, newest first; older kernels refuse what they do not know (EINVAL).
@@ -88,14 +105,16 @@ enum Age {
 impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     /// One for `places` requests and as many cancellations, with `fd` as its file 0.
     pub(super) fn new(places: u32, options: &QueueOptions, fd: BorrowedFd<'_>) -> Result<Ring<S, C>, Refused> {
-        let uring = build(places * 2, options)?;
+        let (uring, age) = build(places * 2, options)?;
         let params = uring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
             return Err(Refused::Forbidden("its io_uring is older than Linux 5.11".into()));
         }
         uring.submitter().register_files(&[fd.as_raw_fd()]).map_err(Refused::Failed)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| Refused::Failed(error.into()))?;
-        Ok(Ring { uring, event, event_known: false, armed: false, polled: options.device_polled })
+        let silent = is_silent(options, age);
+        let is_anybodys = !options.one_thread && !options.kernel_submits && !options.device_polled;
+        Ok(Ring { uring, event, event_known: false, armed: false, polled: options.device_polled, silent, is_anybodys })
     }
 
     /// Puts an entry where the kernel will look when it is entered.
@@ -122,27 +141,35 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         unsafe { self.uring.submitter().register_buffers_update(place, &[piece], None) }
     }
 
-    /// The kernel is told of what was pushed.
-    pub(super) fn submit(&mut self) -> Result<(), Errno> {
-        if self.uring.submission().is_empty() { Ok(()) } else { self.enter(Duration::ZERO) }
+    /// The kernel is told of what was pushed. `in_kernel` is all it has not ended then: if that is more than what is new, what
+    /// waits to be asked for is asked for in the same call.
+    pub(super) fn submit(&mut self, in_kernel: u32) -> Result<(), Errno> {
+        let pushed = self.uring.submission().len() as u32;
+        match pushed {
+            0 => Ok(()),
+            _ if self.silent && in_kernel > pushed => self.enter(What::Ask),
+            _ => self.enter(What::Submit),
+        }
     }
 
     /// The same, then waits for a completion.
-    pub(super) fn wait(&mut self, at_most: Duration) -> Result<(), Errno> {
-        if self.has_ended() { self.submit() } else { self.enter(at_most) }
+    pub(super) fn wait(&mut self, at_most: Duration, in_kernel: u32) -> Result<(), Errno> {
+        if self.has_ended() { self.submit(in_kernel) } else { self.enter(What::Wait(at_most)) }
     }
 
     /// The kernel does what it left for us to ask for.
     pub(super) fn run_work(&mut self) -> Result<(), Errno> {
-        self.enter(Duration::ZERO)
+        self.enter(if self.silent { What::Ask } else { What::Submit })
     }
 
-    /// Whether completions may be behind a call of `run_work`: work of ours, a full ring, a device that has to be polled, or
-    /// requests that were pushed and not taken.
+    /// Whether completions may be behind a call of `run_work`: work of ours, a full ring, or a device that has to be polled.
     pub(super) fn work_waits(&mut self) -> bool {
-        let polled = self.polled;
+        self.polled || self.silent || self.work_shows()
+    }
+
+    fn work_shows(&mut self) -> bool {
         let submission = self.uring.submission();
-        polled || submission.taskrun() || submission.cq_overflow()
+        submission.taskrun() || submission.cq_overflow()
     }
 
     /// Whether a completion can be taken.
@@ -153,6 +180,16 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     /// The completions.
     pub(super) fn completion(&mut self) -> cqueue::CompletionQueue<'_, C> {
         self.uring.completion()
+    }
+
+    /// A bell of its own, if threads may take turns with this ring.
+    pub(super) fn bell(&self) -> Option<RingBell> {
+        if !self.is_anybodys {
+            return None;
+        }
+        // SAFETY: open as long as the ring is.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
+        Some(RingBell::new(fd.try_clone_to_owned().ok()?, self.uring.params().sq_entries()))
     }
 
     pub(super) fn event(&self) -> BorrowedFd<'_> {
@@ -172,7 +209,10 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let _ = rustix::io::read(&self.event, &mut [0; 8]); // empty already is fine
         // Our wish for a signal comes before our look; the kernel's completion comes before its look at our wish.
         fence(Ordering::SeqCst);
-        if self.has_ended() || self.work_waits() {
+        if self.silent {
+            let _ = self.run_work(); // what fails here fails at the next submission, too
+        }
+        if self.has_ended() || self.polled || self.work_shows() {
             self.disarm();
             return false;
         }
@@ -194,15 +234,15 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let _ = self.uring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
     }
 
-    fn enter(&mut self, at_most: Duration) -> Result<(), Errno> {
+    fn enter(&mut self, what: What) -> Result<(), Errno> {
+        let pushed = self.uring.submission().len() as u32;
         let submitter = self.uring.submitter();
-        let entered = if at_most.is_zero() {
-            submitter.submit()
-        } else if at_most >= FOR_EVER {
-            submitter.submit_and_wait(1)
-        } else {
-            let time = Timespec::from(at_most);
-            submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+        let entered = match what {
+            What::Submit => submitter.submit(),
+            // SAFETY: who pushed the entries promised their memory.
+            What::Ask => unsafe { submitter.enter::<libc::sigset_t>(pushed, 0, EnterFlags::GETEVENTS.bits(), None) },
+            What::Wait(at_most) if at_most >= FOR_EVER => submitter.submit_and_wait(1),
+            What::Wait(at_most) => submitter.submit_with_args(1, &SubmitArgs::new().timespec(&Timespec::from(at_most))),
         };
         let Err(error) = entered else { return Ok(()) };
         match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
@@ -211,7 +251,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             // Not enabled yet: from here on it is this thread's.
             Errno::BADFD => {
                 submitter.register_enable_rings().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                self.enter(at_most)
+                self.enter(what)
             }
             error => Err(error),
         }
@@ -226,11 +266,11 @@ impl<S: squeue::EntryMarker, C: End> Drop for Ring<S, C> {
     }
 }
 
-fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -> Result<IoUring<S, C>, Refused> {
+fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -> Result<(IoUring<S, C>, Age), Refused> {
     let mut last = None;
     for age in [Age::Deferred, Age::Cooperative, Age::Old] {
         match builder(options, age).build(entries) {
-            Ok(uring) => return Ok(uring),
+            Ok(uring) => return Ok((uring, age)),
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::INVAL) => last = Some(error),
                 Some(Errno::NOSYS) => return Err(Refused::Forbidden("this kernel has no io_uring".into())),
@@ -252,6 +292,11 @@ pub(super) fn forbidden() -> String {
     }
 }
 
+/// Whether nothing shall tell of work to be asked for.
+fn is_silent(options: &QueueOptions, age: Age) -> bool {
+    options.one_thread && options.waits && !options.kernel_submits && age == Age::Deferred
+}
+
 fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> Builder<S, C> {
     let mut builder = IoUring::<S, C>::builder();
     if options.device_polled {
@@ -265,7 +310,10 @@ fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> 
     }
     // The kernel's thread has its own task work: neither flag means anything for it.
     if options.one_thread && !options.kernel_submits && age < Age::Old {
-        builder.setup_coop_taskrun().setup_taskrun_flag();
+        builder.setup_coop_taskrun();
+        if !is_silent(options, age) {
+            builder.setup_taskrun_flag();
+        }
         if age == Age::Deferred {
             builder.setup_single_issuer().setup_defer_taskrun().setup_r_disabled();
         }
