@@ -1,6 +1,8 @@
 #!/bin/bash
 # Data of a file on the SSD: the mount against the same directory, fio psync, interleaved pairs, medians.
-# Page cache: the file is warm on both sides and fio leaves it so (invalidate=0). PAIRS and SECONDS_EACH change the length.
+# Page cache: the file is warm on both sides and fio leaves it so (invalidate=0). Warm by readahead, in large folios, as a file is
+# that was not just written: what was written in small pieces is in single pages, and the plain side half as fast (decision 42).
+# PAIRS and SECONDS_EACH change the length.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need fio python3
@@ -15,6 +17,8 @@ kib_per_s() {
 # The measure of one line: fio of the file under the mount, then of the same file in the directory.
 compare() {
     local mode=$1 cached=$2 kind=$3 size=$4 mount=() plain=() n
+    sync "$SSD/file"
+    dd if="$SSD/file" iflag=nocache count=0 status=none
     cat "$SSD/file" >/dev/null
     cat "$MNT/file" >/dev/null
     for ((n = 0; n < pairs; n++)); do
