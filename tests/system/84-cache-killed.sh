@@ -8,10 +8,12 @@ source "$(dirname "$0")/lib.sh"
 
 stress=$(dirname "$HOTSHELF")/cache-stress
 [[ -x $stress ]] || fail "no $stress: cargo build --release --package sim"
-kills=200
-[[ $FULL == 1 ]] && kills=2000
+kills=200 driven=25
+[[ $FULL == 1 ]] && kills=2000 driven=1000
 # Shared memory has to be in memory, as it is in use.
 runtime=/dev/shm/$(basename "$SCRATCH")
 trap 'rm -rf "$runtime"' EXIT
 "$stress" --dir "$SCRATCH/stress" --runtime "$runtime" --kills "$kills" ${HOTSHELF_SEED:+--seed "$HOTSHELF_SEED"}
+# The same where the SSD is a drive that who leads drives himself, and its power goes with all memory.
+"$stress" --dir "$SCRATCH/stress" --runtime "$runtime" --kills "$driven" --drive ${HOTSHELF_SEED:+--seed "$HOTSHELF_SEED"}
 [[ -z $(find "$runtime" -type f) ]] || fail "shared memory is left: $(find "$runtime" -type f)"

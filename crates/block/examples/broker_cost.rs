@@ -70,7 +70,7 @@ fn terms(device: &str) -> Terms {
 
 fn connect(socket: &Path, device: &str) -> BrokerDevice {
     let (device, arena_bytes) = (device.to_owned(), 1 << 20);
-    let options = ConnectOptions { socket: socket.to_owned(), device, range: None, read_only: false, arena_bytes };
+    let options = ConnectOptions { socket: socket.to_owned(), device, range: None, read_only: false, arena_bytes, patience: None };
     BrokerDevice::connect(&options).expect("allowed")
 }
 

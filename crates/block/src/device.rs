@@ -1,7 +1,11 @@
 //! Where queues come from.
 
 use std::io;
+use std::sync::Arc;
 
+use shm::Region;
+
+use crate::buffer::Arena;
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::Queue;
@@ -77,10 +81,43 @@ impl OpenError {
     }
 }
 
+/// What those who keep queues of a device for long have to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Habits {
+    /// Data moves without a copy, or at all, only in memory that other processes can map ([`Device::arena`]).
+    pub shared_memory: bool,
+    /// Its queues end when another process does, with [`Error::Gone`]; a new one may work again.
+    pub comes_back: bool,
+    /// Queues that one process should have at most: there are not many.
+    pub queues_max: usize,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Habits { shared_memory: false, comes_back: false, queues_max: usize::MAX }
+    }
+}
+
 /// A device that is open. Queues of one device are independent of each other.
 pub trait Device: Send + Sync {
     /// What it looks like.
     fn geometry(&self) -> &Geometry;
+
+    /// How it is to be used.
+    fn habits(&self) -> Habits {
+        Habits::default()
+    }
+
+    /// Memory for requests, of the kind that suits it.
+    ///
+    /// # Errors
+    /// No memory.
+    fn arena(&self, bytes: usize) -> io::Result<Arena> {
+        if !self.habits().shared_memory {
+            return Arena::private(bytes);
+        }
+        Ok(Arena::over(Arc::new(Region::shared("hotshelf-arena", bytes)?)))
+    }
 
     /// A new queue of it.
     ///

@@ -34,7 +34,7 @@ pub mod units;
 
 pub use buffer::{Arena, Buf, Span};
 pub use clock::{Clock, Time};
-pub use device::{Device, OpenError, QueueOptions};
+pub use device::{Device, Habits, OpenError, QueueOptions};
 pub use error::Error;
 pub use geometry::Geometry;
 pub use handle::{Handle, Params, SharedHandle, SharedQueue};

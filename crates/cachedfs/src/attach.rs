@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustix::fs::{CWD, MemfdFlags, fstat, memfd_create, statat, statvfs, unlink};
 use rustix::io::Errno;
 use shm::{AttachError, Region, Seats};
+use ssdcache::Shape;
 
 use crate::below::Around;
 use crate::config::Config;
@@ -115,7 +116,8 @@ impl Attachment {
         let (ssd, without) = match &self.ssd {
             None => (None, None),
             Some(ssd) => {
-                joined_ssd(&ssd.path, &self.shelf.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?, false)?
+                let look = self.shelf.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?;
+                joined_ssd(&ssd.path, ssd.shape, &self.running, &look, false)?
             }
         };
         let (region, seats) = (Arc::clone(&self.region), Arc::clone(&self.seats));
@@ -251,11 +253,11 @@ fn join(place: Place, region: Region) -> Result<Found, Error> {
         }
     };
     let is_first = !(0..Seats::COUNT as u8).any(|seat| seats.is_alive(shm::SeatNo(seat)));
-    let (ssd, without) = match layout.sizes().ssd.and(running.ssd.as_deref()) {
+    let (ssd, without) = match layout.sizes().ssd.zip(running.ssd.as_deref()) {
         None => (None, None),
-        Some(path) => {
+        Some((shape, path)) => {
             let look = Look::at(&region, &seats).map_err(|why| refused(&place.segment, &why))?;
-            joined_ssd(path, &look, is_first)?
+            joined_ssd(path, shape, &running, &look, is_first)?
         }
     };
     if ssd.as_ref().is_some_and(|ssd| Some(ssd.shape) != layout.sizes().ssd) {
@@ -266,9 +268,9 @@ fn join(place: Place, region: Region) -> Result<Found, Error> {
 
 /// The SSD of an instance that is there. Who cannot use it does without where it failed already, where nobody is left who can, or
 /// where it has nothing that files lack; the segment knows what only the SSD has.
-fn joined_ssd(path: &Path, look: &Look, is_first: bool) -> Result<(Option<Ssd>, Option<Error>), Error> {
-    let take = if is_first { Take::First(None) } else { Take::Join };
-    let error = match Ssd::open(path, take) {
+fn joined_ssd(path: &Path, shape: Shape, running: &Config, look: &Look, is_first: bool) -> Result<(Option<Ssd>, Option<Error>), Error> {
+    let take = if is_first { Take::First(None) } else { Take::Join(shape) };
+    let error = match Ssd::open(path, take, running) {
         Ok(ssd) => return Ok((Some(ssd), None)),
         Err(error) => error,
     };
@@ -326,7 +328,7 @@ impl Plan {
 fn plan(config: &Config) -> Result<Plan, Error> {
     let mut running = config.clone();
     let (ssd, without) = first_ssd(config)?;
-    running.ssd = config.ssd.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    running.ssd = config.ssd.as_deref().map(crate::driven::absolute);
     let frames = u32::try_from((memory(config)? / 4096).max(FRAMES_MIN)).map_err(|_| Error::invalid("[cache] memory: at most 16 TiB"))?;
     running.memory = Some(Size::Bytes(u64::from(frames) * 4096));
     let sizes = Sizes { frames: Frames::new(frames), ssd: ssd.as_ref().map(|ssd| ssd.shape), files: config.files };
@@ -374,8 +376,8 @@ fn open_first(path: &Path, config: &Config, said: Option<Said>) -> Result<Ssd, E
              `hotshelf cache create --force` makes it anew",
         ),
         Some(Said::Lost) => failed("this SSD failed while it was in use, with pages that no file has"),
-        Some(Said::Dirty) => Ssd::open(path, Take::First(None)),
-        Some(Said::Clean) | None => Ssd::open(path, Take::First(config.ssd_size)),
+        Some(Said::Dirty) => Ssd::open(path, Take::First(None), config),
+        Some(Said::Clean) | None => Ssd::open(path, Take::First(config.ssd_size), config),
     }
 }
 

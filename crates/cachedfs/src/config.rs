@@ -4,7 +4,7 @@
 //! [cache]
 //! name = "default"          # instances of one user are told apart by it
 //! memory = "25%"            # of RAM; not said: a quarter, at most 1GiB
-//! ssd = "/ssd/cache"        # a file or a block device; not said: none
+//! ssd = "/ssd/cache"        # a file, a block device, or nvme:0000:03:00.0/1; not said: none
 //! ssd_size = "100GiB"       # of the file, when it is made
 //! mode = "write-back"       # write-through, write-around, read-only, pass-through
 //! rules = [{ glob = "*.log", admit = "never" }, { glob = "/data/index/**", pin = true }]
@@ -27,12 +27,17 @@ pub struct Config {
     /// Memory for pages; a share is of RAM. Not said: a quarter of RAM, at most 1 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// The SSD: a file or a block device. Not said: none.
+    /// The SSD: a file, a block device, or a namespace of an NVMe controller that programs drive themselves
+    /// (`nvme:0000:03:00.0/1`, `vfio-user:/run/x.sock/1`). Not said: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ssd: Option<PathBuf>,
     /// Bytes of the SSD's file when it is made; a share is of what is free in its file system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ssd_size: Option<Size>,
+    /// Where the flight recorder of such a controller writes, so that others can read it: `hotshelf queue record FILE`. Not said: only
+    /// memory of the process that leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_file: Option<PathBuf>,
     /// What becomes of writes.
     #[serde(with = "mode")]
     pub mode: Mode,
@@ -76,6 +81,7 @@ impl Default for Config {
             memory: None,
             ssd: None,
             ssd_size: None,
+            record_file: None,
             mode: Mode::WriteBack,
             dirty_limit: Size::Percent(20),
             dirty_age: Age(std::time::Duration::from_secs(30)),
@@ -165,6 +171,9 @@ impl Config {
         }
         if self.ssd_size.is_some() && self.ssd.is_none() {
             return Err(Error::invalid("[cache] ssd_size: without `ssd` there is nothing of that size"));
+        }
+        if let Some(ssd) = &self.ssd {
+            crate::driven::check(ssd, self)?;
         }
         if self.permissions.is_some_and(|bits| bits & !0o666 != 0 || bits & 0o600 != 0o600) {
             return Err(Error::invalid("[cache] permissions: 0o600, with bits of 0o066 for others"));

@@ -125,7 +125,7 @@ impl Instance {
     fn opening(&self, fd: &OwnedFd, flags: OFlags, options: &Options) -> Result<Option<Opening>, Errno> {
         let stat = fstat(fd)?;
         let Ok(part) = self.part() else { return Ok(None) };
-        let is_ours = part.ssd.as_ref().is_some_and(|ssd| ssd.file == (stat.st_dev, stat.st_ino)) || part.is_segment(&stat);
+        let is_ours = part.ssd.as_ref().is_some_and(|ssd| ssd.file == Some((stat.st_dev, stat.st_ino))) || part.is_segment(&stat);
         if !is_regular(&stat) || is_ours || SPECIAL.contains(&(fstatfs(fd)?.f_type as u64)) {
             return Ok(None);
         }

@@ -5,6 +5,7 @@
 //! cannot be cached (pipes, devices, directories, /proc, `O_PATH`) is passed to the kernel, each call as it is.
 //!
 //! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] are what one open asks for.
+//! - `driven.rs`: an SSD that programs drive themselves, by the process that leads.
 //! - `image.rs`: the SSD while nobody uses it: making, looking over, removing. `settings.rs`: where settings are.
 //! - [`Reads`] are reads that nobody stands and waits for.
 //! - `file.rs`: the calls on an open file. `plain.rs`: those that go to the kernel as they are.
@@ -14,6 +15,7 @@ mod attach;
 mod below;
 mod cached;
 mod config;
+pub mod driven;
 mod error;
 mod file;
 mod forks;

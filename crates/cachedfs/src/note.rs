@@ -41,7 +41,7 @@ impl Note {
     }
 
     fn at(dir: &Path, ssd: &Path) -> Note {
-        let ssd = std::path::absolute(ssd).unwrap_or_else(|_| ssd.to_owned());
+        let ssd = crate::driven::absolute(ssd);
         // Not what a link leads to: that may be gone when the note is wanted.
         let parent = ssd.parent().and_then(|parent| fs::canonicalize(parent).ok());
         let ssd = parent.zip(ssd.file_name()).map_or(ssd.clone(), |(parent, name)| parent.join(name));

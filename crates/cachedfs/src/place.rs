@@ -1,4 +1,5 @@
-//! Where an instance's segment is: `NAME.segment` and `NAME.lock` in a directory of the user's, or of the group's.
+//! Where an instance's segment is: `NAME.segment` and `NAME.lock` (and the socket `NAME.queues`) in a directory of the user's, or of the
+//! group's.
 //!
 //! The directory lies in one that everybody may write to, so it is looked at before it is used: no link, ours, closed to others.
 //! Whoever makes, takes up or removes a segment locks `NAME.making` (flock(2)) for that moment, so that two who begin at once get one.
@@ -29,6 +30,8 @@ pub struct Place {
     pub locks: PathBuf,
     /// Locked by who makes or removes the segment.
     pub making: PathBuf,
+    /// Where who leads hands out queues of an SSD that he drives himself (`driven.rs`).
+    pub queues: PathBuf,
     /// With whom they are shared.
     pub sharing: Sharing,
 }
@@ -58,7 +61,14 @@ impl Place {
         let dir = config.runtime_dir.join(dir);
         let permissions = config.permissions.unwrap_or(if group.is_some() { 0o660 } else { 0o600 });
         let file = |ending: &str| dir.join(format!("{}.{ending}", config.name));
-        Ok(Place { segment: file("segment"), locks: file("lock"), making: file("making"), sharing: Sharing { permissions, group }, dir })
+        Ok(Place {
+            segment: file("segment"),
+            locks: file("lock"),
+            making: file("making"),
+            queues: file("queues"),
+            sharing: Sharing { permissions, group },
+            dir,
+        })
     }
 
     /// Makes the directory if it is not there, looks at it, and waits until nobody else makes or removes this segment.
@@ -66,10 +76,7 @@ impl Place {
     /// # Errors
     /// [`Kind::Segment`]: the directory is not what it should be. [`Kind::Full`], EBUSY: somebody takes too long.
     pub fn hold(&self) -> Result<Held, Error> {
-        if self.open()?.is_none() {
-            self.make()?;
-            self.open()?;
-        }
+        self.ensure()?;
         let begun = Instant::now();
         loop {
             let file = Seats::open_lock_file(&self.making, self.sharing)
@@ -89,6 +96,18 @@ impl Place {
         }
     }
 
+    /// Makes the directory if it is not there, and looks at it.
+    ///
+    /// # Errors
+    /// [`Kind::Segment`]: the directory is not what it should be.
+    pub fn ensure(&self) -> Result<(), Error> {
+        if self.open()?.is_none() {
+            self.make()?;
+            self.open()?;
+        }
+        Ok(())
+    }
+
     fn is_named(&self, file: &OwnedFd) -> bool {
         let named = rustix::fs::statat(CWD, &self.making, AtFlags::SYMLINK_NOFOLLOW);
         matches!((named, fstat(file)), (Ok(named), Ok(held)) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
@@ -96,7 +115,7 @@ impl Place {
 
     /// Removes the segment. By who holds it.
     pub fn remove(&self, _held: &Held) -> Result<(), Error> {
-        for path in [&self.segment, &self.locks, &self.making] {
+        for path in [&self.segment, &self.locks, &self.queues, &self.making] {
             match rustix::fs::unlink(path.as_path()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(Error::system(errno, "removing the shared memory", &path.as_path().into())),

@@ -40,6 +40,9 @@ impl Config {
 
     /// What a cache on this SSD is called when nobody says: the last part of the path, and of an extension nothing.
     pub fn name_for(ssd: &Path) -> String {
+        if let Some(name) = crate::driven::short_name(ssd) {
+            return name;
+        }
         let stem = ssd.file_stem().unwrap_or_default().to_string_lossy();
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
         let name: String = stem.trim_start_matches('.').chars().map(plain).take(NAME_MAX).collect();

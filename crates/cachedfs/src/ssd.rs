@@ -1,7 +1,8 @@
 //! The SSD of an instance: opened, made if it is not there, and ours alone.
 //!
 //! Every process that takes part holds a shared lock (flock(2)) on it. Who makes an instance, or takes up one in which nobody lives,
-//! needs the lock alone for a moment; so one SSD never has two instances, and tools that work offline ask for it alone, too.
+//! needs the lock alone for a moment; so one SSD never has two instances, and tools that work offline ask for it alone, too. An SSD
+//! that is a controller (`driven.rs`) has a file of its own for that lock.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,8 +17,11 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
 use ssdcache::{PAGE_BYTES, Page, Shape, Superblock, Unusable};
 
+use crate::config::Config;
+use crate::driven::{self, Blocks, Lock, Owned, Served};
 use crate::error::{Error, Kind};
 use crate::image;
+use crate::place::Place;
 use crate::size::Size;
 
 /// So long a process that is being killed may take to close its files.
@@ -35,9 +39,15 @@ pub struct Ssd {
     pub shape: Shape,
     /// What tells it apart.
     pub uuid: [u8; 16],
-    /// What the file system calls it: such a file is not cached.
-    pub file: (u64, u64),
-    lock: File,
+    /// What the file system calls it: such a file is not cached. None: it has no file.
+    pub file: Option<(u64, u64)>,
+    lock: Held,
+}
+
+/// Its lock.
+enum Held {
+    File(File),
+    Driven(Lock),
 }
 
 impl std::fmt::Debug for Ssd {
@@ -51,8 +61,8 @@ impl std::fmt::Debug for Ssd {
 pub enum Take {
     /// The first of an instance: nobody else may have it. It is made if it is not there, or empty, and a size is said.
     First(Option<Size>),
-    /// One of several.
-    Join,
+    /// One of several, where the log has this shape.
+    Join(Shape),
 }
 
 impl Ssd {
@@ -60,8 +70,11 @@ impl Ssd {
     ///
     /// # Errors
     /// [`Kind::Device`]: it belongs to something else, or to another instance; it is not there and no size was said.
-    pub fn open(path: &Path, take: Take) -> Result<Ssd, Error> {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    pub fn open(path: &Path, take: Take, config: &Config) -> Result<Ssd, Error> {
+        let path = driven::absolute(path);
+        if driven::is_meant(&path) {
+            return Ssd::driven(path, take, config);
+        }
         let file = open_or_make(&path, take)?;
         lock(&file, &path, take)?;
         let superblock = superblock(&file, &path)?;
@@ -75,15 +88,41 @@ impl Ssd {
             plain: Arc::new(plain),
             shape: superblock.shape,
             uuid: superblock.uuid,
-            file: (stat.st_dev, stat.st_ino),
+            file: Some((stat.st_dev, stat.st_ino)),
             path,
-            lock: file,
+            lock: Held::File(file),
         })
+    }
+
+    /// Of a controller: only the first looks at it, for who leads will own it.
+    fn driven(path: PathBuf, take: Take, config: &Config) -> Result<Ssd, Error> {
+        let held = loop {
+            let held = Lock::open(&path)?;
+            lock(&held.file, &path, take)?;
+            if held.is_named() {
+                break held;
+            }
+        };
+        let (shape, uuid) = match take {
+            Take::Join(shape) => (shape, [0; 16]),
+            Take::First(_) => {
+                let blocks = Blocks::open(&path).inspect_err(|_| held.let_go())?;
+                let found = superblock_of(&path, blocks.bytes(), &mut |at, to| blocks.read(at, to)).inspect_err(|_| held.let_go())?;
+                (found.shape, found.uuid)
+            }
+        };
+        let place = Place::of(config)?;
+        let pages = shape.device_pages();
+        let plain = Arc::new(Owned::new(&path, config, &place, pages).inspect_err(|_| held.let_go())?);
+        Ok(Ssd { device: Arc::new(Served::new(&place, pages)), plain, shape, uuid, file: None, path, lock: Held::Driven(held) })
     }
 
     /// This process has left the instance: others may have it alone.
     pub fn let_go(&self) {
-        let _ = flock(&self.lock, FlockOperation::Unlock);
+        match &self.lock {
+            Held::File(file) => drop(flock(file, FlockOperation::Unlock)),
+            Held::Driven(lock) => lock.let_go(),
+        }
     }
 }
 
@@ -104,7 +143,7 @@ fn open_or_make(path: &Path, take: Take) -> Result<File, Error> {
     let found = open(path)?;
     let size = match take {
         Take::First(size) => size,
-        Take::Join => None,
+        Take::Join(_) => None,
     };
     let is_empty = found.as_ref().is_some_and(|file| file.metadata().is_ok_and(|stat| stat.is_file() && stat.len() == 0));
     match found {
@@ -158,24 +197,31 @@ pub fn uuid() -> [u8; 16] {
 
 /// What it says of itself.
 pub fn superblock(file: &File, path: &Path) -> Result<Superblock, Error> {
-    let mut pages: [Page; 2] = [[0; PAGE_BYTES]; 2];
-    for (page, at) in pages.iter_mut().zip([0, PAGE_BYTES as u64]) {
-        let mut done = 0;
-        while done < PAGE_BYTES {
-            match file.read_at(&mut page[done..], at + done as u64) {
-                Ok(0) => break,
-                Ok(got) => done += got,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(Error::system(Errno::from_io_error(&error).unwrap_or(Errno::IO), "reading the SSD", &path.into()));
-                }
-            }
-        }
-    }
     let bytes = match file.metadata() {
         Ok(stat) if stat.is_file() => stat.len(),
         _ => length(path)?,
     };
+    superblock_of(path, bytes, &mut |at, to| {
+        let mut done = 0;
+        while done < to.len() {
+            match file.read_at(&mut to[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(got) => done += got,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Of so many bytes; what is behind the end stays as it is in memory.
+fn superblock_of(path: &Path, bytes: u64, read_at: &mut dyn FnMut(u64, &mut [u8]) -> std::io::Result<()>) -> Result<Superblock, Error> {
+    let mut pages: [Page; 2] = [[0; PAGE_BYTES]; 2];
+    for (page, at) in pages.iter_mut().zip([0, PAGE_BYTES as u64]) {
+        read_at(at, page)
+            .map_err(|error| Error::system(Errno::from_io_error(&error).unwrap_or(Errno::IO), "reading the SSD", &path.into()))?;
+    }
     Superblock::choose(&pages, bytes / PAGE_BYTES as u64).map_err(|why| match why {
         Unusable::None if pages.iter().flatten().any(|byte| *byte != 0) => {
             let what = "it holds something that is no cache of ours, or a damaged one: nothing was changed; \
@@ -193,19 +239,19 @@ mod test {
     #[test]
     fn an_empty_one_is_made_a_foreign_one_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("ssd");
-        assert_eq!(Ssd::open(&path, Take::First(None)).expect_err("not there").errno(), Errno::NOENT.raw_os_error());
+        let (path, config) = (dir.path().join("ssd"), Config::default());
+        assert_eq!(Ssd::open(&path, Take::First(None), &config).expect_err("not there").errno(), Errno::NOENT.raw_os_error());
         assert!(!path.exists());
-        let made = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20)))).expect("made");
+        let made = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20))), &config).expect("made");
         let (uuid, shape) = (made.uuid, made.shape);
         assert!(shape.device_pages() <= 2048);
-        assert_eq!(Ssd::open(&path, Take::First(None)).expect_err("in use").errno(), Errno::BUSY.raw_os_error());
-        let joined = Ssd::open(&path, Take::Join).expect("joined");
+        assert_eq!(Ssd::open(&path, Take::First(None), &config).expect_err("in use").errno(), Errno::BUSY.raw_os_error());
+        let joined = Ssd::open(&path, Take::Join(shape), &config).expect("joined");
         assert_eq!((joined.uuid, joined.shape), (uuid, shape));
         drop((made, joined));
-        assert_eq!(Ssd::open(&path, Take::First(None)).expect("again").uuid, uuid);
+        assert_eq!(Ssd::open(&path, Take::First(None), &config).expect("again").uuid, uuid);
         std::fs::write(&path, vec![7; 8 << 20]).expect("written");
-        let refused = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20)))).expect_err("foreign");
+        let refused = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20))), &config).expect_err("foreign");
         assert!(refused.to_string().contains("--force"), "{refused}");
         assert_eq!(std::fs::read(&path).expect("there")[..10], [7; 10]);
     }

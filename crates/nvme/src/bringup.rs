@@ -229,12 +229,18 @@ impl Bringup {
             }
             Step::List => Step::Namespace,
             _ => {
-                inner.namespaces = std::mem::take(&mut self.found);
+                let before = std::mem::replace(&mut inner.namespaces, std::mem::take(&mut self.found));
+                inner.changed |= before.iter().any(|(id, info)| shape(info) != inner.namespace(*id).and_then(shape));
                 Step::Ready
             }
         };
         Ok(())
     }
+}
+
+/// What queues depend on.
+fn shape(info: &Result<NamespaceInfo, Unusable>) -> Option<(u32, u64)> {
+    info.as_ref().ok().map(|info| (info.block_bytes, info.blocks))
 }
 
 fn enable(shared: &Shared, inner: &mut Inner) {

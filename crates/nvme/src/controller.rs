@@ -85,9 +85,13 @@ pub(crate) struct Shared {
     pub flight: Flight,
     /// Resets so far.
     epoch: AtomicU32,
+    /// How often namespaces changed their size or their blocks, or went.
+    changes: AtomicU32,
     gone: AtomicBool,
     /// It is gone, and certainly reaches no memory any more.
     quiet: AtomicBool,
+    /// Of the process that opened it.
+    pid: u32,
     pub inner: Mutex<Inner>,
 }
 
@@ -99,6 +103,8 @@ pub(crate) struct Inner {
     pub info: ControllerInfo,
     pub limits: NvmLimits,
     pub namespaces: Vec<(u32, Result<NamespaceInfo, Unusable>)>,
+    /// They are not what they were when queues were opened; nobody was told yet.
+    pub changed: bool,
     /// By number less one: whether it is taken. As many as the controller gave.
     queues: Vec<bool>,
     arenas: Vec<(ArenaId, Weak<Mapping>)>,
@@ -128,6 +134,11 @@ impl Inner {
         self.admin.submit(Entry::new(admin::ASYNC_EVENT, 0), false, Wants::Event, Time::NEVER).map(drop)
     }
 
+    /// What is known of a namespace.
+    pub(crate) fn namespace(&self, id: u32) -> Option<&Result<NamespaceInfo, Unusable>> {
+        self.namespaces.iter().find(|(found, _)| *found == id).map(|(_, info)| info)
+    }
+
     pub(crate) fn take_queue(&mut self) -> Option<u16> {
         let free = self.queues.iter().position(|taken| !taken)?;
         self.queues[free] = true;
@@ -151,6 +162,16 @@ impl Shared {
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Queues that are open look at their namespaces.
+    pub(crate) fn namespaces_changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     #[inline]
@@ -362,9 +383,9 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// No queue is left: each holds us.
+    /// No queue is left: each holds us. In a child made by fork it is its parent's.
     fn drop(&mut self) {
-        if self.is_gone() {
+        if self.is_gone() || self.pid != std::process::id() {
             return;
         }
         let shut_down = self.shut_down(&self.inner.lock());
@@ -425,6 +446,7 @@ impl Opening {
             info: ControllerInfo::default(),
             limits: NvmLimits::default(),
             namespaces: Vec::new(),
+            changed: false,
             queues: Vec::new(),
             arenas: Vec::new(),
             events: Events::default(),
@@ -438,8 +460,10 @@ impl Opening {
             capabilities,
             flight,
             epoch: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
             gone: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
+            pid: std::process::id(),
             inner: Mutex::new(inner),
         })
     }
@@ -557,9 +581,10 @@ impl Controller {
     /// There is none of that number, or it cannot be used.
     pub fn namespace(&self, id: u32) -> Result<Namespace, OpenError> {
         let name = &self.shared.function.name;
+        let changes = self.shared.changes();
         let found = self.namespaces().into_iter().find(|(found, _)| *found == id);
         match found {
-            Some((_, Ok(info))) => Ok(Namespace::new(self.clone(), info)),
+            Some((_, Ok(info))) => Ok(Namespace::new(self.clone(), info, changes)),
             Some((_, Err(why))) => Err(OpenError::Unusable(format!("{name}, namespace {id}: {why}"))),
             None => Err(OpenError::Unusable(format!("{name} has no namespace {id}"))),
         }
@@ -588,6 +613,16 @@ impl Controller {
     /// Whether nothing more comes from it.
     pub fn is_gone(&self) -> bool {
         self.shared.is_gone()
+    }
+
+    /// Whether this process opened it, and not one that it was forked from.
+    pub fn is_of_this_process(&self) -> bool {
+        self.shared.pid == std::process::id()
+    }
+
+    /// Where its flight recorder writes, if not only into memory of this process.
+    pub fn record_file(&self) -> Option<&std::path::Path> {
+        self.shared.options.record_file.as_deref()
     }
 
     /// How often it was reset.

@@ -12,7 +12,8 @@ use crate::identify::Smart;
 /// What a controller told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// Namespaces came, went or changed: look at [`crate::Controller::namespaces`]. Those that are open stay as they are.
+    /// Namespaces came, went or changed: look at [`crate::Controller::namespaces`]. Queues that are open have the new size when they
+    /// are polled next (see [`crate::Namespace`]).
     Namespaces,
     /// The drive's health is critical.
     Smart(Smart),
@@ -74,6 +75,9 @@ impl Events {
                 Work::Rescan(mut bringup) => match bringup.advance(shared, inner) {
                     Ok(false) => Some(Work::Rescan(bringup)),
                     Ok(true) => {
+                        if std::mem::take(&mut inner.changed) {
+                            shared.namespaces_changed();
+                        }
                         inner.events.tell(Notice::Namespaces);
                         None
                     }

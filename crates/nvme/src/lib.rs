@@ -7,7 +7,7 @@
 //! - [`registers`], [`entry`], [`status`], [`identify`]: what the specification says.
 //! - `pair`: two rings and their doorbells; [`doorbell`]: those in memory. `admin`: the queue for everything but reads and writes.
 //! - `bringup`: from any state to ready, in steps. [`controller`]: what queues share, the ladder from a timeout to a reset.
-//! - `manage`: what people ask of a controller.
+//! - `manage`: what people ask of a controller. [`named`]: controllers by name, once in a process.
 //! - [`queue`]: requests to commands and back. `events`: what the controller tells by itself.
 //! - [`recorder`]: what happened last, for people and for tests.
 //!
@@ -24,6 +24,7 @@ mod events;
 pub mod identify;
 mod manage;
 mod mapping;
+pub mod named;
 mod namespace;
 mod pair;
 pub mod queue;
@@ -34,6 +35,7 @@ pub mod status;
 pub use admin::Trouble;
 pub use controller::{Controller, Opening, Options, WeakController};
 pub use events::Notice;
+pub use named::FunctionName;
 pub use namespace::Namespace;
 pub use pci::{DeviceAddress, DmaError, DmaSpace, Function, IrqSource, Mmio};
 pub use queue::NvmeQueue;

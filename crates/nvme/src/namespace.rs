@@ -1,6 +1,6 @@
 //! A namespace as a block device.
 
-use block::{Device, Geometry, OpenError, Queue, QueueOptions};
+use block::{Device, Geometry, Habits, OpenError, Queue, QueueOptions};
 
 use crate::controller::Controller;
 use crate::identify::NamespaceInfo;
@@ -9,17 +9,21 @@ use crate::queue::{COMMAND_BYTES_MAX, NvmeQueue, SEGMENTS_MAX};
 /// Most bytes of a request; the queue makes several commands of it where the controller takes less at once.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 
-/// See the module. As it was when it was opened: what changes later is told by [`Controller::take_notice`].
+/// See the module. As it was when it was opened: what changes later is told by [`Controller::take_notice`]. Its queues take a new
+/// size as soon as the controller's event is served; when its blocks have another length, or it went, they
+/// have none: every request is refused with [`block::Error::OutOfRange`].
 #[derive(Clone, Debug)]
 pub struct Namespace {
     controller: Controller,
     info: NamespaceInfo,
     geometry: Geometry,
     command_bytes_max: u32,
+    /// Changes of namespaces that are in here.
+    changes: u32,
 }
 
 impl Namespace {
-    pub(crate) fn new(controller: Controller, info: NamespaceInfo) -> Namespace {
+    pub(crate) fn new(controller: Controller, info: NamespaceInfo, changes: u32) -> Namespace {
         let found = controller.info();
         let limit = found.transfer_bytes_max.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(COMMAND_BYTES_MAX);
         // A block is at most 64 KiB. One that is larger than a transfer may be has every request refused by the controller.
@@ -35,7 +39,7 @@ impl Namespace {
             discard: found.deallocate && !info.write_protected,
             write_zeroes: found.write_zeroes && !info.write_protected,
         };
-        Namespace { controller, info, geometry, command_bytes_max }
+        Namespace { controller, info, geometry, command_bytes_max, changes }
     }
 
     /// What it says of itself.
@@ -59,6 +63,10 @@ impl Namespace {
         &self.geometry
     }
 
+    pub(crate) fn changes(&self) -> u32 {
+        self.changes
+    }
+
     pub(crate) fn command_bytes_max(&self) -> u32 {
         self.command_bytes_max
     }
@@ -75,6 +83,11 @@ impl Namespace {
 impl Device for Namespace {
     fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Behind a socket, memory that cannot be shared is copied once more.
+    fn habits(&self) -> Habits {
+        Habits { shared_memory: true, ..Habits::default() }
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use block::driver::{FaultyDevice, FileDevice, FileOptions, MemoryDevice, NullDevice, Passthrough};
 use block::{Device, Geometry, Lba, OpenError};
 use hybridfs::Size;
-
-use crate::controller::{FunctionName, open_namespace};
+use nvme::named::{FunctionName, open_namespace};
 
 /// Blocks of devices that are only memory, in bytes.
 const BLOCK_BYTES: u32 = 512;
@@ -75,8 +74,7 @@ impl FromStr for DeviceName {
             Some(("null", size)) => Ok(DeviceName::Null { bytes: bytes(size)? }),
             Some(("memory", size)) => Ok(DeviceName::Memory { bytes: bytes(size)? }),
             Some(("fault", rule)) => fault(rule).ok_or_else(bad),
-            Some(("nvme", rest)) => nvme(FunctionName::parse(rest, FunctionName::pci)).ok_or_else(bad),
-            Some(("vfio-user", rest)) => nvme(FunctionName::parse(rest, FunctionName::socket)).ok_or_else(bad),
+            _ if FunctionName::is_meant(text) => nvme(FunctionName::parse(text)).ok_or_else(bad),
             _ if text.is_empty() => Err(bad()),
             _ => Ok(DeviceName::Path(PathBuf::from(text))),
         }
@@ -132,7 +130,7 @@ impl DeviceName {
                 Ok(Arc::new(device.with_geometry(|geometry| geometry.read_only = options.read_only)))
             }
             DeviceName::Nvme { controller, namespace } => {
-                let namespace = open_namespace(controller, *namespace)?;
+                let namespace = open_namespace(controller, *namespace, options.record_file.as_deref())?;
                 Ok(Arc::new(if options.read_only { namespace.read_only() } else { namespace }))
             }
             DeviceName::Fault { first, last, below } => {
@@ -159,6 +157,8 @@ pub struct DeviceOptions {
     pub read_only: bool,
     /// A file opened for writing is locked for us alone; a block device always is.
     pub alone: bool,
+    /// Where the flight recorder of a controller that this process drives writes (see [`nvme::Options`]); none: only into its memory.
+    pub record_file: Option<PathBuf>,
 }
 
 #[cfg(test)]

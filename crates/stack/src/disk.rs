@@ -11,7 +11,7 @@ use crate::queue::open_shared_queue;
 /// # Errors
 /// What the driver says; that another process has it, and which one, as far as the kernel tells.
 pub fn open_disk(name: &DeviceName, read_only: bool, settings: &DiskSettings) -> Result<Disk, OpenError> {
-    let device = name.open_with(&DeviceOptions { read_only, alone: true })?;
+    let device = name.open_with(&DeviceOptions { read_only, alone: true, ..DeviceOptions::default() })?;
     disk_on(&*device, settings).map_err(|error| match error {
         OpenError::Unusable(what) => OpenError::Unusable(format!("{name}: {what}")),
         other => other,

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod cache;
-mod controller;
 mod device;
 mod disk;
 mod queue;
@@ -10,9 +9,10 @@ mod queue;
 pub use cache::open_cache;
 /// Files through the cache, for programs in Rust: see examples/files.rs.
 pub use cachedfs;
-pub use controller::{FunctionName, open_controller};
 pub use device::{BadDevice, DeviceName, DeviceOptions};
 pub use disk::{disk_on, open_disk};
+/// Controllers by name.
+pub use nvme::named::{FunctionName, open_controller};
 pub use queue::{open_queue, open_shared_queue};
 /// The library file system, for programs in Rust.
 pub use rawfs;

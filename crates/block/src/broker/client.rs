@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use shm::Region;
@@ -76,6 +77,8 @@ pub struct ConnectOptions {
     pub read_only: bool,
     /// Bytes of [`BrokerDevice::arena`].
     pub arena_bytes: usize,
+    /// How long an answer may take; a broker that stands still is gone then. None: for ever.
+    pub patience: Option<Duration>,
 }
 
 /// A window of a device that the broker owns, as a device of its own: its block 0 is the window's first.
@@ -95,6 +98,7 @@ impl BrokerDevice {
     /// The broker is not there, or refuses.
     pub fn connect(options: &ConnectOptions) -> Result<BrokerDevice, BrokerError> {
         let mut admin = Admin::connect(&options.socket)?;
+        admin.talk.stream().set_read_timeout(options.patience).map_err(BrokerError::Gone)?;
         let wish = Wish { device: options.device.clone(), range: options.range, read_only: options.read_only };
         let Answer::Opened { geometry, .. } = admin.ask(&Ask::Open { version: VERSION, wish })? else {
             return Err(BrokerError::Nonsense("no window"));
@@ -244,5 +248,20 @@ fn ask(talk: &mut Talk, question: &Ask, fd: Option<std::os::fd::BorrowedFd<'_>>)
     match talk.receive().map_err(BrokerError::Gone)? {
         Answer::Refused { refusal } => Err(refusal.into()),
         answer => Ok(answer),
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_broker_that_stands_still_is_gone_when_patience_is_over() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("queues");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+        let patience = Some(Duration::from_millis(20));
+        let options = ConnectOptions { socket, device: "d".into(), range: None, read_only: true, arena_bytes: 4096, patience };
+        assert!(matches!(BrokerDevice::connect(&options), Err(BrokerError::Gone(_))));
     }
 }

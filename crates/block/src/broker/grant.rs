@@ -19,6 +19,8 @@ pub enum Who {
     User(u32),
     /// Processes whose group, the effective one and not a supplementary one, is this.
     Group(u32),
+    /// Whoever reaches the socket: where its directory decides that.
+    Anybody,
 }
 
 /// What is granted.
@@ -158,6 +160,7 @@ impl Terms {
         let who = match self.who {
             Who::User(user) => user == peer.user,
             Who::Group(group) => group == peer.group,
+            Who::Anybody => true,
         };
         who && self.device == device
     }
@@ -240,6 +243,17 @@ pub(super) mod test {
         let other = Peer { user: 8, ..PEER };
         let wish = Wish { device: "d".into(), range: None, read_only: true };
         assert!(matches!(policy.decide(other, &wish, 1000, Some(1), |_| 0), Err(Refusal::NoGrant { user: 8, .. })));
+    }
+
+    #[test]
+    fn what_is_for_anybody_is_for_every_user_and_within_its_terms() {
+        let anybody = policy([Terms { who: Who::Anybody, read_only: true, queues: u32::MAX, ..terms(0, "d") }]);
+        for user in [0, 7, 65_534] {
+            let peer = Peer { user, group: user, pid: 1 };
+            let wish = |read_only| Wish { device: "d".into(), range: None, read_only };
+            assert!(anybody.decide(peer, &wish(true), 1000, Some(8), |_| 4000).is_ok());
+            assert_eq!(anybody.decide(peer, &wish(false), 1000, Some(8), |_| 0).map(|_| ()), Err(Refusal::ReadOnly));
+        }
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
+    /// [`Journal::fixed`].
+    #[error("the grants of this broker are fixed")]
+    Fixed,
     /// No such grant.
     #[error("there is no such grant")]
     NoSuchGrant,
@@ -115,8 +118,8 @@ struct Numbered {
 pub struct Journal {
     path: PathBuf,
     file: File,
-    /// Held for its flock; beside the journal, which is replaced as a whole now and then.
-    _lock: File,
+    /// Held for its flock; beside the journal, which is replaced as a whole now and then. None: the policy is fixed.
+    lock: Option<File>,
     bytes: u64,
     stuck: bool,
     next: GrantId,
@@ -139,8 +142,15 @@ impl Journal {
         let mut content = Vec::new();
         file.read_to_end(&mut content).map_err(system("reading it"))?;
         let read = parse(&content).map_err(|wrong| wrong.at_path(path))?;
-        let mut journal =
-            Journal { path: path.to_owned(), file, _lock: lock, bytes: read.bytes, stuck: false, next: read.next, policy: read.policy };
+        let mut journal = Journal {
+            path: path.to_owned(),
+            file,
+            lock: Some(lock),
+            bytes: read.bytes,
+            stuck: false,
+            next: read.next,
+            policy: read.policy,
+        };
         if read.bytes < content.len() as u64 {
             journal.file.set_len(read.bytes).map_err(system("cutting off what was not written whole"))?;
         }
@@ -149,6 +159,22 @@ impl Journal {
             sync_directory(path).map_err(system("making it durable"))?;
         }
         Ok(journal)
+    }
+
+    /// A policy that nobody changes, of a broker that serves one purpose: in no file.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn fixed(terms: impl IntoIterator<Item = Terms>) -> std::io::Result<Journal> {
+        let (time_s, by) = (now_s(), rustix::process::geteuid().as_raw());
+        let mut policy = Policy::default();
+        let mut next = GrantId(1);
+        for terms in terms {
+            policy.put(Grant { id: next, terms, time_s, by });
+            next.0 += 1;
+        }
+        let file = File::open("/dev/null")?;
+        Ok(Journal { path: "/dev/null".into(), file, lock: None, bytes: 0, stuck: false, next, policy })
     }
 
     /// What is in force.
@@ -192,6 +218,9 @@ impl Journal {
     }
 
     fn append(&mut self, lines: &[u8]) -> Result<(), JournalError> {
+        if self.lock.is_none() {
+            return Err(JournalError::Fixed);
+        }
         if self.stuck {
             return Err(JournalError::Stuck { path: self.path.clone() });
         }
@@ -396,6 +425,15 @@ mod test {
 
     fn put(path: &Path, content: &[u8]) {
         std::fs::write(path, content).expect("written");
+    }
+
+    #[test]
+    fn a_fixed_policy_is_in_no_file_and_nobody_changes_it() {
+        let mut journal = Journal::fixed([terms(7, "d"), terms(8, "d")]).expect("made");
+        assert_eq!(journal.policy().grants().map(|grant| grant.id.0).collect::<Vec<_>>(), [1, 2]);
+        assert!(matches!(journal.grant(terms(9, "d"), 0), Err(JournalError::Fixed)));
+        assert!(matches!(journal.revoke(GrantId(1), 0), Err(JournalError::Fixed)));
+        assert_eq!(journal.policy().grants().count(), 2);
     }
 
     #[test]

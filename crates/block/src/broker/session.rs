@@ -240,7 +240,11 @@ impl Session {
     fn list(&self) -> Answer {
         let (all, peer) = (self.may_change(), self.peer);
         let journal = self.shared.journal.lock();
-        let mine = |terms: &Terms| terms.who == super::Who::User(peer.user) || terms.who == super::Who::Group(peer.group);
+        let mine = |terms: &Terms| match terms.who {
+            super::Who::User(user) => user == peer.user,
+            super::Who::Group(group) => group == peer.group,
+            super::Who::Anybody => true,
+        };
         Answer::Grants { grants: journal.policy().grants().filter(|grant| all || mine(&grant.terms)).cloned().collect() }
     }
 }

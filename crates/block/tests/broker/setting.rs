@@ -186,7 +186,7 @@ pub fn terms(user: u32) -> Terms {
 }
 
 pub fn options(socket: &Path, range: Option<(u64, u64)>) -> ConnectOptions {
-    ConnectOptions { socket: socket.to_owned(), device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20 }
+    ConnectOptions { socket: socket.to_owned(), device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20, patience: None }
 }
 
 pub fn connect(socket: &Path, range: Option<(u64, u64)>) -> Result<BrokerDevice, BrokerError> {

@@ -12,7 +12,6 @@ use ssdcache::{PAGE_BYTES, Shape, SsdCache};
 
 use super::Progress;
 use super::disk::{Disk, failed};
-use super::signature;
 use crate::error::{Error, Kind};
 use crate::size::Size;
 
@@ -51,13 +50,14 @@ pub struct Made {
     pub replaced: Option<String>,
 }
 
-/// Formats a file or block device. A file that is not there is made, with all its blocks.
+/// Formats a file, a block device, or an SSD that this process drives itself. A file that is not there is made, with all its blocks.
 ///
 /// # Errors
 /// [`Kind::Device`]: it is in use, or there is something on it and `force` is not said; [`Kind::Invalid`]: a size that cannot be;
 /// [`Kind::System`]: the kernel's, no space among them. Nothing is left then of a file that was to be made.
 pub fn create(path: &Path, options: &Options, progress: Progress<'_>) -> Result<Made, Error> {
     let made = match std::fs::symlink_metadata(path) {
+        _ if crate::driven::is_meant(path) => what_is_there(path, options, progress),
         Err(error) if error.kind() == io::ErrorKind::NotFound => new_file(path, options, progress),
         _ => what_is_there(path, options, progress),
     }?;
@@ -94,11 +94,11 @@ fn new_file(path: &Path, options: &Options, progress: Progress<'_>) -> Result<Ma
     }
     let unnamed = Unnamed::new(dir, path)?;
     let disk = Disk::of(unnamed.file.try_clone().map_err(|error| failed(path, "making", &error))?, path, true)?;
-    allocate(&disk.file, bytes, progress).map_err(|error| match Errno::from_io_error(&error) {
+    disk.file().and_then(|file| allocate(file, bytes, progress)).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::NOSPC | Errno::DQUOT) => no_space(dir, free_bytes(dir).unwrap_or(0)),
         _ => disk.failed("allocating", &error),
     })?;
-    belongs(&disk.file, options.group).map_err(|error| disk.failed("giving it to its group", &error))?;
+    disk.file().and_then(|file| belongs(file, options.group)).map_err(|error| disk.failed("giving it to its group", &error))?;
     let uuid = random()?;
     disk.finish(&SsdCache::format(uuid, shape))?;
     unnamed.name(path)?;
@@ -107,7 +107,7 @@ fn new_file(path: &Path, options: &Options, progress: Progress<'_>) -> Result<Ma
 
 fn what_is_there(path: &Path, options: &Options, progress: Progress<'_>) -> Result<Made, Error> {
     let mut disk = Disk::alone(path)?;
-    let there = signature::find(&disk.file, disk.bytes).map_err(|error| disk.failed("reading", &error))?;
+    let there = disk.signature().map_err(|error| disk.failed("reading", &error))?;
     if let Some(there) = there.filter(|_| !options.force) {
         let what = format!("{}: there is {there}: --force overwrites it; a cache needs a file or device of its own", path.display());
         return Err(Error::new(Kind::Device, Errno::EXIST, what));
@@ -128,8 +128,9 @@ fn what_is_there(path: &Path, options: &Options, progress: Progress<'_>) -> Resu
         disk.erase()?;
     }
     if disk.is_file() {
-        disk.file.set_len(bytes).and_then(|()| allocate(&disk.file, bytes, progress)).map_err(|error| disk.failed("allocating", &error))?;
-        belongs(&disk.file, options.group).map_err(|error| disk.failed("giving it to its group", &error))?;
+        let grown = disk.file().and_then(|file| file.set_len(bytes).and_then(|()| allocate(file, bytes, progress)));
+        grown.map_err(|error| disk.failed("allocating", &error))?;
+        disk.file().and_then(|file| belongs(file, options.group)).map_err(|error| disk.failed("giving it to its group", &error))?;
         disk.bytes = bytes;
     }
     let uuid = random()?;

@@ -1,4 +1,4 @@
-//! A file or block device that is ours alone.
+//! A file, a block device, or an SSD that this process drives itself, that is ours alone.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -10,12 +10,19 @@ use rustix::io::Errno;
 use ssdcache::{DevicePage, PAGE_BYTES, Page, Superblock, Unusable};
 
 use super::signature;
+use crate::driven::{self, Blocks};
 use crate::error::{Error, Kind};
+
+#[derive(Debug)]
+pub(super) enum Medium {
+    File(File),
+    Driven(Box<Blocks>),
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Disk {
-    pub(super) file: File,
+    pub(super) medium: Medium,
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
     pub(super) is_file: bool,
@@ -27,6 +34,10 @@ impl Disk {
     /// # Errors
     /// It is not there, of another kind, in use, or not ours to write.
     pub(super) fn alone(path: &Path) -> Result<Disk, Error> {
+        if driven::is_meant(path) {
+            let (path, blocks) = (driven::absolute(path), Blocks::alone(path)?);
+            return Ok(Disk { bytes: blocks.bytes(), medium: Medium::Driven(Box::new(blocks)), path, is_file: false });
+        }
         let kind = std::fs::metadata(path).map_err(|error| not_opened(path, &error))?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let what = if kind.is_dir() { "a directory: name a file in it" } else { "neither a file nor a block device" };
@@ -46,7 +57,7 @@ impl Disk {
             return Err(Error::new(Kind::Device, Errno::BUSY, what));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| not_opened(path, &error))?;
-        Ok(Disk { file, path: path.to_owned(), bytes, is_file })
+        Ok(Disk { medium: Medium::File(file), path: path.to_owned(), bytes, is_file })
     }
 
     /// A regular file, no device.
@@ -59,16 +70,52 @@ impl Disk {
         self.bytes / PAGE_BYTES as u64
     }
 
+    /// The file, for what only files can do.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(super) fn file(&self) -> io::Result<&File> {
+        match &self.medium {
+            Medium::File(file) => Ok(file),
+            Medium::Driven(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Bytes, whole pages where it is driven by us.
+    pub(super) fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        match &self.medium {
+            Medium::File(file) => file.read_exact_at(to, at),
+            Medium::Driven(blocks) => blocks.read(at, to),
+        }
+    }
+
     pub(super) fn read(&self, at: DevicePage, to: &mut Page) -> io::Result<()> {
-        self.file.read_exact_at(to, at.0 * PAGE_BYTES as u64)
+        self.read_at(at.0 * PAGE_BYTES as u64, to)
     }
 
     pub(super) fn write(&self, at: DevicePage, pages: &[u8]) -> Result<(), Error> {
-        self.file.write_all_at(pages, at.0 * PAGE_BYTES as u64).map_err(|error| self.failed("writing", &error))
+        let at = at.0 * PAGE_BYTES as u64;
+        let written = match &self.medium {
+            Medium::File(file) => file.write_all_at(pages, at),
+            Medium::Driven(blocks) => blocks.write(at, pages),
+        };
+        written.map_err(|error| self.failed("writing", &error))
     }
 
     pub(super) fn sync(&self) -> Result<(), Error> {
-        self.file.sync_all().map_err(|error| self.failed("flushing", &error))
+        let synced = match &self.medium {
+            Medium::File(file) => file.sync_all(),
+            Medium::Driven(blocks) => blocks.sync(),
+        };
+        synced.map_err(|error| self.failed("flushing", &error))
+    }
+
+    /// What is there, by the marks that its kind leaves; none: zeroes.
+    ///
+    /// # Errors
+    /// Reading it.
+    pub(super) fn signature(&self) -> io::Result<Option<&'static str>> {
+        signature::find(self.bytes, &mut |at, to| self.read_at(at, to))
     }
 
     /// No cache any more, durably.
@@ -97,7 +144,7 @@ impl Disk {
 
     /// Whether it is a cache, or was one before it was damaged.
     pub(super) fn is_ours(&self) -> Result<(), Error> {
-        let found = signature::find(&self.file, self.bytes).map_err(|error| self.failed("reading", &error))?;
+        let found = self.signature().map_err(|error| self.failed("reading", &error))?;
         if found == Some(signature::OURS) { Ok(()) } else { Err(self.unusable(Unusable::None)) }
     }
 

@@ -28,9 +28,10 @@ pub use resize::{Resized, resize};
 /// Reading it.
 pub fn what_is_there(path: &Path) -> std::io::Result<Option<String>> {
     use std::io::{Seek, SeekFrom};
+    use std::os::unix::fs::FileExt;
     let mut file = std::fs::File::open(path)?;
     let bytes = file.seek(SeekFrom::End(0))?;
-    Ok(signature::find(&file, bytes)?.map(str::to_owned))
+    Ok(signature::find(bytes, &mut |at, to| file.read_exact_at(to, at))?.map(str::to_owned))
 }
 
 use std::path::Path;

@@ -48,7 +48,7 @@ pub fn resize(path: &Path, size: Size, progress: Progress<'_>) -> Result<Resized
     let bytes = size.of(free + old.bytes) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     let shape = create::shape(bytes)?;
     if bytes > free && bytes > old.bytes && bytes - old.bytes <= free {
-        create::allocate(&old.file, bytes, progress).map_err(|error| old.failed("allocating", &error))?;
+        old.file().and_then(|file| create::allocate(file, bytes, progress)).map_err(|error| old.failed("allocating", &error))?;
         return in_place(&Disk { bytes, ..old }, bytes);
     }
     let (cache, _, look) = look::books(&old)?;
@@ -65,8 +65,9 @@ pub fn resize(path: &Path, size: Size, progress: Progress<'_>) -> Result<Resized
     }
     let unnamed = Unnamed::new(dir, path)?;
     let new = Disk::of(unnamed.file.try_clone().map_err(|error| failed(path, "making", &error))?, path, true)?;
-    create::allocate(&new.file, bytes, &mut |_, _| {}).map_err(|error| new.failed("allocating the new file beside the old one", &error))?;
-    create::like(&new.file, &old.file).map_err(|error| new.failed("giving it its owner", &error))?;
+    let room = new.file().and_then(|file| create::allocate(file, bytes, &mut |_, _| {}));
+    room.map_err(|error| new.failed("allocating the new file beside the old one", &error))?;
+    new.file().and_then(|file| create::like(file, old.file()?)).map_err(|error| new.failed("giving it its owner", &error))?;
     let uuid = create::random()?;
     new.finish(&SsdCache::format(uuid, shape))?;
     let new = Disk { bytes, ..new };

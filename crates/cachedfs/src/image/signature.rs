@@ -1,8 +1,6 @@
 //! What lies on a device or in a file, by the marks that file systems and their kind leave: for refusals that say what would be lost.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 /// The name of our own.
 pub(super) const OURS: &str = "a hotshelf cache";
@@ -32,16 +30,16 @@ const KNOWN: &[(usize, &[u8], &str)] = &[
 /// How much is looked at, at the begin and at the end: GPT and some RAIDs have a mark there, ZFS in both.
 const LOOKED_AT: u64 = 1 << 20;
 
-/// What is there; none: zeroes.
-pub(super) fn find(file: &File, bytes: u64) -> io::Result<Option<&'static str>> {
+/// What is there, of so many bytes; none: zeroes.
+pub(super) fn find(bytes: u64, read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<Option<&'static str>> {
     let mut begin = vec![0; LOOKED_AT.min(bytes) as usize];
-    file.read_exact_at(&mut begin, 0)?;
+    read_at(0, &mut begin)?;
     if let Some(name) = name(&begin) {
         return Ok(Some(name));
     }
     let mut end = vec![0; LOOKED_AT.min(bytes) as usize];
     let at = bytes - end.len() as u64;
-    file.read_exact_at(&mut end, at)?;
+    read_at(at, &mut end)?;
     let is_empty = begin.iter().chain(&end).all(|byte| *byte == 0);
     Ok((!is_empty).then_some("data of a kind that hotshelf does not know"))
 }
@@ -53,24 +51,27 @@ fn name(begin: &[u8]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod test {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     #[test]
     fn each_mark_is_found_and_zeroes_are_nothing() {
         let file = tempfile::tempfile().expect("a file");
+        let find = |bytes| super::find(bytes, &mut |at, to| file.read_exact_at(to, at));
         for (at, mark, name) in KNOWN {
             file.set_len(0).expect("emptied");
             file.set_len(3 << 20).expect("sized");
-            assert_eq!(find(&file, 3 << 20).expect("read"), None);
+            assert_eq!(find(3 << 20).expect("read"), None);
             file.write_all_at(mark, *at as u64).expect("written");
-            assert_eq!(find(&file, 3 << 20).expect("read"), Some(*name));
+            assert_eq!(find(3 << 20).expect("read"), Some(*name));
         }
         for at in [700_000, (3 << 20) - 1] {
             file.set_len(0).expect("emptied");
             file.set_len(3 << 20).expect("sized");
             file.write_all_at(b"x", at).expect("written");
-            assert!(find(&file, 3 << 20).expect("read").is_some_and(|name| name.contains("does not know")), "{at}");
+            assert!(find(3 << 20).expect("read").is_some_and(|name| name.contains("does not know")), "{at}");
         }
-        assert_eq!(find(&file, 0).expect("nothing to read"), None);
+        assert_eq!(find(0).expect("nothing to read"), None);
     }
 }

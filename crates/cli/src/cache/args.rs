@@ -86,7 +86,7 @@ pub struct This {
 /// `hotshelf cache create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// A file, a block device, or a name
+    /// A file, a block device, a name, or an NVMe namespace to be driven by the programs: nvme:0000:03:00.0/1, vfio-user:SOCKET/1
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
     /// What the cache is called [default: the last part of its path]
@@ -98,6 +98,9 @@ pub struct CreateArgs {
     /// Memory for pages; a share is of RAM [default: a quarter of RAM, at most 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
+    /// Of an NVMe namespace: write its controller's flight recorder to this file, in shared memory (/dev/shm)
+    #[arg(long, value_name = "FILE")]
+    pub record_file: Option<PathBuf>,
     /// What becomes of writes: write-back, write-through, write-around, read-only or pass-through [default: write-back]
     #[arg(long, value_parser = cachedfs::mode_of)]
     pub mode: Option<Mode>,

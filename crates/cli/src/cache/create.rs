@@ -51,7 +51,8 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<bool> {
 
 fn config(args: &CreateArgs) -> anyhow::Result<Config> {
     let usage = |what: String| Usage(format!("{what}; see `hotshelf cache create --help`"));
-    let is_path = args.size.is_some() || args.cache.exists() || args.cache.to_str().is_none_or(|given| given.contains('/'));
+    let is_driven = cachedfs::driven::is_meant(&args.cache);
+    let is_path = is_driven || args.size.is_some() || args.cache.exists() || args.cache.to_str().is_none_or(|given| given.contains('/'));
     let ssd = if is_path { Some(absolute(&args.cache)?) } else { None };
     let name = match (&args.name, &ssd) {
         (Some(name), _) => name.clone(),
@@ -66,6 +67,7 @@ fn config(args: &CreateArgs) -> anyhow::Result<Config> {
         name,
         ssd,
         memory: args.memory,
+        record_file: args.record_file.clone(),
         mode: args.mode.unwrap_or(plain.mode),
         group: args.group.clone(),
         dirty_limit: args.dirty_limit.unwrap_or(plain.dirty_limit),
@@ -85,6 +87,9 @@ fn config(args: &CreateArgs) -> anyhow::Result<Config> {
 }
 
 fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
+    if cachedfs::driven::is_meant(path) {
+        return Ok(cachedfs::driven::absolute(path));
+    }
     std::path::absolute(path).with_context(|| format!("{}", path.display()))
 }
 
@@ -92,7 +97,9 @@ fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
 fn other_of_that_name(config: &Config) -> Option<String> {
     let there = Config::read(&Config::file_of(&config.name)).ok()?;
     match (there.ssd, &config.ssd) {
-        (Some(ssd), ours) if Some(&ssd) != ours.as_ref() && ssd.exists() => Some(ssd.display().to_string()),
+        (Some(ssd), ours) if Some(&ssd) != ours.as_ref() && (ssd.exists() || cachedfs::driven::is_meant(&ssd)) => {
+            Some(ssd.display().to_string())
+        }
         (None, Some(_)) => Some(format!("a cache in memory alone ({})", Config::file_of(&config.name).display())),
         _ => None,
     }

@@ -17,7 +17,7 @@ pub fn destroy(args: &DestroyArgs) -> anyhow::Result<bool> {
         serve::refuse_if_needed(&located)?
     }
     if let Some(ssd) = &located.config.ssd
-        && std::fs::symlink_metadata(ssd).is_ok()
+        && (cachedfs::driven::is_meant(ssd) || std::fs::symlink_metadata(ssd).is_ok())
     {
         image::remove(ssd, args.discard)?;
     } else if let Some(ssd) = located.config.ssd.as_deref().filter(|_| args.discard) {

@@ -27,7 +27,7 @@ const KELVIN: i32 = 273;
 
 fn way(tree: &Tree, drive: &str) -> anyhow::Result<Way> {
     if let Some(socket) = drive.strip_prefix("vfio-user:") {
-        return Ok(Way::Ours(stack::open_controller(&FunctionName::VfioUser(socket.into()))?));
+        return Ok(Way::Ours(stack::open_controller(&FunctionName::VfioUser(socket.into()), None)?));
     }
     if drive.starts_with('/') {
         return kernel(Path::new(drive));
@@ -35,7 +35,7 @@ fn way(tree: &Tree, drive: &str) -> anyhow::Result<Way> {
     let address: Address = drive.strip_prefix("nvme:").unwrap_or(drive).parse().map_err(|error| Usage(format!("{error}")))?;
     let found = Drive::of(tree, &place(tree, address)?);
     if found.is_ours() {
-        return Ok(Way::Ours(stack::open_controller(&FunctionName::Pci(address.to_string()))?));
+        return Ok(Way::Ours(stack::open_controller(&FunctionName::Pci(address.to_string()), None)?));
     }
     let Some(node) = found.node else {
         bail!("{address} belongs to no driver: `hotshelf nvme bind {address}` takes it, `unbind {address}` gives it to the kernel")

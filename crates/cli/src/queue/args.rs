@@ -184,6 +184,9 @@ pub struct ServeArgs {
     /// Open them for reading only
     #[arg(long)]
     pub read_only: bool,
+    /// Write the flight recorder of a controller to this file, in shared memory (/dev/shm): `hotshelf queue record` reads it
+    #[arg(long, value_name = "FILE")]
+    pub record_file: Option<PathBuf>,
     /// Poll so many microseconds after there was something to do, before sleeping [default: 50; 0 with a single processor]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub spin: Option<u64>,

@@ -63,14 +63,15 @@ fn default_journal() -> PathBuf {
 pub fn user_id(user: &str) -> anyhow::Result<u32> {
     match who::parse(user)? {
         block::broker::Who::User(number) => Ok(number),
-        block::broker::Who::Group(_) => Err(Usage(format!("{user} is a group: name a user")).into()),
+        _ => Err(Usage(format!("{user} is a group: name a user")).into()),
     }
 }
 
 /// A group by its name or number.
 pub fn group_id(group: &str) -> anyhow::Result<u32> {
     match who::parse(&format!("@{}", group.trim_start_matches('@')))? {
-        block::broker::Who::Group(number) | block::broker::Who::User(number) => Ok(number),
+        block::broker::Who::Group(number) => Ok(number),
+        _ => Err(Usage(format!("{group} is no group")).into()),
     }
 }
 

@@ -25,7 +25,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
     let mut devices: Vec<(String, Arc<dyn Device>)> = Vec::new();
     for given in &args.devices {
-        let (name, device) = open(given, args.read_only)?;
+        let (name, device) = open(given, args)?;
         if devices.iter().any(|(known, _)| *known == name) {
             return Err(Usage(format!("{given} is named twice; see `hotshelf queue serve --help`")).into());
         }
@@ -55,13 +55,14 @@ fn spin(args: &ServeArgs) -> Duration {
 }
 
 /// A device and the name it has in grants.
-fn open(given: &str, read_only: bool) -> anyhow::Result<(String, Arc<dyn Device>)> {
+fn open(given: &str, args: &ServeArgs) -> anyhow::Result<(String, Arc<dyn Device>)> {
     let name = given.parse::<DeviceName>().map_err(|error| Usage(format!("{error}; see `hotshelf queue serve --help`")))?;
+    let read_only = args.read_only;
     if read_only && !matches!(name, DeviceName::Path(_) | DeviceName::Nvme { .. }) {
         return Err(Usage(format!("{given} cannot be opened for reading only; see `hotshelf queue serve --help`")).into());
     }
     let shown = if matches!(name, DeviceName::Path(_)) { device_name(given) } else { given.to_owned() };
-    Ok((shown, name.open_with(&DeviceOptions { read_only, ..DeviceOptions::default() })?))
+    Ok((shown, name.open_with(&DeviceOptions { read_only, record_file: args.record_file.clone(), ..DeviceOptions::default() })?))
 }
 
 fn start_log(args: &ServeArgs) -> anyhow::Result<()> {

@@ -27,6 +27,7 @@ pub fn parse(text: &str) -> anyhow::Result<Who> {
 /// For people: the name if there is one, else the number.
 pub fn name(who: Who) -> String {
     let (database, sign, number) = match who {
+        Who::Anybody => return "anybody".to_owned(),
         Who::User(number) => ("passwd", "", number),
         Who::Group(number) => ("group", "@", number),
     };

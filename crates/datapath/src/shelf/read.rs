@@ -289,7 +289,7 @@ impl Open {
         let begun = Instant::now();
         let places: Vec<_> = found.iter().map(|(_, _, entry)| entry.item.at).collect();
         let mut page = [0; PAGE_BYTES];
-        let mut lost = None;
+        let (mut lost, mut away) = (None, Vec::new());
         let read = lanes.with(|lane| {
             lane.read(&places, &mut page, |n, bytes| {
                 let (piece, ticket, entry) = &found[n];
@@ -304,6 +304,7 @@ impl Open {
                         }
                     }
                     (Verified::Changed, _) => again.push(*piece),
+                    (_, Err(error)) if lanes.is_away(error) => away.push(found[n]),
                     // The SSD lost it. What is below is as new, unless the page was dirty.
                     _ => {
                         self.shelf.counters.add(Count::Damaged, 1);
@@ -315,7 +316,9 @@ impl Open {
         self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
         below.sort_by_key(|(piece, _)| piece.page);
         match (read, lost) {
-            (Ok(()), None) => Ok(()),
+            (Err(_), _) if lanes.comes_back() => self.fetch_without(found, below, again),
+            (Ok(()), None) if away.is_empty() => Ok(()),
+            (Ok(()), None) => self.fetch_without(&away, below, again),
             (Ok(()), Some(page)) => {
                 if self.shelf.has_ssd() {
                     // The leader finds out what else is lost, and saves the rest.
@@ -328,7 +331,7 @@ impl Open {
         }
     }
 
-    /// This process cannot read the SSD: what is clean is the same below, and what is not is written there by who can.
+    /// This process cannot read the SSD, or not now: what is clean is the same below, and what is not is written there by who can.
     fn fetch_without(
         &self,
         found: &[(Piece, Ticket, Found)],
@@ -448,34 +451,13 @@ impl Open {
                 }
                 return Ok(Some(ticket));
             };
-            let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else {
-                if found.is_dirty() {
-                    self.clean()?;
-                    continue;
-                }
-                self.whole_below(page, bytes)?;
-                if self.was_truncated(before) {
-                    continue;
-                }
-                return Ok(Some(ticket));
-            };
-            let mut verdict = Verified::Bad;
-            let mut scratch = [0; PAGE_BYTES];
-            let read = lanes.with(|lane| {
-                lane.read(&[found.item.at], &mut scratch, |_, read| {
-                    if let Ok(read) = read {
-                        verdict = view.verify(&found, read);
-                        *bytes = self.cut(page, read);
-                    }
-                });
-            });
-            read.map_err(|error| Errno::from_raw_os_error(error.errno()))?;
-            match verdict {
-                Verified::Good => return Ok(Some(ticket)),
-                Verified::Changed => {}
-                Verified::Bad if found.is_dirty() => return Err(Errno::IO),
-                Verified::Bad => {
-                    self.shelf.counters.add(Count::Damaged, 1);
+            match self.whole_on_ssd(&found, page, bytes)? {
+                Some(Verified::Good) => return Ok(Some(ticket)),
+                Some(Verified::Changed) => {}
+                None if found.is_dirty() => self.clean()?,
+                Some(Verified::Bad) if found.is_dirty() => return Err(Errno::IO),
+                verdict => {
+                    self.shelf.counters.add(Count::Damaged, u64::from(verdict.is_some()));
                     self.whole_below(page, bytes)?;
                     if !self.was_truncated(before) {
                         return Ok(Some(ticket));
@@ -484,6 +466,27 @@ impl Open {
             }
         }
         Err(Errno::AGAIN)
+    }
+
+    /// What the SSD gives for a page. None: this process cannot read there, or not now.
+    fn whole_on_ssd(&self, found: &Found, page: u64, bytes: &mut Page) -> Result<Option<Verified>, Errno> {
+        let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else { return Ok(None) };
+        let mut verdict = Some(Verified::Bad);
+        let mut scratch = [0; PAGE_BYTES];
+        let read = lanes.with(|lane| {
+            lane.read(&[found.item.at], &mut scratch, |_, read| match read {
+                Ok(read) => {
+                    verdict = Some(view.verify(found, read));
+                    *bytes = self.cut(page, read);
+                }
+                Err(error) if lanes.is_away(error) => verdict = None,
+                Err(_) => {}
+            });
+        });
+        match read {
+            Err(_) if lanes.comes_back() => Ok(None),
+            read => read.map(|()| verdict).map_err(|error| Errno::from_raw_os_error(error.errno())),
+        }
     }
 
     fn whole_below(&self, page: u64, bytes: &mut Page) -> Result<(), Errno> {

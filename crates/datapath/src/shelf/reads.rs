@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::tracked::Patience;
-use block::{Arena, Armed, Buf, Clock, Completion, Lba, OpenError, Queue, QueueOptions, Request, Submit, Tag, Time, Tracked};
+use block::{Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Submit, Tag, Time, Tracked};
 use pagecache::shared::Ticket;
 use ssdcache::{Found, PAGE_BYTES, Page, Seen};
 
@@ -104,6 +104,8 @@ struct Lane {
     due: Option<Time>,
     /// Where a page that is only read in part is verified.
     scratch: Box<Page>,
+    /// The queue ended: nothing more comes of it.
+    is_over: bool,
 }
 
 impl Lane {
@@ -116,11 +118,19 @@ impl Lane {
             return Err(OpenError::Unusable(format!("blocks of {block_bytes} bytes")));
         }
         let failed = |error| OpenError::system("memory for pages of the SSD", error);
-        let arena = Arena::private(depth as usize * PAGE_BYTES).map_err(failed)?;
+        let arena = device.arena(depth as usize * PAGE_BYTES).map_err(failed)?;
         queue.register(&arena).map_err(|error| OpenError::Unusable(format!("a queue of the SSD: {error}")))?;
         let slots: Box<[Slot]> = (0..depth).filter_map(|_| arena.allocate(PAGE_BYTES)).map(|buf| Slot { buf, part: None }).collect();
         let free = (0..slots.len() as u32).rev().collect();
-        Ok(Lane { queue, slots, free, blocks: PAGE_BYTES as u32 / block_bytes, due: None, scratch: Box::new([0; PAGE_BYTES]) })
+        Ok(Lane {
+            queue,
+            slots,
+            free,
+            blocks: PAGE_BYTES as u32 / block_bytes,
+            due: None,
+            scratch: Box::new([0; PAGE_BYTES]),
+            is_over: false,
+        })
     }
 
     /// False: there is no place.
@@ -144,6 +154,11 @@ impl Lane {
         if self.due.take().is_some() {
             self.queue.ring();
         }
+    }
+
+    /// The queue ended, and all that was in it.
+    fn is_spent(&self) -> bool {
+        self.is_over && self.slots.iter().all(|slot| slot.part.is_none())
     }
 
     /// A part has ended: its bytes go to the caller. False: they are not what they should be, or could not be read.
@@ -261,8 +276,15 @@ impl<J: Job> Reads<J> {
     fn has_lane(&mut self) -> bool {
         if self.lane.is_none() {
             let opened = Lane::open(&self.shelf, self.reads.len() as u32);
-            self.is_without = opened.is_err();
-            self.lane = opened.map_err(|error| self.shelf.world.report(&error.to_string())).ok();
+            let comes_back = self.shelf.lanes.as_ref().is_some_and(|lanes| lanes.comes_back());
+            self.is_without = opened.is_err() && !comes_back;
+            self.lane = opened
+                .map_err(|error| {
+                    if !comes_back {
+                        self.shelf.world.report(&error.to_string())
+                    }
+                })
+                .ok();
         }
         self.lane.is_some()
     }
@@ -360,7 +382,22 @@ impl<J: Job> Reads<J> {
         if hits > 0 {
             self.shelf.count_ssd_hits(hits);
         }
+        if self.lane.as_ref().is_some_and(Lane::is_spent) {
+            self.lane = None;
+            self.give_up_waiting();
+        }
         self.go_on();
+    }
+
+    /// There is no queue any more for those that have no place in it.
+    fn give_up_waiting(&mut self) {
+        while let Some(index) = self.waiting.pop_front() {
+            if let Some(read) = &mut self.reads[index as usize] {
+                read.is_slow = true;
+            }
+            let ended = self.take_if_ended(index);
+            self.ended.extend(ended);
+        }
     }
 
     /// Whether it was a hit.
@@ -371,6 +408,7 @@ impl<J: Job> Reads<J> {
         let Some(read) = &mut self.reads[part.read as usize] else { return false };
         read.parts -= 1;
         let (open, to) = read.job.split();
+        lane.is_over |= completion.status == Err(Error::Gone);
         let is_good = completion.status.is_ok() && lane.give(completion.tag.0 as u32, &part, open, to);
         read.is_slow |= !is_good;
         if let Some(ended) = self.take_if_ended(part.read) {

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use block::{Arena, Buf, Device, Error, Handle, OpenError, Params, Queue, QueueOptions};
-use parking_lot::Mutex;
+use block::{Arena, Buf, Device, Error, Habits, Handle, OpenError, Params, Queue, QueueOptions};
+use parking_lot::{Condvar, Mutex};
 use ssdcache::{DevicePage, PAGE_BYTES, Page};
 
 /// Pages a lane reads at once.
@@ -17,6 +17,8 @@ pub(crate) struct Lane {
     handle: Handle<Box<dyn Queue>>,
     buffers: Vec<Option<Buf>>,
     arena: Arena,
+    /// The queue ended: nothing more comes of it.
+    is_over: bool,
 }
 
 /// A page of the device, as an address of bytes.
@@ -29,10 +31,10 @@ impl Lane {
         let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
         let options = QueueOptions { depth: LANE_PAGES as u32, ..QueueOptions::default() };
         let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
-        let arena = Arena::private(LANE_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD's pages", error))?;
+        let arena = device.arena(LANE_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD's pages", error))?;
         handle.register(&arena).map_err(failed)?;
         let buffers = (0..LANE_PAGES).map(|_| arena.allocate(PAGE_BYTES)).collect();
-        Ok(Lane { handle, buffers, arena })
+        Ok(Lane { handle, buffers, arena, is_over: false })
     }
 
     /// Reads pages, at most as many as a lane has; `each` gets them as they come, by number, with the bytes if they could be
@@ -58,6 +60,7 @@ impl Lane {
                 }
             };
             let status = done.status;
+            self.is_over |= status == Err(Error::Gone);
             let buf = done.into_buf();
             match (status, &buf) {
                 (Ok(()), Some(buf)) => {
@@ -83,23 +86,70 @@ thread_local! {
 /// The readers' side of an SSD: lanes are made as they are needed, and kept.
 pub(crate) struct Lanes {
     device: Arc<dyn Device>,
-    idle: Mutex<Vec<Lane>>,
+    habits: Habits,
+    idle: Mutex<Idle>,
+    /// One is idle, or may be made.
+    free: Condvar,
+}
+
+#[derive(Default)]
+struct Idle {
+    lanes: Vec<Lane>,
+    /// Idle or not.
+    made: usize,
 }
 
 impl Lanes {
     pub(super) fn new(device: Arc<dyn Device>) -> Lanes {
-        Lanes { device, idle: Mutex::new(Vec::new()) }
+        Lanes { habits: device.habits(), device, idle: Mutex::default(), free: Condvar::new() }
+    }
+
+    /// Whether queues end with the process that has the SSD: the next one has it then.
+    pub(super) fn comes_back(&self) -> bool {
+        self.habits.comes_back
+    }
+
+    /// Whether a read failed only for that, and nothing is known of the page.
+    pub(super) fn is_away(&self, error: Error) -> bool {
+        let of_the_way =
+            matches!(error, Error::Gone | Error::Timeout | Error::Reset | Error::Cancelled | Error::NotPermitted | Error::NoResources);
+        of_the_way && self.habits.comes_back
     }
 
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut Lane) -> T) -> Result<T, OpenError> {
-        let idle = self.idle.lock().pop();
-        let mut lane = match idle {
+        let mut lane = match self.idle() {
             Some(lane) => lane,
-            None => Lane::open(&*self.device)?,
+            None => Lane::open(&*self.device).inspect_err(|_| self.end(None))?,
         };
         let result = call(&mut lane);
-        self.idle.lock().push(lane);
+        self.end(Some(lane).filter(|lane| !lane.is_over));
         Ok(result)
+    }
+
+    /// None: one may be made.
+    fn idle(&self) -> Option<Lane> {
+        let mut idle = self.idle.lock();
+        loop {
+            if let Some(lane) = idle.lanes.pop() {
+                return Some(lane);
+            }
+            if idle.made < self.habits.queues_max.max(1) {
+                idle.made += 1;
+                return None;
+            }
+            self.free.wait(&mut idle);
+        }
+    }
+
+    /// A lane is idle again, or is no more.
+    fn end(&self, lane: Option<Lane>) {
+        let mut idle = self.idle.lock();
+        idle.made -= usize::from(lane.is_none());
+        idle.lanes.extend(lane);
+        drop(idle);
+        if self.habits.queues_max < usize::MAX {
+            self.free.notify_one();
+        }
     }
 
     /// Reads one page with this thread, into memory of its own. None: that is not possible here, or did not work; the lanes know why.
@@ -130,7 +180,7 @@ impl Disk {
         // A thread each: one call at a time is all there is, unless one hangs.
         let options = QueueOptions { depth: 4, ..QueueOptions::default() };
         let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
-        let arena = Arena::private(2 * BATCH_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD", error))?;
+        let arena = device.arena(2 * BATCH_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD", error))?;
         handle.register(&arena).map_err(failed)?;
         Ok(Disk { handle, arena })
     }

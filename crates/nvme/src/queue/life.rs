@@ -90,8 +90,34 @@ impl NvmeQueue {
         }
         let shared = std::sync::Arc::clone(&self.shared);
         let Some(mut inner) = shared.inner.try_lock() else { return };
+        if shared.changes() != self.changes {
+            self.look_at_namespace(&inner);
+        }
         if shared.epoch() == self.epoch && !shared.is_gone() {
             self.revive_locked(&mut inner);
+        }
+    }
+
+    /// It has the size that it has now. With other blocks, or without the namespace, nothing that was asked for is what was meant: it
+    /// has none from then on. What the controller has of it ends as it does.
+    fn look_at_namespace(&mut self, inner: &Inner) {
+        self.changes = self.shared.changes();
+        if let Some(Ok(info)) = inner.namespace(self.namespace)
+            && info.block_bytes == self.geometry.block_bytes
+        {
+            self.geometry.blocks = info.blocks;
+            return;
+        }
+        tracing::error!("{}, queue {}: its namespace is another one, or gone", self.shared.function.name, self.pair.number());
+        self.geometry.blocks = 0;
+        for index in 0..self.jobs.len() {
+            let job = &mut self.jobs[index];
+            if job.busy && job.left > 0 {
+                job.fail(Error::OutOfRange);
+                if job.out == 0 {
+                    self.finish(index as u16);
+                }
+            }
         }
     }
 

@@ -73,6 +73,8 @@ pub struct NvmeQueue {
     life: Life,
     /// The controller's resets that we know of.
     epoch: u32,
+    /// Its changes of namespaces that we know of.
+    changes: u32,
     cids: Cids,
     slots: Box<[Slot]>,
     free_slots: Vec<u16>,
@@ -139,6 +141,7 @@ impl NvmeQueue {
             pair,
             life: Life::Lost,
             epoch: shared.epoch(),
+            changes: namespace.changes(),
             cids: Cids::new(slots),
             slots: vec![Slot::FREE; slots].into(),
             free_slots: (0..slots as u16).rev().collect(),
@@ -170,10 +173,11 @@ impl NvmeQueue {
         self.pair.number()
     }
 
-    /// It can be used, and nobody has reset the controller.
+    /// It can be used, nobody has reset the controller, and the namespace is what we know of it.
     #[inline]
     fn is_live(&self) -> bool {
-        self.life == Life::Live && self.shared.epoch() == self.epoch && !self.shared.is_gone()
+        let is_known = self.shared.epoch() == self.epoch && self.shared.changes() == self.changes;
+        self.life == Life::Live && is_known && !self.shared.is_gone()
     }
 
     /// Whether `poll` has something to do.
@@ -183,7 +187,7 @@ impl NvmeQueue {
         }
         match self.shared.is_gone() {
             true => self.shared.is_quiet() && self.life != Life::Dead,
-            false => self.shared.epoch() != self.epoch,
+            false => self.shared.epoch() != self.epoch || self.shared.changes() != self.changes,
         }
     }
 

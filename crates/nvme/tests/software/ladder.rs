@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use block::{Clock, Error, Lba, Queue, Request, Submit, Tag, Tracked};
+use block::{Clock, Completion, Error, Lba, Queue, QueueOptions, Request, Submit, Tag, Tracked};
 use nvme::entry::{Answer, admin, nvm};
 use nvme::recorder::{Event, Flights, Reason, Record};
 use nvme::{Controller, Notice, Opening, Options, Status};
@@ -276,6 +276,54 @@ fn what_the_controller_tells_by_itself_is_heard_again_and_again() {
     }
     assert_eq!(setting.controller.smart().expect("told").temperature, 310);
     drop(queue);
+    setting.check();
+}
+
+/// Grown, shrunk, with other blocks, and gone: queues that are open know it with the event.
+#[test]
+fn a_namespace_of_another_size_is_known_to_its_queues() {
+    let (block, blocks) = (4096, 2048);
+    let namespaces = vec![NamespaceShape::plain(block, blocks), NamespaceShape::plain(512, 100)];
+    let setting = Setting::new(Shape { namespaces, ..slow() }, 1);
+    let stale = setting.namespace(1);
+    let mut queue = setting.tracked(4);
+    let options = QueueOptions { depth: 4, ..QueueOptions::default() };
+    let mut other = setting.namespace(2).open_queue(&options).expect("a queue");
+    let buf = setting.buf(block as usize, 7);
+    fn read(queue: &mut impl Queue, lba: u64, buf: &block::Buf) -> block::Status {
+        run(queue, Request::read(Tag(lba), Lba(lba), 1), &[buf])
+    }
+    let becomes = |shape: NamespaceShape| {
+        setting.device.set_namespace(1, shape);
+        while setting.controller.take_notice() != Some(Notice::Namespaces) {
+            setting.device.step();
+            setting.controller.serve();
+            setting.clock.advance(Duration::from_millis(1));
+        }
+    };
+    assert_eq!(read(&mut queue, blocks, &buf), Err(Error::OutOfRange));
+    // What is refused here never reached the controller; the event did not come yet.
+    becomes(NamespaceShape::plain(block, 2 * blocks));
+    assert_eq!(read(&mut queue, 0, &buf), Ok(()));
+    assert_eq!(queue.geometry().blocks, 2 * blocks);
+    assert_eq!(read(&mut queue, 2 * blocks - 1, &buf), Ok(()));
+    becomes(NamespaceShape::plain(block, blocks / 2));
+    // The controller says so, if the queue was not polled since.
+    assert_eq!(read(&mut queue, blocks, &buf), Err(Error::OutOfRange));
+    assert_eq!((queue.geometry().blocks, read(&mut queue, 0, &buf)), (blocks / 2, Ok(())));
+    // One that is opened by what was known before is put right, too.
+    let mut late = stale.open_queue(&options).expect("a queue");
+    late.register(&setting.arena).expect("registered");
+    assert_eq!((read(&mut late, 0, &buf), late.geometry().blocks), (Ok(()), blocks / 2));
+    // Its blocks mean something else: nothing of it is read or written any more.
+    let fetched = setting.device.done().fetched;
+    becomes(NamespaceShape::plain(512, blocks));
+    assert_eq!(queue.poll(&mut [Completion::EMPTY; 4]), 0);
+    assert_eq!((queue.geometry().blocks, read(&mut queue, 0, &buf)), (0, Err(Error::OutOfRange)));
+    assert!(setting.device.done().fetched > fetched, "it looked at the namespaces");
+    assert_eq!(other.poll(&mut [Completion::EMPTY; 4]), 0);
+    assert_eq!(other.geometry().blocks, 100, "the other one is as it was");
+    drop((queue, other, late));
     setting.check();
 }
 

@@ -3,8 +3,12 @@
 //! given back.
 //!
 //! An oracle knows only what was asked for and what was answered. The run is cut into episodes, each with a seed, a controller and faults
-//! of its own. `NVME_REQUESTS`: how many in all; without it a million in release, 60 000 in debug, 100 million with FULL=1.
+//! of its own, and shared out over the processors. `NVME_REQUESTS`: how many in all; without it a million in release, 60 000 in debug,
+//! 100 million with FULL=1: `FULL=1 cargo test --release -p nvme --test software once`, or `make test-full`, which has it among all. It
+//! says on standard error where the seeds begin, how far it has come, and which seed failed; NVME_FROM=seed goes on from one.
 
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::{Buf, Clock, Completion, Error, Lba, Op, Queue, Request, Span, Status, Submit, Tag};
@@ -38,10 +42,14 @@ fn every_request_completes_exactly_once() {
     let wanted: u64 = std::env::var("NVME_REQUESTS").map_or(default, |count| count.parse().expect("NVME_REQUESTS is a number"));
     // Where no run has been, or the same each time.
     let first = if full() { fastrand::u64(..u64::MAX / 2) } else { 1 };
+    let first = std::env::var("NVME_FROM").map_or(first, |seed| seed.parse().expect("NVME_FROM is a number"));
     println!("seeds from {first}");
+    let progress = Progress { wanted, done: AtomicU64::new(0) };
+    progress.tell(&format!("{wanted} requests, seeds from {first}"));
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u64;
     let seen = std::thread::scope(|scope| {
-        let run = |thread| move || episodes(first + thread, threads, wanted.div_ceil(threads));
+        let progress = &progress;
+        let run = |thread| move || episodes(first + thread, threads, wanted.div_ceil(threads), progress);
         let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(run(thread))).collect();
         threads.into_iter().fold(Seen::default(), |sum, thread| match thread.join() {
             Ok(seen) => sum.with(&seen),
@@ -63,12 +71,41 @@ fn what_failed_once_holds() {
     }
 }
 
-fn episodes(first: u64, step: u64, wanted: u64) -> Seen {
+/// How far a long run has come, for who watches it.
+struct Progress {
+    wanted: u64,
+    done: AtomicU64,
+}
+
+impl Progress {
+    /// So many requests are between two lines; shorter runs say nothing.
+    const EACH: u64 = 5_000_000;
+
+    fn did(&self, requests: u64, seed: u64) {
+        let before = self.done.fetch_add(requests, Ordering::Relaxed);
+        let now = before + requests;
+        if before / Progress::EACH != now / Progress::EACH {
+            self.tell(&format!("{now} of {} requests, at seed {seed}", self.wanted));
+        }
+    }
+
+    /// Past the harness, which keeps what a test prints until it has ended.
+    fn tell(&self, words: &str) {
+        if self.wanted > Progress::EACH {
+            let _ = writeln!(std::io::stderr(), "once: {words}");
+        }
+    }
+}
+
+fn episodes(first: u64, step: u64, wanted: u64, progress: &Progress) -> Seen {
     let mut seen = Seen::default();
     let mut seed = first;
     while seen.requests < wanted {
         match std::panic::catch_unwind(|| Episode::new(seed).run(EPISODE)) {
-            Ok(episode) => seen = seen.with(&episode),
+            Ok(episode) => {
+                progress.did(episode.requests, seed);
+                seen = seen.with(&episode);
+            }
             Err(panic) => {
                 eprintln!("again with: SEED={seed} cargo test -p nvme --test software once");
                 std::panic::resume_unwind(panic);

@@ -31,11 +31,13 @@ pub(super) struct Client {
     lost: AtomicBool,
     /// Raised when the device is lost, so that nobody sleeps on.
     events: OnceLock<Arc<[OwnedFd]>>,
+    /// Of the process that connected.
+    pid: u32,
 }
 
 impl Client {
     pub fn new(link: Link, patience: Duration) -> Client {
-        Client { link, next: Mutex::new(1), patience, lost: AtomicBool::new(false), events: OnceLock::new() }
+        Client { link, next: Mutex::new(1), patience, lost: AtomicBool::new(false), events: OnceLock::new(), pid: std::process::id() }
     }
 
     /// The device counts as pulled out.
@@ -118,6 +120,15 @@ impl Client {
     pub fn nonsense(&self, what: &'static str) -> Failed {
         self.lose();
         Failed::Lost(LinkError::NoMessage(what))
+    }
+}
+
+impl Drop for Client {
+    /// The next host can come, also where a child made by fork still has the socket. In such a child nothing of it is ours.
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            self.link.finish();
+        }
     }
 }
 

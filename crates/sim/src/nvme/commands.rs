@@ -6,7 +6,7 @@ use block::{Op, Time};
 use nvme::Status;
 use nvme::entry::{Entry, nvm as op};
 
-use super::content::{Change, Store};
+use super::content::{Change, Content, Store};
 use super::faults::Fault;
 use super::{State, Timing};
 use crate::device::crash::FlushFrom;
@@ -18,8 +18,8 @@ pub(super) enum Work {
     Read,
     /// Its data is here already.
     Change(Vec<Change>),
-    /// Its data is fetched at the end.
-    Write,
+    /// Its data is here already; none: it is fetched at the end.
+    Write(Option<Change>),
     Flush(Option<FlushFrom>),
 }
 
@@ -41,6 +41,8 @@ pub(super) struct Pending {
     how: How,
 }
 
+/// Buffers of writes that are kept, to be used again.
+const SPARE: usize = 64;
 /// Double word 12: through every cache.
 const FUA: u32 = 1 << 30;
 
@@ -103,7 +105,10 @@ impl State {
     /// Does a command, and answers it.
     pub(super) fn end(&mut self, pending: Pending, now: Time) {
         let (status, result) = self.finish(&pending);
-        let Pending { queue, entry, how, .. } = pending;
+        let Pending { queue, entry, how, work } = pending;
+        if let Work::Write(Some(change)) = work {
+            self.spare.extend(Content::memory_of(change).filter(|_| self.spare.len() < SPARE));
+        }
         let cid = entry.cid();
         match how {
             How::Never => {}
@@ -122,8 +127,10 @@ impl State {
     /// It is not ended any more; what it has begun is done or not.
     pub(super) fn give_up(&mut self, pending: Pending) {
         let Some(content) = self.namespaces.get_mut(&pending.entry.namespace()) else { return };
-        if let Work::Change(changes) = pending.work {
-            changes.iter().for_each(|change| content.give_up(change, self.random.bool()));
+        match pending.work {
+            Work::Change(changes) => changes.iter().for_each(|change| content.give_up(change, self.random.bool())),
+            Work::Write(Some(change)) => content.give_up(&change, self.random.bool()),
+            _ => {}
         }
     }
 
@@ -157,8 +164,8 @@ impl State {
             op::WRITE | op::WRITE_ZEROES if bad => Work::Answer(Status::WRITE_FAULT, 0),
             op::READ | op::WRITE if too_long => Work::Answer(Status::INVALID_FIELD, 0),
             op::READ => Work::Read,
-            op::WRITE if self.random.bool() => Work::Write,
-            op::WRITE => self.fetch_data(entry).unwrap_or(Work::Answer(Status::DATA_TRANSFER, 0)),
+            op::WRITE if self.random.bool() => Work::Write(None),
+            op::WRITE => self.fetch_data(entry).map_or(Work::Answer(Status::DATA_TRANSFER, 0), |change| Work::Write(Some(change))),
             op::WRITE_ZEROES => Work::Change(vec![content.begin(range.start, vec![0; range.len()], false)]),
             _ => Work::Answer(Status::INVALID_OPCODE, 0),
         }
@@ -192,17 +199,30 @@ impl State {
         Some(Work::Change(changes))
     }
 
-    fn fetch_data(&mut self, entry: &Entry) -> Option<Work> {
-        let content = self.namespaces.get(&entry.namespace())?;
-        let range = content.range(lba(entry), blocks(entry))?;
-        let mut data = vec![0; range.len()];
+    fn fetch_data(&mut self, entry: &Entry) -> Option<Change> {
+        let range = self.namespaces.get(&entry.namespace())?.range(lba(entry), blocks(entry))?;
+        let mut data = self.spare.pop().unwrap_or_default();
+        data.resize(range.len(), 0);
         let mut at = 0;
         for (address, bytes) in self.memory.pieces(entry.data(), data.len())? {
             self.memory.read(address, &mut data[at..at + bytes])?;
             at += bytes;
         }
         let content = self.namespaces.get(&entry.namespace())?;
-        Some(Work::Change(vec![content.begin(range.start, data, false)]))
+        Some(content.begin(range.start, data, false))
+    }
+
+    /// From the host's memory to the blocks without a place between; none: there are books, or a file, or not all can be read.
+    fn write_in_place(&mut self, entry: &Entry) -> Option<Status> {
+        let content = self.namespaces.get_mut(&entry.namespace())?;
+        let range = content.range(lba(entry), blocks(entry))?;
+        let blocks = &mut content.in_place()?[range];
+        let mut at = 0;
+        for (address, bytes) in self.memory.pieces(entry.data(), blocks.len())? {
+            self.memory.read(address, &mut blocks[at..at + bytes])?;
+            at += bytes;
+        }
+        Some(Status::OK)
     }
 
     fn finish(&mut self, pending: &Pending) -> (Status, u32) {
@@ -211,10 +231,15 @@ impl State {
             Work::Answer(status, result) => return (*status, *result),
             Work::Read => return (self.send_data(entry).map_or(Status::DATA_TRANSFER, |()| Status::OK), 0),
             Work::Change(changes) => return (self.end_changes(entry, changes), 0),
-            Work::Write => match self.fetch_data(entry) {
-                Some(Work::Change(changes)) => return (self.end_changes(entry, &changes), 0),
-                _ => return (Status::DATA_TRANSFER, 0),
-            },
+            Work::Write(Some(change)) => return (self.end_changes(entry, std::slice::from_ref(change)), 0),
+            Work::Write(None) => {
+                if let Some(status) = self.write_in_place(entry) {
+                    return (status, 0);
+                }
+                let Some(change) = self.fetch_data(entry) else { return (Status::DATA_TRANSFER, 0) };
+                let status = self.end_changes(entry, std::slice::from_ref(&change));
+                return (status, 0);
+            }
             Work::Flush(from) => {
                 let Some(content) = self.namespaces.get(&entry.namespace()) else { return (Status::OK, 0) };
                 if content.store.sync().is_err() {

@@ -72,10 +72,28 @@ pub(super) struct Content {
     pub medium: Option<Medium>,
 }
 
+/// The bytes of a change.
+enum Data {
+    /// The books have them, too.
+    Kept(Arc<[u8]>),
+    Own(Vec<u8>),
+}
+
+impl std::ops::Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Data::Kept(bytes) => bytes,
+            Data::Own(bytes) => bytes,
+        }
+    }
+}
+
 /// A change that began.
 pub(super) struct Change {
     at: usize,
-    data: Arc<[u8]>,
+    data: Data,
     /// Its name in the books.
     id: Option<u64>,
 }
@@ -125,9 +143,18 @@ impl Content {
     }
 
     pub(super) fn begin(&self, at: usize, data: Vec<u8>, optional: bool) -> Change {
+        let Some(medium) = &self.medium else { return Change { at, data: Data::Own(data), id: None } };
         let data: Arc<[u8]> = data.into();
-        let id = self.medium.as_ref().map(|medium| medium.begins(at, Arc::clone(&data), optional));
-        Change { at, data, id }
+        let id = Some(medium.begins(at, Arc::clone(&data), optional));
+        Change { at, data: Data::Kept(data), id }
+    }
+
+    /// The bytes themselves, to be changed in place; none: there are books of them, or they are in a file.
+    pub(super) fn in_place(&mut self) -> Option<&mut [u8]> {
+        match &mut self.store {
+            Store::Memory(bytes) if self.medium.is_none() => Some(bytes),
+            _ => None,
+        }
     }
 
     /// `through`: it is durable now.
@@ -140,6 +167,14 @@ impl Content {
             medium.ends(id, through);
         }
         Ok(())
+    }
+
+    /// Its memory, to be used again.
+    pub(super) fn memory_of(change: Change) -> Option<Vec<u8>> {
+        match change.data {
+            Data::Own(bytes) => Some(bytes),
+            Data::Kept(_) => None,
+        }
     }
 
     /// Nobody will be told whether it was done.

@@ -175,6 +175,8 @@ pub(crate) struct State {
     completions: BTreeMap<u16, Completions>,
     pending: BTreeMap<(Time, u64), Pending>,
     serial: u64,
+    /// Buffers of writes, to be used again.
+    spare: Vec<Vec<u8>>,
     shadow: Option<(u64, u64)>,
     raised: Vec<bool>,
     events: Arc<[OwnedFd]>,
@@ -235,6 +237,7 @@ impl SoftController {
             completions: BTreeMap::new(),
             pending: BTreeMap::new(),
             serial: 0,
+            spare: Vec::new(),
             shadow: None,
             raised: vec![false; shape.vectors.into()],
             events: Arc::clone(&events),

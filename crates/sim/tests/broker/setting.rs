@@ -89,7 +89,7 @@ pub fn terms() -> Terms {
 
 pub fn connect(socket: &Path, range: Option<(u64, u64)>) -> Result<BrokerDevice, BrokerError> {
     let socket = socket.to_owned();
-    BrokerDevice::connect(&ConnectOptions { socket, device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20 })
+    BrokerDevice::connect(&ConnectOptions { socket, device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20, patience: None })
 }
 
 pub fn refusal<T>(result: Result<T, BrokerError>) -> Refusal {

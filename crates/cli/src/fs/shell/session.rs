@@ -74,7 +74,10 @@ impl Session {
         let named = || format!("{}", self.image);
         let device = match &self.device {
             Some(device) => Arc::clone(device),
-            None => self.image.open_with(&DeviceOptions { read_only: self.read_only, alone: true }).with_context(named)?,
+            None => self
+                .image
+                .open_with(&DeviceOptions { read_only: self.read_only, alone: true, ..DeviceOptions::default() })
+                .with_context(named)?,
         };
         let disk = stack::disk_on(&*device, &DiskSettings::default()).with_context(named)?;
         self.device = Some(device);

@@ -121,8 +121,8 @@ pub fn at_the_end(place: &Place, ledger: &Ledger) -> Result<()> {
         let below = std::fs::read(place.file(LOGS + log as u32)).unwrap_or_default();
         logs_are(ledger, log, &below, false).context("in the files below")?;
     }
-    if config.ssd.is_some() {
-        let checked = cachedfs::image::check(&place.ssd(), false, &mut |_, _| ())?;
+    if let Some(ssd) = &config.ssd {
+        let checked = cachedfs::image::check(ssd, false, &mut |_, _| ())?;
         ensure!(checked.findings.is_empty() && checked.look.dirty_pages == 0, "the SSD: {checked:?}");
     }
     let instance = Instance::open(&config)?;

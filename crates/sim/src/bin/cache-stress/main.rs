@@ -9,6 +9,7 @@
 mod audit;
 mod cells;
 mod child;
+mod drive;
 mod ledger;
 mod look;
 mod parent;
@@ -22,6 +23,7 @@ use anyhow::{Context, Result};
 use cachedfs::Mode;
 use clap::Parser;
 
+use crate::drive::Drive;
 use crate::ledger::Ledger;
 use crate::parent::Parent;
 use crate::place::Place;
@@ -44,6 +46,9 @@ struct Args {
     /// Where it all begins; printed when none is given.
     #[arg(long)]
     seed: Option<u64>,
+    /// The SSD is a drive behind a vfio-user socket, which the process that leads owns; its power goes when all memory is lost.
+    #[arg(long)]
+    drive: bool,
     /// Only this one of the set-ups.
     #[arg(long)]
     only: Option<usize>,
@@ -54,6 +59,9 @@ struct Args {
 
 /// What is tried, one after the other.
 const WORLDS: [(Mode, bool); 4] = [(Mode::WriteBack, true), (Mode::WriteThrough, true), (Mode::WriteBack, false), (Mode::WriteBack, true)];
+
+/// With a drive.
+const DRIVEN: [(Mode, bool); 3] = [(Mode::WriteBack, true), (Mode::WriteThrough, true), (Mode::WriteBack, true)];
 
 fn main() -> Result<()> {
     let args = Args::parse();
@@ -68,7 +76,8 @@ fn main() -> Result<()> {
         if killed >= args.kills {
             break;
         }
-        let world = WORLDS[args.only.unwrap_or(round % WORLDS.len())];
+        let worlds = if args.drive { &DRIVEN[..] } else { &WORLDS[..] };
+        let world = worlds[args.only.unwrap_or(round) % worlds.len()];
         let kills = args.each.min(args.kills - killed);
         killed += one_round(&args, world, kills, rng.u64(..)).with_context(|| format!("--seed {seed}, round {round}, {world:?}"))?;
     }
@@ -85,9 +94,15 @@ fn one_round(args: &Args, (mode, has_ssd): (Mode, bool), kills: u32, seed: u64) 
             std::fs::remove_dir_all(old).context("removing what is left of an earlier run")?;
         }
     }
-    place.prepare(&runtime, mode, has_ssd)?;
+    std::fs::create_dir_all(&place.dir)?;
+    let drive = if args.drive { Some(Drive::start(&place.dir, seed)?) } else { None };
+    let ssd = if args.drive { drive::name(&place.dir) } else { place.ssd() };
+    if args.drive {
+        cachedfs::image::create(&ssd, &cachedfs::image::Options::default(), &mut |_, _| ())?;
+    }
+    place.prepare(&runtime, mode, has_ssd.then_some(ssd))?;
     let ledger = Ledger::create(&place.ledger())?;
-    let mut parent = Parent::new(&place, &ledger, seed)?;
+    let mut parent = Parent::new(&place, &ledger, seed, drive)?;
     parent.start_all()?;
     let mut killed = 0;
     while killed < kills {
@@ -98,11 +113,21 @@ fn one_round(args: &Args, (mode, has_ssd): (Mode, bool), kills: u32, seed: u64) 
     let calls = parent.calls();
     println!(
         "{mode:?}{}: {killed} kills, {} of leaders, {} losses of all memory, {calls} calls, {:.1} s",
-        if has_ssd { " with an SSD" } else { "" },
+        if args.drive {
+            " with a drive"
+        } else if has_ssd {
+            " with an SSD"
+        } else {
+            ""
+        },
         parent.leaders_killed,
         parent.wipes,
         begun.elapsed().as_secs_f64()
     );
     parent.stalls.print();
+    if let Some(mut drive) = parent.drive.take() {
+        drive.end(rustix::process::Signal::TERM)?;
+        println!("{} losses of the drive's power", drive.cuts);
+    }
     Ok(killed)
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use cachedfs::{Config, Instance};
 
+use crate::drive::Drive;
 use crate::ledger::{Head, Ledger, SLOTS, Slot, Word, all, now, writer};
 use crate::place::Place;
 use crate::stalls::{Killed, Stalls};
@@ -28,14 +29,16 @@ pub struct Parent<'a> {
     /// Each time all memory was lost.
     pub wipes: u32,
     children: Vec<Option<Child>>,
+    /// The SSD, if it is one.
+    pub drive: Option<Drive>,
 }
 
 impl<'a> Parent<'a> {
-    pub fn new(place: &'a Place, ledger: &'a Ledger, seed: u64) -> Result<Parent<'a>> {
+    pub fn new(place: &'a Place, ledger: &'a Ledger, seed: u64, drive: Option<Drive>) -> Result<Parent<'a>> {
         let rng = fastrand::Rng::with_seed(seed);
         let children = (0..SLOTS).map(|_| None).collect();
         let config = place.config()?;
-        Ok(Parent { place, ledger, config, rng, stalls: Stalls::default(), leaders_killed: 0, wipes: 0, children })
+        Ok(Parent { place, ledger, config, rng, stalls: Stalls::default(), leaders_killed: 0, wipes: 0, children, drive })
     }
 
     pub fn start(&mut self, slot: u32) -> Result<()> {
@@ -128,9 +131,11 @@ impl<'a> Parent<'a> {
         let is_leader = leader.is_some() || self.leader() == Some(first);
         self.leaders_killed += u32::from(is_leader);
         let mut killed = vec![first];
+        // A drive loses its power then, which is worth more tries.
+        let all = if self.drive.is_some() { 15 } else { 3 };
         match self.rng.u8(0..100) {
-            0..3 => killed = (0..SLOTS).collect(),
-            3..12 => killed.push((first + 1) % SLOTS),
+            percent if percent < all => killed = (0..SLOTS).collect(),
+            percent if percent < all + 9 => killed.push((first + 1) % SLOTS),
             _ => {}
         }
         let others: Vec<u32> = (0..SLOTS).filter(|slot| !killed.contains(slot)).collect();
@@ -154,6 +159,9 @@ impl<'a> Parent<'a> {
     fn wipe(&mut self) -> Result<()> {
         self.wipes += 1;
         std::fs::remove_file(Instance::segment_path(&self.config)).context("removing the segment")?;
+        if let Some(drive) = &mut self.drive {
+            drive.cut().context("a loss of the drive's power")?;
+        }
         crate::audit::after_wipe(self.place, self.ledger)?;
         self.ledger.head(Head::Log).fetch_add(1, SeqCst);
         Ok(())

@@ -39,14 +39,14 @@ impl Place {
     }
 
     /// Makes them.
-    pub fn prepare(&self, runtime: &Path, mode: Mode, has_ssd: bool) -> Result<()> {
+    pub fn prepare(&self, runtime: &Path, mode: Mode, ssd: Option<PathBuf>) -> Result<()> {
         std::fs::create_dir_all(&self.dir)?;
         std::fs::create_dir_all(runtime)?;
         let config = Config {
             name: "stress".to_owned(),
             memory: Some(Size::Bytes(2 << 20)),
-            ssd: has_ssd.then(|| self.ssd()),
-            ssd_size: has_ssd.then_some(Size::Bytes(24 << 20)),
+            ssd_size: ssd.is_some().then_some(Size::Bytes(24 << 20)),
+            ssd,
             mode,
             dirty_age: "300ms".parse().map_err(|error| anyhow::anyhow!("{error:?}"))?,
             stream_cutoff: Size::Bytes(256 << 10),

@@ -1,0 +1,512 @@
+//! An SSD that programs drive themselves: a namespace of an NVMe controller, `nvme:0000:03:00.0/1` or `vfio-user:/run/x.sock/1`.
+//!
+//! A controller has one owner. That is who leads the instance: he takes it over with the lead ([`Owned`]), writes to it by a queue of
+//! his own, and hands out queues for reading to all who take part ([`Served`]), himself included, by a broker (`block::broker`) whose
+//! socket is beside the segment. Who takes part reads hits by a ring of his own.
+//!
+//! When who leads dies, the kernel closes what he had: the server of a vfio-user socket takes the next host, VFIO resets the function.
+//! Reads that were under way end with [`block::Error::Gone`], and go below, or wait for who leads next if only the SSD has the page. He
+//! takes the controller over, which resets it: nothing that the dead one had sent is under way after that, as rule 3 of
+//! `datapath::shelf` wants it. Then he recovers the log as after a power cut (docs/decisions/0053-cache-on-a-driven-ssd.md).
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use block::broker::{BrokerDevice, ConnectOptions, Journal, Server, ServerOptions, Terms, Who};
+use block::{Arena, Completion, Device, Geometry, Habits, Handle, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Tag};
+use nvme::Namespace;
+use nvme::named::{FunctionName, open_namespace};
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use ssdcache::PAGE_BYTES;
+
+use crate::config::Config;
+use crate::error::{Error, Kind};
+use crate::place::Place;
+
+/// What the broker calls it.
+const DEVICE: &str = "ssd";
+/// So long the last owner may take to be gone, and the controller to be ready: as long as an admin command may take.
+const TAKES: Duration = Duration::from_secs(10);
+/// So long a process that is being killed may take to let go of it.
+const DYING: Duration = Duration::from_millis(300);
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(2);
+/// So long an answer of the broker may take: who leads may stand still.
+const ANSWERS: Duration = Duration::from_secs(5);
+/// Queues of one process for threads that wait: a controller has some tens for all.
+const QUEUES_MAX: usize = 4;
+/// Shared memory of one queue, at most.
+const MEMORY_MAX: u64 = 16 << 20;
+/// The name of a socket, at most (unix(7)).
+const SOCKET_NAME_MAX: usize = 107;
+/// Moved at once by who has it alone.
+const PIECE: usize = 256 << 10;
+
+/// The controller and the namespace that a path means; none: it is a path.
+pub fn parse(ssd: &Path) -> Option<(FunctionName, u32)> {
+    FunctionName::parse(ssd.to_str()?)
+}
+
+/// Whether it is meant to be one, right or wrong.
+pub fn is_meant(ssd: &Path) -> bool {
+    ssd.to_str().is_some_and(FunctionName::is_meant)
+}
+
+/// The same, whatever the working directory is; a controller's with its namespace, as one name for each.
+pub fn absolute(ssd: &Path) -> PathBuf {
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match parse(ssd) {
+        Some((FunctionName::VfioUser(socket), namespace)) => format!("{}/{namespace}", FunctionName::VfioUser(whole(&socket))).into(),
+        Some((function, namespace)) => format!("{function}/{namespace}").into(),
+        None if is_meant(ssd) => ssd.to_owned(),
+        None => whole(ssd),
+    }
+}
+
+/// What a cache on it is called when nobody says; none: it is a path.
+pub fn short_name(ssd: &Path) -> Option<String> {
+    let (function, namespace) = parse(ssd)?;
+    let name = match function {
+        FunctionName::Pci(address) => format!("nvme-{}", address.replace(':', "-")),
+        FunctionName::VfioUser(socket) => Config::name_for(&socket),
+    };
+    Some(if namespace == 1 { name } else { format!("{}-{namespace}", name.chars().take(50).collect::<String>()) })
+}
+
+/// Whether a configuration can have this SSD.
+///
+/// # Errors
+/// It cannot; the sentence names the key.
+pub fn check(ssd: &Path, config: &Config) -> Result<(), Error> {
+    if !is_meant(ssd) {
+        return match config.record_file {
+            Some(_) => Err(Error::invalid("[cache] record_file: only an SSD such as nvme:0000:03:00.0/1 has a flight recorder")),
+            None => Ok(()),
+        };
+    }
+    if parse(ssd).is_none() {
+        let what = format!("[cache] ssd: `{}` is no controller: nvme:0000:03:00.0/1 or vfio-user:SOCKET/1", ssd.display());
+        return Err(Error::invalid(what));
+    }
+    if config.private {
+        return Err(Error::invalid("[cache] private: not with an SSD that this library drives itself, which its processes share"));
+    }
+    Ok(())
+}
+
+fn told(ssd: &Path, error: &OpenError) -> Error {
+    let shown = ssd.display().to_string();
+    let what = error.to_string();
+    let sentence = if what.contains(&shown) { what } else { format!("{shown}: {what}") };
+    Error::new(Kind::Device, Errno::from_raw_os_error(error.errno()), sentence)
+}
+
+/// Keeps instances, and tools, of one user apart: as flock(2) on the SSD does where it is a file.
+pub struct Lock {
+    path: PathBuf,
+    /// Of the file.
+    pub file: File,
+}
+
+impl Lock {
+    /// Opened, and not locked yet.
+    pub fn open(ssd: &Path) -> Result<Lock, Error> {
+        let place = Place::of(&Config::default())?;
+        place.ensure()?;
+        let hash = xxhash_rust::xxh3::xxh3_64(absolute(ssd).as_os_str().as_encoded_bytes());
+        let path = place.dir.join(format!("ssd-{hash:016x}.lock"));
+        let flags = (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits().cast_signed();
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(&path);
+        match file {
+            Ok(file) => Ok(Lock { path, file }),
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                Err(Error::system(errno, "opening the lock of the SSD", &path.as_path().into()))
+            }
+        }
+    }
+
+    /// Not one that was removed before we had it.
+    pub fn is_named(&self) -> bool {
+        let place = |stat: std::fs::Metadata| (stat.dev(), stat.ino());
+        let (named, held) = (std::fs::symlink_metadata(&self.path).map(place), self.file.metadata().map(place));
+        matches!((named, held), (Ok(named), Ok(held)) if named == held)
+    }
+
+    /// For this process alone.
+    fn alone(ssd: &Path) -> Result<Lock, Error> {
+        loop {
+            let lock = Lock::open(ssd)?;
+            match flock(&lock.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if lock.is_named() => return Ok(lock),
+                Ok(()) => {}
+                Err(_) => return Err(Error::new(Kind::Device, Errno::BUSY, in_use(ssd))),
+            }
+        }
+    }
+
+    /// It is let go; the last one leaves nothing behind.
+    pub fn let_go(&self) {
+        if self.is_named() && flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Let go when it is dropped.
+struct Alone(Lock);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+fn in_use(ssd: &Path) -> String {
+    format!("{} is in use: end the programs that use the cache, or `hotshelf cache detach` it", ssd.display())
+}
+
+/// Opens it as soon as whoever had it is gone, if that is soon.
+fn open_within(most: Duration, function: &FunctionName, namespace: u32, record_file: Option<&Path>) -> Result<Namespace, OpenError> {
+    let begun = Instant::now();
+    loop {
+        match open_namespace(function, namespace, record_file) {
+            Err(_) if begun.elapsed() < most => std::thread::sleep(AGAIN),
+            opened => return opened,
+        }
+    }
+}
+
+/// The SSD of who leads: its only queue takes the controller, and its end gives it back.
+pub struct Owned {
+    function: FunctionName,
+    namespace: u32,
+    record_file: Option<PathBuf>,
+    socket: PathBuf,
+    geometry: Geometry,
+    tenure: Mutex<Weak<Tenure>>,
+}
+
+/// While a process owns the controller.
+struct Tenure {
+    /// Ends first.
+    _server: Server,
+    device: Namespace,
+}
+
+impl Owned {
+    /// Nothing is opened yet. So many `pages` are of the cache.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`]: the name of the socket is too long.
+    pub fn new(ssd: &Path, config: &Config, place: &Place, pages: u64) -> Result<Owned, Error> {
+        let (function, namespace) = parse(ssd).ok_or_else(|| Error::invalid(format!("`{}` is no controller", ssd.display())))?;
+        if place.queues.as_os_str().len() > SOCKET_NAME_MAX {
+            let what = format!("[cache] name, runtime_dir: {} is too long for a socket: {SOCKET_NAME_MAX} bytes", place.queues.display());
+            return Err(Error::invalid(what));
+        }
+        Ok(Owned {
+            function,
+            namespace,
+            record_file: config.record_file.clone(),
+            socket: place.queues.clone(),
+            geometry: Geometry::plain(PAGE_BYTES as u32, pages),
+            tenure: Mutex::default(),
+        })
+    }
+
+    /// Takes the controller, as soon as whoever had it is gone.
+    fn take(&self) -> Result<Arc<Tenure>, OpenError> {
+        let mut tenure = self.tenure.lock();
+        if let Some(tenure) = tenure.upgrade() {
+            return Ok(tenure);
+        }
+        let begun = Instant::now();
+        let device = open_within(TAKES, &self.function, self.namespace, self.record_file.as_deref())?;
+        let server = self.serve(&device).map_err(|error| OpenError::system(self.socket.display().to_string(), error))?;
+        let taken = Arc::new(Tenure { _server: server, device });
+        *tenure = Arc::downgrade(&taken);
+        tracing::info!(took_ms = begun.elapsed().as_millis() as u64, "{}/{} is ours", self.function, self.namespace);
+        Ok(taken)
+    }
+
+    fn serve(&self, device: &Namespace) -> io::Result<Server> {
+        // Whoever listens there does not lead any more.
+        match std::fs::remove_file(&self.socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let terms = Terms {
+            who: Who::Anybody,
+            device: DEVICE.to_owned(),
+            queues: u32::MAX,
+            depth: 4096,
+            first: 0,
+            blocks: None,
+            read_only: true,
+            memory_bytes: MEMORY_MAX,
+            bytes_per_s: None,
+            requests_per_s: None,
+        };
+        let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        Server::start(ServerOptions {
+            socket: self.socket.clone(),
+            journal: Journal::fixed([terms])?,
+            devices: vec![(DEVICE.to_owned(), Arc::new(device.clone()) as Arc<dyn Device>)],
+            spin: Duration::from_micros(if several { 20 } else { 0 }),
+            patience: Duration::from_secs(1),
+        })
+    }
+}
+
+impl Device for Owned {
+    /// In pages.
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn habits(&self) -> Habits {
+        Habits { shared_memory: true, ..Habits::default() }
+    }
+
+    /// Waits until the controller is ours.
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        let tenure = self.take()?;
+        Ok(Box::new(OwnedQueue { queue: tenure.device.queue(options)?, _tenure: tenure }))
+    }
+}
+
+/// A queue that keeps the controller.
+struct OwnedQueue {
+    queue: Box<dyn Queue>,
+    _tenure: Arc<Tenure>,
+}
+
+impl Queue for OwnedQueue {
+    fn geometry(&self) -> &Geometry {
+        self.queue.geometry()
+    }
+    fn depth(&self) -> u32 {
+        self.queue.depth()
+    }
+    fn register(&mut self, arena: &Arena) -> Result<(), block::Error> {
+        self.queue.register(arena)
+    }
+    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
+        self.queue.submit(request, data)
+    }
+    fn ring(&mut self) {
+        self.queue.ring();
+    }
+    fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.queue.poll(completions)
+    }
+    fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+    fn wait(&mut self, at_most: Duration) {
+        self.queue.wait(at_most);
+    }
+    fn event(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.queue.event()
+    }
+    fn arm(&mut self) -> block::Armed {
+        self.queue.arm()
+    }
+    fn expected(&self) -> Option<block::Time> {
+        self.queue.expected()
+    }
+    fn cancel(&mut self, tag: Tag) {
+        self.queue.cancel(tag);
+    }
+    fn holds(&self, tag: Tag) -> bool {
+        self.queue.holds(tag)
+    }
+    fn take_released(&mut self) -> Option<Tag> {
+        self.queue.take_released()
+    }
+    fn reset(&mut self) -> Result<(), block::Error> {
+        self.queue.reset()
+    }
+}
+
+/// The SSD of everybody, for reading: queues of who leads.
+pub struct Served {
+    socket: PathBuf,
+    geometry: Geometry,
+}
+
+impl Served {
+    /// Nothing is opened yet.
+    pub fn new(place: &Place, pages: u64) -> Served {
+        Served { socket: place.queues.clone(), geometry: Geometry { read_only: true, ..Geometry::plain(PAGE_BYTES as u32, pages) } }
+    }
+}
+
+impl Device for Served {
+    /// In pages.
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn habits(&self) -> Habits {
+        Habits { shared_memory: true, comes_back: true, queues_max: QUEUES_MAX }
+    }
+
+    /// A connection for each: it ends with who leads.
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
+        let options = (
+            options.depth,
+            ConnectOptions {
+                socket: self.socket.clone(),
+                device: DEVICE.to_owned(),
+                range: None,
+                read_only: true,
+                arena_bytes: PAGE_BYTES,
+                patience: Some(ANSWERS),
+            },
+        );
+        Ok(Box::new(BrokerDevice::connect(&options.1)?.open_queue(options.0)?))
+    }
+}
+
+/// The blocks of an SSD that this process has alone: for tools, and for a look at what it is.
+pub struct Blocks {
+    inner: Mutex<(Handle<Box<dyn Queue>>, Arena)>,
+    bytes: u64,
+    /// Let go after the controller.
+    _lock: Option<Alone>,
+}
+
+impl fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blocks({} bytes)", self.bytes)
+    }
+}
+
+impl Blocks {
+    /// Takes the controller, and the lock that keeps instances from it.
+    ///
+    /// # Errors
+    /// [`Kind::Device`]: it is in use, not there, or of no use.
+    pub fn alone(ssd: &Path) -> Result<Blocks, Error> {
+        let lock = Alone(Lock::alone(ssd)?);
+        Ok(Blocks { _lock: Some(lock), ..Blocks::open(ssd)? })
+    }
+
+    /// As above, by who has the lock.
+    pub fn open(ssd: &Path) -> Result<Blocks, Error> {
+        let (function, namespace) = parse(ssd).ok_or_else(|| Error::invalid(format!("`{}` is no controller", ssd.display())))?;
+        let device = open_within(DYING, &function, namespace, None).map_err(|error| told(ssd, &error))?;
+        let geometry = device.geometry();
+        let bytes = geometry.bytes() / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        if !PAGE_BYTES.is_multiple_of(geometry.block_bytes as usize) {
+            let what = format!("{}: its blocks of {} bytes are larger than a page", ssd.display(), geometry.block_bytes);
+            return Err(Error::new(Kind::Device, Errno::INVAL, what));
+        }
+        let queue = device.queue(&QueueOptions { depth: 4, ..QueueOptions::default() }).map_err(|error| told(ssd, &error))?;
+        let failed = |error: block::Error| told(ssd, &OpenError::Unusable(error.to_string()));
+        let mut handle = Handle::new(queue, Params::default()).map_err(failed)?;
+        let arena = device.arena(PIECE).map_err(|error| told(ssd, &OpenError::system("memory", error)))?;
+        handle.register(&arena).map_err(failed)?;
+        Ok(Blocks { inner: Mutex::new((handle, arena)), bytes, _lock: None })
+    }
+
+    /// Whole pages.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn pieces(&self, at: u64, len: usize) -> io::Result<impl Iterator<Item = (u64, std::ops::Range<usize>)>> {
+        let inside = at.checked_add(len as u64).is_some_and(|end| end <= self.bytes);
+        if !inside || !at.is_multiple_of(PAGE_BYTES as u64) || !len.is_multiple_of(PAGE_BYTES) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok((0..len).step_by(PIECE).map(move |from| (at + from as u64, from..len.min(from + PIECE))))
+    }
+
+    /// Whole pages.
+    ///
+    /// # Errors
+    /// The device's; or there are not so many.
+    pub fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        for (at, part) in self.pieces(at, to.len())? {
+            let (handle, arena) = &mut *self.inner.lock();
+            let done = handle.read(at, arena.allocate(part.len()).ok_or(io::ErrorKind::OutOfMemory)?);
+            done.status.map_err(failed)?;
+            done.into_buf().ok_or(io::ErrorKind::OutOfMemory)?.read(0, &mut to[part]);
+        }
+        Ok(())
+    }
+
+    /// Whole pages.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn write(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        for (at, part) in self.pieces(at, from.len())? {
+            let (handle, arena) = &mut *self.inner.lock();
+            let buf = arena.allocate(part.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+            buf.write(0, &from[part]);
+            handle.write(at, buf).status.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// What was written survives a loss of power.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn sync(&self) -> io::Result<()> {
+        self.inner.lock().0.flush().map_err(failed)
+    }
+}
+
+fn failed(error: block::Error) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn names_of_controllers_stay_what_they_are() {
+        let path = Path::new;
+        assert_eq!(absolute(path("nvme:0000:03:00.0")), path("nvme:0000:03:00.0/1"));
+        assert_eq!(absolute(path("vfio-user:/run/x.sock/2")), path("vfio-user:/run/x.sock/2"));
+        assert!(
+            absolute(path("vfio-user:x.sock")).to_str().is_some_and(|name| name.starts_with("vfio-user:/") && name.ends_with("/x.sock/1"))
+        );
+        assert_eq!(absolute(path("/ssd/cache")), path("/ssd/cache"));
+        for (ssd, name) in
+            [("nvme:0000:03:00.0/1", "nvme-0000-03-00.0"), ("vfio-user:/run/x.sock", "x"), ("vfio-user:/run/x.sock/3", "x-3")]
+        {
+            assert_eq!(Config::name_for(path(ssd)), name);
+            assert!(Config::is_name(name));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_before_anything_is_opened() {
+        let config = |ssd: &str| Config { ssd: Some(ssd.into()), ..Config::default() };
+        for (config, named) in [
+            (config("nvme:03:00.0"), "ssd"),
+            (config("vfio-user:"), "ssd"),
+            (Config { private: true, ..config("vfio-user:/run/x.sock") }, "private"),
+            (Config { record_file: Some("/dev/shm/flight".into()), ..config("/ssd/cache") }, "record_file"),
+        ] {
+            let error = config.check().expect_err(named);
+            assert!(error.to_string().contains(named), "{error}");
+        }
+        assert!(Config { record_file: Some("/dev/shm/flight".into()), ..config("vfio-user:/run/x.sock") }.check().is_ok());
+    }
+}
