@@ -790,8 +790,8 @@ typedef struct nvmedfs_mkfs_options {
 } nvmedfs_mkfs_options;
 
 /**
- * How a file system is used. Call nvmedfs_options_init first. The memory it takes is at most the sum of its four sizes, buffers of
- * 24 MiB, and some hundred bytes for each open file.
+ * How a file system is used. Call nvmedfs_options_init first. The memory it takes is at most `memory_bytes`, if that is
+ * given; else the sum of its four sizes, 16 MiB, buffers of 24 MiB, and up to 5 KiB for each open file.
  */
 typedef struct nvmedfs_options {
     /**
@@ -827,6 +827,11 @@ typedef struct nvmedfs_options {
      * Most bytes that are read ahead of who reads in order. 512 KiB at first.
      */
     uint64_t readahead_bytes;
+    /**
+     * One number instead of the four sizes: bytes of memory for all of the file system, which it divides itself, open files included (one
+     * too many is ENFILE). 0: the four sizes count. At least 11 MiB and 128 KiB for each GiB of the image (ENOMEM). 0 at first.
+     */
+    uint64_t memory_bytes;
 } nvmedfs_options;
 
 /**
@@ -1773,9 +1778,11 @@ int nvmedfs_options_init(struct nvmedfs_options *options, size_t size);
  * its umask is taken over now (nvmedfs_umask).
  *
  * Returns it, or NULL: EBUSY (another process, or this one, has the image in use: hs_error says which); EINVAL (no file system of
- * ours, options); E2BIG (an option of a later version); EIO (damaged); ENOSPC; EMFILE; those of open(2).
+ * ours, options); E2BIG (an option of a later version); EIO (damaged); ENOMEM (`memory_bytes` is too little); ENOSPC; EMFILE; those of
+ * open(2).
  */
-struct NVMEDFS *nvmedfs_mount(const char *device, const struct nvmedfs_options *options);
+struct NVMEDFS *nvmedfs_mount(const char *device,
+                              const struct nvmedfs_options *options);
 
 /**
  * Unmounts: writes everything back, and marks the image as clean. hs_shutdown and exit do it, too, after closing what is open; a
@@ -2288,6 +2295,9 @@ int nvmedfs_flock(int fd,
  * power goes or the process is killed in the middle. Until nvmedfs_commit they are copied and kept in memory, and nobody sees them, not
  * even reads of the same thread. Other calls on the same files are no part of it. Thread-safe, as are all calls with it.
  *
+ * First the files get their content; then names and attributes are changed, in the order of the calls, each as what was before it has
+ * made them. Paths count from the root. While a transaction that changes names is committed, others wait for the name space.
+ *
  * Returns it, or NULL: EBADF; EROFS; EMFILE.
  */
 struct NVMEDFS_TX *nvmedfs_begin(struct NVMEDFS *fs);
@@ -2312,15 +2322,16 @@ ssize_t nvmedfs_tx_append(struct NVMEDFS_TX *tx, int fd, const void *buf, size_t
 int nvmedfs_tx_ftruncate(struct NVMEDFS_TX *tx, int fd, off_t len);
 
 /**
- * Gives a file that has no name (O_TMPFILE) one, when the transaction is committed. Thread-safe.
+ * Gives a file another name, or the first if it has none (O_TMPFILE), when the transaction is committed. Thread-safe.
  *
- * Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit tells the rest: EEXIST, ENOENT, ENOTDIR, EACCES.
+ * Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit tells the rest: EEXIST, ENOENT, ENOTDIR, EACCES, EMLINK, EPERM (a directory).
  */
 int nvmedfs_tx_link(struct NVMEDFS_TX *tx, int fd, const char *path);
 
 /**
  * Makes a file that gets this name when the transaction is committed, and is gone if it is not (O_TMPFILE and nvmedfs_tx_link): it is
- * written by nvmedfs_tx_pwrite or by nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open but O_CREAT. Thread-safe.
+ * written by nvmedfs_tx_pwrite or by nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open but O_CREAT. The directory
+ * may be one that the transaction makes: the file gets its group as in the nearest one that is there. Thread-safe.
  *
  * Returns a file number, or -1: those of nvmedfs_open and nvmedfs_tx_link.
  */
@@ -2343,6 +2354,55 @@ int nvmedfs_commit(struct NVMEDFS_TX *tx);
  * Ends the transaction without anything having happened. Thread-safe. Returns 0, or -1: EBADF.
  */
 int nvmedfs_abort(struct NVMEDFS_TX *tx);
+
+/**
+ * As nvmedfs_mkdir, when the transaction is committed. What comes behind it in the same transaction finds the directory. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EFAULT. The commit tells the rest: those of nvmedfs_mkdir.
+ */
+int nvmedfs_tx_mkdir(struct NVMEDFS_TX *tx,
+                     const char *path,
+                     mode_t mode);
+
+/**
+ * As nvmedfs_symlink, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_mkdir.
+ */
+int nvmedfs_tx_symlink(struct NVMEDFS_TX *tx, const char *target, const char *path);
+
+/**
+ * As nvmedfs_unlink, when the transaction is committed. Who has the file open keeps it. Thread-safe. Returns as nvmedfs_tx_mkdir.
+ */
+int nvmedfs_tx_unlink(struct NVMEDFS_TX *tx, const char *path);
+
+/**
+ * As nvmedfs_rmdir, when the transaction is committed: what is in the directory may go earlier in the same transaction. Thread-safe.
+ * Returns as nvmedfs_tx_mkdir.
+ */
+int nvmedfs_tx_rmdir(struct NVMEDFS_TX *tx,
+                     const char *path);
+
+/**
+ * As renameat2(2) from `from` to `to`, both from the root, when the transaction is committed: also of directories of any size.
+ * `flags`: 0, RENAME_NOREPLACE or RENAME_EXCHANGE. Thread-safe. Returns as nvmedfs_tx_mkdir.
+ */
+int nvmedfs_tx_rename(struct NVMEDFS_TX *tx, const char *from, const char *to, uint32_t flags);
+
+/**
+ * As nvmedfs_fchmod, when the transaction is committed; `fd` may be of a directory, too, or opened with O_PATH. Thread-safe.
+ *
+ * Returns 0, or -1: EBADF; EXDEV. The commit tells the rest: EPERM; ENOENT (a directory that was removed).
+ */
+int nvmedfs_tx_fchmod(struct NVMEDFS_TX *tx, int fd, mode_t mode);
+
+/**
+ * As nvmedfs_fchown, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_fchmod.
+ */
+int nvmedfs_tx_fchown(struct NVMEDFS_TX *tx, int fd, uid_t owner, gid_t group);
+
+/**
+ * As nvmedfs_futimens, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_fchmod; also EINVAL.
+ */
+int nvmedfs_tx_futimens(struct NVMEDFS_TX *tx, int fd, const struct timespec *times);
 
 /**
  * Fills a struct nvmedfs_io with its size, AT_FDCWD for directories, and zeroes. Thread-safe.

@@ -78,7 +78,7 @@ fn sources(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
     let order = [
         "types", "ntypes", "library", "uopen", "ufile", "ustate", "upin", "umap", "udir", "uqueue", "device", "queue", "handle", "options",
         "transfer", "aio", "params", "quota", "nmkfs", "nmount", "nfd", "nfile", "nname", "nattr", "nxattr", "ndir", "nlock", "ntx",
-        "naio",
+        "ntxname", "naio",
     ];
     let files: Vec<_> = order.iter().map(|name| dir.join(name).with_extension("rs")).collect();
     match files.iter().find(|file| !file.is_file()) {

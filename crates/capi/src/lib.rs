@@ -44,6 +44,7 @@ mod nrequests;
 #[cfg(test)]
 mod ntest;
 mod ntx;
+mod ntxname;
 mod ntypes;
 mod nxattr;
 mod open;

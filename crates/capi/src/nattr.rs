@@ -181,11 +181,13 @@ pub unsafe extern "C" fn nvmedfs_faccessat(dir: c_int, path: *const c_char, mode
     })
 }
 
-fn of_mode(mode: mode_t) -> SetAttr {
+/// To set permissions.
+pub fn of_mode(mode: mode_t) -> SetAttr {
     SetAttr { mode: Some((mode & 0o7777) as u16), ..SetAttr::default() }
 }
 
-fn of_owner(owner: uid_t, group: gid_t) -> SetAttr {
+/// To set owner and group; -1 leaves one.
+pub fn of_owner(owner: uid_t, group: gid_t) -> SetAttr {
     let wanted = |id: u32| (id != u32::MAX).then_some(id);
     SetAttr { owner: Some((wanted(owner), wanted(group))), ..SetAttr::default() }
 }
@@ -277,9 +279,11 @@ pub unsafe extern "C" fn nvmedfs_fchownat(dir: c_int, path: *const c_char, owner
     })
 }
 
+/// To set times; NULL: to now.
+///
 /// # Safety
 /// NULL, or two elements.
-unsafe fn of_times(times: *const timespec) -> Outcome<SetAttr> {
+pub unsafe fn of_times(times: *const timespec) -> Outcome<SetAttr> {
     let time = |time: timespec| match time.tv_nsec {
         libc::UTIME_NOW => Ok(SetTime::Now),
         libc::UTIME_OMIT => Ok(SetTime::Omit),

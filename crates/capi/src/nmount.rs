@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libc::{mode_t, statvfs};
 use parking_lot::{Mutex, RwLock};
-use stack::rawfs::fs::{Atime, Creds, Fs, FsSettings};
+use stack::rawfs::fs::{Atime, Creds, Fs, FsSettings, Memory};
 use stack::rawfs::{BLOCK_BYTES, Disk, DiskSettings, Recovery, Settings, Store};
 
 use crate::edge::answer;
@@ -167,6 +167,7 @@ unsafe impl Versioned for nvmedfs_options {
             metadata_cache_bytes: metadata.node_cache_bytes as u64,
             metadata_dirty_bytes: metadata.dirty_bytes as u64,
             readahead_bytes: files.read_ahead_bytes as u64,
+            memory_bytes: 0,
         }
     }
 }
@@ -231,12 +232,19 @@ fn mount(device: &str, options: &nvmedfs_options) -> Outcome<Mount> {
     if is(NVMEDFS_CREATE) && is(NVMEDFS_READ_ONLY) {
         return Err(Fail::new(libc::EINVAL, "NVMEDFS_CREATE and NVMEDFS_READ_ONLY do not go together"));
     }
-    let (store, files) = settings(options);
+    let (mut store, mut files) = settings(options);
+    let memory = usize::try_from(options.memory_bytes).ok().filter(|bytes| *bytes > 0).map(Memory::of);
     let (creds, umask) = creds(is(NVMEDFS_CHECK));
     let named = |fail: Fail| nmkfs::named(device, fail);
     let name = nmkfs::device_name(device)?;
     let no_writers = if is(NVMEDFS_READ_ONLY) { nmkfs::keep_writers_away(&name)? } else { None };
-    let disk = stack::open_disk(&name, is(NVMEDFS_READ_ONLY), &DiskSettings::default())?;
+    let disk = stack::open_disk(&name, is(NVMEDFS_READ_ONLY), &memory.map_or_else(DiskSettings::default, Memory::disk))?;
+    if let Some(memory) = memory {
+        let least = Memory::least(disk.blocks());
+        let too_little =
+            |_| Fail::new(libc::ENOMEM, format!("{device}: memory_bytes of {}: at least {least} are needed", options.memory_bytes));
+        memory.divide(disk.blocks(), &mut store, &mut files).map_err(too_little)?;
+    }
     let is_new = is(NVMEDFS_CREATE) && nmkfs::is_blank(&disk).map_err(named)?;
     let opened = open(disk, is_new, &store, files).map_err(named)?;
     Ok(over(device, opened, no_writers, (options.flags, creds, umask)))
@@ -286,7 +294,8 @@ fn over(
 /// its umask is taken over now (nvmedfs_umask).
 ///
 /// Returns it, or NULL: EBUSY (another process, or this one, has the image in use: hs_error says which); EINVAL (no file system of
-/// ours, options); E2BIG (an option of a later version); EIO (damaged); ENOSPC; EMFILE; those of open(2).
+/// ours, options); E2BIG (an option of a later version); EIO (damaged); ENOMEM (`memory_bytes` is too little); ENOSPC; EMFILE; those of
+/// open(2).
 ///
 /// # Safety
 /// `device` is NULL or a string; `options` is NULL or as its size says.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libc::{mode_t, off_t, ssize_t};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
-use stack::rawfs::fs::{File, Transaction};
+use stack::rawfs::fs::{Creds, File, Fs, Transaction};
 
 use crate::edge::answer;
 use crate::fail::{Fail, Outcome};
@@ -39,11 +39,11 @@ fn ended() -> Fail {
 }
 
 impl Tx {
-    fn mount(&self) -> Outcome<Arc<Mount>> {
+    pub fn mount(&self) -> Outcome<Arc<Mount>> {
         self.mount.lock().as_ref().map(|mount| Arc::clone(mount)).ok_or_else(ended)
     }
 
-    fn gather<T>(&self, call: impl FnOnce(&mut Transaction) -> Outcome<T>) -> Outcome<T> {
+    pub fn gather<T>(&self, call: impl FnOnce(&mut Transaction) -> Outcome<T>) -> Outcome<T> {
         let mount = self.mount()?;
         let mut gathered = self.gathered.lock();
         mount.watch(|| call(gathered.as_mut().ok_or_else(ended)?))
@@ -72,7 +72,7 @@ pub fn take(tx: *const NVMEDFS_TX) -> Outcome<(Transaction, Use)> {
 }
 
 /// Calls with a file of the transaction's file system.
-fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transaction, &Arc<File>) -> Outcome<T>) -> Outcome<T> {
+pub fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transaction, &Arc<File>) -> Outcome<T>) -> Outcome<T> {
     let open: Arc<Open> = nfd::share(fd)?;
     with(tx, |tx: &Arc<Tx>| {
         if !Arc::ptr_eq(&tx.mount()?, &open.mount) {
@@ -85,6 +85,9 @@ fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transacti
 /// Begins a transaction: changes of any files of the file system, by nvmedfs_tx_..., that happen together or not at all, also when the
 /// power goes or the process is killed in the middle. Until nvmedfs_commit they are copied and kept in memory, and nobody sees them, not
 /// even reads of the same thread. Other calls on the same files are no part of it. Thread-safe, as are all calls with it.
+///
+/// First the files get their content; then names and attributes are changed, in the order of the calls, each as what was before it has
+/// made them. Paths count from the root. While a transaction that changes names is committed, others wait for the name space.
 ///
 /// Returns it, or NULL: EBADF; EROFS; EMFILE.
 #[unsafe(no_mangle)]
@@ -141,9 +144,9 @@ pub extern "C" fn nvmedfs_tx_ftruncate(tx: *mut NVMEDFS_TX, fd: c_int, len: off_
     })
 }
 
-/// Gives a file that has no name (O_TMPFILE) one, when the transaction is committed. Thread-safe.
+/// Gives a file another name, or the first if it has none (O_TMPFILE), when the transaction is committed. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit tells the rest: EEXIST, ENOENT, ENOTDIR, EACCES.
+/// Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit tells the rest: EEXIST, ENOENT, ENOTDIR, EACCES, EMLINK, EPERM (a directory).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -153,12 +156,19 @@ pub unsafe extern "C" fn nvmedfs_tx_link(tx: *mut NVMEDFS_TX, fd: c_int, path: *
         // SAFETY: the caller's promise.
         let path = unsafe { memory::bytes(path, "the path") }?;
         let mount = with(tx, |tx: &Arc<Tx>| tx.mount())?;
-        with_file(tx, fd, |tx, file| mount.run(|fs| Ok(tx.name(file, fs.root(), path).map(|()| 0)?)))
+        with_file(tx, fd, |tx, file| mount.run(|fs| named(tx, fs, file, path, &mount.creds()).map(|()| 0)))
     })
 }
 
+/// A first name is given beside others' calls; another is a change of names.
+fn named(tx: &mut Transaction, fs: &Fs, file: &File, path: &[u8], creds: &Creds) -> Outcome<()> {
+    let first = file.node().stat()?.nlink == 0 && tx.name(file, fs.root(), path).is_ok();
+    if first { Ok(()) } else { Ok(tx.link(file.node(), fs.root(), path, creds)?) }
+}
+
 /// Makes a file that gets this name when the transaction is committed, and is gone if it is not (O_TMPFILE and nvmedfs_tx_link): it is
-/// written by nvmedfs_tx_pwrite or by nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open but O_CREAT. Thread-safe.
+/// written by nvmedfs_tx_pwrite or by nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open but O_CREAT. The directory
+/// may be one that the transaction makes: the file gets its group as in the nearest one that is there. Thread-safe.
 ///
 /// Returns a file number, or -1: those of nvmedfs_open and nvmedfs_tx_link.
 ///
@@ -171,6 +181,7 @@ pub unsafe extern "C" fn nvmedfs_tx_creat(tx: *mut NVMEDFS_TX, path: *const c_ch
         let path = unsafe { memory::bytes(path, "the path") }?;
         let mount = with(tx, |tx: &Arc<Tx>| tx.mount())?;
         let dir = path.iter().rposition(|byte| *byte == b'/').map_or(&b"/"[..], |slash| &path[..=slash]);
+        let dir = nearest(&mount, dir)?;
         let flags = (flags & !(libc::O_CREAT | libc::O_EXCL)) | OFlags::TMPFILE.bits().cast_signed();
         let fd = below_root(&mount, dir, |at| nfd::open_at(at, flags, mode))?;
         let named = with_file(tx, fd, |tx, file| mount.run(|fs| Ok(tx.name(file, fs.root(), path)?)));
@@ -180,6 +191,19 @@ pub unsafe extern "C" fn nvmedfs_tx_creat(tx: *mut NVMEDFS_TX, path: *const c_ch
         }
         Ok(fd)
     })
+}
+
+/// The last directory on a path that is there.
+fn nearest<'p>(mount: &Arc<Mount>, mut dir: &'p [u8]) -> Outcome<&'p [u8]> {
+    loop {
+        let found = below_root(mount, dir, |at| Ok(at.node(true)?.kind()));
+        let trimmed = dir.len() - dir.iter().rev().take_while(|byte| **byte == b'/').count();
+        match (found, dir[..trimmed].iter().rposition(|byte| *byte == b'/')) {
+            (Err(fail), Some(slash)) if fail.errno == libc::ENOENT => dir = &dir[..=slash],
+            (Err(fail), None) if fail.errno == libc::ENOENT => return Ok(b"/"),
+            (found, _) => return found.map(|_| dir),
+        }
+    }
 }
 
 /// Ends the transaction: when this returns 0, all of it has happened and survives anything. Each block of metadata is written once. The

@@ -59,8 +59,8 @@ pub struct nvmedfs_mkfs_options {
     pub log_bytes: u64,
 }
 
-/// How a file system is used. Call nvmedfs_options_init first. The memory it takes is at most the sum of its four sizes, buffers of
-/// 24 MiB, and some hundred bytes for each open file.
+/// How a file system is used. Call nvmedfs_options_init first. The memory it takes is at most `memory_bytes`, if that is
+/// given; else the sum of its four sizes, 16 MiB, buffers of 24 MiB, and up to 5 KiB for each open file.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct nvmedfs_options {
@@ -81,6 +81,9 @@ pub struct nvmedfs_options {
     pub metadata_dirty_bytes: u64,
     /// Most bytes that are read ahead of who reads in order. 512 KiB at first.
     pub readahead_bytes: u64,
+    /// One number instead of the four sizes: bytes of memory for all of the file system, which it divides itself, open files included (one
+    /// too many is ENFILE). 0: the four sizes count. At least 11 MiB and 128 KiB for each GiB of the image (ENOMEM). 0 at first.
+    pub memory_bytes: u64,
 }
 
 /// What a file system has done and how full it is. What a library or a program does not know of is left out.

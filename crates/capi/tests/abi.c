@@ -149,6 +149,7 @@ int main(void)
     FIELD(nvmedfs_options, metadata_cache_bytes);
     FIELD(nvmedfs_options, metadata_dirty_bytes);
     FIELD(nvmedfs_options, readahead_bytes);
+    FIELD(nvmedfs_options, memory_bytes);
     TYPE(nvmedfs_stats);
     FIELD(nvmedfs_stats, size);
     FIELD(nvmedfs_stats, device_reads);

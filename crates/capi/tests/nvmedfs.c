@@ -362,6 +362,43 @@ static void transactions(NVMEDFS *fs)
     SURE(nvmedfs_unlink(fs, "/a") == 0 && nvmedfs_unlink(fs, "/b") == 0 && nvmedfs_unlink(fs, "/made") == 0);
 }
 
+/* Names and attributes: a directory with a file comes in place of another. */
+static void changes_of_names(NVMEDFS *fs)
+{
+    struct stat st;
+    struct timespec times[2] = {{1, 0}, {2, 0}};
+    char target[8];
+    int old, made;
+    NVMEDFS_TX *tx;
+    SURE(nvmedfs_mkdir(fs, "/t", 0755) == 0 && (old = nvmedfs_open(fs, "/t/old", O_CREAT | O_RDWR, 0600)) >= 0);
+    SURE(nvmedfs_write(old, "old", 3) == 3);
+    tx = nvmedfs_begin(fs);
+    SURE(nvmedfs_tx_mkdir(tx, "/t.new", 0750) == 0 && nvmedfs_tx_mkdir(tx, "t.new/in", 0700) == 0);
+    made = nvmedfs_tx_creat(tx, "/t.new/in/made", O_RDWR, 0600);
+    SURE(made >= 0 && nvmedfs_tx_pwrite(tx, made, "made", 4, 0) == 4);
+    SURE(nvmedfs_tx_symlink(tx, "in/made", "/t.new/s") == 0 && nvmedfs_tx_link(tx, old, "/t.new/again") == 0);
+    SURE(nvmedfs_tx_rename(tx, "/t.new", "/t", RENAME_EXCHANGE) == 0 && nvmedfs_tx_unlink(tx, "/t.new/old") == 0);
+    SURE(nvmedfs_tx_rmdir(tx, "/t.new") == 0 && nvmedfs_tx_fchmod(tx, made, 0640) == 0);
+    SURE(nvmedfs_tx_fchown(tx, made, (uid_t)-1, (gid_t)-1) == 0 && nvmedfs_tx_futimens(tx, old, times) == 0);
+    FAILS(EFAULT, nvmedfs_tx_unlink(tx, NULL));
+    SURE(has(fs, "/t/old", "old") && nvmedfs_access(fs, "/t.new", F_OK) == -1);
+    SURE(nvmedfs_commit(tx) == 0 && has(fs, "/t/in/made", "made") && has(fs, "/t/again", "old"));
+    FAILS(ENOENT, nvmedfs_access(fs, "/t.new", F_OK));
+    SURE(nvmedfs_readlink(fs, "/t/s", target, sizeof target) == 7 && memcmp(target, "in/made", 7) == 0);
+    SURE(nvmedfs_fstat(old, &st) == 0 && st.st_nlink == 1 && st.st_mtime == 2 && nvmedfs_fstat(made, &st) == 0);
+    SURE((st.st_mode & 0777) == 0640);
+    FAILS(EBADF, nvmedfs_tx_unlink(tx, "/t/s"));
+    /* What fails in the middle has changed nothing. */
+    tx = nvmedfs_begin(fs);
+    SURE(nvmedfs_tx_unlink(tx, "/t/s") == 0 && nvmedfs_tx_rmdir(tx, "/t") == 0);
+    FAILS(ENOTEMPTY, nvmedfs_commit(tx));
+    tx = nvmedfs_begin(fs);
+    SURE(nvmedfs_tx_unlink(tx, "/t/s") == 0 && nvmedfs_tx_unlink(tx, "/t/again") == 0 && nvmedfs_tx_unlink(tx, "/t/in/made") == 0);
+    SURE(nvmedfs_tx_rmdir(tx, "/t/in") == 0 && nvmedfs_tx_rmdir(tx, "/t") == 0 && nvmedfs_commit(tx) == 0);
+    FAILS(ENOENT, nvmedfs_access(fs, "/t", F_OK));
+    SURE(nvmedfs_close(old) == 0 && nvmedfs_close(made) == 0);
+}
+
 static struct nvmedfs_io request(uint32_t op, int fd)
 {
     struct nvmedfs_io io;
@@ -891,6 +928,7 @@ int main(int argc, char **argv)
     directories(fs);
     locks(fs);
     transactions(fs);
+    changes_of_names(fs);
     requests(fs);
     hostile(fs);
     child(fs);

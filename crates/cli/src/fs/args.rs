@@ -98,7 +98,7 @@ pub struct FsMountArgs {
     /// Honour device files
     #[arg(long)]
     pub dev: bool,
-    /// Memory for what was read, and as much for names and attributes [default: 64MiB]
+    /// Memory in all, but for files in use: divided between names, content and what is not written yet [default: about 300MiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
     /// Serve with this many threads [default: 8]

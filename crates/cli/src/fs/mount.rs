@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use mount::MountFlags;
 use mount::raw::{RawOptions, run};
-use stack::rawfs::fs::{Fs, FsSettings};
+use stack::rawfs::fs::{Fs, FsSettings, Memory};
 use stack::rawfs::{Settings, Store};
 
 use super::args::FsMountArgs;
@@ -57,14 +57,19 @@ pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
 }
 
 fn open_fs(args: &FsMountArgs) -> anyhow::Result<Fs> {
-    let memory = bytes(args.memory, "--memory")?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let memory = bytes(args.memory, "--memory")?.map(|bytes| Memory::of(usize::try_from(bytes).unwrap_or(usize::MAX)));
     // The mount syncs all every few seconds, which writes back as well: no second thread does.
     let (mut settings, mut files) = (Settings::default(), FsSettings { write_back: Duration::ZERO, ..FsSettings::default() });
-    if let Some(memory) = memory {
-        (settings.node_cache_bytes, files.cache_bytes) = (memory, memory);
-    }
     let named = || format!("{}", args.image.display());
-    let (store, recovery) = Store::open(open(&args.image, false)?, &settings).with_context(named)?;
+    let disk = open(&args.image, false)?;
+    if let Some(memory) = memory {
+        let least = Memory::least(disk.blocks());
+        let too_little = || format!("--memory: this image needs {} bytes at least", least);
+        memory.divide(disk.blocks(), &mut settings, &mut files).with_context(too_little)?;
+        // What the kernel holds open it holds.
+        files.open_max = usize::MAX;
+    }
+    let (store, recovery) = Store::open(disk, &settings).with_context(named)?;
     if !recovery.clean {
         let (image, batches) = (args.image.display(), recovery.replayed);
         tracing::info!(%image, batches, "was not closed in order: what was saved is there again");

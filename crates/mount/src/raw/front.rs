@@ -65,6 +65,10 @@ fn code(error: &Error) -> fuser::Errno {
 }
 
 /// Who makes what is new. Permissions are the kernel's business.
+fn is_of_group(req: &Request, gid: u32) -> bool {
+    hybridfs::Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }.in_group(gid)
+}
+
 fn creds(req: &Request, umask: u32) -> Creds {
     Creds { uid: req.uid(), gid: req.gid(), groups: Vec::new(), umask: (umask & 0o777) as u16, check: false }
 }
@@ -170,12 +174,21 @@ impl RawFront {
         if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
             return Ok(());
         }
-        let of_group = || hybridfs::Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }.in_group(stat.gid);
-        let group = if stat.mode & GROUP_EXEC != 0 || stat.mode & SET_GID != 0 && !of_group() { SET_GID } else { 0 };
+        let group = if stat.mode & GROUP_EXEC != 0 || stat.mode & SET_GID != 0 && !is_of_group(req, stat.gid) { SET_GID } else { 0 };
         let kept = stat.mode & 0o7777 & !(SET_UID | group);
         if kept == stat.mode & 0o7777 {
             return Ok(());
         }
+        self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))
+    }
+
+    /// An access control list set by somebody outside the file's group takes the set-group-id bit, as chmod(2) does.
+    fn lose_foreign_set_gid(&self, node: &Node, req: &Request) -> Result<(), Error> {
+        let stat = node.stat()?;
+        if stat.mode & SET_GID == 0 || is_of_group(req, stat.gid) {
+            return Ok(());
+        }
+        let kept = stat.mode & 0o7777 & !SET_GID;
         self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))
     }
 
@@ -238,6 +251,8 @@ impl RawFront {
 impl Filesystem for RawFront {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let mut want = |flags: InitFlags| config.add_capabilities(flags).is_ok();
+        // The kernel checks permissions, by lists too; they are inherited here, where the umask does not count then.
+        want(InitFlags::FUSE_POSIX_ACL);
         want(InitFlags::FUSE_DONT_MASK);
         want(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
         want(InitFlags::FUSE_DO_READDIRPLUS);
@@ -495,7 +510,11 @@ impl Filesystem for RawFront {
 
     fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
         let flags = XattrFlags::from_bits_retain(flags as u32);
-        empty(reply, self.node(ino).and_then(|node| self.inner.fs.set_xattr(&node, name.as_bytes(), value, flags, &creds(req, 0))));
+        let set = self.node(ino).and_then(|node| {
+            self.inner.fs.set_xattr(&node, name.as_bytes(), value, flags, &creds(req, 0))?;
+            if name == "system.posix_acl_access" && req.uid() != 0 { self.lose_foreign_set_gid(&node, req) } else { Ok(()) }
+        });
+        empty(reply, set);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

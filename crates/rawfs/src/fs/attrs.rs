@@ -11,6 +11,7 @@ use super::name::Name;
 use super::record::{Body, Kind, Record, Value};
 use super::table::{At, Inode, State};
 use super::time::{SetTime, Stamp};
+use super::trial::Effect;
 use super::walk::Found;
 use crate::{BLOCK_BYTES, Batch};
 
@@ -162,6 +163,7 @@ impl Core {
                 let (tree, key) = self.dir_key(&dir);
                 batch.put(tree, &key, &record.bytes());
                 inode.state.write().lsn = self.apply(batch)?;
+                self.note(|| Effect::Changed { record, in_files: false, attributes: true });
             }
             return Ok(());
         }
@@ -191,6 +193,7 @@ impl Core {
         let (tree, key) = self.key(inode.ino, &at);
         batch.put(tree, &key, &record.bytes());
         state.lsn = self.apply(batch)?;
+        self.note(|| Effect::Changed { record: record.clone(), in_files: false, attributes: true });
         state.record = record;
         Ok(())
     }
@@ -198,9 +201,13 @@ impl Core {
     /// Sets attributes of a file in use.
     pub fn set_attr(&self, inode: &Arc<Inode>, set: &SetAttr, creds: &Creds) -> Result<()> {
         let now = self.now();
-        self.change(inode, &mut |record, _| {
-            may_set(record, set, creds)?;
-            Ok(put_attr(record, set, creds, now))
+        self.change(inode, &mut |record, batch| {
+            self.may_set(record, set, creds)?;
+            let any = put_attr(record, set, creds, now);
+            if set.mode.is_some() {
+                self.follow_mode(record, batch)?;
+            }
+            Ok(any)
         })
     }
 
@@ -227,29 +234,31 @@ impl Core {
     }
 }
 
-fn may_set(record: &Record, set: &SetAttr, creds: &Creds) -> Result<()> {
-    if set.mode.is_some() && !creds.is_owner(record) {
-        return Err(Errno::PERM.into());
-    }
-    if let Some((uid, gid)) = set.owner
-        && !creds.is_capable()
-    {
-        let own = creds.uid == record.uid;
-        let uid_stays = uid.is_none_or(|uid| uid == record.uid);
-        let gid_allowed = gid.is_none_or(|gid| gid == record.gid || creds.in_group(gid));
-        if uid.is_some() && !(own && uid_stays) || gid.is_some() && !(own && gid_allowed) {
+impl Core {
+    fn may_set(&self, record: &Record, set: &SetAttr, creds: &Creds) -> Result<()> {
+        if set.mode.is_some() && !creds.is_owner(record) {
             return Err(Errno::PERM.into());
         }
-        // Losing a set-id bit is a change of mode.
-        if record.kind != Kind::Dir && !own && mode_given(record, creds) != record.mode {
-            return Err(Errno::PERM.into());
+        if let Some((uid, gid)) = set.owner
+            && !creds.is_capable()
+        {
+            let own = creds.uid == record.uid;
+            let uid_stays = uid.is_none_or(|uid| uid == record.uid);
+            let gid_allowed = gid.is_none_or(|gid| gid == record.gid || creds.in_group(gid));
+            if uid.is_some() && !(own && uid_stays) || gid.is_some() && !(own && gid_allowed) {
+                return Err(Errno::PERM.into());
+            }
+            // Losing a set-id bit is a change of mode.
+            if record.kind != Kind::Dir && !own && mode_given(record, creds) != record.mode {
+                return Err(Errno::PERM.into());
+            }
         }
-    }
-    match (set.atime, set.mtime) {
-        (SetTime::Omit, SetTime::Omit) => Ok(()),
-        _ if creds.is_owner(record) => Ok(()),
-        (SetTime::Now, SetTime::Now) => creds.may(record, WRITE),
-        _ => Err(Errno::PERM.into()),
+        match (set.atime, set.mtime) {
+            (SetTime::Omit, SetTime::Omit) => Ok(()),
+            _ if creds.is_owner(record) => Ok(()),
+            (SetTime::Now, SetTime::Now) => self.may(creds, record, WRITE),
+            _ => Err(Errno::PERM.into()),
+        }
     }
 }
 

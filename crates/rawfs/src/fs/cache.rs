@@ -68,6 +68,11 @@ impl Cache {
         drop(old);
     }
 
+    /// Blocks that are here.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().slots.len()).sum()
+    }
+
     /// These blocks have other bytes, or none.
     pub fn forget(&self, ino: u64, blocks: Range<u64>) {
         for block in blocks {

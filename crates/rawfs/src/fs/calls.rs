@@ -14,6 +14,7 @@ use super::file::{File, Node};
 use super::key::{self, Item};
 use super::later::Later;
 use super::make::New;
+use super::memory::Counted;
 use super::name::Name;
 use super::open::sane;
 use super::record::{Kind, Record};
@@ -146,11 +147,11 @@ impl Fs {
     /// Opens, and makes if that is asked for.
     ///
     /// # Errors
-    /// As open(2); ENXIO for pipes, sockets and devices, which are no matter of this library.
+    /// As open(2); ENFILE if as many are open as may be; ENXIO for pipes, sockets and devices, which are no matter of this library.
     pub fn open_at(&self, at: &Node, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<File> {
-        let flags = sane(flags)?;
+        let (flags, counted) = (sane(flags)?, Counted::new(&self.root.core)?);
         let held = self.core().open(&self.base(at, path)?, path, flags, mode, creds)?;
-        Ok(File::new(self.node(held), flags, creds.clone()))
+        Ok(File::new(self.node(held), flags, creds.clone(), counted))
     }
 
     /// Opens what is held.
@@ -158,11 +159,11 @@ impl Fs {
     /// # Errors
     /// As open(2).
     pub fn open_node(&self, node: &Node, flags: OFlags, creds: &Creds) -> Result<File> {
-        let node = node.clone();
+        let (node, counted) = (node.clone(), Counted::new(&self.root.core)?);
         node.core.table.hold_again(&node.inode);
         let held = Held { core: &node.core, inode: Arc::clone(&node.inode) };
         drop(node.core.opened(held, flags, creds)?);
-        Ok(File::new(node, flags, creds.clone()))
+        Ok(File::new(node, flags, creds.clone(), counted))
     }
 
     /// Makes a directory.
@@ -305,7 +306,7 @@ impl Fs {
         }
         if creds.looks() {
             let _names = self.core().locks.shared();
-            creds.may(&self.core().record(&node.inode)?.0, super::creds::WRITE)?;
+            self.core().may(creds, &self.core().record(&node.inode)?.0, super::creds::WRITE)?;
         }
         self.core().truncate(&node.inode, size, creds)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -17,6 +17,7 @@ use super::record::{Kind, Record, Value};
 use super::settings::FsSettings;
 use super::table::{At, Inode, State, Table};
 use super::time::Stamp;
+use super::trial::{Effect, Trial};
 use crate::{Batch, Lsn, Store, Tree};
 
 /// The number of the top directory.
@@ -29,7 +30,7 @@ pub struct Core {
     pub store: Store,
     pub settings: FsSettings,
     pub locks: Locks,
-    pub table: Table,
+    pub table: Arc<Table>,
     pub root: Arc<Name>,
     pub cache: Cache,
     pub recent: Recent,
@@ -41,6 +42,10 @@ pub struct Core {
     pub dirty_pages: AtomicU64,
     /// Where to go on writing back when memory is full; held by who does it.
     pub room_from: Mutex<u64>,
+    /// This one tries what a transaction does to names; nobody else sees it.
+    pub trial: Option<Trial>,
+    /// Files that are open.
+    pub opened: AtomicUsize,
     numbers: Mutex<Numbers>,
     last: AtomicU64,
 }
@@ -94,13 +99,15 @@ impl Core {
             store,
             settings,
             locks: Locks::default(),
-            table: Table::default(),
+            table: Arc::default(),
             root: Name::root(),
             cache,
             recent: Recent::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
             room_from: Mutex::new(0),
+            trial: None,
+            opened: AtomicUsize::new(0),
             numbers,
             last: AtomicU64::new(0),
         };
@@ -112,6 +119,28 @@ impl Core {
         }
         *core.numbers.lock() = Numbers { next, end: next };
         Ok(core)
+    }
+
+    /// One to try changes on, over a store made for it, with so many numbers for new files.
+    pub fn try_out(&self, numbers: u64) -> Result<Core> {
+        let first = self.numbers(numbers)?;
+        Ok(Core {
+            read_only: false,
+            store: self.store.try_out()?,
+            settings: self.settings.clone(),
+            locks: Locks::default(),
+            table: Arc::default(),
+            root: Name::root(),
+            cache: Cache::new(0),
+            recent: Recent::default(),
+            dirty: Mutex::default(),
+            dirty_pages: AtomicU64::new(0),
+            room_from: Mutex::new(0),
+            trial: Some(Trial::beside(&self.table)),
+            opened: AtomicUsize::new(0),
+            numbers: Mutex::new(Numbers { next: first, end: first + numbers }),
+            last: AtomicU64::new(self.last().0),
+        })
     }
 
     /// EROFS where nothing can be changed.
@@ -144,16 +173,21 @@ impl Core {
 
     /// A number that no file has or had.
     pub fn number(&self) -> Result<u64> {
+        self.numbers(1)
+    }
+
+    /// So many in a row, of which this is the first.
+    fn numbers(&self, count: u64) -> Result<u64> {
         let mut numbers = self.numbers.lock();
-        if numbers.next == numbers.end {
-            let end = numbers.end + NUMBERS;
+        if numbers.next + count > numbers.end {
+            let end = numbers.end + count.next_multiple_of(NUMBERS);
             let mut batch = Batch::new();
             batch.put(Tree::Files, &key::file(0, Item::Numbers, 0), &end.to_le_bytes());
             self.apply(batch)?;
             numbers.end = end;
         }
-        numbers.next += 1;
-        Ok(numbers.next - 1)
+        numbers.next += count;
+        Ok(numbers.next - count)
     }
 
     // ---- values that may be too long for one item
@@ -351,6 +385,9 @@ impl Core {
         let mut state = inode.state.write();
         if state.at.is_none() || state.record.nlink > 0 || state.record.kind == Kind::Dir {
             return;
+        }
+        if let Some(trial) = &self.trial {
+            return trial.note(Effect::Left(state.record.clone()));
         }
         self.forget_pages(&mut state, 0);
         if let Err(error) = self.purge(&state.record) {

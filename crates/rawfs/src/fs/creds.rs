@@ -55,7 +55,7 @@ impl Creds {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// EACCES unless all of `wanted` is granted.
+    /// EACCES unless all of `wanted` is granted by the mode; see [`super::acl`] for lists.
     pub(super) fn may(&self, record: &Record, wanted: u16) -> Result<()> {
         if !self.check {
             return Ok(());
@@ -73,14 +73,8 @@ impl Creds {
         if wanted & !granted == 0 { Ok(()) } else { Err(Errno::ACCESS.into()) }
     }
 
-    /// Whether entries of a directory may be added.
-    pub(super) fn may_add(&self, dir: &Record) -> Result<()> {
-        self.may(dir, WRITE | EXEC)
-    }
-
-    /// Whether an entry may be taken away.
-    pub(super) fn may_remove(&self, dir: &Record, entry: &Record) -> Result<()> {
-        self.may(dir, WRITE | EXEC)?;
+    /// Whether an entry may be taken away out of a directory that may be changed.
+    pub(super) fn may_remove_by_sticky(&self, dir: &Record, entry: &Record) -> Result<()> {
         let sticky = dir.mode & STICKY != 0;
         if sticky && !self.is_capable() && self.uid != entry.uid && self.uid != dir.uid {
             return Err(Errno::PERM.into());
@@ -88,10 +82,11 @@ impl Creds {
         Ok(())
     }
 
-    /// Mode and owner of what is made in a directory: it passes its group on if its mode says so.
-    pub(super) fn of_new(&self, dir: &Record, kind: Kind, mode: u16) -> (u16, (u32, u32)) {
-        let asked = mode;
-        let mut mode = if kind == Kind::Symlink { 0o777 } else { mode & 0o7777 & !(self.umask & 0o777) };
+    /// Mode and owner of what is made in a directory: it passes its group on if its mode says so. `masked`:
+    /// the umask counts, as nothing is inherited.
+    pub(super) fn of_new(&self, dir: &Record, kind: Kind, mode: u16, masked: bool) -> (u16, (u32, u32)) {
+        let (asked, umask) = (mode, if masked { self.umask & 0o777 } else { 0 });
+        let mut mode = if kind == Kind::Symlink { 0o777 } else { mode & 0o7777 & !umask };
         if dir.mode & SET_GROUP == 0 {
             return (mode, (self.uid, self.gid));
         }
@@ -124,7 +119,7 @@ mod test {
     #[test]
     fn a_strange_group_s_set_group_bit_is_not_given() {
         let dir = Record::new(Kind::Dir, 2, 0o2777, (0, 7), Stamp::default());
-        let of = |gid, umask, mode| Creds { uid: 5, gid, groups: vec![], umask, check: true }.of_new(&dir, Kind::File, mode);
+        let of = |gid, umask, mode| Creds { uid: 5, gid, groups: vec![], umask, check: true }.of_new(&dir, Kind::File, mode, true);
         assert_eq!(of(6, 0o077, 0o2755), (0o700, (5, 7)));
         assert_eq!(of(6, 0o077, 0o2745), (0o2700, (5, 7)));
         assert_eq!(of(7, 0o077, 0o2755), (0o2700, (5, 7)));

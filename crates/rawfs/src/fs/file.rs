@@ -14,6 +14,7 @@ use super::core::Core;
 use super::creds::Creds;
 use super::error::{Error, Result};
 use super::list::Entry;
+use super::memory::Counted;
 use super::open::access;
 use super::record::{Body, Kind, Record};
 use super::settings::Atime;
@@ -78,6 +79,7 @@ pub struct File {
     /// What the program has said of its reads.
     pub(super) advice: AtomicU8,
     list: Mutex<List>,
+    _counted: Counted,
 }
 
 /// What is still to be done for a write.
@@ -99,7 +101,7 @@ struct List {
 }
 
 impl File {
-    pub(super) fn new(node: Node, flags: OFlags, creds: Creds) -> File {
+    pub(super) fn new(node: Node, flags: OFlags, creds: Creds, counted: Counted) -> File {
         let seen = AtomicU64::new(node.inode.state.read().seen_at_open());
         let kept = flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOCTTY);
         File {
@@ -112,6 +114,7 @@ impl File {
             window: AtomicU64::new(0),
             advice: AtomicU8::new(0),
             list: Mutex::default(),
+            _counted: counted,
         }
     }
 

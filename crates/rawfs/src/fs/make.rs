@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::NAME_MAX;
+use super::acl::Acl;
 use super::core::{Core, Held};
 use super::creds::Creds;
 use super::error::Result;
@@ -14,6 +15,7 @@ use super::name::Name;
 use super::record::{self, Body, INLINE_MAX, Kind, NLINK_AT, Record, TARGET_MAX, TIMES_AT, Value};
 use super::table::At;
 use super::time::Stamp;
+use super::trial::Effect;
 use super::walk::{Last, Tail};
 use crate::{Batch, Lsn, Tree};
 
@@ -74,33 +76,39 @@ impl Core {
         if slash {
             return Err(Errno::NOENT.into());
         }
-        creds.may_add(&parent)?;
+        self.may_add(creds, &parent)?;
         Ok(parent)
     }
 
     /// Makes a file whose name is free, in a directory whose lock is held.
     pub fn add_new(&self, dir: &Arc<Name>, parent: &Record, name: &[u8], new: &New<'_>, creds: &Creds) -> Result<Held<'_>> {
         let now = self.now();
-        let (mut batch, mut record) = (Batch::new(), self.new_record(parent, new, creds, now)?);
+        let mut batch = Batch::new();
+        let (mut record, inherited) = self.new_record(parent, new, creds, now)?;
         record.zone = new.kind == Kind::Dir && dir.enc().len_below(name) > ENC_MAX;
         self.put_target(&mut batch, &mut record, new.target);
         // First, as the store need not look for what a first patch is of before it does it.
         self.touch(&mut batch, dir, parent, now, i64::from(new.kind == Kind::Dir));
+        if let Some(inherited) = inherited {
+            self.inherit(&mut batch, &mut record, inherited)?;
+        }
         batch.put(Tree::Names, &dir.entry(name), &record.bytes());
         let lsn = self.apply(batch)?;
         let at = At::Name(dir.child(name, record.zone.then_some(record.ino)));
         Ok(self.hold_new(&record, &at, lsn))
     }
 
-    fn new_record(&self, parent: &Record, new: &New<'_>, creds: &Creds, now: Stamp) -> Result<Record> {
-        let (mode, owner) = creds.of_new(parent, new.kind, new.mode);
+    /// The record, and the access control list that it inherits.
+    fn new_record(&self, parent: &Record, new: &New<'_>, creds: &Creds, now: Stamp) -> Result<(Record, Option<Acl>)> {
+        let inherited = self.default_acl(parent, new.kind)?;
+        let (mode, owner) = creds.of_new(parent, new.kind, new.mode, inherited.is_none());
         let mut record = Record::new(new.kind, self.number()?, mode, owner, now);
         match new.kind {
             Kind::CharDevice | Kind::BlockDevice => record.size = new.device,
             Kind::Symlink => record.size = new.target.len() as u64,
             _ => {}
         }
-        Ok(record)
+        Ok((record, inherited))
     }
 
     fn put_target(&self, batch: &mut Batch, record: &mut Record, target: &[u8]) {
@@ -122,10 +130,13 @@ impl Core {
             return Err(Errno::PERM.into());
         }
         let parent = self.dir_record(dir)?;
-        creds.may_add(&parent)?;
-        let mut record = self.new_record(&parent, &New::of(Kind::File, mode), creds, self.now())?;
+        self.may_add(creds, &parent)?;
+        let (mut record, inherited) = self.new_record(&parent, &New::of(Kind::File, mode), creds, self.now())?;
         record.nlink = 0;
         let mut batch = Batch::new();
+        if let Some(inherited) = inherited {
+            self.inherit(&mut batch, &mut record, inherited)?;
+        }
         self.put_orphan(&mut batch, &record);
         let lsn = self.apply(batch)?;
         let held = self.hold_new(&record, &At::Files, lsn);
@@ -204,6 +215,7 @@ impl Core {
         let lsn = self.apply(batch)?;
         (state.record.nlink, state.record.ctime, state.at) = (nlink + 1, now, Some(At::Files));
         (state.linkable, state.lsn) = (false, lsn);
+        self.note(|| Effect::Changed { record: state.record.clone(), in_files: true, attributes: false });
         Ok(Some(lsn))
     }
 

@@ -9,6 +9,7 @@ use super::extent::{self, Run};
 use super::key::{self, Item};
 use super::record::{Body, RUNS_MAX, Record};
 use super::table::{Inode, State};
+use super::trial::Effect;
 use crate::{Batch, Extent, Next, Tree};
 
 /// Runs that one batch removes, at most, of what can be many.
@@ -153,6 +154,7 @@ impl Core {
         edit.replace(range, Vec::new());
         for part in edit.old.iter().filter_map(|run| run.part(range)) {
             self.cache.forget(record.ino, part.at..part.end());
+            self.note(|| Effect::Freed { ino: record.ino, blocks: part.at..part.end() });
         }
         self.put(batch, record, edit);
         Ok(())

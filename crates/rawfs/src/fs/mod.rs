@@ -6,20 +6,23 @@
 //!  a file in use: table.rs, one lock each; pages that are not written yet; written back to runs of blocks (flush.rs)
 //! ```
 //!
-//! - [`calls`]: what can be called. [`file`]: what is held and open. `walk`, `open`, `make`, `remove`, `rename`, `attrs`, `xattr`,
+//! - [`calls`]: what can be called. [`file`]: what is held and open. `walk`, `open`, `make`, `remove`, `rename`, `attrs`, `xattr`, `acl`,
 //!   `list`: one kind of call each.
 //! - `read`, `write`, `space`, `flush`, `group`: the path of data. [`transaction`]: writes to many files that happen all or not at all.
 //! - [`key`], [`record`], [`extent`]: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
+//!   [`changes`]: names and attributes in them; `trial`: how those are tried first.
 //! - `vectored`, `copy`, `advice`: more that an open file can do. `later`: calls that return at once.
 //! - `name`, `table`, `locks`: what is in memory, and who may touch it. `cache`: blocks for the next reader.
 //! - [`check`]: whether all of it is true.
 //!
 //! Metadata changes are in the store, in order, when a call returns; data and sizes follow with write-back or a sync.
 
+mod acl;
 mod advice;
 pub mod attrs;
 mod cache;
 pub mod calls;
+pub mod changes;
 pub mod check;
 mod copy;
 mod core;
@@ -36,6 +39,7 @@ pub mod list;
 mod locks;
 mod make;
 mod map;
+pub mod memory;
 mod name;
 mod open;
 mod orphan;
@@ -54,6 +58,7 @@ mod space;
 mod table;
 pub mod time;
 pub mod transaction;
+mod trial;
 mod vectored;
 mod walk;
 pub mod words;
@@ -68,6 +73,7 @@ pub use self::creds::Creds;
 pub use self::error::{Error, Result};
 pub use self::file::{File, Node};
 pub use self::list::Entry;
+pub use self::memory::Memory;
 pub use self::record::Kind;
 pub use self::settings::{Atime, FsSettings};
 pub use self::time::{SetTime, Stamp};

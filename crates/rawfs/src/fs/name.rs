@@ -20,6 +20,9 @@ pub struct Name {
     children: Mutex<HashMap<Box<[u8]>, Weak<Name>>>,
 }
 
+/// Names from the top, each with its zone, if it is one.
+pub type Trail = Vec<(Box<[u8]>, Option<u64>)>;
+
 /// Counted up when a directory gets another key, in any tree of names: what is remembered of keys is true until then.
 static MOVES: AtomicU64 = AtomicU64::new(0);
 
@@ -156,6 +159,29 @@ impl Name {
             return b"/".to_vec();
         }
         names.iter().rev().flat_map(|name| [b"/", &**name].concat()).collect()
+    }
+
+    /// From the top, each with the number of its zone.
+    pub fn trail(&self) -> Trail {
+        let mut trail = Trail::new();
+        let mut above = self.push_step(&mut trail);
+        while let Some(name) = above {
+            above = name.push_step(&mut trail);
+        }
+        trail.reverse();
+        trail
+    }
+
+    fn push_step(&self, trail: &mut Trail) -> Option<Arc<Name>> {
+        let place = self.place.lock();
+        let parent = place.parent.clone()?;
+        trail.push((place.name.clone(), place.zone));
+        Some(parent)
+    }
+
+    /// The name at the end of a trail that begins at this one, which is the top.
+    pub fn at_end_of(self: &Arc<Name>, trail: &Trail) -> Arc<Name> {
+        trail.iter().fold(Arc::clone(self), |dir, (name, zone)| dir.child(name, *zone))
     }
 
     /// Whether it is the top.

@@ -79,7 +79,7 @@ impl Core {
             let epoch = self.table.epoch();
             match self.entry(&dir, &name)? {
                 None => {
-                    creds.may_add(&parent)?;
+                    self.may_add(creds, &parent)?;
                     return self.add_new(&dir, &parent, &name, &New::of(Kind::File, mode), creds);
                 }
                 Some(_) if flags.contains(OFlags::EXCL) => return Err(Errno::EXIST.into()),
@@ -119,7 +119,7 @@ impl Core {
                 let _names = self.locks.shared();
                 self.record(&held)?.0
             };
-            creds.may(&record, if reads { READ } else { 0 } | if writes || truncates { WRITE } else { 0 })?;
+            self.may(creds, &record, if reads { READ } else { 0 } | if writes || truncates { WRITE } else { 0 })?;
         }
         match kind {
             // What they do is not ours: front doors that can do it do not come here.
@@ -157,7 +157,7 @@ impl Core {
             },
             Found::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
         };
-        creds.may(&record, wanted)
+        self.may(creds, &record, wanted)
     }
 
     /// Where a symbolic link leads.

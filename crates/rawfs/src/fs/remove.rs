@@ -16,6 +16,7 @@ use super::name::Name;
 use super::record::{Body, Kind, NLINK_AT, Record, TIMES_AT, Value, change_times};
 use super::table::{At, State};
 use super::time::Stamp;
+use super::trial::Effect;
 use super::walk::{Last, Tail};
 use crate::{Batch, Lsn, Next, Tree};
 
@@ -34,7 +35,7 @@ impl Core {
             return Err(if value.kind() == Kind::Dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
         }
         if creds.looks() {
-            creds.may_remove(&parent, &self.stored(value.clone())?)?;
+            self.may_remove(creds, &parent, &self.stored(value.clone())?)?;
         }
         if value.kind() == Kind::Dir {
             return Err(Errno::ISDIR.into());
@@ -64,7 +65,7 @@ impl Core {
         }
         let mut record = state.record.clone();
         (record.nlink, record.ctime) = (0, now);
-        let ours = self.table.holds(&held.inode) == 1 + u64::from(state.listed);
+        let ours = self.table.holds(&held.inode) == 1 + u64::from(state.listed) && !self.is_used_beside(held.ino);
         if ours && (record.body != Body::Items || record.kind != Kind::File) {
             if let Body::Runs(_) = record.body {
                 self.cut(batch, &mut record, 0)?;
@@ -86,6 +87,8 @@ impl Core {
             name.remove();
         }
         (state.record.nlink, state.record.ctime, state.lsn) = (state.record.nlink.saturating_sub(1), now, lsn);
+        self.note(|| Effect::Removed { dir: dir.trail(), name: name.to_vec() });
+        self.note(|| Effect::Changed { record: state.record.clone(), in_files: gone == Gone::LastName, attributes: false });
         match gone {
             Gone::Name => {}
             Gone::LastName => state.at = Some(At::Files),
@@ -135,7 +138,7 @@ impl Core {
         let parent = self.dir_record(dir)?;
         let value = self.entry(dir, name)?.ok_or(Errno::NOENT)?;
         if creds.looks() {
-            creds.may_remove(&parent, &self.stored(value.clone())?)?;
+            self.may_remove(creds, &parent, &self.stored(value.clone())?)?;
         }
         match value {
             Value::Here(record) if record.kind == Kind::Dir => Ok(record),
@@ -146,6 +149,7 @@ impl Core {
     /// Those who still hold a removed directory see it without names.
     pub fn dir_removed(&self, name: &Name, mut record: Record, now: Stamp) {
         (record.nlink, record.ctime) = (0, now);
+        self.note(|| Effect::RemovedDir { name: name.trail(), record: record.clone() });
         name.remove_dir(record.clone());
         if let Some(held) = self.in_use(record.ino) {
             held.state.write().record = record;

@@ -19,11 +19,12 @@ use super::core::{Core, Held};
 use super::creds::{Creds, WRITE};
 use super::error::{Error, Result};
 use super::key::{BELOW, ENC_MAX, ENTRY, Enc, KEY_MAX};
-use super::name::Name;
+use super::name::{Name, Trail};
 use super::record::{Kind, Record, Value};
 use super::remove::{Gone, too_long};
 use super::table::State;
 use super::time::Stamp;
+use super::trial::Effect;
 use super::walk::{Last, Tail};
 use crate::{Batch, Lsn, Next, Tree};
 
@@ -157,23 +158,23 @@ impl Core {
         let parents = [self.dir_record(&from.dir)?, self.dir_record(&to.dir)?];
         let record = |there: &There<'_>| self.stored(there.value.clone());
         if creds.looks() {
-            creds.may_remove(&parents[0], &record(source)?)?;
+            self.may_remove(creds, &parents[0], &record(source)?)?;
         }
         let source_is_dir = Core::is_dir(&source.value);
         if let Some(target) = target {
             if creds.looks() {
-                creds.may_remove(&parents[1], &record(target)?)?;
+                self.may_remove(creds, &parents[1], &record(target)?)?;
             }
             let target_is_dir = Core::is_dir(&target.value);
             if !exchange && source_is_dir != target_is_dir {
                 return Err(if source_is_dir { Errno::NOTDIR } else { Errno::ISDIR }.into());
             }
         } else {
-            creds.may_add(&parents[1])?;
+            self.may_add(creds, &parents[1])?;
         }
         if !Arc::ptr_eq(&from.dir, &to.dir) && creds.looks() {
             for there in [Some(source), target.filter(|_| exchange)].into_iter().flatten().filter(|there| Core::is_dir(&there.value)) {
-                creds.may(&record(there)?, WRITE)?;
+                self.may(creds, &record(there)?, WRITE)?;
             }
         }
         if let Some(Value::Here(record)) = target.map(|target| &target.value)
@@ -210,6 +211,7 @@ impl Core {
         if let (Some(target), Some(state)) = (target, &mut gone_state) {
             if let (true, Value::Here(record)) = (replaced, &target.value) {
                 state.record = Record { nlink: 0, ctime: now, ..record.clone() };
+                self.note(|| Effect::RemovedDir { name: trail(to), record: state.record.clone() });
                 if let Some(name) = to.dir.find(&to.name) {
                     name.remove_dir(state.record.clone());
                 }
@@ -217,11 +219,12 @@ impl Core {
                 self.unlinked(&target.held, state, &to.dir, &to.name, gone, now, lsn);
             }
         }
+        self.note(|| Effect::Renamed { from: trail(from), to: trail(to), zones: [zone, None], exchanged: false });
         if let Some(name) = from.dir.find(&from.name) {
             name.rename(&to.dir, &to.name);
             zone.into_iter().for_each(|ino| name.set_zone(ino));
         }
-        moved(&mut state, now, lsn);
+        self.moved(&mut state, now, lsn);
         Ok(())
     }
 
@@ -242,6 +245,7 @@ impl Core {
         let come = i64::from(Core::is_dir(&target.value)) - i64::from(Core::is_dir(&source.value));
         self.touch_both(&mut batch, from, to, parents, now, (come, -come));
         let lsn = self.apply(batch)?;
+        self.note(|| Effect::Renamed { from: trail(from), to: trail(to), zones: [zone_a, zone_b], exchanged: true });
         let names = (from.dir.find(&from.name), to.dir.find(&to.name));
         if let Some(name) = &names.0 {
             name.rename(&to.dir, &to.name);
@@ -251,9 +255,9 @@ impl Core {
             name.rename_over(&from.dir, &from.name, names.0.is_some());
             zone_b.into_iter().for_each(|ino| name.set_zone(ino));
         }
-        moved(&mut a, now, lsn);
+        self.moved(&mut a, now, lsn);
         if let Some(b) = &mut b {
-            moved(b, now, lsn);
+            self.moved(b, now, lsn);
         }
         Ok(())
     }
@@ -314,6 +318,11 @@ impl Core {
         Ok(fits)
     }
 
+    fn moved(&self, state: &mut State, now: Stamp, lsn: Lsn) {
+        (state.record.ctime, state.lsn) = (now, lsn);
+        self.note(|| Effect::Changed { record: state.record.clone(), in_files: false, attributes: false });
+    }
+
     fn touch_both(&self, batch: &mut Batch, from: &End, to: &End, parents: &[Record; 2], now: Stamp, links: (i64, i64)) {
         if Arc::ptr_eq(&from.dir, &to.dir) {
             self.touch(batch, &from.dir, &parents[0], now, links.0 + links.1);
@@ -334,8 +343,10 @@ fn move_below(batch: &mut Batch, from: &Enc, to: &Enc) {
     }
 }
 
-fn moved(state: &mut State, now: Stamp, lsn: Lsn) {
-    (state.record.ctime, state.lsn) = (now, lsn);
+fn trail(end: &End) -> Trail {
+    let mut trail = end.dir.trail();
+    trail.push((end.name.as_slice().into(), None));
+    trail
 }
 
 /// Locks both files, the one with the lower number first.

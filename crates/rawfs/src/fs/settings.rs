@@ -15,6 +15,8 @@ pub struct FsSettings {
     pub write_back: Duration,
     /// What is read ahead of one who reads in order, at most, in bytes.
     pub read_ahead_bytes: usize,
+    /// Files that may be open at a time.
+    pub open_max: usize,
     /// When a read is remembered.
     pub atime: Atime,
     /// What time it is.
@@ -37,6 +39,7 @@ impl Default for FsSettings {
             dirty_bytes: 64 << 20,
             write_back: Duration::from_secs(5),
             read_ahead_bytes: 512 << 10,
+            open_max: usize::MAX,
             atime: Atime::Relative,
             clock: Stamp::now,
         }

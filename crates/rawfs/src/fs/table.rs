@@ -147,6 +147,11 @@ impl Table {
         self.shard(inode.ino).lock().get(&inode.ino).map_or(0, |slot| slot.holds)
     }
 
+    /// Whether a file with this number is here.
+    pub fn is_used(&self, ino: u64) -> bool {
+        self.shard(ino).lock().contains_key(&ino)
+    }
+
     /// Files that are here.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()

@@ -3,7 +3,8 @@
 //! A transaction gathers; nothing of it is seen before the commit. Then the files are locked, all data is in flight together, and
 //! all records go into one batch, each once. Whatever fails before that leaves every file as it was.
 //!
-//! It can also give names to files made without one (O_TMPFILE), so that new files appear together.
+//! It can also give names to files made without one (O_TMPFILE), so that new files appear together, and change names and attributes
+//! ([`super::changes`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use parking_lot::RwLockWriteGuard;
 use rustix::io::Errno;
 
 use super::calls::Fs;
+use super::changes::{Change, Place, What};
 use super::core::Core;
 use super::creds::Creds;
 use super::error::{Error, Result};
@@ -29,7 +31,7 @@ use crate::{BLOCK_BYTES, Batch, Lsn, Tree};
 #[derive(Default)]
 pub struct Transaction {
     files: BTreeMap<u64, Part>,
-    names: Vec<NewName>,
+    pub(super) changes: Vec<Change>,
 }
 
 struct Part {
@@ -43,11 +45,11 @@ enum Step {
     Size(u64),
 }
 
-struct NewName {
+/// A name for a new file, in a transaction that changes no other names.
+struct NewName<'t> {
     ino: u64,
-    base: Arc<Name>,
-    path: Vec<u8>,
-    creds: Creds,
+    to: &'t Place,
+    creds: &'t Creds,
 }
 
 /// Where a new name goes, once it was looked for.
@@ -106,10 +108,20 @@ impl Transaction {
     /// ENOTDIR; the rest the commit tells: EEXIST, ENOENT, EACCES.
     pub fn name(&mut self, file: &File, at: &Node, path: &[u8]) -> Result<()> {
         let part = self.part(file)?;
-        let (ino, creds) = (part.node.ino(), part.creds.clone());
-        let base = part.node.core.base(at, path)?;
-        self.names.push(NewName { ino, base, path: path.to_vec(), creds });
+        let (node, creds) = (part.node.clone(), part.creds.clone());
+        let to = Place { base: node.core.base(at, path)?, path: path.to_vec() };
+        self.changes.push(Change { what: What::Name { node, to }, creds });
         Ok(())
+    }
+
+    /// The names it gives, if it changes no others.
+    fn new_names(&self) -> Option<Vec<NewName<'_>>> {
+        let mut names = Vec::new();
+        for change in &self.changes {
+            let Change { what: What::Name { node, to }, creds } = change else { return None };
+            names.push(NewName { ino: node.ino(), to, creds });
+        }
+        Some(names)
     }
 
     pub(super) fn each(&self, each: impl Fn(&Inode)) {
@@ -118,7 +130,7 @@ impl Transaction {
 
     /// Whether nothing was gathered.
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
+        self.files.is_empty() && self.changes.is_empty()
     }
 }
 
@@ -160,11 +172,39 @@ impl Fs {
 
 impl Core {
     pub fn apply_transaction(&self, transaction: &Transaction) -> Result<Lsn> {
+        match transaction.new_names() {
+            Some(new) => self.apply_files(transaction, &new),
+            None => self.apply_changes(transaction),
+        }
+    }
+
+    fn apply_files(&self, transaction: &Transaction, new: &[NewName<'_>]) -> Result<Lsn> {
         let names = self.locks.shared();
-        let tails = transaction.names.iter().map(|new| self.tail(&new.base, &new.path, &new.creds)).collect::<Result<Vec<_>>>()?;
+        let tails = new.iter().map(|new| self.tail(&new.to.base, &new.to.path, new.creds)).collect::<Result<Vec<_>>>()?;
         let dirs: Vec<&Name> = tails.iter().map(|tail| &*tail.dir).collect();
         let _dirs = self.locks.change(&names, &dirs);
-        let spots = self.spots(transaction, &tails)?;
+        let spots = self.spots(new, &tails)?;
+        self.with_files(transaction, |files| self.carry_out(files, &spots, Ok))
+    }
+
+    /// With changes of names, which are tried first.
+    fn apply_changes(&self, transaction: &Transaction) -> Result<Lsn> {
+        let _alone = self.locks.alone();
+        self.settle(&transaction.changes)?;
+        let (known, mut effects) = (self.known(&transaction.changes), Vec::new());
+        let lsn = self.with_files(transaction, |files| {
+            self.carry_out(files, &[], |begun| {
+                let (batch, done) = self.try_changes(&transaction.changes, &known, begun)?;
+                effects = done;
+                Ok(batch)
+            })
+        })?;
+        self.catch_up(effects, lsn);
+        Ok(lsn)
+    }
+
+    /// Locks the files, and leaves them as they were if something fails.
+    fn with_files<'t>(&self, transaction: &'t Transaction, call: impl FnOnce(&mut Locked<'t>) -> Result<Lsn>) -> Result<Lsn> {
         let mut files: Locked<'_> = Vec::new();
         for part in transaction.files.values() {
             let mut state = part.node.inode.state.write();
@@ -173,7 +213,7 @@ impl Core {
             let before = state.record.clone();
             files.push((part, state, before));
         }
-        let outcome = self.carry_out(&mut files, &spots);
+        let outcome = call(&mut files);
         if outcome.is_err() {
             for (_, state, before) in &mut files {
                 self.forget_pages(state, 0);
@@ -185,11 +225,11 @@ impl Core {
     }
 
     /// Where the new names go; their directories are locked.
-    fn spots(&self, transaction: &Transaction, tails: &[Tail]) -> Result<Vec<Spot>> {
+    fn spots(&self, new: &[NewName<'_>], tails: &[Tail]) -> Result<Vec<Spot>> {
         let mut spots: Vec<Spot> = Vec::new();
-        for (new, tail) in transaction.names.iter().zip(tails) {
+        for (new, tail) in new.iter().zip(tails) {
             let Last::Name(name) = &tail.last else { return Err(Errno::EXIST.into()) };
-            let parent = self.may_name(&tail.dir, name, tail.slash, &new.creds)?;
+            let parent = self.may_name(&tail.dir, name, tail.slash, new.creds)?;
             let taken = spots.iter().any(|spot| spot.ino == new.ino || Arc::ptr_eq(&spot.dir, &tail.dir) && spot.name == *name);
             if taken {
                 return Err(Errno::EXIST.into());
@@ -199,11 +239,11 @@ impl Core {
         Ok(spots)
     }
 
-    /// One flight, one batch.
-    fn carry_out(&self, files: &mut Locked<'_>, spots: &[Spot]) -> Result<Lsn> {
+    /// One flight, one batch, to which more may come.
+    fn carry_out(&self, files: &mut Locked<'_>, spots: &[Spot], more: impl FnOnce(Batch) -> Result<Batch>) -> Result<Lsn> {
         let (mut batch, mut writes, mut prepared) = (Batch::new(), self.writes(), Vec::new());
         let outcome = self.gather(files, spots, &mut batch, &mut writes, &mut prepared);
-        let outcome = outcome.and(writes.finish().map_err(Error::from)).and_then(|()| self.apply(batch));
+        let outcome = outcome.and(writes.finish().map_err(Error::from)).and_then(|()| more(batch)).and_then(|batch| self.apply(batch));
         let lsn = outcome.inspect_err(|_| prepared.iter().for_each(|prepared| self.undo(prepared)))?;
         for ((part, state, _), prepared) in files.iter_mut().zip(prepared) {
             state.linkable &= prepared.record.nlink == 0;

@@ -192,7 +192,7 @@ impl Core {
     /// One name, with the checks of a walk.
     fn step(&self, dir: &Arc<Name>, name: &[u8], creds: &Creds) -> Result<Option<Value>> {
         if creds.looks() {
-            creds.may(&self.dir_or_gone(dir)?, EXEC)?;
+            self.may(creds, &self.dir_or_gone(dir)?, EXEC)?;
         }
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG.into());
@@ -240,7 +240,7 @@ impl Core {
                     name => Last::Name(name.to_vec()),
                 };
                 if creds.looks() {
-                    creds.may(&self.dir_or_gone(&dir)?, EXEC)?;
+                    self.may(creds, &self.dir_or_gone(&dir)?, EXEC)?;
                 }
                 return Ok(Tail { dir, last, slash });
             }

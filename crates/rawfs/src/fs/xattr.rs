@@ -3,25 +3,30 @@
 //! ```text
 //!  name length (1) | value length (2) | name | value, one behind the other
 //! ```
+//!
+//! Access control lists are two of them, with rules of their own ([`super::acl`]).
 
 use std::sync::Arc;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use super::acl;
 use super::core::Core;
 use super::creds::{Creds, READ, WRITE};
 use super::error::{Error, Result};
 use super::key::Item;
 use super::record::{Kind, Record};
 use super::table::Inode;
+use crate::Batch;
 
 /// Bytes of a name, of a value, and of all that a file has, at most.
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 65_536;
 const ALL_MAX: usize = super::core::LONG_MAX;
 
-type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+/// Names and values.
+pub(super) type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn parse(mut bytes: &[u8]) -> Option<Attributes> {
     let mut all = Attributes::new();
@@ -44,45 +49,66 @@ fn bytes(all: &Attributes) -> Vec<u8> {
     bytes
 }
 
-/// Whether a name may be asked for, or set; as the kernel has it for each name space.
-fn check(name: &[u8], record: &Record, writes: bool, creds: &Creds) -> Result<()> {
-    if name.is_empty() || name.len() > NAME_MAX {
-        return Err(Errno::RANGE.into());
+impl Core {
+    /// Whether a name may be asked for, or set; as the kernel has it for each name space.
+    fn check_xattr(&self, name: &[u8], record: &Record, writes: bool, creds: &Creds) -> Result<()> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(Errno::RANGE.into());
+        }
+        if acl::is_acl(name) {
+            return if record.kind == Kind::Symlink { Err(Errno::OPNOTSUPP.into()) } else { Ok(()) };
+        }
+        let no = if writes { Errno::PERM } else { Errno::NODATA };
+        let rest = if let Some(rest) = name.strip_prefix(b"user.") {
+            if !matches!(record.kind, Kind::File | Kind::Dir) {
+                return Err(no.into());
+            }
+            if record.kind == Kind::Dir && record.mode & 0o1000 != 0 && writes && !creds.is_owner(record) {
+                return Err(Errno::PERM.into());
+            }
+            self.may(creds, record, if writes { WRITE } else { READ })?;
+            rest
+        } else if let Some(rest) = name.strip_prefix(b"trusted.") {
+            if !creds.is_capable() {
+                return Err(no.into());
+            }
+            rest
+        } else if let Some(rest) = name.strip_prefix(b"security.") {
+            if writes && !creds.is_capable() {
+                return Err(Errno::PERM.into());
+            }
+            rest
+        } else {
+            self.may(creds, record, if writes { WRITE } else { READ })?;
+            return Err(Errno::OPNOTSUPP.into());
+        };
+        if rest.is_empty() { Err(Errno::INVAL.into()) } else { Ok(()) }
     }
-    let no = if writes { Errno::PERM } else { Errno::NODATA };
-    let rest = if let Some(rest) = name.strip_prefix(b"user.") {
-        if !matches!(record.kind, Kind::File | Kind::Dir) {
-            return Err(no.into());
-        }
-        if record.kind == Kind::Dir && record.mode & 0o1000 != 0 && writes && !creds.is_owner(record) {
-            return Err(Errno::PERM.into());
-        }
-        creds.may(record, if writes { WRITE } else { READ })?;
-        rest
-    } else if let Some(rest) = name.strip_prefix(b"trusted.") {
-        if !creds.is_capable() {
-            return Err(no.into());
-        }
-        rest
-    } else if let Some(rest) = name.strip_prefix(b"security.") {
-        if writes && !creds.is_capable() {
-            return Err(Errno::PERM.into());
-        }
-        rest
-    } else {
-        creds.may(record, if writes { WRITE } else { READ })?;
-        return Err(Errno::OPNOTSUPP.into());
-    };
-    if rest.is_empty() { Err(Errno::INVAL.into()) } else { Ok(()) }
 }
 
 impl Core {
-    fn xattrs(&self, record: &Record) -> Result<Attributes> {
+    /// All of a file.
+    pub(super) fn xattrs(&self, record: &Record) -> Result<Attributes> {
         if !record.xattrs {
             return Ok(Attributes::new());
         }
         let stored = self.get_long(record.ino, Item::Xattrs)?;
         parse(&stored).ok_or(Error::Malformed { ino: record.ino, what: "extended attributes that are none" })
+    }
+
+    /// One of them.
+    pub(super) fn xattr_of(&self, record: &Record, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.xattrs(record)?.into_iter().find(|(other, _)| other == name).map(|(_, value)| value))
+    }
+
+    /// Puts all of a file; the record says whether there are any.
+    pub(super) fn put_xattrs(&self, batch: &mut Batch, record: &mut Record, all: &Attributes) -> Result<()> {
+        if all.iter().map(|(name, value)| 3 + name.len() + value.len()).sum::<usize>() > ALL_MAX {
+            return Err(Errno::NOSPC.into());
+        }
+        record.xattrs = !all.is_empty();
+        self.put_long(batch, record.ino, Item::Xattrs, &bytes(all));
+        Ok(())
     }
 
     /// Sets or removes (`None`) one.
@@ -95,8 +121,16 @@ impl Core {
         }
         let now = self.now();
         self.change(inode, &mut |record, batch| {
-            check(name, record, true, creds)?;
+            self.check_xattr(name, record, true, creds)?;
             let mut all = self.xattrs(record)?;
+            if acl::is_acl(name) {
+                let changed = self.put_acl(record, &mut all, name, value, creds)?;
+                if changed {
+                    record.ctime = now;
+                    self.put_xattrs(batch, record, &all)?;
+                }
+                return Ok(changed);
+            }
             let at = all.iter().position(|(other, _)| other == name);
             match (at, value) {
                 (Some(_), Some(_)) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EXIST.into()),
@@ -106,11 +140,8 @@ impl Core {
                 (None, Some(value)) => all.push((name.to_vec(), value.to_vec())),
                 (Some(at), None) => drop(all.remove(at)),
             }
-            if all.iter().map(|(name, value)| 3 + name.len() + value.len()).sum::<usize>() > ALL_MAX {
-                return Err(Errno::NOSPC.into());
-            }
-            (record.xattrs, record.ctime) = (!all.is_empty(), now);
-            self.put_long(batch, record.ino, Item::Xattrs, &bytes(&all));
+            record.ctime = now;
+            self.put_xattrs(batch, record, &all)?;
             Ok(true)
         })
     }
@@ -119,9 +150,8 @@ impl Core {
     pub fn get_xattr(&self, inode: &Inode, name: &[u8], creds: &Creds) -> Result<Vec<u8>> {
         let _names = self.locks.shared();
         let record = self.record(inode)?.0;
-        check(name, &record, false, creds)?;
-        let found = self.xattrs(&record)?.into_iter().find(|(other, _)| other == name);
-        found.map(|(_, value)| value).ok_or(Error::Refused(Errno::NODATA))
+        self.check_xattr(name, &record, false, creds)?;
+        self.xattr_of(&record, name)?.ok_or(Error::Refused(Errno::NODATA))
     }
 
     /// The names of all, each with a zero byte behind it.

@@ -17,6 +17,8 @@ const LENGTHENED_KEYS_MAX: u32 = 1024;
 const LENGTHENED_BY: usize = 8;
 /// What a batch that takes names away may add elsewhere.
 const REMOVING_BYTES: i64 = 128;
+/// Changes of a batch that is not looked over before it is done.
+const MANY: usize = 256;
 /// How often room is looked for before it is said that there is none.
 const TRIES: u32 = 16;
 
@@ -165,11 +167,11 @@ impl Inner {
     pub(super) fn change(&self, state: &mut State, changes: Changes<'_>) -> Result<(), Error> {
         self.check_patches(state, changes.clone())?;
         self.change_bits(state, changes.clone())?;
-        let before = changes.clone().any(|change| matches!(change, Ok(Change::Move(..)))).then(|| (state.trees.clone(), state.left.len()));
+        let before = can_fail_later(&changes).then(|| (state.trees.clone(), state.left.len()));
         let mut done = false;
         for change in changes.clone() {
             let Ok(change) = change else { return Err(nonsense()) };
-            match self.change_tree(state, change) {
+            match self.change_tree(&mut state.trees, &mut state.left, change) {
                 Ok(tree) => done |= tree,
                 Err(error) => {
                     if let Some((trees, left)) = before {
@@ -187,16 +189,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Patches can be wrong, which has to be known before anything is done. With moves all can be undone, so those may fail later.
+    /// Patches can be wrong, which has to be known before anything is done. What can be undone may fail later.
     fn check_patches(&self, state: &State, changes: Changes<'_>) -> Result<(), Error> {
+        if can_fail_later(&changes) {
+            return Ok(());
+        }
         let (mut all, mut before, mut patches) = (Vec::new(), 0, false);
         for change in changes.clone() {
-            match change.map_err(|_| nonsense())? {
-                Change::Move(..) => return Ok(()),
-                // The first change of a tree can fail: nothing is to be undone.
-                Change::Patch(..) => patches |= before > 0,
-                _ => {}
-            }
+            // The first change of a tree can fail: nothing is to be undone.
+            patches |= matches!(change.map_err(|_| nonsense())?, Change::Patch(..)) && before > 0;
             before += u32::from(matches!(change, Ok(Change::Patch(..) | Change::Put(..) | Change::Delete(..))));
         }
         if !patches {
@@ -248,8 +249,7 @@ impl Inner {
     }
 
     /// True: a tree was changed.
-    pub(super) fn change_tree(&self, state: &mut State, change: Change<'_>) -> Result<bool, Error> {
-        let State { trees, left, .. } = state;
+    pub(super) fn change_tree(&self, trees: &mut [Tree; 2], left: &mut Vec<u32>, change: Change<'_>) -> Result<bool, Error> {
         match change {
             Change::Put(tree, key, value) => {
                 trees[tree as usize].insert(&self.loader(tree), left, key, value)?;
@@ -298,6 +298,17 @@ impl Inner {
             Err(MoveError::Node(error)) => Err(error),
         }
     }
+}
+
+/// Whether the trees are kept as they were until all of a batch is done: it moves ranges, or has so many changes that looking for what
+/// each patch is of costs more.
+fn can_fail_later(changes: &Changes<'_>) -> bool {
+    let (mut count, mut moves) = (0, false);
+    for change in changes.clone().flatten() {
+        count += 1;
+        moves |= matches!(change, Change::Move(..));
+    }
+    moves || count > MANY
 }
 
 /// Kept for what takes away, and for the tree's own needs: the least is what removing the name of a file in use may want.

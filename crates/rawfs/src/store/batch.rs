@@ -124,6 +124,17 @@ impl Batch {
         pages.iter().for_each(|page| self.bytes.extend_from_slice(page));
     }
 
+    /// Does what another does, behind what is in it.
+    pub fn extend(&mut self, other: Batch) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        self.bytes.extend_from_slice(&other.bytes);
+        self.operations += other.operations;
+        self.wrong = self.wrong.or(other.wrong);
+    }
+
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.operations == 0

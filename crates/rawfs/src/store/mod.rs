@@ -24,6 +24,7 @@ mod settings;
 pub mod show;
 #[cfg(test)]
 mod test;
+mod trial;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,12 +41,15 @@ use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 use checkpoint::Mark;
 use inner::Inner;
 use keeper::Keeper;
+use trial::Trial;
 
 /// See the module. Dropped without [`Store::close`], it is as if the process had died there.
 pub struct Store {
     /// Ends before the rest.
     keeper: Option<Keeper>,
     inner: Arc<Inner>,
+    /// What is read and changed instead of what all see.
+    trial: Option<Trial>,
 }
 
 impl Store {
@@ -65,7 +69,7 @@ impl Store {
         let (inner, recovery) = open::open(disk, settings)?;
         let inner = Arc::new(inner);
         let keeper = if settings.background && !settings.read_only { Some(Keeper::start(&inner)?) } else { None };
-        Ok((Store { keeper, inner }, recovery))
+        Ok((Store { keeper, inner, trial: None }, recovery))
     }
 
     /// Opens what is damaged: all of it that can be read is there, and what cannot is told (docs/formats.md has how). With
@@ -76,7 +80,7 @@ impl Store {
     /// Both superblocks are damaged, or of a later version; the image is cut off; the device's.
     pub fn salvage(disk: Disk, settings: &Settings, owns: salvage::Owns<'_>) -> Result<(Store, Recovery, Vec<salvage::Damage>), Error> {
         let (inner, recovery, damages) = salvage::open(disk, settings, owns)?;
-        Ok((Store { keeper: None, inner: Arc::new(inner) }, recovery, damages))
+        Ok((Store { keeper: None, inner: Arc::new(inner), trial: None }, recovery, damages))
     }
 
     /// The value of a key, if it is there: `value` is replaced, else emptied.
@@ -85,7 +89,7 @@ impl Store {
     /// A node that cannot be read, or is damaged.
     pub fn get(&self, tree: Tree, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         value.clear();
-        Ok(self.inner.get(tree, key, |found| value.extend_from_slice(found))?.is_some())
+        Ok(self.get_with(tree, key, |found| value.extend_from_slice(found))?.is_some())
     }
 
     /// Gives the value of a key to `found` where it lies, if it is there; `found` must not call the store.
@@ -93,7 +97,10 @@ impl Store {
     /// # Errors
     /// As [`Store::get`].
     pub fn get_with<T>(&self, tree: Tree, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
-        self.inner.get(tree, key, found)
+        match &self.trial {
+            None => self.inner.get(tree, key, found),
+            Some(trial) => trial.tree(tree).get(&self.inner.loader(tree), key, found),
+        }
     }
 
     /// Gives the last key that is not behind this one, with its value, to `found`; `found` must not call the store.
@@ -101,7 +108,10 @@ impl Store {
     /// # Errors
     /// As [`Store::get`].
     pub fn floor<T>(&self, tree: Tree, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, Error> {
-        self.inner.floor(tree, key, found)
+        match &self.trial {
+            None => self.inner.floor(tree, key, found),
+            Some(trial) => trial.tree(tree).floor(&self.inner.loader(tree), key, found),
+        }
     }
 
     /// Keys from `from` on, up to `to` without it, in order, as they were when the scan began.
@@ -109,6 +119,9 @@ impl Store {
     /// # Errors
     /// A node that cannot be read, or is damaged.
     pub fn scan(&self, tree: Tree, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Next) -> Result<(), Error> {
+        if let Some(trial) = &self.trial {
+            return trial.tree(tree).scan(&self.inner.loader(tree), from, Some(to), each);
+        }
         let snapshot = self.inner.snapshot(tree)?;
         snapshot.tree.scan(&self.inner.loader(tree), from, Some(to), each)
     }
@@ -118,7 +131,24 @@ impl Store {
     /// # Errors
     /// No space, or a batch that does not fit what is there: then nothing of it was done. [`Error::Failed`] after a failure.
     pub fn apply(&self, batch: Batch) -> Result<Lsn, Error> {
-        self.inner.apply(&batch)
+        match &self.trial {
+            None => self.inner.apply(&batch),
+            Some(trial) => trial.apply(&self.inner, batch),
+        }
+    }
+
+    /// A store that begins as this one is now, and whose batches are seen by nobody else: what is applied to it is gathered, to be one
+    /// batch ([`Store::tried`]). Costs nothing, as trees are values. Blocks are not looked at: those belong to this store.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub(crate) fn try_out(&self) -> Result<Store, Error> {
+        Ok(Store { keeper: None, inner: Arc::clone(&self.inner), trial: Some(Trial::of(&self.inner)?) })
+    }
+
+    /// All that was applied to a store of [`Store::try_out`], in order.
+    pub(crate) fn tried(&self) -> Batch {
+        self.trial.as_ref().map(Trial::take).unwrap_or_default()
     }
 
     /// Returns when this batch, and all before it, survive a loss of power.

@@ -384,7 +384,8 @@ impl Salvage {
             // As it was, if a node turns out to be wrong in the middle.
             let mut state = self.inner.state.write();
             let (before, left) = (state.trees.clone(), state.left.len());
-            match self.inner.change_tree(&mut state, change) {
+            let State { trees, left: slots, .. } = &mut *state;
+            match self.inner.change_tree(trees, slots, change) {
                 Ok(_) => {}
                 Err(error @ Error::Device(_)) if !is_damage(&error) => return Err(error),
                 Err(error) => {

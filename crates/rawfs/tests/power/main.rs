@@ -1,7 +1,7 @@
 //! The file system under loss of power, at any write, flush or discard: it opens, the check finds nothing, what was synced is
 //! there, transactions are whole, removed files are gone, and no block is lost.
 //!
-//! FULL=1 tries much more. A failure prints its seed: SEED=n runs that one alone.
+//! FULL=1 tries much more. A failure prints its seed: SEED=n runs that one alone, SEEDS=a..b those of a range.
 
 #[path = "../crash/machine.rs"]
 mod machine;
@@ -26,6 +26,11 @@ fn is_full() -> bool {
 }
 
 fn seeds(few: u64, many: u64) -> Vec<u64> {
+    let number = |text: &str| text.parse().expect("SEEDS=a..b");
+    if let Ok(range) = std::env::var("SEEDS") {
+        let (from, to) = range.split_once("..").expect("SEEDS=a..b");
+        return (number(from)..number(to)).collect();
+    }
     match std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
         None => (0..if is_full() { many } else { few }).collect(),
@@ -62,19 +67,27 @@ fn clean(store: &Store, when: &str) -> u64 {
     report.orphans
 }
 
+/// What was tried and found.
+#[derive(Default)]
+struct Counts {
+    cuts: AtomicU64,
+    orphans: AtomicU64,
+}
+
 /// Opens what a cut left, and looks at it. Once, the power may go again meanwhile.
-fn after_cut(kind: Kind, content: Vec<u8>, ledger: &Ledger, orphans: &Arc<AtomicU64>, again: Option<fastrand::Rng>) {
+fn after_cut(kind: Kind, content: Vec<u8>, ledger: &Ledger, counts: &Arc<Counts>, again: Option<fastrand::Rng>) {
+    counts.cuts.fetch_add(1, Ordering::Relaxed);
     let machine = Machine::of(kind, content);
     if let Some(mut rng) = again {
-        let (medium, ledger, orphans) = (machine.medium.clone(), ledger.clone(), Arc::clone(orphans));
+        let (medium, ledger, counts) = (machine.medium.clone(), ledger.clone(), Arc::clone(counts));
         machine.set_moment(Some(Box::new(move || {
             if rng.u8(..8) == 0 {
-                after_cut(kind, medium.power_cut(rng.u64(..)), &ledger, &orphans, None);
+                after_cut(kind, medium.power_cut(rng.u64(..)), &ledger, &counts, None);
             }
         })));
     }
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opens after a cut");
-    orphans.fetch_add(clean(&store, "before removed files are freed"), Ordering::Relaxed);
+    counts.orphans.fetch_add(clean(&store, "before removed files are freed"), Ordering::Relaxed);
     let (fs, _) = Fs::open(store, fs_settings()).expect("opens after a cut");
     assert_eq!(clean(fs.store(), "after a cut"), 0);
     machine.set_moment(None);
@@ -82,18 +95,17 @@ fn after_cut(kind: Kind, content: Vec<u8>, ledger: &Ledger, orphans: &Arc<Atomic
     fs.close().expect("closed");
 }
 
-fn life(kind: Kind, seed: u64, steps: usize, one_in: u8, cuts: &Arc<AtomicU64>, orphans: &Arc<AtomicU64>) {
+fn life(kind: Kind, seed: u64, steps: usize, one_in: u8, counts: &Arc<Counts>) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let machine = Machine::of(kind, formatted());
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
     let mut work = Workload::new(fs, rng.u64(..));
     let (ledger, medium, mut chance) = (Arc::clone(&work.ledger), machine.medium.clone(), rng.fork());
-    let counts = (Arc::clone(cuts), Arc::clone(orphans));
+    let meanwhile = Arc::clone(counts);
     machine.set_moment(Some(Box::new(move || {
         if chance.u8(..one_in) == 0 {
-            counts.0.fetch_add(1, Ordering::Relaxed);
-            after_cut(kind, medium.power_cut(chance.u64(..)), &ledger.lock(), &counts.1, Some(chance.fork()));
+            after_cut(kind, medium.power_cut(chance.u64(..)), &ledger.lock(), &meanwhile, Some(chance.fork()));
         }
     })));
     for _ in 0..steps {
@@ -101,7 +113,7 @@ fn life(kind: Kind, seed: u64, steps: usize, one_in: u8, cuts: &Arc<AtomicU64>, 
     }
     machine.set_moment(None);
     let ledger = work.ledger.lock().clone();
-    after_cut(kind, machine.medium.power_cut(rng.u64(..)), &ledger, orphans, Some(rng.fork()));
+    after_cut(kind, machine.medium.power_cut(rng.u64(..)), &ledger, counts, Some(rng.fork()));
     work.end().expect("closed");
     let (store, recovery) = Store::open(machine.disk(), &settings()).expect("opened");
     assert!(recovery.clean);
@@ -130,14 +142,14 @@ fn so_they_are_over_the_nvme_driver() {
 }
 
 fn lives(kind: Kind, seeds: &[u64]) {
-    let (cuts, orphans) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let counts = Arc::default();
     for seed in seeds.iter().copied() {
         let _named = Named(seed);
-        life(kind, seed, 150, 10, &cuts, &orphans);
+        life(kind, seed, 150, 10, &counts);
     }
-    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    println!("{} cuts, {} removed files found", of(&cuts), of(&orphans));
-    assert!(of(&cuts) > 0 && of(&orphans) > 0, "the test looks at what it should");
+    let (cuts, orphans) = (counts.cuts.load(Ordering::Relaxed), counts.orphans.load(Ordering::Relaxed));
+    println!("{cuts} cuts, {orphans} removed files found");
+    assert!(cuts > 0 && orphans > 0, "the test looks at what it should");
 }
 
 /// Uses a file system on a device that fails once; returns whether somebody was told.
@@ -153,10 +165,10 @@ fn life_with(kind: Kind, rule: Rule, seed: u64) -> bool {
     }
     machine.faults.clear();
     let ledger = work.ledger.lock().clone();
-    let orphans = Arc::new(AtomicU64::new(0));
-    after_cut(kind, machine.medium.power_cut(seed), &ledger, &orphans, None);
+    let counts = Arc::default();
+    after_cut(kind, machine.medium.power_cut(seed), &ledger, &counts, None);
     told |= work.end().is_err();
-    after_cut(kind, machine.content(), &ledger, &orphans, None);
+    after_cut(kind, machine.content(), &ledger, &counts, None);
     told
 }
 

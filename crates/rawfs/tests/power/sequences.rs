@@ -42,12 +42,14 @@ enum Operation {
     /// Makes zeroes of so many bytes in the middle, and syncs.
     Punch(&'static str, u64),
     Attribute(&'static str),
+    /// Makes a directory, brings a file there in place of another name, and removes one, in one transaction.
+    Together(&'static str, &'static str),
     /// Writes two files in one transaction, and commits.
     Both(&'static str, &'static str, usize),
     Sync,
 }
 
-const ALL: [Operation; 20] = [
+const ALL: [Operation; 21] = [
     Operation::Write("/a", 100),
     Operation::Write("/d/a", 10_000),
     Operation::Write("/a", 5000),
@@ -68,6 +70,7 @@ const ALL: [Operation; 20] = [
     Operation::Punch("/d/a", 4000),
     Operation::Attribute("/a"),
     Operation::Both("/a", "/d/a", 3000),
+    Operation::Together("/a", "/d/a"),
     Operation::Sync,
 ];
 
@@ -170,6 +173,14 @@ impl Life {
                 fs.apply(&transaction)?;
                 self.mark();
                 fs.sync()?;
+            }
+            Operation::Together(moved, removed) => {
+                let mut transaction = fs.begin();
+                transaction.mkdir(root, b"/t", 0o755, &creds)?;
+                transaction.rename(root, moved.as_bytes(), root, b"/t/a", none, &creds)?;
+                transaction.unlink(root, removed.as_bytes(), &creds)?;
+                transaction.rename(root, b"/t", root, b"/d/t", none, &creds)?;
+                fs.apply(&transaction)?;
             }
             Operation::Sync => fs.sync()?,
         }

@@ -12,6 +12,8 @@ use rustix::io::Errno;
 const GROUPS: [[&str; 3]; 2] = [["/a", "/b", "/dir/c"], ["/d", "/dir/e", "/dir/below/f"]];
 /// Files that are written anew and renamed into their place.
 const REPLACED: [&str; 3] = ["/x", "/dir/y", "/dir/below/z"];
+/// A directory that a transaction replaces, with what is in it: all of one version.
+const TREES: [&str; 2] = ["/t", "/dir/t"];
 const DIRS: [&str; 3] = ["/dir", "/dir/below", "/junk"];
 
 /// What was promised: at least this version of each is there, and at most the last that was begun.
@@ -19,6 +21,7 @@ const DIRS: [&str; 3] = ["/dir", "/dir/below", "/junk"];
 pub struct Ledger {
     groups: [(u64, u64); 2],
     replaced: BTreeMap<&'static str, (u64, u64)>,
+    trees: [(u64, u64); 2],
     /// The directories were synced.
     begun: bool,
 }
@@ -71,11 +74,35 @@ pub fn verify(fs: &Fs, ledger: &Ledger) {
         let found = version(fs, path);
         assert!((*promised..=*last).contains(&found), "{path}: version {found}, promised {promised}, last {last}");
     }
+    for (path, (promised, last)) in TREES.iter().zip(ledger.trees) {
+        let found = tree_version(fs, path);
+        assert!((promised..=last).contains(&found), "{path}: version {found}, promised {promised}, last {last}");
+    }
     for dir in DIRS.iter().filter(|_| ledger.begun) {
         fs.stat(fs.root(), dir.as_bytes(), false, &Creds::root()).expect("synced");
     }
     // Everything that can be seen can be read.
     walk(fs, "");
+}
+
+/// The version of a directory made by [`Workload::tree`], 0 if it is not there; all of it has to be of that version.
+fn tree_version(fs: &Fs, path: &str) -> u64 {
+    let (root, creds) = (fs.root(), Creds::root());
+    let there = |path: &str| fs.stat(root, path.as_bytes(), false, &creds);
+    if there(path).is_err_and(|error| error.errno() == Errno::NOENT) {
+        assert!(there(&format!("{path}.file")).is_err(), "{path}: a part of a transaction");
+        return 0;
+    }
+    let number = version(fs, &format!("{path}/in/a"));
+    assert_eq!(version(fs, &format!("{path}/b")), number, "{path}: a transaction in parts");
+    let target = fs.readlink(root, format!("{path}/s").as_bytes(), &creds).expect("there");
+    assert_eq!(target, format!("{number}").into_bytes(), "{path}: a transaction in parts");
+    let (b, again) = (there(&format!("{path}/b")).expect("there"), there(&format!("{path}.file")).expect("there"));
+    let mode = there(&format!("{path}/in")).expect("there").mode & 0o777;
+    assert_eq!((b.nlink, b.ino, u64::from(mode)), (2, again.ino, number % 0o777), "{path}: a transaction in parts");
+    let old: Vec<&str> = ["old", "old/in", "old/in/a"].into_iter().filter(|name| there(&format!("{path}/{name}")).is_ok()).collect();
+    assert!(old.is_empty(), "{path}: a transaction in parts: {old:?}");
+    number
 }
 
 fn walk(fs: &Fs, path: &str) {
@@ -91,6 +118,7 @@ fn walk(fs: &Fs, path: &str) {
         let path = format!("{path}/{name}");
         match kind {
             rawfs::fs::Kind::Dir => walk(fs, &path),
+            rawfs::fs::Kind::Symlink => drop(fs.readlink(fs.root(), path.as_bytes(), &Creds::root()).expect("readable")),
             _ => drop(read(fs, &path).unwrap_or_else(|error| panic!("{path}: {error}"))),
         }
     }
@@ -117,7 +145,7 @@ impl Workload {
     /// # Errors
     /// Those of a device that fails.
     pub fn step(&mut self) -> Result<(), Error> {
-        match self.rng.u8(..12) {
+        match self.rng.u8(..14) {
             0..4 => self.transaction(),
             4..7 => self.replace(),
             7 => self.hold(),
@@ -126,6 +154,7 @@ impl Workload {
                 Ok(())
             }
             9 => self.move_dir(),
+            10 | 11 => self.tree(),
             _ => self.junk(),
         }
     }
@@ -150,6 +179,50 @@ impl Workload {
         if self.rng.u8(..3) > 0 {
             self.fs.commit(transaction)?;
             self.ledger.lock().groups[group].0 = version;
+        } else {
+            self.fs.apply(&transaction)?;
+        }
+        Ok(())
+    }
+
+    /// A new directory with files, in place of the one before, which is gone with all in it.
+    fn tree(&mut self) -> Result<(), Error> {
+        let n = self.rng.usize(..TREES.len());
+        let (path, version) = (TREES[n], self.ledger.lock().trees[n].1 + 1);
+        self.ledger.lock().trees[n].1 = version;
+        let (root, creds, none) = (self.fs.root(), Creds::root(), RenameFlags::empty());
+        let mut transaction = self.fs.begin();
+        let new = format!("{path}.new");
+        let at = |below: &str| format!("{new}{below}").into_bytes();
+        transaction.mkdir(root, &at(""), 0o755, &creds)?;
+        transaction.mkdir(root, &at("/in"), (version % 0o777) as u16, &creds)?;
+        let mut held = Vec::new();
+        for name in ["/in/a", "/b"] {
+            let file = self.fs.open_at(root, b"/dir", OFlags::TMPFILE | OFlags::RDWR, 0o644, &creds)?;
+            transaction.write_at(&file, &content(name, version), 0)?;
+            transaction.link(file.node(), root, &at(name), &creds)?;
+            held.push(file);
+        }
+        transaction.symlink(version.to_string().as_bytes(), root, &at("/s"), &creds)?;
+        if self.fs.stat(root, path.as_bytes(), false, &creds).is_ok() {
+            // One of the old files stays in use until the end of this step, if chance wants.
+            if self.rng.bool() {
+                held.push(self.open(&format!("{path}/b"), OFlags::empty())?);
+            }
+            transaction.rename(root, &at(""), root, path.as_bytes(), RenameFlags::EXCHANGE, &creds)?;
+            for old in ["/in/a", "/b", "/s", ".file"] {
+                let old = if old == ".file" { format!("{path}.file").into_bytes() } else { at(old) };
+                transaction.unlink(root, &old, &creds)?;
+            }
+            transaction.rmdir(root, &at("/in"), &creds)?;
+            transaction.rmdir(root, &at(""), &creds)?;
+        } else {
+            transaction.rename(root, &at(""), root, path.as_bytes(), none, &creds)?;
+        }
+        transaction.link(held[1].node(), root, format!("{path}.file").as_bytes(), &creds)?;
+        if self.rng.u8(..3) > 0 {
+            self.fs.commit(transaction)?;
+            self.ledger.lock().trees[n].0 = version;
         } else {
             self.fs.apply(&transaction)?;
         }

@@ -4,6 +4,7 @@ mod data;
 mod durable;
 mod handles;
 mod names;
+mod together;
 
 use block::driver::MemoryDevice;
 

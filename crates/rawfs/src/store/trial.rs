@@ -1,0 +1,59 @@
+//! Trees on which batches are tried, before they are done as one for all.
+
+use parking_lot::Mutex;
+
+use super::batch::{self, Batch};
+use super::inner::Inner;
+use crate::error::Error;
+use crate::space::nodes::Reader;
+use crate::tree::Tree;
+use crate::units::Lsn;
+
+/// See the module.
+pub struct Trial {
+    tried: Mutex<Tried>,
+    /// Keeps the nodes the trees began with.
+    _reader: Reader,
+}
+
+struct Tried {
+    trees: [Tree; 2],
+    gathered: Batch,
+}
+
+impl Trial {
+    /// As everything is now.
+    pub(super) fn of(inner: &Inner) -> Result<Trial, Error> {
+        let state = inner.state.read();
+        state.check()?;
+        let tried = Tried { trees: state.trees.clone(), gathered: Batch::new() };
+        Ok(Trial { tried: Mutex::new(tried), _reader: state.reader.clone() })
+    }
+
+    /// As what was applied has made it.
+    pub(super) fn tree(&self, tree: batch::Tree) -> Tree {
+        self.tried.lock().trees[tree as usize].clone()
+    }
+
+    /// After an error it is good for nothing.
+    pub(super) fn apply(&self, inner: &Inner, batch: Batch) -> Result<Lsn, Error> {
+        batch.check()?;
+        let mut tried = self.tried.lock();
+        if tried.gathered.bytes() + batch.bytes() > inner.log.place().batch_bytes_max() {
+            return Err(Error::TooLarge("a batch of more than a quarter of the log"));
+        }
+        // What the live trees have is copied when it is changed, and its places stay theirs.
+        let mut left = Vec::new();
+        let Tried { trees, gathered } = &mut *tried;
+        for change in batch.changes().flatten() {
+            inner.change_tree(trees, &mut left, change)?;
+            left.clear();
+        }
+        gathered.extend(batch);
+        Ok(inner.log.last())
+    }
+
+    pub(super) fn take(&self) -> Batch {
+        std::mem::take(&mut self.tried.lock().gathered)
+    }
+}
