@@ -20,6 +20,8 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Seat {
     word: AtomicU64,
+    /// Its thread changes what is its own, and others may change too: see [`Seat::enter`].
+    inside: AtomicBool,
     taken: AtomicBool,
     number: AtomicU32,
     next: AtomicPtr<Seat>,
@@ -73,18 +75,60 @@ pub fn look(place: u32) -> Option<Look> {
         return None;
     }
     seat.word.store(word.wrapping_add(ONCE_MORE) | u64::from(place + 1), Ordering::Relaxed);
+    order();
+    Some(Look(seat))
+}
+
+/// This thread's seat, which no other thread has meanwhile. None: it has none, or is about to end.
+#[inline]
+pub fn mine() -> Option<&'static Seat> {
+    MINE.get()
+}
+
+impl Seat {
+    /// No other living thread's seat has this one.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// The seat's own thread begins to change what is its own. Others who want to change it say so in `wanted`, wait for a
+    /// [`barrier`], and then until this is over. None: somebody does, or this thread is inside already (in a signal handler).
+    #[inline]
+    pub fn enter(&'static self, wanted: &AtomicBool) -> Option<Inside> {
+        if self.inside.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.inside.store(true, Ordering::Relaxed);
+        let inside = Inside(self);
+        order();
+        (!wanted.load(Ordering::Acquire)).then_some(inside)
+    }
+
+    /// Whether its thread is changing what is its own.
+    pub fn is_inside(&self) -> bool {
+        self.inside.load(Ordering::Acquire)
+    }
+}
+
+/// A change under way.
+pub struct Inside(&'static Seat);
+
+impl Drop for Inside {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.inside.store(false, Ordering::Release);
+    }
+}
+
+/// What was stored before is seen by whoever looks after a [`barrier`] that this one's loads come before.
+#[inline(always)]
+fn order() {
     if HAS_BARRIER.load(Ordering::Relaxed) == YES {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
     }
-    Some(Look(seat))
-}
-
-/// The number of this thread's seat, which no other thread has meanwhile; 0 if it has none.
-#[inline]
-pub fn number() -> u32 {
-    MINE.get().map_or(0, |seat| seat.number.load(Ordering::Relaxed))
 }
 
 /// Takes a seat for this thread.
@@ -152,6 +196,7 @@ pub fn forked() {
     let mine = MINE.get().map(std::ptr::from_ref);
     for seat in seats().filter(|seat| mine != Some(std::ptr::from_ref(*seat))) {
         seat.word.store(0, Ordering::Relaxed);
+        seat.inside.store(false, Ordering::Relaxed);
         seat.taken.store(false, Ordering::Relaxed);
     }
     if HAS_BARRIER.load(Ordering::Relaxed) == YES && !membarrier(REGISTER_PRIVATE_EXPEDITED) {
@@ -173,7 +218,7 @@ fn ask_for_barrier() {
 }
 
 /// A full fence, also in every other thread that is looking.
-fn barrier() {
+pub fn barrier() {
     ask_for_barrier();
     fence(Ordering::SeqCst);
     if HAS_BARRIER.load(Ordering::SeqCst) == YES {

@@ -4,8 +4,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, compiler_fence};
 
 use cachedfs::{File, Lent, Pinned};
 use hashbrown::HashTable;
@@ -15,77 +15,128 @@ use parking_lot::Mutex;
 use crate::edge::answer_of_files as answer;
 use crate::fail::{Fail, Outcome};
 use crate::memory::store;
-use crate::seat;
+use crate::seat::{self, Seat};
 use crate::transfer::offset_of;
 use crate::uopen::with;
 
 /// What an open file has lent, by address. How many there may be is the cache's to say.
 ///
-/// A few of each thread stand in places that other threads look at only if they give back what it was lent; the rest, and copies,
-/// in a table.
+/// A few of each thread stand in places of its own, which it changes without an atomic exchange: that costs as much as finding the
+/// page. Other threads look at them only if they give back what it was lent (see [`seat::Seat::enter`]); the rest, and copies, are in
+/// a table.
 #[derive(Default)]
 pub struct Pins {
-    few: OnceLock<Box<[Lane; LANES]>>,
+    few: OnceLock<Box<[Lane<Lent>; LANES]>>,
     more: Mutex<HashTable<Pin>>,
 }
 
-const LANES: usize = 8;
+const LANES: usize = 16;
 const FEW: usize = 8;
+/// Looks at a thread that is inside before it is let go on.
+const LOOKS: u32 = 64;
 
-/// The places of a thread, or of a few.
-#[derive(Default)]
+/// The places of the thread that came to them first.
 #[repr(align(128))]
-struct Lane([Place; FEW]);
+struct Lane<T> {
+    owner: AtomicPtr<Seat>,
+    /// Another thread looks at them, and has the table's lock.
+    wanted: AtomicBool,
+    places: [Place<T>; FEW],
+}
 
 /// A page lent, or none.
-#[derive(Default)]
-struct Place {
+struct Place<T> {
     /// Where it is; or one of those below.
     address: AtomicUsize,
     at: AtomicU64,
-    lent: UnsafeCell<Option<Lent>>,
+    lent: UnsafeCell<Option<T>>,
+}
+
+impl<T> Default for Lane<T> {
+    fn default() -> Self {
+        Lane { owner: AtomicPtr::default(), wanted: AtomicBool::new(false), places: std::array::from_fn(|_| Place::default()) }
+    }
+}
+
+impl<T> Default for Place<T> {
+    fn default() -> Self {
+        Place { address: AtomicUsize::new(FREE), at: AtomicU64::new(0), lent: UnsafeCell::new(None) }
+    }
 }
 
 /// Nothing is lent.
 const FREE: usize = 0;
-/// Somebody is changing the place: `lent` is his alone.
+/// Its thread was interrupted by a signal while it changed the place.
 const BUSY: usize = 1;
 
-// SAFETY: `lent` is touched only by who has exchanged the address for `BUSY`, or has the place to himself.
-unsafe impl Sync for Place {}
+// SAFETY: `lent` is touched only by who may change the lane, one thread at a time, and not while it is `BUSY`.
+unsafe impl<T: Send> Sync for Place<T> {}
 
-impl Place {
-    /// Takes the place for whoever finds this address in it.
-    #[inline]
-    fn claim(&self, address: usize) -> bool {
-        self.address.load(Relaxed) == address && self.address.compare_exchange(address, BUSY, Acquire, Relaxed).is_ok()
-    }
+/// The right to change the places of a lane: its thread's own, or another's which has made it wait.
+struct Places<'a, T>(&'a [Place<T>; FEW]);
 
+impl<T> Places<'_, T> {
     #[inline]
-    fn put(&self, at: u64, lent: Lent) -> Result<(), Lent> {
-        if !self.claim(FREE) {
-            return Err(lent);
-        }
-        let address = lent.as_ptr().addr();
-        self.at.store(at, Relaxed);
-        // SAFETY: claimed.
-        unsafe { *self.lent.get() = Some(lent) };
-        self.address.store(address, Release);
+    fn put(&self, at: u64, address: usize, lent: T) -> Result<(), T> {
+        let Some(place) = self.0.iter().find(|place| place.address.load(Relaxed) == FREE) else { return Err(lent) };
+        place.address.store(BUSY, Relaxed);
+        compiler_fence(SeqCst);
+        place.at.store(at, Relaxed);
+        // SAFETY: the lane is ours to change, and a signal handler of this thread leaves the place alone.
+        unsafe { *place.lent.get() = Some(lent) };
+        place.address.store(address, Release);
         Ok(())
     }
 
     #[inline]
-    fn take(&self, at: u64, address: usize) -> Option<Lent> {
-        if !self.claim(address) {
-            return None;
-        }
-        let is_it = self.at.load(Relaxed) == at;
-        // SAFETY: claimed.
-        let lent = if is_it { unsafe { (*self.lent.get()).take() } } else { None };
-        self.address.store(if is_it { FREE } else { address }, Release);
+    fn take(&self, at: u64, address: usize) -> Option<T> {
+        let is_it = |place: &&Place<T>| place.address.load(Relaxed) == address && place.at.load(Relaxed) == at;
+        let place = self.0.iter().find(is_it)?;
+        place.address.store(BUSY, Relaxed);
+        compiler_fence(SeqCst);
+        // SAFETY: as in `put`.
+        let lent = unsafe { (*place.lent.get()).take() };
+        place.address.store(FREE, Release);
         lent
     }
 }
+
+impl<T> Lane<T> {
+    /// For its own thread, unless another one is at it.
+    #[inline]
+    fn own<R>(&self, mine: &'static Seat, call: impl FnOnce(&Places<'_, T>) -> R) -> Option<R> {
+        let ours = std::ptr::from_ref(mine).cast_mut();
+        let owner = self.owner.load(Relaxed);
+        if owner != ours && !(owner.is_null() && self.owner.compare_exchange(owner, ours, AcqRel, Relaxed).is_ok()) {
+            return None;
+        }
+        let _inside = mine.enter(&self.wanted)?;
+        Some(call(&Places(&self.places)))
+    }
+
+    /// For any thread, who has the table's lock. Err: its own thread is at it, who may be waiting for that lock.
+    fn of_another(&self, at: u64, address: usize) -> Result<Option<T>, Inside> {
+        let is_here = || self.places.iter().any(|place| place.address.load(Acquire) == address);
+        // SAFETY: seats are never given back.
+        let Some(owner) = (unsafe { self.owner.load(Acquire).as_ref() }).filter(|_| is_here()) else { return Ok(None) };
+        if seat::mine().is_some_and(|mine| std::ptr::eq(mine, owner)) {
+            // It may be inside, if a signal interrupted it there: it is not going on now.
+            return Ok(Places(&self.places).take(at, address));
+        }
+        self.wanted.store(true, SeqCst);
+        seat::barrier();
+        let is_free = (0..LOOKS).any(|_| {
+            std::hint::spin_loop();
+            !owner.is_inside()
+        });
+        let result = if is_free { Ok(Places(&self.places).take(at, address)) } else { Err(Inside) };
+        self.wanted.store(false, Release);
+        result
+    }
+}
+
+/// A thread is changing its places.
+struct Inside;
 
 struct Pin {
     at: u64,
@@ -121,21 +172,21 @@ fn hash(address: usize) -> u64 {
 }
 
 impl Pins {
+    /// Calls with this thread's places, if it has any and nobody else is at them.
     #[inline]
-    fn lane(&self) -> usize {
-        seat::number() as usize % LANES
+    fn own<R>(&self, call: impl FnOnce(&Places<'_, Lent>) -> R) -> Option<R> {
+        let mine = seat::mine()?;
+        self.few.get_or_init(Box::default)[mine.number() as usize % LANES].own(mine, call)
     }
 
     #[inline]
     fn add(&self, at: u64, lent: Lent) {
-        let mut lent = lent;
-        for place in &self.few.get_or_init(Box::default)[self.lane()].0 {
-            match place.put(at, lent) {
-                Ok(()) => return,
-                Err(back) => lent = back,
-            }
+        let mut lent = Some(lent);
+        let put = |places: &Places<'_, Lent>| lent = lent.take().and_then(|lent| places.put(at, lent.as_ptr().addr(), lent).err());
+        let _ = self.own(put);
+        if let Some(lent) = lent {
+            self.add_more(Pin { at, kept: Kept::Lent(lent) });
         }
-        self.add_more(Pin { at, kept: Kept::Lent(lent) });
     }
 
     #[inline(never)]
@@ -149,8 +200,7 @@ impl Pins {
         if address <= BUSY {
             return false;
         }
-        let mine = self.few.get().and_then(|few| few[self.lane()].0.iter().find_map(|place| place.take(at, address)));
-        match mine {
+        match self.own(|places| places.take(at, address)).flatten() {
             Some(lent) => file.give_back(lent),
             None => match self.take_elsewhere(at, address) {
                 Some(kept) => kept.give_back(file),
@@ -163,18 +213,31 @@ impl Pins {
     /// It is one of many, or another thread's.
     #[inline(never)]
     fn take_elsewhere(&self, at: u64, address: usize) -> Option<Kept> {
-        let found = {
+        loop {
             let mut pins = self.more.lock();
             let entry = pins.find_entry(hash(address), |pin| pin.address() == address && pin.at == at).ok();
-            entry.map(|entry| entry.remove().0.kept)
-        };
-        let places = || self.few.get().into_iter().flat_map(|few| few.iter().flat_map(|lane| &lane.0));
-        found.or_else(|| places().find_map(|place| place.take(at, address)).map(Kept::Lent))
+            if let Some(entry) = entry {
+                return Some(entry.remove().0.kept);
+            }
+            let mut is_inside = false;
+            for lane in self.few.get().into_iter().flat_map(|few| few.iter()) {
+                match lane.of_another(at, address) {
+                    Ok(Some(lent)) => return Some(Kept::Lent(lent)),
+                    Ok(None) => {}
+                    Err(Inside) => is_inside = true,
+                }
+            }
+            drop(pins);
+            if !is_inside {
+                return None;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// All of them: nobody uses the file any more.
     pub fn release_all(&mut self, file: &File) {
-        for place in self.few.get_mut().into_iter().flat_map(|few| few.iter_mut().flat_map(|lane| &mut lane.0)) {
+        for place in self.few.get_mut().into_iter().flat_map(|few| few.iter_mut().flat_map(|lane| &mut lane.places)) {
             if let Some(lent) = place.lent.get_mut().take() {
                 file.give_back(lent);
             }
@@ -254,4 +317,60 @@ pub extern "C" fn uunpin(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
 #[inline(never)]
 fn not_lent(off: off_t) -> Fail {
     Fail::new(libc::EINVAL, format!("nothing is lent there of offset {off}: given back before?"))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// The owner lends and takes back, others give back for it: each page once, and none is left over.
+    #[test]
+    fn what_a_thread_was_lent_is_given_back_once_whoever_does_it() {
+        static OPEN: crate::ufd::Ufds<u8> = crate::ufd::Ufds::new();
+        static TAKEN: [AtomicU64; ROUNDS] = [const { AtomicU64::new(0) }; ROUNDS];
+        const ROUNDS: usize = if cfg!(miri) { 200 } else { 2000 };
+        let ufd = OPEN.insert(std::sync::Arc::new(0), 0).expect("room");
+        let (lane, more, next) = (Lane::<usize>::default(), Mutex::new(()), AtomicUsize::new(0));
+        let take = |n: usize| {
+            let _held = more.lock();
+            lane.of_another(n as u64, n + 2)
+        };
+        let count = |taken: Option<usize>| taken.inspect(|n| _ = TAKEN[*n].fetch_add(1, Relaxed)).is_some();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // A look gives this thread its seat.
+                OPEN.with(ufd, |_| ());
+                let own = |call: &dyn Fn(&Places<'_, usize>) -> bool| lane.own(seat::mine().expect("a seat"), |places| call(places));
+                for n in 0..ROUNDS {
+                    while own(&|places| places.put(n as u64, n + 2, n).is_ok()) != Some(true) {
+                        std::thread::yield_now();
+                    }
+                    next.store(n + 1, Release);
+                    if n % 3 == 0 {
+                        own(&|places| count(places.take(n as u64, n + 2)));
+                    }
+                }
+                next.store(usize::MAX, Release);
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut from = 0;
+                    loop {
+                        let to = next.load(Acquire);
+                        for n in from..to.min(ROUNDS) {
+                            while let Err(Inside) = take(n).map(count) {
+                                std::thread::yield_now();
+                            }
+                        }
+                        if to == usize::MAX {
+                            return;
+                        }
+                        from = to;
+                    }
+                });
+            }
+        });
+        assert!(TAKEN.iter().all(|taken| taken.load(Relaxed) == 1), "lost, or given back twice");
+        assert!(lane.places.iter().all(|place| place.address.load(Relaxed) == FREE));
+    }
 }

@@ -4,21 +4,23 @@
 //! no SIGBUS later; owner, group and rights are set. Who dies before that leaves nothing behind.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::region::{AttachError, Region};
+use crate::region::{AttachError, HUGE_BYTES, Region};
 
 /// Bytes asked for in one call: a signal undoes what the call had done.
 const STEP: u64 = 256 << 20;
 
 /// From so many bytes on huge pages are worth the time they take: below, the TLB has most of the small ones.
 const JOINED_MIN: usize = 64 << 20;
-/// The time that huge pages may take when a file is made; a GiB takes a third of a second on an idle machine.
-const JOINING: std::time::Duration = std::time::Duration::from_millis(400);
+/// The processor time that huge pages may take when a file is made, and for each GiB. Usually it is a tenth of a second a GiB, less than
+/// small ones take; up to two where memory has to be moved to make some.
+const JOINING: std::time::Duration = std::time::Duration::from_secs(1);
+const JOINING_EACH: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// statfs(2).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -46,12 +48,7 @@ impl Region {
         prepare: impl FnOnce(&Region) -> io::Result<()>,
     ) -> io::Result<Region> {
         let fd = unnamed(path, sharing)?;
-        let len = crate::region::whole_pages(bytes);
-        allocate(&fd, len as u64)?;
-        let region = Region::over_file(fd, len)?;
-        if len >= JOINED_MIN {
-            region.join_pages(JOINING);
-        }
+        let region = allocated(fd, crate::region::whole_pages(bytes))?;
         prepare(&region)?;
         name(region.fd().expect("a file"), path)?;
         Ok(region)
@@ -108,20 +105,39 @@ fn unnamed(path: &Path, sharing: Sharing) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-fn allocate(fd: &OwnedFd, len: u64) -> io::Result<()> {
-    if len > room(fd)? {
+/// All its bytes, in huge pages where they are to be had. Those come first, while there is next to nothing in the file: to join what
+/// is there already takes the time of both and of a copy.
+fn allocated(fd: OwnedFd, len: usize) -> io::Result<Region> {
+    if len as u64 > room(&fd)? {
         return Err(Errno::NOSPC.into());
     }
-    let mut at = 0;
-    while at < len {
-        let step = STEP.min(len - at);
-        match rustix::fs::fallocate(fd, FallocateFlags::empty(), at, step) {
-            Ok(()) => at += step,
+    if len < JOINED_MIN {
+        allocate(&fd, len as u64)?;
+        return Region::over_file(fd, len);
+    }
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    // The kernel joins no stretch of nothing at all.
+    for at in (0..len as u64).step_by(HUGE_BYTES) {
+        take(&fd, at, 1)?;
+    }
+    let region = Region::over_file(fd, len)?;
+    region.join_pages(JOINING + JOINING_EACH.mul_f64(len as f64 / (1_u64 << 30) as f64));
+    allocate(&region.fd().expect("a file"), len as u64)?;
+    Ok(region)
+}
+
+fn allocate(fd: &impl AsFd, len: u64) -> io::Result<()> {
+    (0..len).step_by(STEP as usize).try_for_each(|at| take(fd, at, STEP.min(len - at)))
+}
+
+/// The memory for these bytes, unless it is there.
+fn take(fd: &impl AsFd, at: u64, bytes: u64) -> io::Result<()> {
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), at, bytes) {
             Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            taken => return Ok(taken?),
         }
     }
-    Ok(())
 }
 
 /// Bytes that can be had, looked at before any is taken: a tmpfs may promise more than the machine has memory, and on the way

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Bytes of a small page.
 const PAGE_BYTES: usize = 4096;
 /// Bytes of a huge page on the machines we know (x86-64, AArch64 with 4 KiB pages).
-const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
 /// Which pages a private region is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +118,7 @@ impl Region {
     }
 
     /// Makes it of huge pages as far as the kernel has them at once (MADV_COLLAPSE, Linux 6.1): an access then misses the TLB less
-    /// often. For a new file that nobody else has mapped yet; who maps it later gets them, too. Not longer than `most`.
+    /// often. For a new file that nobody else has mapped yet; who maps it later gets them, too. Not with more processor time than `most`.
     pub(crate) fn join_pages(&self, most: std::time::Duration) {
         map::join_pages(self.base, self.len, most);
     }
@@ -189,15 +189,16 @@ impl Region {
         assert!(at.is_multiple_of(64), "byte {at} is not the first of a line");
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // SAFETY: both ends are in range, as for `write`; the place is aligned (the mapping begins on a page), and what is left over of
-        // the last sixteen bytes is written as usual. The fence makes these stores as others are.
+        // the last line is written as usual. The fence makes these stores as others are. The processor is asked what it has.
         unsafe {
-            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-            let (to, whole) = (self.base.as_ptr().add(at), from.len() / 16 * 16);
-            for n in (0..whole).step_by(16) {
-                _mm_stream_si128(to.add(n).cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().add(n).cast()));
+            let (to, whole) = (self.base.as_ptr().add(at), from.len() / 64 * 64);
+            if std::arch::is_x86_feature_detected!("avx512f") {
+                stream::lines(to, from.as_ptr(), whole);
+            } else {
+                stream::quarters(to, from.as_ptr(), whole);
             }
             std::ptr::copy_nonoverlapping(from.as_ptr().add(whole), to.add(whole), from.len() - whole);
-            _mm_sfence();
+            std::arch::x86_64::_mm_sfence();
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         self.write(at, from);
@@ -262,6 +263,34 @@ impl Region {
     #[inline(never)]
     fn out_of_range(&self, at: usize, bytes: usize) -> ! {
         panic!("{bytes} bytes at {at} of a region of {} bytes", self.len)
+    }
+}
+
+/// Stores past the processor's caches.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod stream {
+    use std::arch::x86_64::*;
+
+    /// A line with each store: a sixth less time than with quarters of lines, where the memory is far.
+    ///
+    /// # Safety
+    /// The processor has AVX-512F; both ends have so many bytes, a multiple of 64, and `to` is aligned to it.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn lines(to: *mut u8, from: *const u8, bytes: usize) {
+        for n in (0..bytes).step_by(64) {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_stream_si512(to.add(n).cast(), _mm512_loadu_si512(from.add(n).cast())) };
+        }
+    }
+
+    /// # Safety
+    /// Both ends have so many bytes, a multiple of 16, and `to` is aligned to it.
+    #[inline]
+    pub unsafe fn quarters(to: *mut u8, from: *const u8, bytes: usize) {
+        for n in (0..bytes).step_by(16) {
+            // SAFETY: the caller's promise.
+            unsafe { _mm_stream_si128(to.add(n).cast(), _mm_loadu_si128(from.add(n).cast())) };
+        }
     }
 }
 
@@ -337,16 +366,24 @@ mod map {
     /// linux/mman.h
     const MADV_COLLAPSE: libc::c_int = 25;
     /// Bytes of a call: each call waits for all processors once.
-    const JOINED_AT_ONCE: usize = 16 << 20;
+    const JOINED_AT_ONCE: usize = 64 << 20;
+
+    /// What this thread had of a processor.
+    fn processor_time() -> std::time::Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        std::time::Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
 
     pub fn join_pages(base: NonNull<u8>, len: usize, most: std::time::Duration) {
-        let begun = std::time::Instant::now();
+        let begun = processor_time();
         let whole = len / HUGE_BYTES * HUGE_BYTES;
         for at in (0..whole).step_by(JOINED_AT_ONCE) {
             // SAFETY: within a mapping of ours; the advice changes no bytes.
             let joined = unsafe { libc::madvise(base.as_ptr().add(at).cast(), JOINED_AT_ONCE.min(whole - at), MADV_COLLAPSE) };
-            // An older kernel, or no such pages are free: it works with small ones, too.
-            if joined != 0 || begun.elapsed() > most {
+            // Somebody has a hand on one of them, and the rest is joined; else an older kernel, or no such pages are free: it works with
+            // small ones, too.
+            let is_refused = joined != 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EAGAIN);
+            if is_refused || processor_time().saturating_sub(begun) > most {
                 break;
             }
         }

@@ -163,6 +163,11 @@ impl Lanes {
         .ok()?
     }
 
+    /// The same into memory of the caller's, at a multiple of 4096. False: not possible, or it did not work, and anything may be in it.
+    pub(super) fn read_into(&self, at: DevicePage, to: &mut Page) -> bool {
+        matches!(self.device.read_now(bytes_at(at), to), Some(Ok(())))
+    }
+
     pub(super) fn device(&self) -> &dyn Device {
         &*self.device
     }
