@@ -100,7 +100,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         let claim = book.claim(case, BANDWIDTH, BEHIND, LITTLE);
         outcome.claims.extend(claim.map(|claim| claim.paper(1.0).why("with --write-cache, a fifth of the group's memory")));
     }
-    outcome.leave_out("the kernel module", "it is for the kernels of the guest: make test-vm");
+    outcome.leave_out("the kernel module", "it is for the kernels of the guest: bench/nofscache.sh");
     outcome.notes.push("sync engine (psync); the page cache's own figure stands beside to show what is taken away".into());
     outcome.notes.push("with little memory at most a fifth of it waits to be written, as vm.dirty_ratio has it".into());
     if !limited {
@@ -127,7 +127,7 @@ fn lacks(context: &Context) -> anyhow::Result<Option<String>> {
     let Err(error) = programs::run_path(context, &context.program, &words) else { return Ok(None) };
     context.go_on()?;
     let said = format!("{error:#}");
-    let guest = "the kernel module is measured in a guest: make test-vm";
+    let guest = "the kernel module is measured in a guest: bench/nofscache.sh";
     Ok(Some(if said.contains("subcommand") { format!("this hotshelf has no command `nocache`; {guest}") } else { said }))
 }
 
