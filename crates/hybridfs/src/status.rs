@@ -15,6 +15,10 @@ use crate::persist;
 use crate::report::{Status, TierName, TierStatus, Why};
 use crate::tier::{Result, Stat};
 
+/// How often `migrate` comes back to files that are in use, a pause between: a second in all, however many they are.
+const ROUNDS: u32 = 20;
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(50);
+
 impl Hybrid {
     /// The state of the file system; what only the front door knows is left empty.
     pub fn status(&self) -> Status {
@@ -184,17 +188,30 @@ impl Hybrid {
             });
         }
         let bytes: u64 = files.iter().map(|(_, size)| size).sum();
-        let (mut files_done, mut bytes_done, mut stay) = (0u64, 0u64, Vec::new());
-        for (file, size) in &files {
-            progress(files.len() as u64, files_done, bytes, bytes_done);
-            let outcome = self.move_patiently(*file, to, &mut |done| progress(files.len() as u64, files_done, bytes, bytes_done + done));
-            match outcome {
-                Outcome::Done | Outcome::Already => files_done += 1,
-                other => stay.push((self.nodes.path(*file).unwrap_or_default(), other)),
+        let (all, mut files_done, mut bytes_done, mut stay) = (files.len() as u64, 0u64, 0u64, Vec::new());
+        let mut todo = files;
+        for round in 1..=ROUNDS {
+            let mut again = Vec::new();
+            for (file, size) in todo {
+                progress(all, files_done, bytes, bytes_done);
+                let outcome = self.move_file(file, to, Reason::Asked, &mut |done, _| progress(all, files_done, bytes, bytes_done + done));
+                match outcome {
+                    Outcome::Done | Outcome::Already => files_done += 1,
+                    Outcome::Dropped | Outcome::Busy if round < ROUNDS && !self.mover.stopping() => {
+                        again.push((file, size));
+                        continue;
+                    }
+                    other => stay.push((self.nodes.path(file).unwrap_or_default(), other)),
+                }
+                bytes_done += size;
             }
-            bytes_done += size;
+            todo = again;
+            if todo.is_empty() {
+                break;
+            }
+            self.mover.pause(BETWEEN_ROUNDS);
         }
-        progress(files.len() as u64, files_done, bytes, bytes_done);
+        progress(all, files_done, bytes, bytes_done);
         let Some((path, outcome)) = stay.first() else {
             return Ok(format!("{files_done} {} on the {to} now", if files_done == 1 { "file is" } else { "files are" }));
         };
@@ -204,19 +221,7 @@ impl Hybrid {
             Outcome::Busy => "it is open; try again when it is closed".into(),
             _ => "it changes all the time".into(),
         };
-        Err(format!("{} of {} files stayed: the first is {}: {why}", stay.len(), files.len(), String::from_utf8_lossy(path)))
-    }
-
-    fn move_patiently(&self, ino: u64, to: TierName, progress: &mut dyn FnMut(u64)) -> Outcome {
-        let mut outcome = Outcome::Dropped;
-        for _ in 0..20 {
-            outcome = self.move_file(ino, to, Reason::Asked, &mut |done, _| progress(done));
-            match outcome {
-                Outcome::Dropped | Outcome::Busy if !self.mover.stopping() => self.mover.pause(Duration::from_millis(50)),
-                _ => break,
-            }
-        }
-        outcome
+        Err(format!("{} of {all} files stayed: the first is {}: {why}", stay.len(), String::from_utf8_lossy(path)))
     }
 
     /// Regular files below a directory (or the file itself) that are on a side, with sizes.

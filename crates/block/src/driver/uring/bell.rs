@@ -32,7 +32,7 @@ impl Bell for RingBell {
         self.inside.fetch_add(1, Ordering::SeqCst);
         let none = std::ptr::null::<libc::sigset_t>();
         // SAFETY: it takes entries whose memory was promised when they were pushed, and waits for nothing.
-        let taken = unsafe { libc::syscall(libc::SYS_io_uring_enter, self.ring.as_raw_fd(), self.entries, 0, 0, none, 0) };
+        let taken = unsafe { libc::syscall(libc::SYS_io_uring_enter, self.ring.as_raw_fd(), self.entries, 0_u32, 0_u32, none, 0_usize) };
         self.inside.fetch_sub(1, Ordering::SeqCst);
         taken >= 0
     }
