@@ -73,22 +73,17 @@ done
 touch stop
 # fio has a process for its job. It does not always end by SIGINT while it verifies; but who cannot be killed waits for a request
 # that the module lost.
-mapfile -t jobs < <(pgrep -P "$fio")
-over() {
-    local one
-    for one in "$fio" "${jobs[@]}"; do
-        [[ ! -e /proc/$one ]] || grep -q '^State:.Z' "/proc/$one/status" || return 1
-    done
-}
+over() { [[ -z $(pgrep -r D,R,S,T -x fio) ]]; }
 kill -INT "$fio"
 for ((n = 0; n < 200; n++)); do
     ! over || break
     sleep 0.1
 done
 if ! over; then
-    stacks=$(for one in "$fio" "${jobs[@]}"; do head -n 3 "/proc/$one"/task/*/stack 2>/dev/null; done)
+    stacks=$(for one in $(pgrep -x fio); do head -n 3 "/proc/$one"/task/*/stack 2>/dev/null; done)
     echo "NOTE: fio goes on after SIGINT: ${stacks//$'\n'/ }"
-    kill -KILL "$fio" "${jobs[@]}" 2>/dev/null || true
+    mapfile -t jobs < <(pgrep -x fio)
+    kill -KILL "${jobs[@]}" 2>/dev/null || true
     wait_until 60 over
 fi
 wait "$fio" || true
@@ -97,7 +92,8 @@ for worker in "${workers[@]}"; do
     wait "$worker" || fail "a program read what was not written"
 done
 # What a killed program had under way with io_uring keeps its files for a moment.
-is_unmounted() { umount disk 2>/dev/null || ! mountpoint -q disk; }
-wait_until 60 is_unmounted
+is_unmounted() { umount disk 2>/dev/null; }
+holders() { grep -l "$PWD/disk" /proc/[0-9]*/maps 2>/dev/null; find /proc/[0-9]*/fd /proc/[0-9]*/cwd -lname "$PWD/disk*" 2>/dev/null; }
+(wait_until 60 is_unmounted) || fail "the disk is in use: $(for one in $(holders); do echo "$one $(<"${one%%/[fcm]*}/comm")"; done)"
 echo "$rounds rounds in $SECONDS s"
 unharmed

@@ -57,6 +57,32 @@ pub struct Attr {
     pub unsettled: bool,
 }
 
+/// Files that stay known as long as this is there. A number for which nobody has a reference means nothing any more: the kernel forgets
+/// at any moment, when memory is scarce.
+pub(crate) struct Known<'a> {
+    fs: &'a Hybrid,
+    inos: Vec<u64>,
+}
+
+impl Known<'_> {
+    pub(crate) fn new(fs: &Hybrid) -> Known<'_> {
+        Known { fs, inos: Vec::new() }
+    }
+
+    /// Notes what was found in a directory.
+    pub(crate) fn see(&mut self, found: &Found, parent: u64, name: &OsStr) {
+        self.fs.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+        self.inos.push(found.ino);
+    }
+}
+
+impl Drop for Known<'_> {
+    fn drop(&mut self) {
+        // Those below first.
+        self.inos.iter().rev().for_each(|ino| self.fs.forget(*ino, 1));
+    }
+}
+
 impl Hybrid {
     /// Finds `name` in `parent` and adds a reference for the caller, given back by [`Hybrid::forget`].
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
@@ -351,12 +377,17 @@ impl Hybrid {
 
     /// Follows a path below the mount without adding references; symbolic links are not followed.
     pub fn walk(&self, path: &[u8]) -> Result<u64> {
+        self.walk_along(path, &mut |found, parent, name| self.nodes.see(found.ino, parent, name, found.backing, found.kind, 0))
+    }
+
+    /// The same; what lies on the way is told.
+    pub(crate) fn walk_along(&self, path: &[u8], see: &mut dyn FnMut(&Found, u64, &OsStr)) -> Result<u64> {
         let mut at = ROOT;
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
             let name = OsStr::from_bytes(part);
             let dir = self.dir(at)?;
             let found = self.find(&dir, name)?;
-            self.nodes.see(found.ino, at, name, found.backing, found.kind, 0);
+            see(&found, at, name);
             at = found.ino;
         }
         Ok(at)

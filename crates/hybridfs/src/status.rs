@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::moves::{Outcome, Reason};
-use crate::names::Found;
+use crate::names::{Found, Known};
 use crate::nodes::Kind;
 use crate::number::ROOT;
 use crate::pair::Hybrid;
@@ -175,12 +175,14 @@ impl Hybrid {
     /// Moves a file, or all files below a directory; waits. `progress`: files, done, bytes, done.
     pub fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> std::result::Result<String, String> {
         let shown = String::from_utf8_lossy(path).into_owned();
-        let ino = self.walk(path).map_err(|error| format!("{shown}: {error}"))?;
+        let mut known = Known::new(self);
+        let walked = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name));
+        let ino = walked.map_err(|error| format!("{shown}: {error}"))?;
         let (_, _, kind) = self.where_is(ino).map_err(|error| format!("{shown}: {error}"))?;
         if kind == Kind::Special {
             return Err(format!("{shown}: only regular files move"));
         }
-        let files = self.files_below(ino, to.other()).map_err(|error| format!("{shown}: {error}"))?;
+        let files = self.files_below(ino, to.other(), &mut known).map_err(|error| format!("{shown}: {error}"))?;
         if files.is_empty() {
             return Ok(match kind {
                 Kind::Regular => format!("{shown} is on the {to} already"),
@@ -225,7 +227,7 @@ impl Hybrid {
     }
 
     /// Regular files below a directory (or the file itself) that are on a side, with sizes.
-    fn files_below(&self, ino: u64, tier: TierName) -> Result<Vec<(u64, u64)>> {
+    fn files_below(&self, ino: u64, tier: TierName, known: &mut Known<'_>) -> Result<Vec<(u64, u64)>> {
         let mut files = Vec::new();
         let mut todo = vec![ino];
         while let Some(ino) = todo.pop() {
@@ -238,7 +240,7 @@ impl Hybrid {
                     for entry in entries.iter() {
                         let name = OsStr::from_bytes(&entry.name);
                         let Ok(found) = self.find(&listing.dir, name) else { continue };
-                        self.nodes.see(found.ino, ino, name, found.backing, found.kind, 0);
+                        known.see(&found, ino, name);
                         if found.kind != Kind::Special {
                             todo.push(found.ino);
                         }
@@ -262,5 +264,34 @@ fn kind_name(stat: &Stat) -> &'static str {
         Type::CharacterDevice => "character device",
         Type::BlockDevice => "block device",
         Type::Unknown => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::config::Config;
+
+    /// The kernel gives its references back when memory is scarce, whatever we are doing.
+    #[test]
+    fn files_move_also_when_the_kernel_forgets_them_meanwhile() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [ssd, hdd] = ["ssd", "hdd"].map(|side| dir.path().join(side));
+        std::fs::create_dir_all(&ssd).expect("made");
+        std::fs::create_dir_all(hdd.join("a/b")).expect("made");
+        let names = ["a/1", "a/b/2", "a/b/3"];
+        names.iter().for_each(|name| std::fs::write(hdd.join(name), name).expect("written"));
+        let fs = crate::start::open(Config { ssd: ssd.clone(), hdd, ..Config::default() }).expect("opened");
+        let mut forgotten = false;
+        let answer = fs.migrate(b"a", TierName::Ssd, &mut |_, _, _, _| {
+            // Looked up, and forgotten again.
+            for name in names.iter().filter(|_| !forgotten) {
+                let mut seen = Known::new(&fs);
+                fs.walk_along(name.as_bytes(), &mut |found, parent, name| seen.see(found, parent, name)).expect("there");
+            }
+            forgotten = true;
+        });
+        assert_eq!(answer, Ok("3 files are on the ssd now".into()));
+        names.iter().for_each(|name| assert_eq!(std::fs::read(ssd.join(name)).expect("there"), name.as_bytes()));
     }
 }
