@@ -164,7 +164,8 @@ impl Hybrid {
             Err(error) => return Err(format!("{shown}: the pin could not be saved: {error}")),
         }
         if on {
-            for file in self.files_below(ino, TierName::Hdd).map_err(|error| format!("{shown}: {error}"))? {
+            let mut see = |found: &Found, parent, name: &OsStr| self.nodes.see(found.ino, parent, name, found.backing, found.kind, 0);
+            for file in self.files_below(ino, TierName::Hdd, &mut see).map_err(|error| format!("{shown}: {error}"))? {
                 self.mover.ask(file.0, TierName::Ssd, Reason::Asked);
             }
             return Ok(format!("{shown} is pinned to the SSD"));
@@ -182,7 +183,8 @@ impl Hybrid {
         if kind == Kind::Special {
             return Err(format!("{shown}: only regular files move"));
         }
-        let files = self.files_below(ino, to.other(), &mut known).map_err(|error| format!("{shown}: {error}"))?;
+        let files = self.files_below(ino, to.other(), &mut |found, parent, name| known.see(found, parent, name));
+        let files = files.map_err(|error| format!("{shown}: {error}"))?;
         if files.is_empty() {
             return Ok(match kind {
                 Kind::Regular => format!("{shown} is on the {to} already"),
@@ -227,7 +229,7 @@ impl Hybrid {
     }
 
     /// Regular files below a directory (or the file itself) that are on a side, with sizes.
-    fn files_below(&self, ino: u64, tier: TierName, known: &mut Known<'_>) -> Result<Vec<(u64, u64)>> {
+    fn files_below(&self, ino: u64, tier: TierName, see: &mut dyn FnMut(&Found, u64, &OsStr)) -> Result<Vec<(u64, u64)>> {
         let mut files = Vec::new();
         let mut todo = vec![ino];
         while let Some(ino) = todo.pop() {
@@ -240,7 +242,7 @@ impl Hybrid {
                     for entry in entries.iter() {
                         let name = OsStr::from_bytes(&entry.name);
                         let Ok(found) = self.find(&listing.dir, name) else { continue };
-                        known.see(&found, ino, name);
+                        see(&found, ino, name);
                         if found.kind != Kind::Special {
                             todo.push(found.ino);
                         }
