@@ -71,8 +71,8 @@ for ((round = 1; round <= rounds; round++)); do
     kill -0 "$fio" || fail "fio ended: $(tail -n 20 fio.said)"
 done
 touch stop
-# fio has a process for its job. It does not always end by SIGINT while it verifies; but who cannot be killed waits for a request
-# that the module lost.
+# fio has a process for its job, which by SIGINT ends what it verifies first, and here waits for the journal at each fsync. But who
+# cannot be killed waits for a request that the module lost.
 over() { [[ -z $(pgrep -r D,R,S,T -x fio) ]]; }
 kill -INT "$fio"
 for ((n = 0; n < 200; n++)); do
