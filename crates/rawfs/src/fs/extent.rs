@@ -192,23 +192,16 @@ pub fn pieces(extent: Extent, at: u64) -> impl Iterator<Item = (u64, Extent)> {
     })
 }
 
-/// Puts new runs into a range in place of what was there; returns the blocks that are free now. `runs` are those that touch the
-/// range, or more; neighbours become one where they can.
-pub fn replace(runs: &mut Vec<Run>, range: &Range<u64>, new: Vec<Run>) -> Vec<Extent> {
-    let mut freed: Vec<Extent> = Vec::new();
-    let mut all: Vec<Run> = Vec::with_capacity(runs.len() + new.len() + 1);
-    for run in runs.drain(..) {
-        if let Some(gone) = run.part(range) {
-            match freed.last_mut() {
-                Some(last) if last.end() == Some(gone.start) => last.blocks += gone.blocks,
-                _ => freed.push(gone.extent()),
-            }
-            all.extend(run.part(&(run.at..range.start)));
-            all.extend(run.part(&(range.end..run.end())));
-        } else {
-            all.push(run);
-        }
+/// Blocks that are free now, behind the others.
+fn free(freed: &mut Vec<Extent>, gone: Extent) {
+    match freed.last_mut() {
+        Some(last) if last.end() == Some(gone.start) => last.blocks += gone.blocks,
+        _ => freed.push(gone),
     }
+}
+
+/// What is left and what is new, in order; neighbours become one where they can.
+fn join(runs: &mut Vec<Run>, mut all: Vec<Run>, new: Vec<Run>) {
     all.extend(new);
     all.sort_unstable_by_key(|run| run.at);
     for run in all {
@@ -216,6 +209,23 @@ pub fn replace(runs: &mut Vec<Run>, range: &Range<u64>, new: Vec<Run>) -> Vec<Ex
             runs.push(run);
         }
     }
+}
+
+/// Puts new runs into a range in place of what was there; returns the blocks that are free now. `runs` are those that touch the
+/// range, or more; neighbours become one where they can.
+pub fn replace(runs: &mut Vec<Run>, range: &Range<u64>, new: Vec<Run>) -> Vec<Extent> {
+    let mut freed: Vec<Extent> = Vec::new();
+    let mut all: Vec<Run> = Vec::with_capacity(runs.len() + new.len() + 1);
+    for run in runs.drain(..) {
+        if let Some(gone) = run.part(range) {
+            free(&mut freed, gone.extent());
+            all.extend(run.part(&(run.at..range.start)));
+            all.extend(run.part(&(range.end..run.end())));
+        } else {
+            all.push(run);
+        }
+    }
+    join(runs, all, new);
     freed
 }
 
@@ -237,20 +247,11 @@ pub fn replace_all(runs: &mut Vec<Run>, new: Vec<Run>) -> Vec<Extent> {
             at = over.end();
             let (from, to) = (run.at.max(over.at), run.end().min(over.end()));
             let gone = Extent::new(run.start.after(from - run.at), (to - from) as u32);
-            match freed.last_mut() {
-                Some(last) if last.end() == Some(gone.start) => last.blocks += gone.blocks,
-                _ => freed.push(gone),
-            }
+            free(&mut freed, gone);
         }
         all.extend(run.part(&(at..run.end())));
     }
-    all.extend(new);
-    all.sort_unstable_by_key(|run| run.at);
-    for run in all {
-        if !runs.last_mut().is_some_and(|last| last.absorb(&run)) {
-            runs.push(run);
-        }
-    }
+    join(runs, all, new);
     freed
 }
 
