@@ -4,29 +4,9 @@
 # TIMEOUT: 180
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/system/_drive.sh
+source "$(dirname "$0")/_drive.sh"
 need cc
-release=$(dirname "$HOTSHELF")
-[[ -x $release/nvme-sim ]] || fail "no $release/nvme-sim: cargo build --release --package sim"
-
-SOCKET=$SCRATCH/x.sock DRIVE=vfio-user:$SCRATCH/x.sock
-# start_drive ARGUMENT...: returns when it listens.
-start_drive() {
-    mkfifo "$SCRATCH/ready"
-    "$release/nvme-sim" --socket "$SOCKET" --size 96MiB "$@" >"$SCRATCH/ready" 2>>"$SCRATCH/log" &
-    drive=$!
-    exec {words}<"$SCRATCH/ready"
-    read -r said <&"$words" || fail "the drive does not start: $(tail -n1 "$SCRATCH/log")"
-    rm "$SCRATCH/ready"
-    [[ $said == *"at vfio-user:$SOCKET" ]] || fail "the drive says '$said'"
-}
-# end_drive: what it has to say is in $said; it counts what a host must not do.
-end_drive() {
-    kill -TERM "$drive"
-    read -r said <&"$words" || fail "the drive ends without a word"
-    wait "$drive" || fail "the drive ends with $?: $said"
-    [[ $said == *" 0 violations" ]] || fail "$said"
-    exec {words}<&-
-}
 shell() { "$HOTSHELF" fs shell "$@"; }
 
 # Without a drive, or with a name that is none.
@@ -36,7 +16,7 @@ touch plain
 refused 1 'Connection refused\|Socket operation\|refused' "$HOTSHELF" fs df "vfio-user:$SCRATCH/plain"
 
 # A file system on it, by everything that takes an image.
-start_drive --file "$SCRATCH/disk" --namespaces 2
+start_drive --size 96MiB --file "$SCRATCH/disk" --namespaces 2
 "$HOTSHELF" fs mkfs "$DRIVE" >out || fail "mkfs: $(cat out)"
 refused 1 'give --force' "$HOTSHELF" fs mkfs "$DRIVE/1"
 head -c 3M /dev/urandom >random
@@ -101,7 +81,7 @@ wait "$broker" 2>/dev/null || true
 end_drive
 
 # The drive is killed under a file system: errors with words, no hang; what was saved is there with the next drive.
-start_drive --file "$SCRATCH/disk"
+start_drive --size 96MiB --file "$SCRATCH/disk"
 mkfifo input
 shell "$DRIVE" <input >shell.out 2>&1 &
 shell=$!
@@ -116,14 +96,14 @@ exec {fd}>&-
 code=0
 wait "$shell" || code=$?
 ((code == 1)) || fail "a shell whose drive was killed ends with $code: $(cat shell.out)"
-start_drive --file "$SCRATCH/disk"
+start_drive --size 96MiB --file "$SCRATCH/disk"
 shell "$DRIVE" -c 'ls /' 2>/dev/null | grep -q saved || fail "what was saved is not there"
 "$HOTSHELF" fs check "$DRIVE" >out || fail "after a killed drive: $(cat out)"
 end_drive
 
 # The power goes, with a write cache: what was synced is there, and the file system is whole.
 for round in 1 2 3; do
-    start_drive --file "$SCRATCH/disk" --volatile-cache --end-at-power-cut --seed "$round"
+    start_drive --size 96MiB --file "$SCRATCH/disk" --volatile-cache --end-at-power-cut --seed "$round"
     mkfifo "in$round"
     shell "$DRIVE" <"in$round" >"out$round" 2>&1 &
     shell=$!
@@ -137,7 +117,7 @@ for round in 1 2 3; do
     exec {fd}>&-
     # It may notice at its end, or have nothing to write.
     wait "$shell" || true
-    start_drive --file "$SCRATCH/disk"
+    start_drive --size 96MiB --file "$SCRATCH/disk"
     "$HOTSHELF" fs check --repair "$DRIVE" >out || fail "power cut $round: $(cat out)"
     shell "$DRIVE" -c 'ls /' 2>/dev/null | grep -q "round$round" || fail "power cut $round: what was synced is gone"
     end_drive

@@ -6,30 +6,12 @@
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/system/_cache-faults.sh
 source "$(dirname "$0")/_cache-faults.sh"
-release=$(dirname "$HOTSHELF")
-[[ -x $release/nvme-sim ]] || fail "no $release/nvme-sim: cargo build --release --package sim"
+# shellcheck source=tests/system/_drive.sh
+source "$(dirname "$0")/_drive.sh"
 export XDG_CONFIG_HOME=$SCRATCH/settings XDG_STATE_HOME=$SCRATCH/state
-SOCKET=$SCRATCH/x.sock
-export DRIVE=vfio-user:$SCRATCH/x.sock CONFIG=$XDG_CONFIG_HOME/hotshelf/caches/driven.toml
+export DRIVE CONFIG=$XDG_CONFIG_HOME/hotshelf/caches/driven.toml
 
-# start_drive ARGUMENT...: returns when it listens.
-start_drive() {
-    mkfifo "$SCRATCH/ready"
-    "$release/nvme-sim" --socket "$SOCKET" --size 32MiB --file "$SCRATCH/disk" --volatile-cache --queues 32 "$@" \
-        >"$SCRATCH/ready" 2>>"$SCRATCH/log" &
-    drive=$!
-    exec {words}<"$SCRATCH/ready"
-    read -r said <&"$words" || fail "the drive does not start: $(tail -n1 "$SCRATCH/log")"
-    rm "$SCRATCH/ready"
-}
-# end_drive: it counts what a host must not do.
-end_drive() {
-    kill -TERM "$drive"
-    read -r said <&"$words" || fail "the drive ends without a word"
-    wait "$drive" || fail "the drive ends with $?: $said"
-    [[ $said == *" 0 violations" ]] || fail "$said"
-    exec {words}<&-
-}
+begin_drive() { start_drive --size 32MiB --file "$SCRATCH/disk" --volatile-cache --queues 32 "$@"; }
 create() {
     "$HOTSHELF" cache create "$DRIVE" --name driven --memory 256KiB --runtime-dir "$runtime" --first-touch --dirty-age 1h \
         --dirty-limit 80% --stream-cutoff 1GiB --read-ahead 0 --record-file "$runtime/flight" "$@"
@@ -39,7 +21,7 @@ create() {
 refused 1 'No such file' create
 refused 2 'is no controller' "$HOTSHELF" cache create nvme:03:00.0 --name other
 
-start_drive
+begin_drive
 create >out || fail "create: $(cat out)"
 grep -q 'a cache of' out || fail "create says $(cat out)"
 refused 1 'force overwrites' create
@@ -109,7 +91,7 @@ grep -q '^clean' out || fail "check: $(cat out)"
 end_drive
 
 # The drive is killed under it: reads of what is clean go on, and it is told.
-start_drive
+begin_drive
 case_of drive-killed "$drive" <<'PYTHON'
 from faults import *
 config, path = os.environ["CONFIG"], f"{SCRATCH}/data"
@@ -132,7 +114,7 @@ wait "$drive" 2>/dev/null || true
 exec {words}<&-
 
 # Made anew, and removed.
-start_drive
+begin_drive
 create --force >out || fail "create --force: $(cat out)"
 "$HOTSHELF" cache destroy driven >out || fail "destroy: $(cat out)"
 [[ ! -e $CONFIG ]] || fail "its settings are left"

@@ -67,7 +67,7 @@ impl State {
         let work = match (fault, queue) {
             (Some(Fault::Status(status)), _) => Some(Work::Answer(status, 0)),
             (_, 0) => self.admin(&entry).map(|(status, result)| Work::Answer(status, result)),
-            _ => Some(self.begin(&entry)),
+            _ => Some(self.begin(&entry, due == now)),
         };
         if let Some(work) = work {
             self.add(due, Pending { queue, entry, work, how });
@@ -144,7 +144,8 @@ impl State {
         }
     }
 
-    fn begin(&mut self, entry: &Entry) -> Work {
+    /// `at_once`: no time passes before its end.
+    fn begin(&mut self, entry: &Entry, at_once: bool) -> Work {
         let Some(content) = self.namespaces.get(&entry.namespace()) else { return Work::Answer(Status::INVALID_NAMESPACE, 0) };
         if content.shape.write_protected && matches!(entry.opcode(), op::WRITE | op::WRITE_ZEROES | op::DATASET_MANAGEMENT) {
             return Work::Answer(Status::WRITE_PROTECTED, 0);
@@ -164,7 +165,7 @@ impl State {
             op::WRITE | op::WRITE_ZEROES if bad => Work::Answer(Status::WRITE_FAULT, 0),
             op::READ | op::WRITE if too_long => Work::Answer(Status::INVALID_FIELD, 0),
             op::READ => Work::Read,
-            op::WRITE if self.random.bool() => Work::Write(None),
+            op::WRITE if at_once || self.random.bool() => Work::Write(None),
             op::WRITE => self.fetch_data(entry).map_or(Work::Answer(Status::DATA_TRANSFER, 0), |change| Work::Write(Some(change))),
             op::WRITE_ZEROES => Work::Change(vec![content.begin(range.start, vec![0; range.len()], false)]),
             _ => Work::Answer(Status::INVALID_OPCODE, 0),
