@@ -21,7 +21,9 @@ start_drive --size 96MiB --file "$SCRATCH/disk" --namespaces 2
 refused 1 'give --force' "$HOTSHELF" fs mkfs "$DRIVE/1"
 head -c 3M /dev/urandom >random
 "$HOTSHELF" fs import "$DRIVE" random / >/dev/null || fail "import"
-shell "$DRIVE" -c 'mkdir a; cp random a/copy; export a/copy back' >/dev/null || fail "shell"
+HOTSHELF_RECORD_FILE=$SCRATCH/flight shell "$DRIVE" -c 'mkdir a; cp random a/copy; export a/copy back' >/dev/null || fail "shell"
+"$HOTSHELF" queue record "$SCRATCH/flight" >out || fail "the flight recorder: $(cat out)"
+grep -q write out || fail "the flight recorder has no write: $(cat out)"
 cmp random back || fail "what came back is not what went in"
 "$HOTSHELF" fs df "$DRIVE" | grep -q '^data' || fail "df"
 "$HOTSHELF" fs check "$DRIVE" >out || fail "check: $(cat out)"

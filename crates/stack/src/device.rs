@@ -130,7 +130,8 @@ impl DeviceName {
                 Ok(Arc::new(device.with_geometry(|geometry| geometry.read_only = options.read_only)))
             }
             DeviceName::Nvme { controller, namespace } => {
-                let namespace = open_namespace(controller, *namespace, options.record_file.as_deref())?;
+                let record_file = options.record_file.clone().or_else(record_file_of_environment);
+                let namespace = open_namespace(controller, *namespace, record_file.as_deref())?;
                 Ok(Arc::new(if options.read_only { namespace.read_only() } else { namespace }))
             }
             DeviceName::Fault { first, last, below } => {
@@ -150,6 +151,13 @@ fn is_character_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
 }
 
+/// $HOTSHELF_RECORD_FILE, unless the program acts for another user than the one who set it (set-user-ID).
+fn record_file_of_environment() -> Option<PathBuf> {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    let own = geteuid() == getuid() && getegid() == getgid();
+    std::env::var_os("HOTSHELF_RECORD_FILE").filter(|file| own && !file.is_empty()).map(PathBuf::from)
+}
+
 /// How a device is opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceOptions {
@@ -157,7 +165,8 @@ pub struct DeviceOptions {
     pub read_only: bool,
     /// A file opened for writing is locked for us alone; a block device always is.
     pub alone: bool,
-    /// Where the flight recorder of a controller that this process drives writes (see [`nvme::Options`]); none: only into its memory.
+    /// Where the flight recorder of a controller that this process drives writes (see [`nvme::Options`]); none: where
+    /// $HOTSHELF_RECORD_FILE says, or only into its memory.
     pub record_file: Option<PathBuf>,
 }
 
