@@ -54,7 +54,8 @@ ended() {
 
 # Cargo hides what passing tests print; it is kept, for what a machine cannot run says `SKIP: why` there.
 edges() {
-    if scripts/cargo test --workspace --exclude xtask --release --locked --no-fail-fast --test '*' -- --show-output >"$results/edges" 2>&1; then
+    if scripts/cargo test --workspace --exclude xtask --release --locked --no-fail-fast --test '*' \
+        -- --show-output >"$results/edges" 2>&1; then
         grep '^test result' "$results/edges"
     else
         cat "$results/edges"
