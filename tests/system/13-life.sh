@@ -9,8 +9,14 @@ gone() { ! mounted; }
 # ended PID: a child of ours has ended, waited for or not.
 ended() { [[ ! -e /proc/$1 ]] || { grep -q '^State:.Z' "/proc/$1/status" && [[ $(ls "/proc/$1/task") == "$1" ]]; }; }
 answers() { "$HOTSHELF" status "$MNT" >/dev/null 2>&1; }
-dead() { [[ $(stat "$MNT" 2>&1) == *'not connected'* ]]; }
 pair=("$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD")
+# in_foreground MOUNTPOINT: a daemon in the foreground, which answers; $pid.
+in_foreground() {
+    "${pair[@]}" --foreground "$1" 2>"$SCRATCH/log" &
+    pid=$!
+    (wait_until 10 answers) || fail "it does not answer: $(tail -n 5 "$SCRATCH/log") $(grep -s State "/proc/$pid/status")"
+}
+dead() { [[ $(stat "$MNT" 2>&1) == *'not connected'* ]]; }
 mkdir -p "$SSD" "$HDD" "$MNT"
 echo data >"$HDD/file"
 
@@ -26,9 +32,7 @@ ended "$pid" || fail "unmount returned before the daemon had ended"
 
 # Signals: the mount is gone, the history is saved, the daemon says 0, the next mount finds all well.
 for signal in TERM INT HUP; do
-    "${pair[@]}" --foreground "$MNT" 2>"$SCRATCH/log" &
-    pid=$!
-    wait_until 10 answers
+    in_foreground "$MNT"
     grep -q mounted "$SCRATCH/log" || fail "the foreground does not log to standard error"
     echo "$signal" >"$MNT/$signal"
     kill -s "$signal" "$pid"
@@ -154,9 +158,7 @@ exec 8<&-
 kill -9 "$(daemon_pid)"
 wait_until 10 dead
 ln -s "$SCRATCH" "$SCRATCH/link"
-"${pair[@]}" --foreground "$SCRATCH/link/mnt" 2>"$SCRATCH/log" &
-pid=$!
-wait_until 10 answers
+in_foreground "$SCRATCH/link/mnt"
 grep -q 'took away the dead mount' "$SCRATCH/log" || fail "the log does not tell of the dead mount: $(cat "$SCRATCH/log")"
 kill -9 "$pid"
 wait_until 10 dead

@@ -84,7 +84,7 @@ fn lock(tier: &Tier) -> std::result::Result<Option<OwnedFd>, CheckError> {
     let Ok(file) = rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
         return Ok(None);
     };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match crate::start::lock_patiently(file.as_fd()) {
         Err(Errno::WOULDBLOCK) => Err(CheckError::Mounted { path: tier.path.clone() }),
         _ => Ok(Some(file)),
     }

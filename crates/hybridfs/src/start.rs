@@ -262,10 +262,21 @@ fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
         other => other,
     }
     .map_err(os(&tier.path, "opening .hotshelf/lock"))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match lock_patiently(file.as_fd()) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(StartError::InUse { path: tier.path.clone() }),
         Err(error) => Err(os(&tier.path, "locking .hotshelf/lock")(error)),
+    }
+}
+
+/// A daemon that was killed may have its lock a moment longer than its mount: the kernel closes one file after the other.
+pub(crate) fn lock_patiently(file: BorrowedFd<'_>) -> std::result::Result<(), Errno> {
+    let patience = Instant::now() + Duration::from_secs(1);
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < patience => std::thread::sleep(Duration::from_millis(10)),
+            other => return other,
+        }
     }
 }
 
