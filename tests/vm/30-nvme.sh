@@ -81,6 +81,10 @@ device=/sys/bus/pci/devices/${address[c2]}
 HOTSHELF_TEST_NVME=${address[c2]} HOTSHELF_TEST_CASE=removal "$program" --test-threads 1 --nocapture goes >said 2>&1 &
 program_id=$!
 wait_until 30 grep -q ready said
+# By the device's own node where the kernel has iommufd.
+way=$(find "/proc/$program_id/fd" '(' -lname /dev/iommu -o -lname /dev/vfio/vfio ')' -printf %l)
+[[ ! -d /dev/vfio/devices || $way == /dev/iommu ]] || fail "there is an iommufd, and $way is used"
+echo "by $way"
 echo 1 >"$device/remove"
 wait $program_id || fail "a drive that goes: $(<said)"
 grep 'gone after' said

@@ -2,6 +2,9 @@
 # Gets a Debian kernel and makes the first file system of the guest from it, all below target/vm/.
 #
 #   [KERNEL=6.1|6.12] tests/vm/prepare.sh
+#   KERNEL=6.8 KERNEL_PACKAGES="IMAGE.deb MODULES.deb" tests/vm/prepare.sh
+#
+# The second form takes another distribution's kernel from packages that are here: Debian's have no iommufd, Ubuntu's 6.8 has.
 #
 # Leaves in target/vm/kernel-$KERNEL/
 #   linux            the kernel, unpacked where that can be done here: the guest would take 3 s for it
@@ -38,11 +41,17 @@ kernel_package() {
 
 # get_kernel: kernel, modules and busybox into $kernel, at once or not at all.
 get_kernel() {
-    local version
+    local version package
     command -v apt-get >/dev/null || skip "no apt-get here to get Debian's kernel $KERNEL with"
     [[ $(dpkg --print-architecture) == amd64 ]] || skip "the guest is an amd64 one; this machine is $(dpkg --print-architecture)"
     unpack "$work/busybox" echo busybox-static
-    unpack "$work/linux" kernel_package
+    if [[ -n ${KERNEL_PACKAGES:-} ]]; then
+        for package in $KERNEL_PACKAGES; do
+            dpkg -x "$package" "$work/linux" || fail "$package cannot be unpacked"
+        done
+    else
+        unpack "$work/linux" kernel_package
+    fi
     version=$(ls "$work/linux/lib/modules")
     [[ -f $work/linux/boot/vmlinuz-$version && -f $work/busybox/bin/busybox ]] || fail "the packages do not hold what they did"
     depmod -b "$work/linux" "$version"
