@@ -393,7 +393,7 @@ mod test {
         let layout = Layout::new(4);
         let region = Region::private(layout.bytes, Pages::Small).expect("memory");
         let mut random = fastrand::Rng::with_seed(11);
-        for _ in 0..1000 {
+        for _ in 0..if cfg!(miri) { 10 } else { 1000 } {
             let op = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes][random.usize(..5)];
             let request = Request {
                 tag: Tag(u64::from(random.u32(..))),

@@ -343,6 +343,7 @@ mod test {
 
     #[test]
     fn everything_that_ends_is_reaped_in_every_mode() {
+        const ROUNDS: u64 = if cfg!(miri) { 10 } else { 500 };
         for (mode, with_event) in MODES.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
             let reaper = reaper(mode);
             let queues = [(); 3].map(|()| Counted::new(with_event));
@@ -353,7 +354,7 @@ mod test {
                 for queue in queues.iter().chain(&queues) {
                     let waker = reaper.waker();
                     scope.spawn(move || {
-                        for round in 0..500 {
+                        for round in 0..ROUNDS {
                             queue.submit(&waker);
                             queue.end_one();
                             // Now and then all is quiet, so that the thread parks.
@@ -365,7 +366,7 @@ mod test {
                 }
             });
             assert_eq!(reaper.stop(FAR), Leftover::Nothing);
-            assert!(queues.iter().all(|queue| queue.is_all_reaped(1_000)), "{mode:?}, events {with_event}");
+            assert!(queues.iter().all(|queue| queue.is_all_reaped(2 * ROUNDS)), "{mode:?}, events {with_event}");
         }
     }
 
@@ -456,6 +457,7 @@ mod test {
 
     #[test]
     fn a_shared_queue_loses_nothing_and_reports_nothing_twice() {
+        const EACH: u64 = if cfg!(miri) { 20 } else { 2_000 };
         let clock = Monotonic::default();
         let floor = Floor { timer: us(10), timer_late: us(14), event: us(3) };
         let reaper = Reaper::start(ReaperOptions { mode: Mode::Adaptive, floor }, clock).expect("a thread");
@@ -467,13 +469,13 @@ mod test {
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let shared = &shared;
-                scope.spawn(move || (0..2_000).for_each(|at| shared.submit(Tag(thread * 2_000 + at))));
+                scope.spawn(move || (0..EACH).for_each(|at| shared.submit(Tag(thread * EACH + at))));
             }
         });
         assert_eq!(reaper.stop(FAR), Leftover::Nothing);
         let mut ended = std::mem::take(&mut *shared.ended.lock());
         ended.sort_unstable();
-        assert!(ended.into_iter().eq((0..8_000).map(Tag)));
+        assert!(ended.into_iter().eq((0..4 * EACH).map(Tag)));
     }
 
     struct Panics;

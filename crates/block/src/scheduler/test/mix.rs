@@ -274,7 +274,7 @@ impl Mix {
 }
 
 fn run(scheduler: Scheduler) {
-    let steps = if cfg!(miri) { 300 } else { 1_500 };
+    let steps = if cfg!(miri) { 8 } else { 1_500 };
     let base = u64::from(scheduler.dispatch_depth()) << 32;
     for seed in base..base + super::rounds(20) {
         // Seen when it fails.
