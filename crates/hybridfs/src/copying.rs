@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::copy;
 use crate::dirs::Dir;
 use crate::moves::{Duplicate, Job, Outcome, Reason, errno};
-use crate::nodes::Place;
+use crate::nodes::{KeptFor, Place};
 use crate::open::{Changed, OpenInode};
 use crate::pair::{Hybrid, now_s};
 use crate::persist::MoveRecord;
@@ -69,6 +69,9 @@ impl Copying {
         if small && matches!(reason, Reason::SecondTouch | Reason::OnOpen | Reason::HighMark) {
             return Some(Outcome::Stays("it is smaller than the smallest file that moves"));
         }
+        if reason == Reason::TooBig && (self.before.size <= fs.space.max_file() || fs.is_pinned(self.ino)) {
+            return Some(Outcome::Dropped);
+        }
         match self.to {
             TierName::Hdd if !fs.space.fits_hdd(self.before.blocks * 512) => Some(Outcome::Failed(Errno::NOSPC)),
             TierName::Hdd => None,
@@ -107,7 +110,7 @@ impl Copying {
                 break;
             };
             let outcome = fs.move_file(victim, TierName::Hdd, Reason::HighMark, &mut |_, _| {});
-            fs.after(Job { ino: victim, to: TierName::Hdd, reason: Reason::HighMark }, outcome);
+            fs.after(Job::new(victim, TierName::Hdd, Reason::HighMark), outcome);
             if fs.mover.stopping() {
                 return Some(Outcome::Dropped);
             }
@@ -357,7 +360,7 @@ impl Step<'_> {
                 fs.placement.left(copying.ino);
                 self.changed_sides([0, self.target_ino]);
                 // On the HDD only the kernel's interest keeps a node.
-                fs.nodes.track(copying.ino, false);
+                fs.nodes.keep(copying.ino, KeptFor::Policy, false);
                 Ok(Ended::Done)
             }
             Ok(false) => {
@@ -398,10 +401,11 @@ impl Step<'_> {
             let (dir, name) = (copying.source_dir.clone(), copying.place.name.clone());
             fs.mover.duplicates.lock().insert(copying.ino, Duplicate { dir, name, hdd_ino: copying.before.ino });
             self.changed_sides([self.target_ino, 0]);
+            // While nobody can remove it: the policy would remember a file that is gone.
+            let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
+            fs.placement.arrived(copying.ino, copying.before.size, last_open, opens);
+            fs.nodes.keep(copying.ino, KeptFor::Policy, true);
         }
-        let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
-        fs.placement.arrived(copying.ino, copying.before.size, last_open, opens);
-        fs.nodes.track(copying.ino, true);
         crate::crash::point("promotion synced");
         // A name that may not be safe is no reason to give up the copy on the HDD.
         let removed = safe.and_then(|()| {

@@ -27,6 +27,7 @@ mod number;
 mod open;
 mod pair;
 pub mod persist;
+mod pinning;
 mod placement;
 mod recover;
 mod remove;

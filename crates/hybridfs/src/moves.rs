@@ -7,7 +7,11 @@
 //!     ^               |                  |                  |
 //!     |               +------------------+------------------+--> dropped (changed, used, removed)
 //!     +---closed--- waiting (open without us)                    its copy is removed
+//!     +---in time-- later (dropped, and nobody would ask again)
 //! ```
+//!
+//! From `asked` to the end the file stays known (`KeptFor::Move`), also when the kernel forgets it. What is pinned is not queued but
+//! walked through when nothing else is to be done: see `pinning`.
 //!
 //! What must stay true at every point, because a crash may come there: while the SSD holds the name, the
 //! SSD's file is the valid one. So a copy on the HDD is harmless until the SSD's name goes, and a copy on
@@ -25,8 +29,9 @@ use rustix::io::Errno;
 
 use crate::copying::Copying;
 use crate::dirs::Dir;
-use crate::nodes::Kind;
+use crate::nodes::{KeptFor, Kind};
 use crate::pair::{Hybrid, now_s};
+use crate::pinning::{Pinning, Step, Walk};
 use crate::placement::Verdict;
 use crate::report::{LastMove, RunningMove, TierName};
 use crate::tier::Result;
@@ -85,6 +90,30 @@ pub(crate) struct Job {
     pub ino: u64,
     pub to: TierName,
     pub reason: Reason,
+    /// It belongs on the SSD because of a pin.
+    pub pinned: bool,
+    /// Room it takes, as far as it is known.
+    pub need: u64,
+    /// How often it was put off.
+    pub tries: u32,
+}
+
+/// When a move that could not be is tried again.
+#[derive(Clone, Copy, Debug)]
+enum Again {
+    Closed,
+    In(Duration),
+}
+
+impl Job {
+    pub(crate) fn new(ino: u64, to: TierName, reason: Reason) -> Job {
+        Job { ino, to, reason, pinned: false, need: 0, tries: 0 }
+    }
+
+    /// Whether a move that is dropped must be tried again: for these nobody asks a second time.
+    fn comes_back(&self) -> bool {
+        (self.pinned || self.reason == Reason::TooBig) && self.tries < TRIES_MAX
+    }
 }
 
 /// Queue and books of the mover.
@@ -98,6 +127,8 @@ pub struct Mover {
     pub(crate) duplicates: Mutex<HashMap<u64, Duplicate>>,
     /// Copies on the HDD that could not be removed, by their inodes: their moves stay in the journal.
     pub(crate) left_behind: Mutex<HashSet<u64>>,
+    /// Through a pinned tree; held while a few names are looked at.
+    pub(crate) walk: Mutex<Walk>,
     demoting: AtomicBool,
     /// Held by the worker that chooses a victim: two must not take what one is enough for.
     choosing: Mutex<()>,
@@ -117,6 +148,9 @@ struct State {
     queue: VecDeque<Job>,
     queued: HashSet<u64>,
     waiting: HashMap<u64, Job>,
+    /// Not before their time.
+    later: HashMap<u64, (Instant, Job)>,
+    pins: Pinning,
     /// Taken from the queue by a worker and not done with.
     taken: HashSet<u64>,
     running: HashMap<u64, Progress>,
@@ -124,6 +158,31 @@ struct State {
     resting: HashMap<u64, Instant>,
     /// Chosen to leave, and their sizes: room that is as good as free.
     leaving: HashMap<u64, u64>,
+}
+
+impl State {
+    /// Whether a move of this file is asked for and not done with.
+    fn is_asked(&self, ino: u64) -> bool {
+        self.queued.contains(&ino) || self.waiting.contains_key(&ino) || self.taken.contains(&ino) || self.later.contains_key(&ino)
+    }
+
+    fn enqueue(&mut self, job: Job) {
+        if self.queued.insert(job.ino) {
+            self.queue.push_back(job);
+        }
+    }
+
+    /// Queues what is due.
+    fn bring_back(&mut self) {
+        let now = Instant::now();
+        let due: Vec<Job> = self.later.extract_if(|_, (at, _)| *at <= now).map(|(_, (_, job))| job).collect();
+        due.into_iter().for_each(|job| self.enqueue(job));
+    }
+
+    /// When something is due that nobody tells of.
+    fn next_due(&self) -> Option<Instant> {
+        self.later.values().map(|(at, _)| *at).chain(self.pins.again_at()).min()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -155,14 +214,18 @@ pub(crate) struct Duplicate {
     pub hdd_ino: u64,
 }
 
-/// Waiting moves beyond this many are not noted: the next touch asks again.
+/// Waiting moves beyond this many are given up: the next touch asks again.
 const QUEUE_MAX: usize = 1 << 16;
+/// How often a move is tried that nobody would ask for again; the pauses between grow.
+const TRIES_MAX: u32 = 8;
 /// Demotions that may fail in a row before all of them wait.
 const FAILURES_MAX: u32 = 16;
 /// Bytes that must become free on a full HDD before demotions try again.
 const ROOM_STEP: u64 = 64 << 10;
 /// How long a file that could not move is left alone.
 const REST: Duration = Duration::from_secs(30);
+/// The same for one that was in use, or changed.
+const SHORT_REST: Duration = Duration::from_secs(1);
 
 impl Mover {
     /// A mover with nothing to do.
@@ -174,6 +237,7 @@ impl Mover {
             paused: Condvar::new(),
             duplicates: Mutex::default(),
             left_behind: Mutex::default(),
+            walk: Mutex::default(),
             demoting: AtomicBool::new(false),
             choosing: Mutex::default(),
             unparked_s: AtomicU32::new(0),
@@ -186,27 +250,51 @@ impl Mover {
         }
     }
 
-    /// Asks for a move in the background.
-    pub fn ask(&self, ino: u64, to: TierName, reason: Reason) {
-        let mut state = self.state.lock();
-        let resting = state.resting.get(&ino).is_some_and(|until| Instant::now() < *until);
-        let known = state.queued.contains(&ino) || state.running.contains_key(&ino) || state.waiting.contains_key(&ino);
-        if known || resting || state.queue.len() >= QUEUE_MAX {
-            return;
-        }
-        state.queued.insert(ino);
-        state.queue.push_back(Job { ino, to, reason });
-        drop(state);
-        self.wake.notify_one();
-    }
-
     /// Nobody has the file open: a move that waited for it goes on.
     pub fn closed(&self, ino: u64) {
         let mut state = self.state.lock();
-        if let Some(job) = state.waiting.remove(&ino)
-            && state.queued.insert(ino)
-        {
-            state.queue.push_back(job);
+        if let Some(job) = state.waiting.remove(&ino) {
+            state.enqueue(job);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The books of what is pinned. Whoever enters something makes the workers look at it.
+    pub(crate) fn with_pins<T>(&self, change: impl FnOnce(&mut Pinning) -> T) -> T {
+        let mut state = self.state.lock();
+        let before = (state.pins.waits(), state.pins.again_at());
+        let answer = change(&mut state.pins);
+        if before != (state.pins.waits(), state.pins.again_at()) {
+            self.wake.notify_one();
+        }
+        answer
+    }
+
+    /// A worker does this job without a queue, unless one of the same file is under way, or `keep` says that there is none.
+    pub(crate) fn take(&self, job: Job, keep: impl FnOnce() -> bool) -> bool {
+        let mut state = self.state.lock();
+        let free = !state.is_asked(job.ino) && !state.running.contains_key(&job.ino);
+        let taken = free && keep();
+        if taken {
+            state.taken.insert(job.ino);
+        }
+        taken
+    }
+
+    fn next_asked(&self) -> Option<Job> {
+        let mut state = self.state.lock();
+        state.bring_back();
+        let job = state.queue.pop_front()?;
+        state.queued.remove(&job.ino);
+        state.taken.insert(job.ino);
+        Some(job)
+    }
+
+    /// How far the walk through what is pinned has come; another worker goes on with it while this one moves a file.
+    pub(crate) fn note_walk(&self, listed: u64, walking: bool) {
+        let mut state = self.state.lock();
+        state.pins.note_walk(listed, walking);
+        if walking {
             self.wake.notify_one();
         }
     }
@@ -234,7 +322,7 @@ impl Mover {
     pub fn queue_len(&self) -> u64 {
         let state = self.state.lock();
         let about_to_run = state.taken.iter().filter(|ino| !state.running.contains_key(ino)).count();
-        (state.queue.len() + state.waiting.len() + about_to_run) as u64
+        (state.queue.len() + state.waiting.len() + state.later.len() + about_to_run) as u64 + state.pins.len()
     }
 
     /// Moves running.
@@ -313,41 +401,76 @@ pub fn give_way() {
 }
 
 impl Hybrid {
+    /// Asks for a move in the background. The file stays known until that is done with.
+    pub(crate) fn ask_move(&self, ino: u64, to: TierName, reason: Reason) {
+        let mut state = self.mover.state.lock();
+        // The next touch asks again; the next who outgrows the SSD may be nobody.
+        let resting = to == TierName::Ssd && state.resting.get(&ino).is_some_and(|until| Instant::now() < *until);
+        if resting || state.is_asked(ino) || state.running.get(&ino).is_some_and(|running| running.to == to) {
+            return;
+        }
+        if state.queue.len() >= QUEUE_MAX {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        } else if self.nodes.keep(ino, KeptFor::Move, true) {
+            state.enqueue(Job::new(ino, to, reason));
+            self.mover.wake.notify_one();
+        }
+    }
+
     /// One worker: does what is asked, and keeps the SSD below its marks. Ends with the file system.
     pub(crate) fn move_worker(&self) {
         give_way();
         while let Some(job) = self.next_job() {
-            let outcome = self.move_file(job.ino, job.to, job.reason, &mut |_, _| {});
-            tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");
-            self.after(job, outcome);
+            self.do_job(job);
         }
+    }
+
+    pub(crate) fn do_job(&self, job: Job) {
+        // Unpinned since it was asked for, it stays where it is.
+        let wanted = !job.pinned || self.is_pinned(job.ino);
+        let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| {}) } else { Outcome::Already };
+        tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");
+        self.after(job, outcome);
     }
 
     fn next_job(&self) -> Option<Job> {
         loop {
-            if self.mover.stopping() {
-                return None;
-            }
-            if let Some(job) = self.next_demotion() {
+            if let Some(job) = self.next_now() {
                 return Some(job);
             }
             let mut state = self.mover.state.lock();
-            if let Some(job) = state.queue.pop_front() {
-                state.queued.remove(&job.ino);
-                state.taken.insert(job.ino);
-                return Some(job);
+            if self.mover.stopping() {
+                return None;
             }
-            if !self.mover.stopping() {
-                self.mover.wake.wait(&mut state);
+            if state.queue.is_empty() && !state.pins.waits() {
+                match state.next_due() {
+                    Some(due) => drop(self.mover.wake.wait_until(&mut state, due)),
+                    None => self.mover.wake.wait(&mut state),
+                }
             }
         }
+    }
+
+    /// What is to be done now: room first, then what was asked for, then what is pinned.
+    pub(crate) fn next_now(&self) -> Option<Job> {
+        while !self.mover.stopping() {
+            if let Some(job) = self.next_demotion().or_else(|| self.mover.next_asked()) {
+                return Some(job);
+            }
+            match self.next_pinned() {
+                Step::Move(job) => return Some(job),
+                Step::More => {}
+                Step::Nothing => return None,
+            }
+        }
+        None
     }
 
     fn next_demotion(&self) -> Option<Job> {
         let _one = self.mover.choosing.lock();
         let ino = self.must_demote().then(|| self.next_victim()).flatten()?;
         self.mover.state.lock().leaving.insert(ino, self.placement.size(ino).unwrap_or(0));
-        Some(Job { ino, to: TierName::Hdd, reason: Reason::HighMark })
+        Some(Job::new(ino, TierName::Hdd, Reason::HighMark))
     }
 
     /// Demotion begins above the high mark and ends below the low one.
@@ -408,38 +531,74 @@ impl Hybrid {
     }
 
     pub(crate) fn after(&self, job: Job, outcome: Outcome) {
-        let mut state = self.mover.state.lock();
-        if job.reason != Reason::HighMark {
-            state.taken.remove(&job.ino);
+        if job.reason == Reason::HighMark {
+            self.rest(job.ino, outcome);
+            return self.victim_ended(job.ino, outcome);
         }
-        match outcome {
-            Outcome::Done | Outcome::Already => {}
-            Outcome::Busy if job.reason != Reason::HighMark && state.waiting.len() < QUEUE_MAX => {
-                state.waiting.insert(job.ino, job);
-                drop(state);
-                // It may have been closed between the look and the note.
-                if !self.is_in_place(job.ino) {
-                    self.mover.closed(job.ino);
-                }
-                return;
+        let again = self.comes_back(&job, outcome);
+        if again.is_none() {
+            if job.pinned {
+                self.pin_ended(&job, outcome);
             }
-            Outcome::Busy | Outcome::Dropped => {
-                state.resting.insert(job.ino, Instant::now() + Duration::from_secs(1));
-            }
-            Outcome::Stays(_) | Outcome::Failed(_) => {
-                state.resting.insert(job.ino, Instant::now() + REST);
-            }
+            self.rest(job.ino, outcome);
+        }
+        let mut state = self.mover.state.lock();
+        state.taken.remove(&job.ino);
+        match again {
+            Some(Again::Closed) => drop(state.waiting.insert(job.ino, job)),
+            Some(Again::In(pause)) => drop(state.later.insert(job.ino, (Instant::now() + pause, Job { tries: job.tries + 1, ..job }))),
+            None if state.is_asked(job.ino) => {}
+            None => drop(self.nodes.keep(job.ino, KeptFor::Move, false)),
         }
         drop(state);
-        if job.reason == Reason::HighMark {
-            if matches!(outcome, Outcome::Stays(_)) {
-                // More of these than a policy is asked for at once would keep every other file from leaving.
-                self.placement.stays(job.ino);
-            }
-            self.demotion_ended(outcome);
-            // Only now that its room is counted as free.
-            self.mover.state.lock().leaving.remove(&job.ino);
+        // It may have been closed between the look and the note.
+        if matches!(again, Some(Again::Closed)) && !self.is_in_place(job.ino) {
+            self.mover.closed(job.ino);
         }
+    }
+
+    /// A file that is in use waits until it is closed, one for which nobody would ask again waits a while.
+    fn comes_back(&self, job: &Job, outcome: Outcome) -> Option<Again> {
+        let full = {
+            let state = self.mover.state.lock();
+            state.waiting.len().max(state.later.len()) >= QUEUE_MAX
+        };
+        if full || self.mover.stopping() {
+            return None;
+        }
+        match outcome {
+            Outcome::Busy if self.is_in_place(job.ino) => Some(Again::Closed),
+            // Another move of it runs, or did: maybe to the other side.
+            Outcome::Busy => Some(Again::In(SHORT_REST)),
+            Outcome::Dropped if job.comes_back() && self.still_moves(job) => Some(Again::In(SHORT_REST * (1 << job.tries.min(TRIES_MAX)))),
+            _ => None,
+        }
+    }
+
+    fn still_moves(&self, job: &Job) -> bool {
+        self.nodes.with(job.ino, |node| !node.nameless && node.tier() != job.to).unwrap_or(false)
+    }
+
+    fn rest(&self, ino: u64, outcome: Outcome) {
+        let rest = match outcome {
+            Outcome::Done | Outcome::Already => return,
+            Outcome::Busy | Outcome::Dropped => SHORT_REST,
+            Outcome::Stays(_) | Outcome::Failed(_) => REST,
+        };
+        self.mover.state.lock().resting.insert(ino, Instant::now() + rest);
+    }
+
+    fn victim_ended(&self, ino: u64, outcome: Outcome) {
+        if matches!(outcome, Outcome::Stays(_)) {
+            // More of these than a policy is asked for at once would keep every other file from leaving.
+            self.placement.stays(ino);
+        } else if outcome == Outcome::Dropped && !self.nodes.with(ino, |node| !node.nameless).unwrap_or(false) {
+            // It would come up again and again.
+            self.placement.left(ino);
+        }
+        self.demotion_ended(outcome);
+        // Only now that its room is counted as free.
+        self.mover.state.lock().leaving.remove(&ino);
     }
 
     fn demotion_ended(&self, outcome: Outcome) {
@@ -770,6 +929,94 @@ mod test {
             Some(handle)
         });
         assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Dropped, b'b', b'z'));
+    }
+
+    /// A pair with a file on a side, and its number, for which the kernel has one reference.
+    fn with_file(at: &std::path::Path, side: &str) -> (Hybrid, u64) {
+        let fs = pair(at);
+        std::fs::write(at.join(side).join("file"), side).expect("written");
+        let ino = fs.lookup(ROOT, OsStr::new("file")).expect("there").ino;
+        (fs, ino)
+    }
+
+    #[test]
+    fn what_is_asked_for_moves_also_when_the_kernel_forgets_it_and_is_not_known_for_ever() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fs, ino) = with_file(dir.path(), "hdd");
+        fs.ask_move(ino, TierName::Ssd, Reason::Asked);
+        fs.forget(ino, 1);
+        fs.do_job(fs.next_now().expect("asked for"));
+        assert!(dir.path().join("ssd/file").exists());
+        assert_eq!(fs.nodes.len(), 2, "the policy remembers what is on the SSD");
+        fs.ask_move(ino, TierName::Hdd, Reason::Asked);
+        fs.do_job(fs.next_now().expect("asked for"));
+        assert!(dir.path().join("hdd/file").exists());
+        assert_eq!((fs.nodes.len(), fs.mover.queue_len()), (1, 0));
+    }
+
+    #[test]
+    fn a_file_that_is_removed_does_not_stay_for_the_move_that_was_asked_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fs, ino) = with_file(dir.path(), "hdd");
+        fs.ask_move(ino, TierName::Ssd, Reason::Asked);
+        fs.forget(ino, 1);
+        fs.unlink(ROOT, OsStr::new("file")).expect("removed");
+        assert_eq!((fs.nodes.len(), fs.held.lock().len()), (1, 0));
+        fs.do_job(fs.next_now().expect("asked for"));
+        assert_eq!((fs.next_now().is_none(), fs.mover.queue_len()), (true, 0));
+    }
+
+    #[test]
+    fn a_file_that_another_move_has_is_put_off_and_not_asked_for_all_the_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fs, ino) = with_file(dir.path(), "hdd");
+        fs.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
+        let job = fs.next_now().expect("asked for");
+        fs.after(job, Outcome::Busy);
+        assert!(fs.next_now().is_none(), "not at once");
+        assert_eq!(fs.mover.queue_len(), 1);
+        fs.mover.state.lock().later.values_mut().for_each(|(at, _)| *at = Instant::now());
+        fs.do_job(fs.next_now().expect("now"));
+        assert!(dir.path().join("ssd/file").exists());
+    }
+
+    #[test]
+    fn a_move_that_nobody_would_ask_for_again_is_tried_again_but_not_for_ever() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fs, ino) = with_file(dir.path(), "ssd");
+        fs.ask_move(ino, TierName::Hdd, Reason::TooBig);
+        for _ in 0..TRIES_MAX {
+            let job = fs.next_now().expect("asked for, or due");
+            fs.after(job, Outcome::Dropped);
+            assert_eq!(fs.mover.queue_len(), 1);
+            fs.mover.state.lock().later.values_mut().for_each(|(at, _)| *at = Instant::now());
+        }
+        let job = fs.next_now().expect("due");
+        fs.after(job, Outcome::Dropped);
+        assert_eq!(fs.mover.queue_len(), 0);
+        // It rests, but who outgrows the SSD once more asks for himself.
+        fs.ask_move(ino, TierName::Hdd, Reason::TooBig);
+        assert_eq!(fs.mover.queue_len(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_gone_does_not_come_up_as_a_victim_for_ever() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fs, ino) = with_file(dir.path(), "ssd");
+        fs.placement.arrived(ino, 2, 1, 1);
+        fs.placement.arrived(ino + 1_000_000, 1, 1, 1);
+        fs.do_job(Job::new(ino + 1_000_000, TierName::Hdd, Reason::HighMark));
+        assert_eq!(fs.placement.len(), 1);
+        fs.after(Job::new(ino, TierName::Hdd, Reason::HighMark), Outcome::Dropped);
+        assert_eq!(fs.placement.len(), 1, "one that only changed stays on the books");
+    }
+
+    #[test]
+    fn a_file_that_is_small_again_does_not_leave_for_its_size() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (fs, ino) = with_file(dir.path(), "ssd");
+        assert_eq!(fs.move_file(ino, TierName::Hdd, Reason::TooBig, &mut |_, _| {}), Outcome::Dropped);
+        assert!(dir.path().join("ssd/file").exists());
     }
 
     #[test]

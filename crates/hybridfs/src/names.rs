@@ -71,7 +71,7 @@ impl Known<'_> {
 
     /// Notes what was found in a directory.
     pub(crate) fn see(&mut self, found: &Found, parent: u64, name: &OsStr) {
-        self.fs.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+        self.fs.nodes.meet(found.ino, parent, name, found.backing, found.kind);
         self.inos.push(found.ino);
     }
 }
@@ -375,12 +375,7 @@ impl Hybrid {
         if handles.is_empty() { Err(Errno::STALE) } else { Ok(handles) }
     }
 
-    /// Follows a path below the mount without adding references; symbolic links are not followed.
-    pub fn walk(&self, path: &[u8]) -> Result<u64> {
-        self.walk_along(path, &mut |found, parent, name| self.nodes.see(found.ino, parent, name, found.backing, found.kind, 0))
-    }
-
-    /// The same; what lies on the way is told.
+    /// Follows a path below the mount; symbolic links are not followed. What lies on the way is told.
     pub(crate) fn walk_along(&self, path: &[u8], see: &mut dyn FnMut(&Found, u64, &OsStr)) -> Result<u64> {
         let mut at = ROOT;
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {

@@ -38,6 +38,15 @@ pub enum Kind {
     Special,
 }
 
+/// Who wants a file to stay known, as long as it has a name.
+#[derive(Clone, Copy, Debug)]
+pub enum KeptFor {
+    /// A policy or the scan.
+    Policy = 1,
+    /// A move that is asked for.
+    Move = 2,
+}
+
 /// One known file.
 #[derive(Debug)]
 pub struct Node {
@@ -51,8 +60,8 @@ pub struct Node {
     pub kind: Kind,
     /// The name is gone; what keeps it are open or held handles.
     pub nameless: bool,
-    /// A policy or the scan remembers it: stays without the kernel's interest.
-    pub tracked: bool,
+    /// For whom it stays known without the kernel's interest: bits of [`KeptFor`].
+    kept: u8,
     /// The last move: seconds since 1970 and a packed direction and reason (0: never).
     pub last_move: (u32, u8),
     /// Mark of the data the kernel may hold in its page cache, 0: none.
@@ -71,6 +80,15 @@ impl Node {
     /// The side a file is on (the SSD for a directory on both).
     pub fn tier(&self) -> TierName {
         if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }
+    }
+
+    /// Another of us refers to it, beside one who does already.
+    pub fn add_reference(&self) {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_kept(&self) -> bool {
+        self.kept != 0 && !self.nameless
     }
 }
 
@@ -118,7 +136,7 @@ impl Nodes {
             backing: root_backing,
             kind: Kind::Directory,
             nameless: false,
-            tracked: true,
+            kept: KeptFor::Policy as u8,
             last_move: (0, 0),
             cache_stamp: AtomicU32::new(0),
             settled: AtomicBool::new(false),
@@ -209,7 +227,7 @@ impl Nodes {
                     backing,
                     kind,
                     nameless: false,
-                    tracked: false,
+                    kept: 0,
                     last_move: (0, 0),
                     cache_stamp: AtomicU32::new(0),
                     settled: AtomicBool::new(false),
@@ -228,13 +246,14 @@ impl Nodes {
         }
     }
 
-    /// Like `see` without references, and only if the file is not known yet.
-    pub fn see_new(&self, ino: u64, parent: u64, name: &OsStr, backing: [u64; 2], kind: Kind) -> bool {
-        if self.map.read().contains_key(&ino) {
-            return false;
+    /// Adds a reference for one of us, who found the file by himself. Where it is known to be stays: it may have got another
+    /// name since it was found, and the kernel does not look for it again.
+    pub fn meet(&self, ino: u64, parent: u64, name: &OsStr, backing: [u64; 2], kind: Kind) {
+        if let Some(node) = self.map.read().get(&ino) {
+            node.lookups.fetch_add(1, Ordering::Relaxed);
+            return;
         }
-        self.see(ino, parent, name, backing, kind, 0);
-        true
+        self.see(ino, parent, name, backing, kind, 1);
     }
 
     /// The file has a new name.
@@ -261,18 +280,21 @@ impl Nodes {
         wanted
     }
 
-    /// The policy no longer remembers the file, or now does.
-    pub fn track(&self, ino: u64, tracked: bool) {
+    /// Somebody wants the file to stay known, or does not any more. Answers whether it is known and has a name.
+    pub fn keep(&self, ino: u64, whom: KeptFor, on: bool) -> bool {
         let mut map = self.map.write();
-        if let Some(node) = map.get_mut(&ino) {
-            node.tracked = tracked;
-            if !tracked {
-                Self::drop_if_idle(&mut map, ino);
-            }
+        let Some(node) = map.get_mut(&ino) else { return false };
+        let named = !node.nameless;
+        if on && named {
+            node.kept |= whom as u8;
+        } else {
+            node.kept &= !(whom as u8);
+            Self::drop_if_idle(&mut map, ino);
         }
+        named
     }
 
-    /// The kernel drops `count` references. Answers whether none are left.
+    /// The kernel, or one of us, drops `count` references. Answers whether none are left.
     pub fn forget(&self, ino: u64, count: u64) -> bool {
         if ino == ROOT {
             return false;
@@ -280,12 +302,10 @@ impl Nodes {
         {
             let map = self.map.read();
             let Some(node) = map.get(&ino) else { return true };
-            let before = node.lookups.load(Ordering::Relaxed);
-            let left = before.saturating_sub(count);
-            if left > 0 || (node.tracked && !node.nameless) {
-                // Only one forget per inode is in flight, but lookups may race with it.
-                node.lookups.fetch_sub(count.min(before), Ordering::Relaxed);
-                return left == 0;
+            // The kernel forgets while we do, and looks up again.
+            let less = |before: u64| Some(before.saturating_sub(count)).filter(|left| *left > 0 || node.is_kept());
+            if let Ok(before) = node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+                return before <= count;
             }
         }
         let mut map = self.map.write();
@@ -300,7 +320,7 @@ impl Nodes {
     /// A node goes when nobody is interested; so may its directory then.
     fn drop_if_idle(map: &mut HashMap<u64, Node>, ino: u64) {
         let Some(node) = map.get_mut(&ino) else { return };
-        let wanted = *node.lookups.get_mut() > 0 || *node.children.get_mut() > 0 || (node.tracked && !node.nameless);
+        let wanted = *node.lookups.get_mut() > 0 || *node.children.get_mut() > 0 || node.is_kept();
         if wanted || ino == ROOT {
             return;
         }
@@ -391,10 +411,53 @@ mod test {
     fn a_tracked_file_outlives_the_kernels_interest_but_not_its_name() {
         let nodes = Nodes::new([2, 0]);
         see(&nodes, 11, ROOT, "f", 1);
-        nodes.track(11, true);
+        assert!(nodes.keep(11, KeptFor::Policy, true));
         assert!(nodes.forget(11, 1));
         assert!(nodes.place(11).is_some());
         assert!(!nodes.unnamed(11));
         assert!(nodes.place(11).is_none());
+    }
+    #[test]
+    fn who_asked_for_a_move_and_who_remembers_a_file_do_not_undo_each_other() {
+        let nodes = Nodes::new([2, 0]);
+        see(&nodes, 11, ROOT, "f", 1);
+        nodes.keep(11, KeptFor::Move, true);
+        nodes.keep(11, KeptFor::Policy, true);
+        assert!(nodes.forget(11, 1));
+        nodes.keep(11, KeptFor::Policy, false);
+        assert!(nodes.place(11).is_some());
+        nodes.keep(11, KeptFor::Move, false);
+        assert_eq!((nodes.len(), nodes.keep(11, KeptFor::Move, true)), (1, false));
+    }
+
+    #[test]
+    fn who_finds_a_file_late_does_not_take_its_new_name_away() {
+        let nodes = Nodes::new([2, 0]);
+        see(&nodes, 11, ROOT, "old", 1);
+        nodes.renamed(11, ROOT, OsStr::new("new"));
+        nodes.meet(11, ROOT, OsStr::new("old"), [11, 0], Kind::Regular);
+        assert_eq!(nodes.path(11).as_deref(), Some(&b"new"[..]));
+        assert!(!nodes.forget(11, 1));
+        assert!(nodes.forget(11, 1));
+        assert_eq!(nodes.len(), 1);
+    }
+
+    #[test]
+    fn two_who_forget_a_file_at_once_leave_nothing_behind() {
+        for round in 0..2000 {
+            let nodes = Nodes::new([2, 0]);
+            see(&nodes, 11, ROOT, "f", 2);
+            let together = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                let forget = || {
+                    together.wait();
+                    nodes.forget(11, 1)
+                };
+                let (one, other) = (scope.spawn(forget), scope.spawn(forget));
+                let last = [one, other].map(|thread| thread.join().expect("forgot"));
+                assert_eq!(last.iter().filter(|last| **last).count(), 1, "round {round}");
+            });
+            assert_eq!(nodes.len(), 1, "round {round}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::config::{Config, Promotion};
 use crate::dirs::DirCache;
 use crate::intent::Intents;
 use crate::moves::{Mover, Reason};
-use crate::nodes::Nodes;
+use crate::nodes::{KeptFor, Nodes};
 use crate::number::ROOT;
 use crate::open::OpenInode;
 use crate::persist::Journal;
@@ -212,13 +212,13 @@ impl Hybrid {
     /// A new file is on the SSD.
     pub(crate) fn remember_new(&self, ino: u64, size: u64) {
         self.placement.arrived(ino, size, now_s(), 1);
-        self.nodes.track(ino, true);
+        self.nodes.keep(ino, KeptFor::Policy, true);
     }
 
     /// A file is gone.
     pub(crate) fn forget_file(&self, ino: u64) {
         self.placement.left(ino);
-        self.nodes.track(ino, false);
+        self.nodes.keep(ino, KeptFor::Policy, false);
     }
 
     /// A file was opened.
@@ -232,7 +232,7 @@ impl Hybrid {
             TierName::Hdd => {
                 self.counters.misses.fetch_add(1, Ordering::Relaxed);
                 if self.placement.touch_hdd(ino, now) == Touch::Promote {
-                    self.mover.ask(ino, TierName::Ssd, Reason::SecondTouch);
+                    self.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
                 }
             }
         }
@@ -243,7 +243,7 @@ impl Hybrid {
         if tier == TierName::Ssd && stat.nlink > 0 {
             self.placement.resized(ino, stat.size);
             if stat.size > self.space.max_file() && !self.is_pinned(ino) {
-                self.mover.ask(ino, TierName::Hdd, Reason::TooBig);
+                self.ask_move(ino, TierName::Hdd, Reason::TooBig);
             }
         }
         if self.space.above_high() {

@@ -10,7 +10,8 @@ use rustix::fs::FileType;
 
 use crate::dirs::Dir;
 use crate::listing::read_names;
-use crate::nodes::Kind;
+use crate::names::Known;
+use crate::nodes::{KeptFor, Kind};
 use crate::number::ROOT;
 use crate::pair::Hybrid;
 use crate::persist::HistoryRecord;
@@ -34,11 +35,13 @@ impl Hybrid {
         let known: HashMap<u64, (u32, HistoryRecord)> = (0u32..).zip(history).map(|(order, row)| (row.ino, (order, row))).collect();
         let mut files = Vec::new();
         let mut todo = vec![ROOT];
+        // The kernel may look at a directory and forget it before its turn comes.
+        let mut seen = Known::new(self);
         while let Some(ino) = todo.pop() {
             if self.mover.stopping() {
                 return;
             }
-            if let Err(error) = self.scan_dir(ino, &known, &mut files, &mut todo) {
+            if let Err(error) = self.scan_dir(ino, &known, &mut seen, &mut files, &mut todo) {
                 tracing::debug!(ino, %error, "a directory went away during the scan");
             }
         }
@@ -48,10 +51,19 @@ impl Hybrid {
         }
         self.counters.scan_done.store(true, Ordering::Release);
         tracing::info!(files = files.len(), "the SSD is scanned");
+        drop(seen);
+        self.look_at_all_pins();
         self.mover.wake();
     }
 
-    fn scan_dir(&self, ino: u64, known: &HashMap<u64, (u32, HistoryRecord)>, files: &mut Vec<Found>, todo: &mut Vec<u64>) -> Result<()> {
+    fn scan_dir(
+        &self,
+        ino: u64,
+        known: &HashMap<u64, (u32, HistoryRecord)>,
+        seen: &mut Known<'_>,
+        files: &mut Vec<Found>,
+        todo: &mut Vec<u64>,
+    ) -> Result<()> {
         let dir = self.dir(ino)?;
         let Some(fd) = dir.on(TierName::Ssd) else { return Ok(()) };
         let mut names: Vec<(Box<[u8]>, FileType)> = Vec::new();
@@ -66,12 +78,13 @@ impl Hybrid {
             let Ok(found) = self.find(&dir, name) else { continue };
             match found.kind {
                 Kind::Directory => {
-                    self.nodes.see_new(found.ino, ino, name, found.backing, found.kind);
+                    seen.see(&found, ino, name);
                     todo.push(found.ino);
                 }
                 Kind::Regular if found.tier == TierName::Ssd => {
-                    self.nodes.see_new(found.ino, ino, name, found.backing, found.kind);
-                    self.nodes.track(found.ino, true);
+                    let mut file = Known::new(self);
+                    file.see(&found, ino, name);
+                    self.nodes.keep(found.ino, KeptFor::Policy, true);
                     files.push(self.remembered(found.ino, &found.stat, known));
                 }
                 _ => {}
@@ -123,5 +136,28 @@ impl Hybrid {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn directories_are_scanned_also_when_the_kernel_forgets_them_before_their_turn() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [ssd, hdd] = ["ssd", "hdd"].map(|side| dir.path().join(side));
+        std::fs::create_dir_all(ssd.join("a")).expect("made");
+        std::fs::create_dir(&hdd).expect("made");
+        std::fs::write(ssd.join("a/file"), "x").expect("written");
+        let fs = crate::start::open(Config { ssd, hdd, ..Config::default() }).expect("opened");
+        let (mut seen, mut files, mut todo) = (Known::new(&fs), Vec::new(), Vec::new());
+        fs.scan_dir(ROOT, &HashMap::new(), &mut seen, &mut files, &mut todo).expect("scanned");
+        let ino = fs.lookup(ROOT, OsStr::new("a")).expect("there").ino;
+        fs.forget(ino, 1);
+        fs.dirs.drop_dir(ino);
+        fs.scan_dir(todo[0], &HashMap::new(), &mut seen, &mut files, &mut todo).expect("still known");
+        assert_eq!(files.len(), 1);
     }
 }

@@ -357,6 +357,7 @@ impl Hybrid {
                 self.note_failure(tier, error);
             }
             self.look_at_hdd_room();
+            self.look_at_ssd_room();
             if self.space.above_high() || self.space.tight() {
                 self.mover.wake();
             }

@@ -14,6 +14,7 @@ use crate::pair::Hybrid;
 use crate::persist;
 use crate::report::{Status, TierName, TierStatus, Why};
 use crate::tier::{Result, Stat};
+use rustix::io::Errno;
 
 /// How often `migrate` comes back to files that are in use, a pause between: a second in all, however many they are.
 const ROUNDS: u32 = 20;
@@ -31,6 +32,7 @@ impl Hybrid {
             warnings.push(format!("{} more paths are on both sides: `hotshelf check` lists them all", notes.conflicts_more));
         }
         warnings.extend(self.hdd_is_full());
+        warnings.extend(self.pins_left());
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -74,7 +76,8 @@ impl Hybrid {
 
     /// Everything known of one path.
     pub fn why(&self, path: &[u8]) -> Result<Why> {
-        let ino = self.walk(path)?;
+        let mut known = Known::new(self);
+        let ino = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name))?;
         let clean = self.nodes.path(ino).unwrap_or_default();
         let (tier, stat, kind) = self.where_is(ino)?;
         let heat = self.placement.heat(ino);
@@ -152,25 +155,27 @@ impl Hybrid {
     /// Pins or unpins a path. A pinned file on the HDD is brought up.
     pub fn pin(&self, path: &[u8], on: bool) -> std::result::Result<String, String> {
         let shown = String::from_utf8_lossy(path).into_owned();
-        let ino = self.walk(path).map_err(|error| format!("{shown}: {error}"))?;
+        let mut known = Known::new(self);
+        let walked = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name));
+        let ino = walked.map_err(|error| format!("{shown}: {error}"))?;
         let clean = self.nodes.path(ino).unwrap_or_else(|| path.to_vec());
         if clean.is_empty() {
             return Err("the whole mount cannot be pinned".into());
         }
         let save = |pins: &_| persist::save_pins(self.tier(TierName::Ssd).hidden.as_fd(), pins);
-        match self.placement.change_pin(&clean, on, save) {
-            Ok(true) => {}
-            Ok(false) => return Ok(format!("{shown} was {} already", if on { "pinned" } else { "not pinned" })),
-            Err(error) => return Err(format!("{shown}: the pin could not be saved: {error}")),
-        }
+        let changed = self.placement.change_pin(&clean, on, save);
+        let changed = changed.map_err(|error| format!("{shown}: the pin could not be saved: {error}"))?;
         if on {
-            let mut see = |found: &Found, parent, name: &OsStr| self.nodes.see(found.ino, parent, name, found.backing, found.kind, 0);
-            for file in self.files_below(ino, TierName::Hdd, &mut see).map_err(|error| format!("{shown}: {error}"))? {
-                self.mover.ask(file.0, TierName::Ssd, Reason::Asked);
-            }
-            return Ok(format!("{shown} is pinned to the SSD"));
+            self.look_at_pin(&clean);
+        } else {
+            self.pin_is_gone(&clean);
         }
-        Ok(format!("{shown} is not pinned any more"))
+        Ok(match (on, changed) {
+            (true, true) => format!("{shown} is pinned to the SSD"),
+            (true, false) => format!("{shown} was pinned already"),
+            (false, true) => format!("{shown} is not pinned any more"),
+            (false, false) => format!("{shown} was not pinned already"),
+        })
     }
 
     /// Moves a file, or all files below a directory; waits. `progress`: files, done, bytes, done.
@@ -229,26 +234,30 @@ impl Hybrid {
     }
 
     /// Regular files below a directory (or the file itself) that are on a side, with sizes.
-    fn files_below(&self, ino: u64, tier: TierName, see: &mut dyn FnMut(&Found, u64, &OsStr)) -> Result<Vec<(u64, u64)>> {
+    pub(crate) fn files_below(&self, ino: u64, tier: TierName, see: &mut dyn FnMut(&Found, u64, &OsStr)) -> Result<Vec<(u64, u64)>> {
+        let (_, stat, kind) = self.where_is(ino)?;
+        if kind == Kind::Regular {
+            let there = self.nodes.with(ino, |node| node.tier()) == Some(tier);
+            return Ok(if there { vec![(ino, stat.size)] } else { Vec::new() });
+        }
         let mut files = Vec::new();
         let mut todo = vec![ino];
-        while let Some(ino) = todo.pop() {
-            let (_, stat, kind) = self.where_is(ino)?;
-            match kind {
-                Kind::Regular if self.nodes.with(ino, |node| node.tier()) == Some(tier) => files.push((ino, stat.size)),
-                Kind::Directory => {
-                    let listing = self.open_listing(ino)?;
-                    let entries = self.entries(&listing, true)?;
-                    for entry in entries.iter() {
-                        let name = OsStr::from_bytes(&entry.name);
-                        let Ok(found) = self.find(&listing.dir, name) else { continue };
-                        see(&found, ino, name);
-                        if found.kind != Kind::Special {
-                            todo.push(found.ino);
-                        }
-                    }
+        while let Some(at) = todo.pop() {
+            let entries = match self.open_listing(at).and_then(|listing| Ok((self.entries(&listing, true)?, listing.dir))) {
+                // Removed since it was found.
+                Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) if at != ino => continue,
+                other => other?,
+            };
+            let (entries, dir) = entries;
+            for entry in entries.iter() {
+                let name = OsStr::from_bytes(&entry.name);
+                let Ok(found) = self.find(&dir, name) else { continue };
+                see(&found, at, name);
+                match found.kind {
+                    Kind::Directory => todo.push(found.ino),
+                    Kind::Regular if found.tier == tier => files.push((found.ino, found.stat.size)),
+                    _ => {}
                 }
-                _ => {}
             }
         }
         Ok(files)
