@@ -246,10 +246,10 @@ impl Nodes {
         }
     }
 
-    /// Adds a reference for one of us, who found the file by himself. Where it is known to be stays: it may have got another
-    /// name since it was found, and the kernel does not look for it again.
+    /// Adds a reference for one of us, who found the file by himself. Where it is known to be stays, unless that name is gone:
+    /// it may have got another name since it was found, and the kernel does not look for it again.
     pub fn meet(&self, ino: u64, parent: u64, name: &OsStr, backing: [u64; 2], kind: Kind) {
-        if let Some(node) = self.map.read().get(&ino) {
+        if let Some(node) = self.map.read().get(&ino).filter(|node| !node.nameless) {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return;
         }

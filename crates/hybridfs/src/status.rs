@@ -305,4 +305,18 @@ mod test {
         assert_eq!(answer, Ok("3 files are on the ssd now".into()));
         names.iter().for_each(|name| assert_eq!(std::fs::read(ssd.join(name)).expect("there"), name.as_bytes()));
     }
+
+    #[test]
+    fn a_file_that_lost_one_of_its_names_is_found_by_the_other() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [ssd, hdd] = ["ssd", "hdd"].map(|side| dir.path().join(side));
+        [&ssd, &hdd].into_iter().for_each(|side| std::fs::create_dir(side).expect("made"));
+        std::fs::write(ssd.join("file"), "x").expect("written");
+        let fs = crate::start::open(Config { ssd, hdd, ..Config::default() }).expect("opened");
+        let ino = fs.lookup(ROOT, OsStr::new("file")).expect("there").ino;
+        fs.link(ino, ROOT, OsStr::new("linked")).expect("linked");
+        fs.unlink(ROOT, OsStr::new("linked")).expect("removed");
+        assert_eq!(fs.why(b"file").expect("still there").tier, Some(TierName::Ssd));
+        assert_eq!(fs.migrate(b"file", TierName::Hdd, &mut |_, _, _, _| {}), Ok("1 file is on the hdd now".into()));
+    }
 }
