@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::experiment::{Context, Experiment, Extent};
+use crate::experiment::{Context, Experiment, Extent, Stopped};
+use crate::outcome::Outcome;
 
 /// One thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,9 +42,7 @@ impl Need {
             Need::Root => (!rustix::process::geteuid().is_root()).then(|| "it needs root: run it with sudo".into()),
             Need::Loop => absent("/dev/loop-control").then(|| "there are no loop devices here: modprobe loop".into()),
             Need::Fuse => absent("/dev/fuse").then(|| "there is no /dev/fuse: modprobe fuse".into()),
-            Need::Program(program, package) => {
-                find(program).is_none().then(|| format!("missing: {program}; install it: apt install {package}"))
-            }
+            Need::Program(program, package) => missing(&[(program, package)]),
             Need::Throttle => crate::lab::throttle::why_not(),
             Need::LittleMemory => crate::lab::memory::why_not(),
         }
@@ -57,10 +56,23 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(sbin).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
+/// Which of these programs are not there, and the one command that gets them.
+fn missing(programs: &[(&str, &str)]) -> Option<String> {
+    let absent: Vec<(&str, &str)> = programs.iter().copied().filter(|(program, _)| find(program).is_none()).collect();
+    let names: Vec<&str> = absent.iter().map(|(program, _)| *program).collect();
+    let mut packages: Vec<&str> = absent.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    let it = if names.len() == 1 { "it" } else { "them" };
+    (!names.is_empty()).then(|| format!("missing: {}; install {it}: apt install {}", names.join(", "), packages.join(" ")))
+}
+
 impl Experiment {
     /// Why it cannot run on this machine; nothing if it can.
     pub fn lacks(&self) -> Vec<String> {
-        self.needs.iter().filter_map(|need| need.lacks()).collect()
+        let program = |need: &Need| if let Need::Program(program, package) = *need { Some((program, package)) } else { None };
+        let others = self.needs.iter().filter(|need| program(need).is_none()).filter_map(|need| need.lacks());
+        let programs: Vec<(&str, &str)> = self.needs.iter().filter_map(program).collect();
+        others.chain(missing(&programs)).collect()
     }
 
     /// The programs it takes part with, in their own words.
@@ -78,16 +90,32 @@ impl Experiment {
     /// Why it cannot run there; its room in the scratch directory counts, too.
     pub fn cannot(&self, context: &Context) -> Option<String> {
         let mut why = self.lacks();
+        why.extend(self.lacks_room(context));
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+
+    fn lacks_room(&self, context: &Context) -> Option<String> {
         let wanted = if context.extent == Extent::Small { self.room_mib.0 } else { self.room_mib.1 };
+        let dir = context.dir.display();
         match free_mib(&context.dir) {
             Ok(free) if free < wanted => {
-                let dir = context.dir.display();
-                why.push(format!("it needs {wanted} MiB in {dir}, and {free} MiB are free: give another place with --dir"));
+                Some(format!("it needs {wanted} MiB in {dir}, and {free} MiB are free: give another place with --dir"))
             }
-            Ok(_) => {}
-            Err(error) => why.push(format!("{}: {error}", context.dir.display())),
+            Ok(_) => None,
+            Err(error) => Some(format!("{dir}: {error}")),
         }
-        (!why.is_empty()).then(|| why.join("; "))
+    }
+
+    /// Measures. What goes wrong where others have filled the scratch directory meanwhile says so: on a drive in a file there, a full
+    /// disk looks like a broken one.
+    ///
+    /// # Errors
+    /// The experiment's.
+    pub fn measure(&self, context: &Context) -> anyhow::Result<Outcome> {
+        (self.run)(context).map_err(|error| match self.lacks_room(context) {
+            Some(why) if !error.is::<Stopped>() => anyhow::anyhow!("{error:#} ({why})"),
+            _ => error,
+        })
     }
 }
 
@@ -105,6 +133,26 @@ mod test {
         assert_eq!(Need::Program("sh", "dash").lacks(), None);
         let said = Need::Program("no-such-program", "its-package").lacks().expect("missing");
         assert!(said.contains("no-such-program") && said.contains("apt install its-package"), "{said}");
+    }
+
+    #[test]
+    fn several_programs_are_one_command() {
+        let [first, second] = ["no-such-client", "no-such-server"].map(|program| Need::Program(program, "their-package"));
+        let one = Experiment { needs: &[first, Need::Program("sh", "dash"), second], ..*crate::find("policies").expect("there is one") };
+        assert_eq!(one.lacks(), ["missing: no-such-client, no-such-server; install them: apt install their-package"]);
+    }
+
+    #[test]
+    fn a_disk_that_filled_up_meanwhile_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let context = Context::small(dir.path().to_owned());
+        let said = |one: Experiment| format!("{:#}", one.measure(&context).expect_err("it fails"));
+        let broken = Experiment { run: |_| anyhow::bail!("mkfs: Input/output error"), ..*crate::find("policies").expect("there is one") };
+        let full = Experiment { room_mib: (u64::MAX, u64::MAX), ..broken };
+        assert!(said(full).contains("mkfs: Input/output error (it needs"));
+        let stopped = Experiment { run: |_| Err(Stopped.into()), ..full };
+        assert!(stopped.measure(&context).expect_err("it ends").is::<Stopped>());
+        assert_eq!(said(broken), "mkfs: Input/output error");
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn one(experiment: &Experiment, context: &Context, mut run: Run, alone: bool) ->
     let (outcome, failed) = match experiment.cannot(context) {
         Some(why) if alone && !context.dir.is_dir() => anyhow::bail!("{}: {why}", experiment.name),
         Some(why) => (Outcome::not_measured("all of it", why), None),
-        None => match (experiment.run)(context) {
+        None => match experiment.measure(context) {
             Ok(outcome) => (outcome, None),
             Err(error) if alone || error.is::<Stopped>() => return Err(error.context(format!("experiment {}", experiment.name))),
             Err(error) => (Outcome::not_measured("all of it", format!("it failed: {error:#}")), Some(error)),

@@ -22,10 +22,8 @@ pub struct Drives {
 impl Drives {
     /// Sets up both, slowed down to this, and the mount.
     pub fn new(lab: &mut Lab<'_>, mib: (u64, u64), ssd: &Speed, hdd: &Speed, flags: &[&str]) -> anyhow::Result<Drives> {
-        let ssd = lab.loop_device("ssd", mib.0, Some(ssd))?;
-        let hdd = lab.loop_device("hdd", mib.1, Some(hdd))?;
-        lab.ext4(&ssd)?;
-        lab.ext4(&hdd)?;
+        let ssd = lab.drive("ssd", mib.0, ssd)?;
+        let hdd = lab.drive("hdd", mib.1, hdd)?;
         let slow = format!("{SLOW}*");
         let all: Vec<&str> = ["--promotion", "never", "--hdd-only", &slow].into_iter().chain(flags.iter().copied()).collect();
         let shelf = lab.shelf("mnt", &ssd.dir, &hdd.dir, &all)?;

@@ -33,7 +33,7 @@ const PAPER_TAILS: [f64; 3] = [23.0 / 24.0, 25.0 / 74.0, 59.0 / 438.0];
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {
     let mut lab = Lab::new(context)?;
-    let disk = lab.loop_device("device", context.pick(256, 2048), None)?;
+    let disk = lab.loop_device("device", context.pick(256, 2048))?;
     let (keys, ms) = context.pick((5_000, 600), (200_000, 20_000));
     let cases = [("each put durable", 1), ("one put in 100 durable", 100)];
     let mut book = Book::new(NAME);

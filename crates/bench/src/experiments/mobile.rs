@@ -45,7 +45,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         ));
     };
     let mut lab = Lab::new(context)?;
-    let disk = lab.loop_device("device", context.pick(128, 512), None)?;
+    let disk = lab.loop_device("device", context.pick(128, 512))?;
     let operations = context.pick(150, 4_000);
     let journals: &[&str] = context.pick(&["delete"], &["delete", "wal"]);
     let mut book = Book::new(NAME);

@@ -62,7 +62,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     }
     let mut lab = Lab::new(context)?;
     let file_mib = context.pick(160, 1024);
-    let disk = lab.loop_device("device", file_mib * 5 / 4 + 32, None)?;
+    let disk = lab.loop_device("device", file_mib * 5 / 4 + 32)?;
     lab.ext4(&disk)?;
     let path = disk.dir.join("file");
     crate::files::fill(context, &path, file_mib, context.seed)?;

@@ -52,8 +52,8 @@ impl Case {
 }
 
 fn cases(context: &Context) -> Vec<Case> {
-    let (data, ssd): (&[u64], &[u64]) = context.pick((&[3, 12], &[]), (&[32, 64, 96, 128], &[32, 96, 128]));
-    let usual = context.pick(10, 64);
+    let (data, ssd): (&[u64], &[u64]) = context.pick((&[2, 5], &[]), (&[32, 64, 96, 128], &[32, 96, 128]));
+    let usual = context.pick(4, 64);
     let by_data = data.iter().map(|data| Case { data: *data, ssd: usual });
     by_data.chain(ssd.iter().map(|ssd| Case { data: 64, ssd: *ssd })).collect()
 }
@@ -90,14 +90,13 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
 }
 
 fn one(lab: &mut Lab<'_>, case: &Case, side: &str, seed: u64) -> anyhow::Result<f64> {
-    let hdd = lab.loop_device("hdd", 64.max(case.data * 3), Some(&Speed::HDD_RANDOM))?;
-    lab.ext4(&hdd)?;
+    let least = lab.context().pick(32, 64);
+    let hdd = lab.drive("hdd", least.max(case.data * 3), &Speed::HDD_RANDOM)?;
     let Some(policy) = side.strip_prefix("hotshelf, ") else {
         sync_mount(lab, &hdd)?;
         return postmark(lab, &hdd.dir.join("mail"), case, seed);
     };
-    let ssd = lab.loop_device("ssd", case.ssd, Some(&Speed::SSD))?;
-    lab.ext4(&ssd)?;
+    let ssd = lab.drive("ssd", case.ssd, &Speed::SSD)?;
     sync_mount(lab, &hdd)?;
     sync_mount(lab, &ssd)?;
     let shelf = lab.shelf("mnt", &ssd.dir, &hdd.dir, &["--policy", policy])?;

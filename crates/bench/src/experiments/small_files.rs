@@ -31,7 +31,7 @@ const REQUESTS: Metric = ("write_requests", "");
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {
     let mut lab = Lab::new(context)?;
-    let disk = lab.loop_device("device", context.pick(256, 2048), None)?;
+    let disk = lab.loop_device("device", context.pick(256, 2048))?;
     let (files, operations, every) = context.pick((2_000, 8_000, 1_000), (100_000, 500_000, 10_000));
     let cases = [("durable at the end", Durable::End), ("durable each so many", Durable::Every(every)), ("durable each", Durable::Each)];
     let mut book = Book::new(NAME);

@@ -67,7 +67,7 @@ impl Lab<'_> {
     ///
     /// # Errors
     /// It cannot be made; there is no room.
-    pub fn loop_device(&mut self, name: &str, mib: u64, speed: Option<&Speed>) -> anyhow::Result<Disk> {
+    pub fn loop_device(&mut self, name: &str, mib: u64) -> anyhow::Result<Disk> {
         let file = self.dir().join(format!("{name}.img"));
         File::create(&file).and_then(|file| file.set_len(mib << 20)).with_context(|| format!("{}", file.display()))?;
         self.will(Undo::Loop(file.clone()))?;
@@ -78,11 +78,19 @@ impl Lab<'_> {
             on("--direct-io=off")?;
         }
         let Some(device) = loops_of(&file).pop() else { bail!("no loop device was made of {}", file.display()) };
-        if let Some(speed) = speed {
-            throttle::limit(self, &device, speed)?;
-        }
         let dir = self.dir().join(name);
         Ok(Disk { device, dir })
+    }
+
+    /// A loop device with an ext4 on it, mounted, and from then on so fast: neither its making nor its end waits for a slow drive.
+    ///
+    /// # Errors
+    /// One of that fails.
+    pub fn drive(&mut self, name: &str, mib: u64, speed: &Speed) -> anyhow::Result<Disk> {
+        let disk = self.loop_device(name, mib)?;
+        self.ext4(&disk)?;
+        self.set_speed(&disk, speed)?;
+        Ok(disk)
     }
 
     /// From now on the device is so fast.

@@ -4,17 +4,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::Lab;
 use super::undo::{PREFIX, Undo};
+use super::{Lab, group};
 
 const V1: &str = "/sys/fs/cgroup/memory";
-const V2: &str = "/sys/fs/cgroup";
+const V1_LIMIT: &str = "memory.limit_in_bytes";
 
 /// What is wrong with them here.
 pub fn why_not() -> Option<String> {
-    let v2 = std::fs::read_to_string(Path::new(V2).join("cgroup.controllers"));
-    let there = own_v1().join("memory.limit_in_bytes").exists() || v2.is_ok_and(|all| all.split_whitespace().any(|one| one == "memory"));
-    (!there).then(|| "no control group here limits memory: mount the controller memory".into())
+    if own_v1().join(V1_LIMIT).exists() {
+        return None;
+    }
+    if group::has("memory") {
+        return group::why_not("memory");
+    }
+    Some("no control group here limits memory: mount the controller memory".into())
 }
 
 /// Our own group: what is below it is within its limits, too.
@@ -35,19 +39,17 @@ pub(super) fn is_one(group: &Path) -> bool {
 /// # Errors
 /// It cannot be made.
 pub fn group(lab: &mut Lab<'_>, mib: u64) -> anyhow::Result<PathBuf> {
-    let own = own_v1();
-    let (above, limit) = if own.join("memory.limit_in_bytes").exists() {
-        (own, "memory.limit_in_bytes")
-    } else {
-        // On already where it was needed before.
-        let _ = std::fs::write(Path::new(V2).join("cgroup.subtree_control"), "+io +memory");
-        (PathBuf::from(V2), "memory.max")
-    };
-    let group = above.join(format!("{PREFIX}{}-{mib}", std::process::id()));
+    let (own, bytes) = (own_v1(), (mib << 20).to_string());
+    if !own.join(V1_LIMIT).exists() {
+        let group = group::make(lab, "memory", &format!("-{mib}"))?;
+        group::set(&group, "memory.max", &bytes)?;
+        return Ok(group);
+    }
+    let group = own.join(format!("{PREFIX}{}-{mib}", std::process::id()));
     if !group.exists() {
         lab.will(Undo::Group(group.clone()))?;
         std::fs::create_dir(&group).with_context(|| format!("{}", group.display()))?;
     }
-    std::fs::write(group.join(limit), (mib << 20).to_string()).with_context(|| format!("{}", group.display()))?;
+    std::fs::write(group.join(V1_LIMIT), bytes).with_context(|| format!("{}", group.display()))?;
     Ok(group)
 }

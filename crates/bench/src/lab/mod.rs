@@ -4,6 +4,7 @@
 //! locked while we live. A journal that nobody holds is a dead run's: what it names is taken away, last first.
 
 mod disk;
+mod group;
 mod journal;
 pub mod memory;
 mod shelf;

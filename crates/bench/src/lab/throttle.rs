@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::Lab;
-use super::undo::{PREFIX, Undo};
+use super::undo::Undo;
+use super::{Lab, group};
 
 /// What a drive does at most; 0: no limit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -59,33 +59,31 @@ impl Speed {
 }
 
 const V1: &str = "/sys/fs/cgroup/blkio";
-const V2: &str = "/sys/fs/cgroup";
 
 /// What is wrong with them here.
 pub fn why_not() -> Option<String> {
-    if Path::new(V1).join("blkio.throttle.read_bps_device").exists() || has_io() {
+    if is_v1() {
         return None;
+    }
+    if group::has("io") {
+        return group::why_not("io");
     }
     Some("no control group here slows devices down: mount the controller blkio (v1) or io (v2)".into())
 }
 
-fn has_io() -> bool {
-    std::fs::read_to_string(Path::new(V2).join("cgroup.controllers")).is_ok_and(|all| all.split_whitespace().any(|one| one == "io"))
+fn is_v1() -> bool {
+    Path::new(V1).join("blkio.throttle.read_bps_device").exists()
 }
 
 /// How it is done here, for people.
 pub fn how() -> &'static str {
-    if Path::new(V1).join("blkio.throttle.read_bps_device").exists() { "blkio, cgroup v1" } else { "io.max, cgroup v2" }
+    if is_v1() { "blkio, cgroup v1" } else { "io.max, cgroup v2" }
 }
 
 /// Limits the device for us, for what we start, and for the kernel's writing back.
 pub(super) fn limit(lab: &mut Lab<'_>, device: &Path, speed: &Speed) -> anyhow::Result<()> {
     let number = number_of(device)?;
-    if Path::new(V1).join("blkio.throttle.read_bps_device").exists() {
-        limit_v1(lab, &number, speed)
-    } else {
-        limit_v2(lab, &number, speed)
-    }
+    if is_v1() { limit_v1(lab, &number, speed) } else { limit_v2(lab, device, &number, speed) }
 }
 
 /// `major:minor`.
@@ -127,18 +125,11 @@ fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()
 }
 
 /// The root has no limits there: this process goes into a group of its own, and takes its children along. Writing back is charged
-/// to who made pages dirty, where the file system can tell (ext4 does).
-fn limit_v2(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()> {
-    let root = Path::new(V2);
-    let group = root.join(format!("{PREFIX}{}", std::process::id()));
-    if !group.exists() {
-        // On already where it was needed before.
-        let _ = std::fs::write(root.join("cgroup.subtree_control"), "+io +memory");
-        lab.will(Undo::Group(group.clone()))?;
-        std::fs::create_dir(&group).with_context(|| format!("{}", group.display()))?;
-        let file = group.join("cgroup.procs");
-        std::fs::write(&file, std::process::id().to_string()).with_context(|| format!("{}", file.display()))?;
-    }
+/// to who made pages dirty, where the file system can tell (ext4 does), its journal to the thread that writes it.
+fn limit_v2(lab: &mut Lab<'_>, device: &Path, number: &str, speed: &Speed) -> anyhow::Result<()> {
+    let own = group::make(lab, "io", "")?;
+    group::enter(&own, &[std::process::id()])?;
+    group::enter(&own, &journal_writers(device))?;
     let words = [
         ("riops", u64::from(speed.read_iops)),
         ("wiops", u64::from(speed.write_iops)),
@@ -148,10 +139,19 @@ fn limit_v2(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()
     let word = |(name, value): (&str, u64)| if value == 0 { format!("{name}=max") } else { format!("{name}={value}") };
     let words = format!("{number} {}", words.map(word).join(" "));
     // Groups with little memory stand beside ours.
-    for group in lab.memory_groups().into_iter().chain([group]) {
-        let file = group.join("io.max");
-        lab.will_once(Undo::Limit(file.clone(), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
-        std::fs::write(&file, &words).with_context(|| format!("{}", file.display()))?;
+    for group in lab.memory_groups().into_iter().chain([own]) {
+        lab.will_once(Undo::Limit(group.join("io.max"), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
+        group::set(&group, "io.max", &words)?;
     }
     Ok(())
+}
+
+/// The threads of the kernel that write the journal of an ext4 on the device: they begin in the root.
+fn journal_writers(device: &Path) -> Vec<u32> {
+    let name = format!("(jbd2/{}-", device.file_name().unwrap_or_default().to_string_lossy());
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    // The kernel's threads are children of number 2.
+    let is_one = |stat: String| stat.contains(&name) && stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some("2");
+    pids.filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(is_one)).collect()
 }

@@ -1,0 +1,79 @@
+#!/bin/bash
+# `hotshelf bench` with control groups of version 2, which are all that a guest has: drives are as slow as they are to be, the journal
+# of their ext4 too; little memory is little; nothing is left, also of a run that was killed.
+# TIMEOUT: 200
+# shellcheck source=tests/vm/lib.sh
+source "$(dirname "$0")/lib.sh"
+need fio mkfs.ext4 losetup
+modprobe loop
+modprobe fuse
+export XDG_STATE_HOME=$SCRATCH/state
+work=$SCRATCH/work out=$SCRATCH/out groups=/sys/fs/cgroup
+mkdir "$work"
+
+# begin EXPERIMENT: runs it small, pid is its process and own its group.
+begin() {
+    "$HOTSHELF" bench run --small "$1" --dir "$work" --out "$out" >"$SCRATCH/said" 2>&1 &
+    pid=$!
+    own=$groups/hotshelf-bench-$pid
+}
+is_in() { grep -qx "$1" "$2/cgroup.procs" 2>/dev/null; }
+any_in() { [[ -n $(cat "$1/cgroup.procs" 2>/dev/null) ]]; }
+limited() { grep -q "$1" "$2/io.max" 2>/dev/null; }
+nothing_left() {
+    [[ -z $(ls -A "$work") ]] || fail "$1: left in the directory: $(ls -A "$work")"
+    [[ -z $(compgen -G "$groups/hotshelf-bench-*") ]] || fail "$1: control groups: $(ls -d "$groups"/hotshelf-bench-*)"
+    [[ -z $(losetup --list --noheadings) ]] || fail "$1: loop devices: $(losetup --list)"
+    ! grep -q "$work" /proc/mounts || fail "$1: mounts: $(cat /proc/mounts)"
+    [[ $(<"$groups/cgroup.controllers") == *memory* ]] || fail "$1: the controllers are gone"
+}
+
+# The disk's limits, and who is within them.
+begin mount-iops
+wait_until 60 limited 'wiops=195' "$own"
+is_in "$pid" "$own" || fail "the program is not in its group"
+disks=0
+for stat in /proc/[0-9]*/stat; do
+    line=$(cat "$stat" 2>/dev/null) || continue
+    if [[ $line == *"(jbd2/loop"* ]]; then
+        is_in "${line%% *}" "$own" || fail "the journal of a drive is not slowed down: $line"
+        disks=$((disks + 1))
+    fi
+done
+((disks == 2)) || fail "$disks journals are written, not two"
+# 100 writes that are synced are at least 200 for the disk, the journal's among them; a slice of what was not used may come first.
+begun=${EPOCHREALTIME/./}
+sh -c 'echo $$ >"$1/cgroup.procs" && exec dd if=/dev/zero of="$2/probe" bs=4k count=100 oflag=direct,sync status=none' \
+    sh "$own" "$work/hotshelf-bench-$pid-0/hdd"
+((${EPOCHREALTIME/./} - begun >= 900000)) || fail "the disk is too fast: $((${EPOCHREALTIME/./} - begun)) us for 100 writes"
+kill -INT "$pid"
+wait "$pid" && fail "interrupted, and exit 0"
+grep -q 'stopped, nothing is left behind' "$SCRATCH/said" || fail "interrupted: $(cat "$SCRATCH/said")"
+nothing_left "interrupted"
+
+# A group with little memory, limited like our own; killed, the next start takes all of it away.
+begin nocache
+wait_until 100 any_in "$own-48"
+[[ $(<"$own-48/memory.max") == $((48 << 20)) ]] || fail "memory.max: $(<"$own-48/memory.max")"
+[[ $(sort "$own-48/io.max") == "$(sort "$own/io.max")" ]] || fail "io.max: $(cat "$own-48/io.max" "$own/io.max")"
+limited 'riops=8000' "$own-48" || fail "no limit: $(cat "$own-48/io.max")"
+kill -KILL "$pid"
+wait "$pid" 2>/dev/null && fail "killed, and exit 0"
+"$HOTSHELF" bench run --small async-blocks --dir "$work" --out "$out" >"$SCRATCH/said" 2>&1 || fail "after the kill: $(cat "$SCRATCH/said")"
+grep -q "taken away: control group $own-48" "$SCRATCH/said" || fail "does not say what was left: $(cat "$SCRATCH/said")"
+nothing_left "after the kill"
+
+# In a container the root is another's group: that is told before anything is made.
+mkdir "$groups/box"
+cat >"$SCRATCH/contained" <<'SH'
+echo $$ >/sys/fs/cgroup/box/cgroup.procs
+exec unshare --cgroup --mount sh -c 'umount -l /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"' sh "$@"
+SH
+sh "$SCRATCH/contained" "$HOTSHELF" bench run --small nocache --dir "$work" --out "$out" >"$SCRATCH/said" 2>&1 ||
+    fail "a container is an error: $(cat "$SCRATCH/said")"
+for controller in io memory; do
+    grep -q "NOT MEASURED: .*the controller $controller cannot be used: .* does not pass it on.*on the machine itself" "$SCRATCH/said" ||
+        fail "in a container: $(cat "$SCRATCH/said")"
+done
+rmdir "$groups/box"
+nothing_left "in a container"
