@@ -137,8 +137,12 @@ mod test {
 
     #[test]
     fn several_programs_are_one_command() {
-        let [first, second] = ["no-such-client", "no-such-server"].map(|program| Need::Program(program, "their-package"));
-        let one = Experiment { needs: &[first, Need::Program("sh", "dash"), second], ..*crate::find("policies").expect("there is one") };
+        const NEEDS: &[Need] = &[
+            Need::Program("no-such-client", "their-package"),
+            Need::Program("sh", "dash"),
+            Need::Program("no-such-server", "their-package"),
+        ];
+        let one = Experiment { needs: NEEDS, ..*crate::find("policies").expect("there is one") };
         assert_eq!(one.lacks(), ["missing: no-such-client, no-such-server; install them: apt install their-package"]);
     }
 
@@ -146,13 +150,13 @@ mod test {
     fn a_disk_that_filled_up_meanwhile_is_told() {
         let dir = tempfile::tempdir().expect("a directory");
         let context = Context::small(dir.path().to_owned());
-        let said = |one: Experiment| format!("{:#}", one.measure(&context).expect_err("it fails"));
+        let said = |one: &Experiment| format!("{:#}", one.measure(&context).expect_err("it fails"));
         let broken = Experiment { run: |_| anyhow::bail!("mkfs: Input/output error"), ..*crate::find("policies").expect("there is one") };
         let full = Experiment { room_mib: (u64::MAX, u64::MAX), ..broken };
-        assert!(said(full).contains("mkfs: Input/output error (it needs"));
+        assert!(said(&full).contains("mkfs: Input/output error (it needs"));
         let stopped = Experiment { run: |_| Err(Stopped.into()), ..full };
         assert!(stopped.measure(&context).expect_err("it ends").is::<Stopped>());
-        assert_eq!(said(broken), "mkfs: Input/output error");
+        assert_eq!(said(&broken), "mkfs: Input/output error");
     }
 
     #[test]
