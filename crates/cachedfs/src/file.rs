@@ -248,6 +248,15 @@ impl File {
         }
     }
 
+    /// A read at this byte begins soon, by [`crate::Reads`]: who knows more than one ahead says so of the next before he begins the
+    /// one before it. Only a hint.
+    #[inline]
+    pub fn expect(&self, at: u64) {
+        if let Some(cached) = self.cached.as_ref().and_then(|(_, here)| here.get()) {
+            cached.open.expect(at);
+        }
+    }
+
     /// For [`crate::Reads`]: where it is cached in this process. None: `read_at` knows what to do.
     #[inline]
     pub(crate) fn to_read(&self) -> Option<&Arc<Cached>> {

@@ -87,6 +87,8 @@ impl Trial {
             _ => ((PAGES - 1) * PAGE as u64 + self.random.u64(..2 * PAGE as u64), PAGE),
         };
         let asked = Asked { at, before: self.versions.clone() };
+        // A hint, right or wrong, changes nothing.
+        self.file.expect(if self.random.bool() { at } else { self.random.u64(..) });
         match self.reads.begin(&self.file, at, vec![0xee; len], asked) {
             Begun::Ended(ended) => self.end(ended, 0),
             Begun::UnderWay => {}

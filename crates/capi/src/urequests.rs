@@ -81,6 +81,13 @@ impl Job {
         Job { request: Ended(request), open, at }
     }
 
+    /// It is the next one to be begun.
+    fn expect(&self) {
+        if let (UAIO_READ, Some(file)) = (self.request.0.op, self.open.cached()) {
+            file.expect(self.at);
+        }
+    }
+
     fn run(&self, memory: Memory) -> Outcome<usize> {
         self.open.run(|open| match self.request.0.op {
             UAIO_READ => memory.with_mut(|bytes| open.read_at(self.at, bytes)),
@@ -143,8 +150,14 @@ impl Requests {
         let mut state = self.enter();
         let mut done = 0;
         let mut failed = None;
-        for request in requests {
-            match request.and_then(|(job, memory)| self.add(&mut state, job, memory)) {
+        let mut last = None;
+        let mut next = requests.next();
+        while let Some(request) = next {
+            next = requests.next();
+            if let Some(Ok((job, _))) = &next {
+                job.expect();
+            }
+            match request.and_then(|(job, memory)| self.add(&mut state, &mut last, job, memory)) {
                 Ok(()) => done += 1,
                 Err(fail) => {
                     failed = Some(fail);
@@ -159,7 +172,8 @@ impl Requests {
         }
     }
 
-    fn add(&self, state: &mut State, job: Job, memory: Memory) -> Outcome<()> {
+    /// `last`: a share of the file of the request before, which mostly is that of the next, too.
+    fn add(&self, state: &mut State, last: &mut Option<Arc<Open>>, job: Job, memory: Memory) -> Outcome<()> {
         if state.closed {
             return Err(Fail::new(libc::EBADF, "it is being destroyed"));
         }
@@ -167,7 +181,10 @@ impl Requests {
         if state.all() >= self.depth {
             return Err(full());
         }
-        let open = Arc::clone(&job.open);
+        let open = match last {
+            Some(open) if Arc::ptr_eq(open, &job.open) => open,
+            _ => last.insert(Arc::clone(&job.open)),
+        };
         let Some(file) = open.cached().filter(|_| job.request.0.op == UAIO_READ) else { return self.hand_over(state, job, memory) };
         match open.run(|_| Ok(state.reads.begin(file, job.at, memory, job)))? {
             Begun::UnderWay => Ok(()),

@@ -271,16 +271,42 @@ impl Region {
 mod stream {
     use std::arch::x86_64::*;
 
-    /// A line with each store: a sixth less time than with quarters of lines, where the memory is far.
+    /// A line with each store: a sixth less time than with quarters of lines, where the memory is far. Eight of them in each round:
+    /// what follows is only begun while these stores wait if the processor can see so far.
     ///
     /// # Safety
     /// The processor has AVX-512F; both ends have so many bytes, a multiple of 64, and `to` is aligned to it.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn lines(to: *mut u8, from: *const u8, bytes: usize) {
-        for n in (0..bytes).step_by(64) {
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_stream_si512(to.add(n).cast(), _mm512_loadu_si512(from.add(n).cast())) };
+        let mut done = 0;
+        while bytes - done >= 512 {
+            // SAFETY: eight lines, within the caller's promise.
+            unsafe {
+                line(to, from, done);
+                line(to, from, done + 64);
+                line(to, from, done + 128);
+                line(to, from, done + 192);
+                line(to, from, done + 256);
+                line(to, from, done + 320);
+                line(to, from, done + 384);
+                line(to, from, done + 448);
+            }
+            done += 512;
         }
+        while done < bytes {
+            // SAFETY: the caller's promise.
+            unsafe { line(to, from, done) };
+            done += 64;
+        }
+    }
+
+    /// # Safety
+    /// As `lines`, of 64 bytes at `at`.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn line(to: *mut u8, from: *const u8, at: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_stream_si512(to.add(at).cast(), _mm512_loadu_si512(from.add(at).cast())) };
     }
 
     /// # Safety
@@ -503,8 +529,8 @@ mod test {
     #[test]
     fn what_is_written_past_the_caches_is_all_there_and_nothing_else() {
         let region = Region::private(8192, Pages::Small).expect("memory");
-        let from: Vec<u8> = (0..300_u32).map(|n| n as u8 | 1).collect();
-        for (at, begin, len) in [(0, 0, 256), (64, 3, 37), (4096, 1, 16), (4160, 5, 0), (8128, 7, 64)] {
+        let from: Vec<u8> = (0..1200_u32).map(|n| n as u8 | 1).collect();
+        for (at, begin, len) in [(0, 0, 256), (64, 3, 37), (4096, 1, 16), (4160, 5, 0), (8128, 7, 64), (2048, 5, 1171)] {
             region.fill(0..8192, 0);
             region.write_past(at, &from[begin..begin + len]);
             let mut all = vec![0; 8192];

@@ -10,6 +10,9 @@ use crate::shared::{Shared, pause};
 use crate::slots::Name;
 use crate::units::Slot;
 
+/// Entries of a search that are looked at ahead of it.
+const PREFETCHED: usize = 4;
+
 impl Shared {
     fn tag(&self, hash: u64) -> u32 {
         ((hash & u64::from(u32::MAX >> self.slot_bits())) as u32) << self.slot_bits()
@@ -64,6 +67,21 @@ impl Shared {
     /// Where the search for it begins comes nearer.
     pub(crate) fn prefetch(&self, name: Name) {
         self.prefetch_entry(self.home(name.hash()));
+    }
+
+    /// What the search for it looks at comes nearer, where its beginning is near already.
+    pub(crate) fn prefetch_found(&self, name: Name) {
+        let hash = name.hash();
+        let (mut at, tag) = (self.home(hash), self.tag(hash));
+        for _ in 0..PREFETCHED {
+            let entry = self.entry(at).load(Ordering::Relaxed);
+            if entry >> self.slot_bits() << self.slot_bits() == tag
+                && let Some(slot) = self.slot_of(entry)
+            {
+                return self.prefetch_held(slot);
+            }
+            at = self.next(at);
+        }
     }
 
     pub(crate) fn find(&self, name: Name) -> Option<Slot> {

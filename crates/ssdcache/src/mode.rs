@@ -81,6 +81,7 @@ impl Mode {
     /// What a file has whose open asks for one mode in an instance that has another: the one that trusts the SSD less, and an
     /// instance that is read-only refuses writes whatever its files ask for.
     #[must_use]
+    #[inline]
     pub fn within(self, instance: Mode) -> Mode {
         match (self, instance) {
             (Mode::ReadOnly, _) | (_, Mode::ReadOnly) => Mode::ReadOnly,

@@ -193,6 +193,12 @@ impl Shared {
         self.region.prefetch(self.at + self.places.index + 4 * n);
     }
 
+    /// A slot's word and sum.
+    pub(crate) fn prefetch_held(&self, slot: Slot) {
+        self.region.prefetch(self.at + HEADER + 8 * slot.0 as usize);
+        self.region.prefetch(self.at + self.places.sums + 3 * slot.0 as usize);
+    }
+
     /// The sequence number of the segment at a place.
     pub(crate) fn seq(&self, place: usize) -> &AtomicU64 {
         debug_assert!(place < self.shape.segments as usize);

@@ -72,6 +72,14 @@ impl View {
         }
     }
 
+    /// It will be looked up at once. Best some time after `prefetch`.
+    #[inline]
+    pub fn prefetch_found(&self, number: u32, page: PageIndex) {
+        if page.0 < PAGE_INDEX_END && number < FILES_MAX {
+            self.shared.prefetch_found(Name::new(number, page));
+        }
+    }
+
     /// Where a page is; `number` is what [`crate::SsdCache::hold`] gave the file.
     pub fn lookup(&self, number: u32, key: FileKey, page: PageIndex) -> Seen {
         if page.0 >= PAGE_INDEX_END || number >= FILES_MAX {

@@ -132,6 +132,7 @@ impl Open {
         // What is written from now on is noticed when the page is to go into a frame.
         let ticket = self.shelf.pages.ticket(self.name(piece.page));
         let Some(found) = self.on_ssd(piece.page)? else { return Ok(false) };
+        self.touch_on_ssd(&found);
         let begun = is_timed().then(Instant::now);
         let wants = self.wants(piece);
         let is_read = match to.get_mut(piece.at..piece.at + piece.len).and_then(whole_page).filter(|_| !wants) {
@@ -179,14 +180,16 @@ impl Open {
         }
     }
 
-    /// Whether these are the bytes of a page that was found on the SSD; it is a hit then.
+    /// Whether these are the bytes of a page that was found on the SSD.
     pub(super) fn is_good(&self, found: &Found, bytes: &Page) -> bool {
-        let Some(view) = &self.shelf.view else { return false };
-        let is_good = view.verify(found, bytes) == Verified::Good;
-        if is_good {
+        self.shelf.view.as_ref().is_some_and(|view| view.verify(found, bytes) == Verified::Good)
+    }
+
+    /// A page that was found on the SSD is being read: it stays longer.
+    pub(super) fn touch_on_ssd(&self, found: &Found) {
+        if let Some(view) = &self.shelf.view {
             view.touch(found);
         }
-        is_good
     }
 
     /// What the SSD has may go into a frame. Whoever reads a part of a page is likely to want the rest: it always does.
@@ -284,11 +287,24 @@ impl Open {
         Err(Errno::IO)
     }
 
+    /// A read at this byte begins soon: where its first page is looked for comes nearer. For who knows what he will read next.
+    #[inline]
+    pub fn expect(&self, at: u64) {
+        if at >= self.size() {
+            return;
+        }
+        let page = at / PAGE_BYTES as u64;
+        self.shelf.pages.prefetch(self.name(page));
+        if let (Some(view), Some(number)) = (&self.shelf.view, self.shelf.records.get(self.no).on_ssd()) {
+            view.prefetch(number, PageIndex(page));
+        }
+    }
+
     /// The page will be looked for on the SSD, unless it is in a frame.
     #[inline]
     pub(super) fn prefetch_on_ssd(&self, page: u64) {
         if let (Some(view), Some(number)) = (&self.shelf.view, self.shelf.records.get(self.no).on_ssd()) {
-            view.prefetch(number, PageIndex(page));
+            view.prefetch_found(number, PageIndex(page));
         }
     }
 

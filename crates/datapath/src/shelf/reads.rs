@@ -310,6 +310,8 @@ impl<J: Job> Reads<J> {
                     self.waiting.push_back(index);
                     return;
                 }
+                // Now, while its word is near.
+                open.touch_on_ssd(&found);
                 read.parts += 1;
             }
             read.looked = piece.at + piece.len;

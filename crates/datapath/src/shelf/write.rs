@@ -48,23 +48,22 @@ impl Open {
         if !before.is_multiple_of(2) || record.size().load(Ordering::Acquire) < at.saturating_add(from.len() as u64) {
             return false;
         }
-        let (name, now_ms) = (self.shelf.name(self.no, at / PAGE_BYTES as u64), self.shelf.world.now_ms());
-        if self.shelf.pages.write_marked(name, offset, from, Marks::DIRTY, now_ms) != Wrote::Done {
+        let name = self.shelf.name(self.no, at / PAGE_BYTES as u64);
+        if self.shelf.pages.write_marked(name, offset, from, Marks::DIRTY) != Wrote::Done {
             return false;
         }
-        self.note_time(record, now_ms);
+        self.note_time(record);
         !self.was_truncated(before)
     }
 
-    /// When it was written. No atomic change: it would wait until the copy has left the store buffer.
+    /// When it was written. No atomic change: it would wait until the copy has left the store buffer. Both clocks tick together, so
+    /// one of them is asked at each write.
     #[inline]
-    fn note_time(&self, record: Record<'_>, now_ms: u32) {
+    fn note_time(&self, record: Record<'_>) {
         let now_ns = self.shelf.world.realtime_ns();
         if record.written().load(Ordering::Relaxed) != now_ns {
             record.written().store(now_ns, Ordering::Relaxed);
-        }
-        if record.used().load(Ordering::Relaxed) != now_ms {
-            record.used().store(now_ms, Ordering::Relaxed);
+            record.used().store(self.shelf.world.now_ms(), Ordering::Relaxed);
         }
     }
 
@@ -157,7 +156,6 @@ impl Open {
 
     fn write_frames(&self, at: u64, from: &[u8], end: u64, marks: Marks) -> Result<(), Errno> {
         let record = self.shelf.records.get(self.no);
-        let now_ms = self.shelf.world.now_ms();
         loop {
             // A truncation meanwhile may have taken what we wrote: then it is written after it.
             let before = self.truncations();
@@ -167,14 +165,14 @@ impl Open {
                 let now = at + done as u64;
                 let offset = (now % PAGE_BYTES as u64) as usize;
                 let len = (PAGE_BYTES - offset).min(from.len() - done);
-                self.write_page(now / PAGE_BYTES as u64, offset, &from[done..done + len], marks, now_ms)?;
+                self.write_page(now / PAGE_BYTES as u64, offset, &from[done..done + len], marks)?;
                 done += len;
             }
             let size = record.size().fetch_max(end, Ordering::AcqRel);
             if size_before < end {
-                self.touch_again(at, from, [size_before, at.max(size_before), size], marks, now_ms)?;
+                self.touch_again(at, from, [size_before, at.max(size_before), size], marks)?;
             }
-            self.note_time(record, now_ms);
+            self.note_time(record);
             if !self.was_truncated(before) {
                 return Ok(());
             }
@@ -183,7 +181,7 @@ impl Open {
 
     /// A file that has become longer: pages it ended in meanwhile may have been taken, without what was behind the end. What of this
     /// write is in them is written once more; of what somebody else wrote behind the end and did not live to tell, all is seen now.
-    fn touch_again(&self, at: u64, from: &[u8], ends: [u64; 3], marks: Marks, now_ms: u32) -> Result<(), Errno> {
+    fn touch_again(&self, at: u64, from: &[u8], ends: [u64; 3], marks: Marks) -> Result<(), Errno> {
         let page_bytes = PAGE_BYTES as u64;
         let end = at + from.len() as u64;
         let mut last = None;
@@ -193,19 +191,19 @@ impl Open {
                 continue;
             }
             if page < at / page_bytes {
-                let _ = self.shelf.pages.write(self.shelf.name(self.no, page), 0, &[], marks, now_ms);
+                let _ = self.shelf.pages.write(self.shelf.name(self.no, page), 0, &[], marks, self.shelf.world.now_ms());
                 continue;
             }
             let (from_at, to) = (at.max(page * page_bytes), end.min((page + 1) * page_bytes));
             let again = &from[(from_at - at) as usize..(to - at) as usize];
-            self.write_page(page, (from_at % page_bytes) as usize, again, marks, now_ms)?;
+            self.write_page(page, (from_at % page_bytes) as usize, again, marks)?;
         }
         Ok(())
     }
 
-    fn write_page(&self, page: u64, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> Result<(), Errno> {
+    fn write_page(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
         let name = self.shelf.name(self.no, page);
-        match self.shelf.pages.write_marked(name, offset, from, marks, now_ms) {
+        match self.shelf.pages.write_marked(name, offset, from, marks) {
             Wrote::Done => Ok(()),
             Wrote::Unmarked | Wrote::Missing => self.write_unmarked(page, offset, from, marks),
         }
@@ -221,37 +219,44 @@ impl Open {
 
     fn write_missing(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
         let name = self.shelf.name(self.no, page);
-        let mut bytes = [0; PAGE_BYTES];
         for _ in 0..TRIES {
-            if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) {
+            if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) || self.bring(page, offset, from, marks)? {
                 return Ok(());
-            }
-            let is_whole = from.len() == PAGE_BYTES || (offset == 0 && page * PAGE_BYTES as u64 + from.len() as u64 >= self.size());
-            let ticket = if is_whole {
-                bytes.fill(0);
-                self.shelf.pages.ticket(name)
-            } else {
-                match self.whole(page, &mut bytes)? {
-                    Some(ticket) => ticket,
-                    None => continue,
-                }
-            };
-            bytes[offset..offset + from.len()].copy_from_slice(from);
-            match self.shelf.pages.insert(name, &bytes, marks, ticket, self.shelf.world.now_ms()) {
-                Inserted::Done => {
-                    self.shelf.counters.add(Count::Writes, 1);
-                    return Ok(());
-                }
-                Inserted::Present | Inserted::Stale => {}
-                Inserted::NoRoom => {
-                    // What of this write is in frames already may be all there is to make room with: it has to be in the file.
-                    let before = page * PAGE_BYTES as u64 + offset as u64;
-                    self.shelf.records.get(self.no).size().fetch_max(before, Ordering::AcqRel);
-                    self.make_room()?;
-                }
             }
         }
         Err(Errno::AGAIN)
+    }
+
+    /// Puts the page, with what is written of it, into a frame. False: it has to be looked again. (The memory for it is cleared only here:
+    /// that costs as much as to find a page.)
+    #[inline(never)]
+    fn bring(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<bool, Errno> {
+        let name = self.shelf.name(self.no, page);
+        let mut bytes = [0; PAGE_BYTES];
+        let is_whole = from.len() == PAGE_BYTES || (offset == 0 && page * PAGE_BYTES as u64 + from.len() as u64 >= self.size());
+        let ticket = if is_whole {
+            self.shelf.pages.ticket(name)
+        } else {
+            match self.whole(page, &mut bytes)? {
+                Some(ticket) => ticket,
+                None => return Ok(false),
+            }
+        };
+        bytes[offset..offset + from.len()].copy_from_slice(from);
+        match self.shelf.pages.insert(name, &bytes, marks, ticket, self.shelf.world.now_ms()) {
+            Inserted::Done => {
+                self.shelf.counters.add(Count::Writes, 1);
+                return Ok(true);
+            }
+            Inserted::Present | Inserted::Stale => {}
+            Inserted::NoRoom => {
+                // What of this write is in frames already may be all there is to make room with: it has to be in the file.
+                let before = page * PAGE_BYTES as u64 + offset as u64;
+                self.shelf.records.get(self.no).size().fetch_max(before, Ordering::AcqRel);
+                self.make_room()?;
+            }
+        }
+        Ok(false)
     }
 
     /// Too much is marked: the leader gets on with it first.

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::find::Key;
-use super::list::FREE;
+use super::list::{FREE, len_in};
 use super::probe::step;
 use super::shape::WAYS;
 use super::shard::{FILLED, GHOSTS, Shard};
@@ -20,36 +20,47 @@ const SPARE: u32 = 16;
 impl SharedPages {
     /// Whether a clean page that was just read, and is as quickly read again (from an SSD), is worth a frame: there is one to spare, or
     /// the page is asked for a second time. If not it is remembered, so that it is next time. So a scan, or a load much larger than
-    /// the memory, costs no frame, no copy and no eviction a page. False also while others have the shard.
+    /// the memory, costs no frame, no copy and no eviction a page.
+    ///
+    /// Each hit on an SSD asks this, so it takes no lock. Departures that are counted at the same time may get one number, and some be
+    /// counted back: then a few pages are remembered a little longer, or not.
     pub fn is_wanted(&self, name: Name) -> bool {
         let key = self.key(name);
-        let Some(shard) = self.try_lock(key.shard) else { return false };
-        shard.get(FILLED) == 0 || shard.len(FREE) > self.plan.frames / SPARE || shard.is_known(&key)
+        let head = &self.heads[key.shard];
+        head[FILLED].load(Relaxed) == 0 || len_in(head, FREE) > self.plan.frames / SPARE || self.is_known(&key)
     }
-}
 
-impl Shard<'_> {
-    fn ghost_line(&self, key: &Key) -> Option<&[AtomicU64; WAYS]> {
-        let lines = self.pages.plan.ghost_lines;
+    /// The page will be looked for soon, and is likely not to be here: what `read` and `is_wanted` look at comes nearer.
+    pub fn prefetch(&self, name: Name) {
+        let key = self.key(name);
+        let home = key.shard * self.plan.places + self.home(&key);
+        self.region.prefetch(self.at + self.plan.index_at + home * size_of::<u32>());
+        if let Some(line) = self.ghost_place(&key) {
+            self.region.prefetch(self.at + self.plan.ghosts_at + line * WAYS * size_of::<u64>());
+        }
+    }
+
+    fn ghost_place(&self, key: &Key) -> Option<usize> {
+        let lines = self.plan.ghost_lines;
         let line = ((key.hash & 0xffff_ffff) * lines as u64) >> 32;
-        self.pages.ghosts.get(self.no * lines..(self.no + 1) * lines)?.get(line as usize)
+        (lines > 0).then_some(key.shard * lines + line as usize)
     }
 
-    /// Departures since that of an entry.
-    fn age(&self, entry: u64) -> u32 {
-        (self.get(GHOSTS) as u32).wrapping_sub(entry as u32)
+    fn ghost_line(&self, key: &Key) -> Option<&[AtomicU64; WAYS]> {
+        self.ghosts.get(self.ghost_place(key)?)
     }
 
     /// Whether a page is remembered; from now on it is. In one look at its line. Without ghosts (LRU, FIFO) all are.
     fn is_known(&self, key: &Key) -> bool {
         let Some(line) = self.ghost_line(key) else { return true };
-        let now = self.get(GHOSTS) as u32;
+        let departures = &self.heads[key.shard][GHOSTS];
+        let now = departures.load(Relaxed) as u32;
         let (mut oldest, mut age) = (&line[0], 0);
         for place in line {
             let entry = place.load(Relaxed);
             let departed = now.wrapping_sub(entry as u32);
             let is_this = entry >> 32 == key.hash >> 32 && entry != 0;
-            if is_this && departed < self.pages.plan.ghosts {
+            if is_this && departed < self.plan.ghosts {
                 return true;
             }
             let worth = if is_this || entry == 0 { u32::MAX } else { departed };
@@ -57,15 +68,23 @@ impl Shard<'_> {
                 (oldest, age) = (place, worth);
             }
         }
-        self.add(GHOSTS, 1);
         step();
-        oldest.store(key.hash >> 32 << 32 | self.get(GHOSTS) & 0xffff_ffff, Relaxed);
+        departures.store(u64::from(now.wrapping_add(1)), Relaxed);
+        step();
+        oldest.store(key.hash >> 32 << 32 | u64::from(now.wrapping_add(1)), Relaxed);
         false
+    }
+}
+
+impl Shard<'_> {
+    /// Departures since that of an entry.
+    fn age(&self, entry: u64) -> u32 {
+        (self.get(GHOSTS) as u32).wrapping_sub(entry as u32)
     }
 
     /// A page leaves.
     pub fn remember(&self, key: &Key) {
-        let Some(line) = self.ghost_line(key) else { return };
+        let Some(line) = self.pages.ghost_line(key) else { return };
         self.add(GHOSTS, 1);
         let worst = |entry: &&AtomicU64| match entry.load(Relaxed) {
             0 => u32::MAX,
@@ -80,7 +99,7 @@ impl Shard<'_> {
 
     /// A page comes: whether it was here. It is forgotten then.
     pub fn was_here(&self, key: &Key) -> bool {
-        let Some(line) = self.ghost_line(key) else { return false };
+        let Some(line) = self.pages.ghost_line(key) else { return false };
         let known = |entry: &&AtomicU64| {
             let entry = entry.load(Relaxed);
             entry != 0 && entry >> 32 == key.hash >> 32 && self.age(entry) < self.pages.plan.ghosts
@@ -120,6 +139,18 @@ mod test {
         pages.invalidate(super::super::FileNo(0), 0..u64::MAX);
         assert!(pages.is_wanted(name(2, 0)), "room again");
         assert!(full(Replacement::Lru).is_wanted(name(1, 0)), "who remembers nothing wants all");
+    }
+
+    #[test]
+    fn who_asks_waits_for_nobody_and_is_answered() {
+        let (pages, ..) = cache(&small(64, 1, Replacement::S3Fifo));
+        (0..200).for_each(|n| assert_ne!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::NoRoom));
+        let held = pages.lock(0);
+        assert!(!pages.is_wanted(name(1, 0)) && pages.is_wanted(name(1, 0)), "remembered while somebody has the shard");
+        drop(held);
+        assert!(pages.is_wanted(name(1, 0)));
+        pages.prefetch(name(1, 0));
+        pages.check().expect("whole");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::find::Key;
 use super::frame::{Frame, SINCE};
 use super::stats::Count;
 use super::word::Word;
@@ -25,7 +24,10 @@ impl SharedPages {
         check_piece(offset, from.len());
         let key = self.key(name);
         let Some((at, word)) = self.take_named(&key, marks) else { return false };
-        self.write_taken(&key, at, word, (offset, from), marks, now_ms);
+        if !marks.is_none() {
+            self.marked_from(key.shard, at, word.marks(), now_ms);
+        }
+        self.write_taken(at, word.with(marks), (offset, from));
         true
     }
 
@@ -34,7 +36,7 @@ impl SharedPages {
     /// # Panics
     /// The piece is not within a page.
     #[inline]
-    pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> Wrote {
+    pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks) -> Wrote {
         check_piece(offset, from.len());
         let key = self.key(name);
         // A miss is looked at again by who brings the page.
@@ -43,18 +45,16 @@ impl SharedPages {
         if is_first || word.is_changing() || !self.take(at, word, word.taken_by(self.me).with(marks)) {
             return Wrote::Unmarked;
         }
-        self.write_taken(&key, at, word, (offset, from), marks, now_ms);
+        // It has its bit, too: that is set and cleared by who has the frame.
+        self.write_taken(at, word.with(marks), (offset, from));
         Wrote::Done
     }
 
-    /// Into a frame that we have taken; `word` is what it was before.
+    /// Into a frame that we have taken; `word` is what it was before, and its marks what they will be.
     #[inline]
-    fn write_taken(&self, key: &Key, at: usize, word: Word, (offset, from): (usize, &[u8]), marks: Marks, now_ms: u32) {
-        if !marks.is_none() {
-            self.marked_from(key.shard, at, word.marks(), now_ms);
-        }
+    fn write_taken(&self, at: usize, word: Word, (offset, from): (usize, &[u8])) {
         self.copy_written(at, offset, from);
-        self.records[at].give_back(word.with(marks).changed());
+        self.records[at].give_back(word.changed());
         self.touch(at);
         self.count(Count::Writes);
     }
@@ -97,7 +97,7 @@ mod test {
     fn only_a_page_that_has_a_mark_already_is_written_without_asking() {
         let (pages, ..) = cache(&Shape { frames: 64, shards: 1, ghosts: 0, replacement: Replacement::S3Fifo });
         let name = Name { file: FileNo(1), page: PageIndex(5) };
-        let write = |from: &[u8], marks| pages.write_marked(name, 10, from, marks, 7);
+        let write = |from: &[u8], marks| pages.write_marked(name, 10, from, marks);
         assert_eq!(write(&[1], Marks::DIRTY), Wrote::Missing);
         assert_eq!(pages.insert(name, &[0; PAGE_BYTES], Marks::NONE, pages.ticket(name), 0), Inserted::Done);
         assert_eq!(write(&[2], Marks::DIRTY), Wrote::Unmarked);
@@ -116,6 +116,6 @@ mod test {
     #[should_panic(expected = "2 bytes at 4095 of a page")]
     fn a_piece_beyond_the_page_is_our_own_mistake() {
         let (pages, ..) = cache(&Shape { frames: 64, shards: 1, ghosts: 0, replacement: Replacement::S3Fifo });
-        let _ = pages.write_marked(Name { file: FileNo(1), page: PageIndex(5) }, PAGE_BYTES - 1, &[0, 0], Marks::DIRTY, 0);
+        let _ = pages.write_marked(Name { file: FileNo(1), page: PageIndex(5) }, PAGE_BYTES - 1, &[0, 0], Marks::DIRTY);
     }
 }
