@@ -7,7 +7,7 @@ root_only
 need mkfs.ext4
 trap unmount_disks EXIT
 
-many=1500
+many=300
 [[ $FULL == 0 ]] || many=5000
 
 # make_tree DIR: files in directories, three deep, each with its own name in it.
