@@ -21,9 +21,7 @@ start_drive --size 96MiB --file "$SCRATCH/disk" --namespaces 2
 refused 1 'give --force' "$HOTSHELF" fs mkfs "$DRIVE/1"
 head -c 3M /dev/urandom >random
 "$HOTSHELF" fs import "$DRIVE" random / >/dev/null || fail "import"
-HOTSHELF_RECORD_FILE=$SCRATCH/flight shell "$DRIVE" -c 'mkdir a; cp random a/copy; export a/copy back' >/dev/null || fail "shell"
-"$HOTSHELF" queue record "$SCRATCH/flight" >out || fail "the flight recorder: $(cat out)"
-grep -q write out || fail "the flight recorder has no write: $(cat out)"
+shell "$DRIVE" -c 'mkdir a; cp random a/copy; export a/copy back' >/dev/null || fail "shell"
 cmp random back || fail "what came back is not what went in"
 "$HOTSHELF" fs df "$DRIVE" | grep -q '^data' || fail "df"
 "$HOTSHELF" fs check "$DRIVE" >out || fail "check: $(cat out)"
@@ -85,11 +83,14 @@ end_drive
 # The drive is killed under a file system: errors with words, no hang; what was saved is there with the next drive.
 start_drive --size 96MiB --file "$SCRATCH/disk"
 mkfifo input
-shell "$DRIVE" <input >shell.out 2>&1 &
+HOTSHELF_RECORD_FILE=$SCRATCH/flight shell "$DRIVE" <input >shell.out 2>&1 &
 shell=$!
 exec {fd}>input
 printf 'mkdir saved\nsync\nls /\n' >&"$fd"
 wait_until 20 grep -q saved shell.out
+# Where the environment says, as long as the drive is in use.
+"$HOTSHELF" queue record "$SCRATCH/flight" >out || fail "the flight recorder: $(cat out)"
+grep -q 'command.*write' out || fail "the flight recorder has no write: $(cat out)"
 kill -KILL "$drive"
 wait "$drive" 2>/dev/null || true
 exec {words}<&-
