@@ -260,7 +260,16 @@ impl Hybrid {
                 continue;
             };
             let name = OsStr::from_bytes(&name);
-            let Ok(found) = self.dir(dir).and_then(|dir| self.find(&dir, name)) else { continue };
+            let found = match self.dir(dir).and_then(|dir| self.find(&dir, name)) {
+                Ok(found) => found,
+                // Gone since it was listed.
+                Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => continue,
+                Err(error) => {
+                    let path = [self.nodes.path(dir).unwrap_or_default().as_slice(), name.as_bytes()].join(&b'/');
+                    self.pin_left(path, error.to_string(), true);
+                    continue;
+                }
+            };
             self.nodes.meet(found.ino, dir, name, found.backing, found.kind);
             let step = self.arrive(walk, &found);
             self.forget(found.ino, 1);
