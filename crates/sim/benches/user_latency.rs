@@ -19,18 +19,32 @@ struct Case {
     args: &'static [&'static str],
     op: Op,
     blocks: u32,
+    /// Of this many blocks of 4 KiB, one after the other; they were all written before.
+    over: u64,
     /// Nothing is asked for so long before each request, so that the drive sleeps; and the host sleeps, too.
     asleep: bool,
     rounds: usize,
 }
 
-const CASES: [Case; 6] = [
-    Case { name: "flush, polled", args: &[], op: Op::Flush, blocks: 0, asleep: false, rounds: 200_000 },
-    Case { name: "read 512, polled", args: &[], op: Op::Read, blocks: 1, asleep: false, rounds: 200_000 },
-    Case { name: "read 4096, polled", args: &[], op: Op::Read, blocks: 8, asleep: false, rounds: 200_000 },
-    Case { name: "write 4096, polled", args: &[], op: Op::Write, blocks: 8, asleep: false, rounds: 200_000 },
-    Case { name: "the same by doorbells alone", args: &["--no-doorbell-buffer"], op: Op::Read, blocks: 8, asleep: false, rounds: 50_000 },
-    Case { name: "read 4096, both asleep", args: &["--spin-us", "0"], op: Op::Read, blocks: 8, asleep: true, rounds: 5_000 },
+/// As many as stay in the processor's caches, so that the data costs next to nothing; and as many as do not.
+const FEW: u64 = 64;
+const MANY: u64 = BYTES / 4096;
+const BYTES: u64 = 64 << 20;
+
+const fn case(name: &'static str, op: Op, blocks: u32, over: u64) -> Case {
+    Case { name, args: &[], op, blocks, over, asleep: false, rounds: 200_000 }
+}
+
+const CASES: [Case; 9] = [
+    case("flush, polled", Op::Flush, 0, FEW),
+    case("read 512, polled", Op::Read, 1, FEW),
+    case("read 4096, polled", Op::Read, 8, FEW),
+    case("write 4096, polled", Op::Write, 8, FEW),
+    case("read 4096, of 64 MiB", Op::Read, 8, MANY),
+    case("write 4096, of 64 MiB", Op::Write, 8, MANY),
+    Case { args: &["--no-doorbell-buffer"], rounds: 50_000, ..case("read 4096, doorbells alone", Op::Read, 8, FEW) },
+    Case { args: &["--no-doorbell-buffer"], rounds: 50_000, ..case("write 4096, doorbells alone", Op::Write, 8, FEW) },
+    Case { args: &["--spin-us", "0"], asleep: true, rounds: 5_000, ..case("read 4096, both asleep", Op::Read, 8, FEW) },
 ];
 
 struct Drive(Child);
@@ -45,7 +59,7 @@ impl Drop for Drive {
 
 fn start(socket: &std::path::Path, args: &[&str]) -> Drive {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvme-sim"));
-    command.arg("--socket").arg(socket).args(["--size", "64MiB", "--block", "512"]).args(args).stdout(Stdio::piped());
+    command.arg("--socket").arg(socket).args(["--size", &BYTES.to_string(), "--block", "512"]).args(args).stdout(Stdio::piped());
     let mut child = command.spawn().expect("nvme-sim");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
@@ -105,11 +119,11 @@ impl Line {
 
 fn measure(queue: &mut NvmeQueue, arena: &Arena, case: &Case) -> Vec<u64> {
     let buf = arena.allocate(4096).expect("room");
-    let blocks = queue.geometry().blocks;
+    fill(queue, arena);
     let mut ended = [Completion::EMPTY; 4];
     let mut took = Vec::with_capacity(case.rounds);
     for round in 0..case.rounds as u64 {
-        let mut request = Request::read(Tag(round), Lba(round * 8 % blocks), case.blocks);
+        let mut request = Request::read(Tag(round), Lba(round % case.over * 8), case.blocks);
         request.op = case.op;
         if case.op == Op::Flush {
             request = Request::flush(Tag(round));
@@ -131,4 +145,18 @@ fn measure(queue: &mut NvmeQueue, arena: &Arena, case: &Case) -> Vec<u64> {
         assert_eq!(ended[0].status, Ok(()));
     }
     took
+}
+
+/// Each block of the drive has memory of its own from then on.
+fn fill(queue: &mut NvmeQueue, arena: &Arena) {
+    let buf = arena.allocate(32 << 10).expect("room");
+    let whole = [buf.span().part(0, 32 << 10)];
+    let mut ended = [Completion::EMPTY; 4];
+    for first in (0..queue.geometry().blocks).step_by(64) {
+        let request = Request { op: Op::Write, ..Request::read(Tag(first), Lba(first), 64) };
+        assert_eq!(queue.submit(&request, &whole), Submit::Queued);
+        queue.ring();
+        while queue.poll(&mut ended) == 0 {}
+        assert_eq!(ended[0].status, Ok(()));
+    }
 }

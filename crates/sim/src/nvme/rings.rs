@@ -7,6 +7,7 @@ use nvme::Status;
 use nvme::doorbell::look;
 use nvme::entry::{Answer, Entry};
 use nvme::registers::{DOORBELLS, completion_doorbell, submission_doorbell};
+use shm::Region;
 
 use super::State;
 
@@ -30,6 +31,8 @@ pub(super) struct Completions {
     pub vector: Option<u16>,
 }
 
+/// Of doorbells in memory, and of their marks.
+const PAGE: usize = 4096;
 /// Commands fetched from one queue before the next has its turn.
 const BURST: u32 = 8;
 
@@ -37,15 +40,19 @@ impl State {
     /// Takes commands out of all rings. True: there were some.
     pub(super) fn fetch(&mut self, now: Time) -> bool {
         self.look_at_shadows();
-        let numbers: Vec<u16> = self.submissions.iter().filter(|(_, ring)| ring.head != ring.tail).map(|(number, _)| *number).collect();
-        for number in &numbers {
+        let (mut did, mut next) = (false, 0);
+        // What is fetched may end queues, and begin others.
+        while let Some((&number, _)) = self.submissions.range(next..).find(|(_, ring)| ring.head != ring.tail) {
+            did = true;
             for _ in 0..BURST {
-                if !self.fetch_one(*number, now) {
+                if !self.fetch_one(number, now) {
                     break;
                 }
             }
+            let Some(after) = number.checked_add(1) else { break };
+            next = after;
         }
-        !numbers.is_empty()
+        did
     }
 
     fn fetch_one(&mut self, number: u16, now: Time) -> bool {
@@ -62,31 +69,26 @@ impl State {
     /// Tails and heads that the host left in memory, and marks for when it shall ring in earnest.
     fn look_at_shadows(&mut self) {
         let Some((values, marks)) = self.shadow else { return };
+        let (Some(values), Some(marks)) = (self.memory.place(values, PAGE), self.memory.place(marks, PAGE)) else { return };
         let stride = 4 << self.shape.stride_shift;
-        let numbers: Vec<u16> = self.submissions.keys().copied().filter(|number| *number > 0).collect();
-        for number in numbers {
-            let [tail, head] = [submission_doorbell(number, stride), completion_doorbell(number, stride)].map(|at| (at - DOORBELLS) as u64);
-            if let Some(value) = self.exchange(values + tail, marks + tail) {
-                self.set_tail(number, value);
+        let mut next = 1;
+        while let Some((&number, ring)) = self.submissions.range(next..).next() {
+            let (tail, head) = (ring.tail, self.completions.get(&number).map(|ring| ring.head));
+            let [at_tail, at_head] = [submission_doorbell(number, stride), completion_doorbell(number, stride)].map(|at| at - DOORBELLS);
+            if at_head + 4 > PAGE {
+                break;
             }
-            if let Some(value) = self.exchange(values + head, marks + head) {
-                self.set_head(number, value);
+            let look = |at| look_at(&values.0, values.1 + at, &marks.0, marks.1 + at, self.outside.awake);
+            let (new_tail, new_head) = (look(at_tail), look(at_head));
+            if new_tail != tail {
+                self.set_tail(number, new_tail);
             }
+            if head.is_some_and(|head| new_head != head) {
+                self.set_head(number, new_head);
+            }
+            let Some(after) = number.checked_add(1) else { break };
+            next = after;
         }
-    }
-
-    /// Says that the host shall ring at the next change, and only then looks.
-    fn exchange(&mut self, value: u64, mark: u64) -> Option<u32> {
-        let (region, at) = self.memory.place(value, 4)?;
-        let (marks, mark_at) = self.memory.place(mark, 4)?;
-        let (value, mark) = (region.u32(at), marks.u32(mark_at));
-        if self.outside.awake {
-            // It is looked at again by itself: never mind ringing. (No value lies between this mark and the next.)
-            let seen = value.load(Ordering::Acquire);
-            mark.store(seen.wrapping_sub(1) & 0xffff, Ordering::Relaxed);
-            return Some(seen);
-        }
-        Some(look(value, mark))
     }
 
     /// Doorbells that the host wrote into memory that it shares with us. True: one was rung.
@@ -180,4 +182,20 @@ impl State {
             self.raise(vector);
         }
     }
+}
+
+/// What the host left at a doorbell in memory. Its mark says that the host shall ring at the next change, or, if somebody is `awake`
+/// who looks again by himself, that it need not (no value lies between this mark and the next).
+fn look_at(values: &Region, value: usize, marks: &Region, mark: usize, awake: bool) -> u32 {
+    let (value, mark) = (values.u32(value), marks.u32(mark));
+    if !awake {
+        return look(value, mark);
+    }
+    let seen = value.load(Ordering::Acquire);
+    let unwanted = seen.wrapping_sub(1) & 0xffff;
+    // The line is the host's, too: it is written only when it changes.
+    if mark.load(Ordering::Relaxed) != unwanted {
+        mark.store(unwanted, Ordering::Relaxed);
+    }
+    seen
 }
