@@ -8,8 +8,9 @@
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
 # limit gives 15 % fewer IOPS in bursts) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH
-# (2) each, of OPS ("randread randwrite"), TARGETS
-# ("page near far disk"). CPU is user and system time of the process for each request; both sides take the time of each request.
+# (2) each, of OPS ("randread randwrite"), DEPTHS ("1 8 32"), TARGETS
+# ("page near far disk"). CPU is user and system time of the thread that submits, for each request (fio tells no other; buffered
+# writes are done by threads of the kernel for both); both sides take the time of each request.
 #
 # The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
 # Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1 for
@@ -20,6 +21,7 @@
 source "$(dirname "$0")/lib.sh"
 need fio losetup taskset
 rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far disk}
+depths=${DEPTHS:-1 8 32}
 cd "$(dirname "$0")/.."
 cargo build --release --quiet --package block --example load
 load=${CARGO_TARGET_DIR:-target}/release/examples/load
@@ -49,7 +51,8 @@ run_fio() {
 run_load() {
     local line direct=yes
     [[ $4 == 1 ]] || direct=no
-    line=$(taskset -c "${on[$1]}" "$load" "$1" op="$2" depth="$3" direct=$direct batch=1 waits=yes seconds="$seconds" seed=$RANDOM)
+    line=$(taskset -c "${on[$1]}" "$load" "$1" op="$2" depth="$3" direct=$direct batch=1 waits=yes cpu=thread seconds="$seconds" \
+        seed=$RANDOM)
     iops=${line#iops=} cpu=${line#*cpu_us=}
     iops=${iops%% *} cpu=${cpu%% *}
 }
@@ -96,12 +99,13 @@ for target in $targets; do
 done
 for op in $ops; do
     for target in $targets; do
-        for depth in 1 8 32; do
+        for depth in $depths; do
             for ((n = 0; n < rounds; n++)); do
                 pair "$op.$target.$depth.io_uring" "$n" io_uring "${file[$target]}" "$op" "$depth" "${direct[$target]}"
             done
             keys+=("$op.$target.$depth.io_uring")
         done
+        [[ " $depths " == *" 32 "* ]] || continue
         for ((n = 0; n < rounds; n++)); do
             pair "$op.$target.32.psync" "$n" psync "${file[$target]}" "$op" 32 "${direct[$target]}"
         done

@@ -2,12 +2,12 @@
 //!
 //! `cargo run --release -p block --example load -- FILE [op=randread] [bs=4096] [depth=32] [seconds=2] [bytes=SIZE] [seed=1]
 //! [engine=uring|plain|passthrough|memory] [register=yes|no] [direct=yes|no] [one_thread=yes|no] [device_polled=no]
-//! [kernel_submits=no] [waits=no] [busy=no] [latency=yes] [batch=0]`
+//! [kernel_submits=no] [waits=no] [busy=no] [latency=yes] [batch=0] [cpu=process|thread]`
 //!
 //! `batch` is how many requests are handed to the kernel at once; 0: all that take the place of what has ended (1 is what fio does).
 //! `op` is read, write, randread or randwrite (writes destroy what is in the file). `busy`: polls instead of waiting. Prints one
 //! line: `iops=... cpu_us=... p50_us=... p99_us=...`; `cpu_us` is the process's user and system time for each request, threads of
-//! the kernel that work for it (io-wq, SQPOLL) included.
+//! the kernel that work for it (io-wq, SQPOLL) included; `cpu=thread`: of the one that submits alone, which is what fio tells of itself.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -37,6 +37,7 @@ struct Load {
     seconds: f64,
     busy: bool,
     latency: bool,
+    clock: ClockId,
     batch: u32,
 }
 
@@ -67,6 +68,7 @@ fn run() -> Result<(), Error> {
         busy: word("busy", "no") == "yes",
         latency: word("latency", "yes") == "yes",
         batch: word("batch", "0").parse()?,
+        clock: if word("cpu", "process") == "thread" { ClockId::ThreadCPUTime } else { ClockId::ProcessCPUTime },
     };
     let size: u64 = word("bytes", "0").parse()?;
     let (register, seed) = (word("register", "yes") == "yes", word("seed", "1").parse()?);
@@ -112,7 +114,7 @@ fn drive(queue: &mut dyn Queue, arena: &Arena, load: &Load, bytes: u32, position
         begun[tag] = now;
         assert_eq!(queue.submit(&make(Tag(tag as u64), lba, load.blocks), &[bufs[tag].span()]), Submit::Queued);
     };
-    let (begin, cpu_begin) = (Instant::now(), cpu());
+    let (begin, cpu_begin) = (Instant::now(), cpu(load.clock));
     (0..depth).for_each(|tag| submit(queue, tag, begin, &mut begun));
     let (mut count, mut now, end) = (0_u64, begin, begin + Duration::from_secs_f64(load.seconds));
     while now < end || queue.in_flight() > 0 {
@@ -143,7 +145,7 @@ fn drive(queue: &mut dyn Queue, arena: &Arena, load: &Load, bytes: u32, position
             }
         }
     }
-    let (elapsed, cpu) = (load.seconds, cpu() - cpu_begin);
+    let (elapsed, cpu) = (load.seconds, cpu(load.clock) - cpu_begin);
     let (p50, p99) = (latencies.at(0.50), latencies.at(0.99));
     println!(
         "iops={:.0} cpu_us={:.3} p50_us={p50:.1} p99_us={p99:.1}",
@@ -153,9 +155,9 @@ fn drive(queue: &mut dyn Queue, arena: &Arena, load: &Load, bytes: u32, position
     Ok(())
 }
 
-/// User and system time of this process.
-fn cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+/// User and system time.
+fn cpu(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fcntl_getfl, fcntl_setfl, flock};
 use rustix::io::Errno;
 
 use super::plain::PlainQueue;
@@ -307,7 +307,7 @@ fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File
     let exclusive = if block && options.exclusive && !options.read_only { OFlags::EXCL } else { OFlags::empty() };
     let open = |flags: OFlags| {
         let flags = (flags | exclusive).bits().cast_signed();
-        OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(path)
+        OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(path).inspect(leave_the_access_time)
     };
     if !options.buffered {
         match open(OFlags::DIRECT) {
@@ -317,6 +317,13 @@ fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File
         }
     }
     Ok((open(OFlags::empty())?, false))
+}
+
+/// When a device was read last is of no use, and asking whether to note it is 4 % of a read's cost. Only the owner may.
+fn leave_the_access_time(file: &File) {
+    if let Ok(flags) = fcntl_getfl(file) {
+        let _ = fcntl_setfl(file, flags | OFlags::NOATIME);
+    }
 }
 
 fn explain(path: &Path, error: io::Error, read_only: bool) -> OpenError {

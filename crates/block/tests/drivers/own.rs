@@ -58,6 +58,22 @@ fn what_is_opened_for_reading_is_not_written() {
     }
 }
 
+#[test]
+fn reading_does_not_change_when_it_was_read_last() {
+    for engine in ENGINES {
+        for buffered in [false, true] {
+            let file = sized(disk(), 1 << 20);
+            file.as_file().set_times(std::fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH)).expect("long ago");
+            let device = FileDevice::open(file.path(), &FileOptions { buffered, ..options(engine) }).expect("opened");
+            let mut bench = Bench::new(&device, &QueueOptions::default());
+            let buf = bench.arena.allocate(4096).expect("room");
+            assert_eq!(bench.run(Request::read(Tag(1), Lba(0), 4096 / device.geometry().block_bytes), &[buf.span()]), Ok(()));
+            let accessed = file.as_file().metadata().and_then(|data| data.accessed()).expect("told");
+            assert_eq!(accessed, std::time::UNIX_EPOCH, "{engine:?}, buffered {buffered}");
+        }
+    }
+}
+
 /// The rest of such a read is zeroes to the kernel; to us it is lost data.
 #[test]
 fn a_file_that_was_cut_off_is_a_media_error() {
