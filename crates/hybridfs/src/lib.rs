@@ -38,6 +38,8 @@ mod scan;
 mod space;
 mod start;
 mod status;
+#[cfg(test)]
+mod testing;
 mod tier;
 mod times;
 

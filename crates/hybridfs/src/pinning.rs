@@ -364,29 +364,29 @@ fn no_room_for_it() -> String {
 
 #[cfg(test)]
 mod test {
+    use std::ops::Deref;
+
     use super::*;
-    use crate::config::{Config, Size};
+    use crate::config::Size;
     use crate::names::Known;
     use crate::number::ROOT;
+    use crate::testing::{TestPair, as_nobody};
 
-    struct Pair {
-        temp: tempfile::TempDir,
-        fs: Hybrid,
+    /// A pair with files on the HDD.
+    struct Pair(TestPair);
+
+    impl Deref for Pair {
+        type Target = TestPair;
+
+        fn deref(&self) -> &TestPair {
+            &self.0
+        }
     }
 
     impl Pair {
-        /// A pair with files on the HDD.
         fn with(names: &[String]) -> Pair {
-            let temp = tempfile::tempdir().expect("a directory");
-            let [ssd, hdd] = ["ssd", "hdd"].map(|side| temp.path().join(side));
-            std::fs::create_dir(&ssd).expect("made");
-            for name in names {
-                let path = hdd.join(name);
-                std::fs::create_dir_all(path.parent().expect("below")).expect("made");
-                std::fs::write(path, name).expect("written");
-            }
-            let fs = crate::start::open(Config { ssd, hdd, ..Config::default() }).expect("opened");
-            Pair { temp, fs }
+            let paths: Vec<String> = names.iter().map(|name| format!("hdd/{name}")).collect();
+            Pair(TestPair::with(&paths))
         }
 
         /// Does what there is to do, and answers how many moves that were. `each` comes before each.
@@ -400,16 +400,9 @@ mod test {
             moves
         }
 
-        /// The kernel looks a path up and forgets it.
-        fn forget(&self, name: &str) {
-            let mut seen = Known::new(&self.fs);
-            let _ = self.fs.walk_along(name.as_bytes(), &mut |found, parent, name| seen.see(found, parent, name));
-        }
-
         fn on_ssd(&self, names: &[String]) -> usize {
-            let is_there =
-                |name: &&String| std::fs::read(self.temp.path().join("ssd").join(name)).is_ok_and(|bytes| bytes == name.as_bytes());
-            names.iter().filter(is_there).count()
+            let read = |name: &String| std::fs::read_to_string(self.at("ssd").join(name));
+            names.iter().filter(|name| read(name).is_ok_and(|content| content == format!("hdd/{name}"))).count()
         }
 
         fn warning(&self) -> String {
@@ -427,7 +420,7 @@ mod test {
         let pair = Pair::with(&names);
         assert_eq!(pair.fs.pin(b"a", true), Ok("a is pinned to the SSD".into()));
         assert!(pair.fs.status().queue > 0);
-        let moves = pair.work(|| names.iter().for_each(|name| pair.forget(name)));
+        let moves = pair.work(|| names.iter().for_each(|name| pair.look_and_forget(name)));
         assert_eq!((moves, pair.on_ssd(&names), pair.fs.status().queue), (12, 12, 0));
     }
 
@@ -449,13 +442,13 @@ mod test {
     fn what_has_no_room_is_told_and_comes_up_when_there_is_room() {
         let names = names(6);
         let mut pair = Pair::with(&names);
-        pair.fs.config.reserve = Size::Percent(100);
+        pair.0.fs.config.reserve = Size::Percent(100);
         pair.fs.pin(b"a", true).expect("pinned");
         assert_eq!(pair.work(|| {}), 1, "those as large as the one that did not fit are not tried");
         let warning = pair.warning();
         assert!(warning.contains("6 pinned files are still on the HDD; the first is a/0/0: the SSD has no room for it"), "{warning}");
         assert_eq!(pair.fs.status().queue, 0);
-        pair.fs.config.reserve = Size::Bytes(0);
+        pair.0.fs.config.reserve = Size::Bytes(0);
         pair.fs.mover.with_pins(|pins| {
             assert!(pins.again_at.take().is_some(), "they are tried again by and by");
             pins.no_room.as_mut().expect("noted").free = 0;
@@ -469,7 +462,7 @@ mod test {
     fn what_stays_for_good_is_told_until_it_is_not_pinned_any_more() {
         let names = names(3);
         let pair = Pair::with(&names);
-        std::fs::hard_link(pair.temp.path().join("hdd/a/0/0"), pair.temp.path().join("hdd/a/0/linked")).expect("linked");
+        std::fs::hard_link(pair.at("hdd/a/0/0"), pair.at("hdd/a/0/linked")).expect("linked");
         pair.fs.pin(b"a", true).expect("pinned");
         pair.work(|| {});
         assert_eq!(pair.on_ssd(&names), 2);
@@ -477,6 +470,29 @@ mod test {
         assert!(pair.fs.mover.with_pins(|pins| pins.again_at().is_none()), "nobody looks at them in vain");
         pair.fs.pin(b"a", false).expect("unpinned");
         assert_eq!((pair.work(|| {}), pair.warning()), (0, String::new()));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_told() {
+        use std::os::unix::fs::PermissionsExt;
+        as_nobody(|| {
+            let names: Vec<String> = (0..9).map(|n| format!("a/{n}")).collect();
+            let pair = Pair::with(&names);
+            pair.fs.pin(b"a", true).expect("pinned");
+            pair.fs.do_job(pair.fs.next_now().expect("the first"));
+            // Their names are known, what they are is not.
+            let mode = |mode| {
+                for side in ["ssd/a", "hdd/a"] {
+                    std::fs::set_permissions(pair.at(side), std::fs::Permissions::from_mode(mode)).expect("set");
+                }
+            };
+            mode(0o600);
+            assert_eq!(pair.work(|| {}), 0);
+            let warning = pair.warning();
+            assert!(warning.contains("8 pinned files are still on the HDD; the first is a/"), "{warning}");
+            assert!(warning.contains(": Permission denied"), "{warning}");
+            mode(0o700);
+        });
     }
 
     #[test]
@@ -497,10 +513,7 @@ mod test {
         let names = names(4);
         let pair = Pair::with(&names);
         pair.fs.pin(b"a/1", true).expect("pinned");
-        let Pair { temp, fs } = pair;
-        let config = Config { ssd: fs.config.ssd.clone(), hdd: fs.config.hdd.clone(), ..Config::default() };
-        drop(fs);
-        let pair = Pair { fs: crate::start::open(config).expect("opened"), temp };
+        let pair = Pair(pair.0.again());
         pair.fs.scan();
         assert_eq!((pair.work(|| {}), pair.on_ssd(&names)), (1, 1));
     }
@@ -509,11 +522,11 @@ mod test {
     fn a_directory_that_goes_away_does_not_end_a_migration() {
         let names = names(6);
         let pair = Pair::with(&names);
-        let (ino, mut known) = (pair.fs.lookup(ROOT, OsStr::new("a")).expect("there").ino, Known::new(&pair.fs));
+        let (ino, mut known) = (pair.look_up("a"), Known::new(&pair.fs));
         let files = pair.fs.files_below(ino, TierName::Hdd, &mut |found, parent, name| {
             known.see(found, parent, name);
             if name == "1" {
-                std::fs::rename(pair.temp.path().join("hdd/a/1"), pair.temp.path().join("hdd/gone")).expect("renamed");
+                std::fs::rename(pair.at("hdd/a/1"), pair.at("hdd/gone")).expect("renamed");
             }
         });
         assert_eq!(files.expect("the others").len(), 4);

@@ -142,19 +142,14 @@ impl Hybrid {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::config::Config;
+    use crate::testing::TestPair;
 
     #[test]
     fn directories_are_scanned_also_when_the_kernel_forgets_them_before_their_turn() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let [ssd, hdd] = ["ssd", "hdd"].map(|side| dir.path().join(side));
-        std::fs::create_dir_all(ssd.join("a")).expect("made");
-        std::fs::create_dir(&hdd).expect("made");
-        std::fs::write(ssd.join("a/file"), "x").expect("written");
-        let fs = crate::start::open(Config { ssd, hdd, ..Config::default() }).expect("opened");
+        let fs = TestPair::with(&["ssd/a/file"]);
         let (mut seen, mut files, mut todo) = (Known::new(&fs), Vec::new(), Vec::new());
         fs.scan_dir(ROOT, &HashMap::new(), &mut seen, &mut files, &mut todo).expect("scanned");
-        let ino = fs.lookup(ROOT, OsStr::new("a")).expect("there").ino;
+        let ino = fs.look_up("a");
         fs.forget(ino, 1);
         fs.dirs.drop_dir(ino);
         fs.scan_dir(todo[0], &HashMap::new(), &mut seen, &mut files, &mut todo).expect("still known");

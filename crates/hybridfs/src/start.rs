@@ -412,6 +412,7 @@ impl Hybrid {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::testing::{TestPair, config_of};
 
     struct Pair {
         temp: tempfile::TempDir,
@@ -419,17 +420,11 @@ mod test {
 
     impl Pair {
         fn new() -> Pair {
-            let pair = Pair { temp: tempfile::tempdir().expect("a directory") };
-            for side in ["ssd", "hdd"] {
-                std::fs::create_dir(pair.temp.path().join(side)).expect("made");
-            }
-            drop(pair.open(false).expect("a new pair"));
-            pair
+            Pair { temp: TestPair::empty().temp }
         }
 
         fn open(&self, adopt: bool) -> std::result::Result<Hybrid, StartError> {
-            let [ssd, hdd] = ["ssd", "hdd"].map(|side| self.temp.path().join(side));
-            open(Config { ssd, hdd, adopt, ..Config::default() })
+            open(Config { adopt, ..config_of(&self.temp) })
         }
 
         fn own(&self, side: &str, file: &str) -> PathBuf {

@@ -281,39 +281,28 @@ fn kind_name(stat: &Stat) -> &'static str {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::config::Config;
+    use crate::testing::TestPair;
 
     /// The kernel gives its references back when memory is scarce, whatever we are doing.
     #[test]
     fn files_move_also_when_the_kernel_forgets_them_meanwhile() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let [ssd, hdd] = ["ssd", "hdd"].map(|side| dir.path().join(side));
-        std::fs::create_dir_all(&ssd).expect("made");
-        std::fs::create_dir_all(hdd.join("a/b")).expect("made");
         let names = ["a/1", "a/b/2", "a/b/3"];
-        names.iter().for_each(|name| std::fs::write(hdd.join(name), name).expect("written"));
-        let fs = crate::start::open(Config { ssd: ssd.clone(), hdd, ..Config::default() }).expect("opened");
+        let fs = TestPair::with(&names.map(|name| format!("hdd/{name}")));
         let mut forgotten = false;
         let answer = fs.migrate(b"a", TierName::Ssd, &mut |_, _, _, _| {
-            // Looked up, and forgotten again.
-            for name in names.iter().filter(|_| !forgotten) {
-                let mut seen = Known::new(&fs);
-                fs.walk_along(name.as_bytes(), &mut |found, parent, name| seen.see(found, parent, name)).expect("there");
-            }
+            names.iter().filter(|_| !forgotten).for_each(|name| fs.look_and_forget(name));
             forgotten = true;
         });
         assert_eq!(answer, Ok("3 files are on the ssd now".into()));
-        names.iter().for_each(|name| assert_eq!(std::fs::read(ssd.join(name)).expect("there"), name.as_bytes()));
+        for name in names {
+            assert_eq!(std::fs::read_to_string(fs.at("ssd").join(name)).expect("there"), format!("hdd/{name}"));
+        }
     }
 
     #[test]
     fn a_file_that_lost_one_of_its_names_is_found_by_the_other() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let [ssd, hdd] = ["ssd", "hdd"].map(|side| dir.path().join(side));
-        [&ssd, &hdd].into_iter().for_each(|side| std::fs::create_dir(side).expect("made"));
-        std::fs::write(ssd.join("file"), "x").expect("written");
-        let fs = crate::start::open(Config { ssd, hdd, ..Config::default() }).expect("opened");
-        let ino = fs.lookup(ROOT, OsStr::new("file")).expect("there").ino;
+        let fs = TestPair::with(&["ssd/file"]);
+        let ino = fs.look_up("file");
         fs.link(ino, ROOT, OsStr::new("linked")).expect("linked");
         fs.unlink(ROOT, OsStr::new("linked")).expect("removed");
         assert_eq!(fs.why(b"file").expect("still there").tier, Some(TierName::Ssd));

@@ -146,44 +146,31 @@ mod test {
     use rustix::io::Errno;
 
     use super::*;
-    use crate::attrs::{Caller, SetAttr, SetTime};
-    use crate::config::Config;
+    use crate::attrs::{SetAttr, SetTime};
     use crate::create::Make;
     use crate::moves::Duplicate;
-    use crate::number::ROOT;
     use crate::report::TierName;
+    use crate::testing::{TestPair, as_nobody, me};
 
     const OLD: (i64, u32) = (1_000_000_000, 5);
 
     /// A directory on both sides, modified long ago.
     struct Tree {
-        temp: tempfile::TempDir,
-        fs: Hybrid,
+        fs: TestPair,
         ino: u64,
     }
 
     impl Tree {
         fn new() -> Tree {
-            let temp = tempfile::tempdir().expect("a directory");
-            let [ssd, hdd] = ["ssd", "hdd"].map(|side| temp.path().join(side));
-            for side in [&ssd, &hdd] {
-                std::fs::create_dir_all(side.join("dir")).expect("made");
-            }
-            std::fs::write(hdd.join("dir/copy"), "copy").expect("written");
-            let fs = crate::start::open(Config { ssd, hdd, ..Config::default() }).expect("opened");
-            let ino = fs.lookup(ROOT, OsStr::new("dir")).expect("found").ino;
-            let tree = Tree { temp, fs, ino };
+            let fs = TestPair::with(&["ssd/dir/", "hdd/dir/copy"]);
+            let tree = Tree { ino: fs.look_up("dir"), fs };
             tree.set(tree.ino);
             tree
         }
 
         fn set(&self, ino: u64) {
             let set = SetAttr { mtime: Some(SetTime::At(OLD.0, OLD.1)), ..SetAttr::default() };
-            self.fs.setattr(self.me(), ino, &set, None).expect("set");
-        }
-
-        fn me(&self) -> Caller {
-            Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), pid: 1 }
+            self.fs.setattr(me(), ino, &set, None).expect("set");
         }
 
         fn dir(&self) -> Arc<Dir> {
@@ -193,7 +180,7 @@ mod test {
         /// Moves something in, and does something else meanwhile.
         fn pass<T>(&self, meanwhile: impl FnOnce() -> T) {
             let (hdd, dir) = (self.fs.tier(TierName::Hdd), self.dir());
-            let at = self.temp.path().join("hdd/dir/moved");
+            let at = self.fs.at("hdd/dir/moved");
             let moved = self.fs.keeping_times(self.ino, hdd, dir.must(TierName::Hdd).expect("there"), || {
                 std::fs::write(at, "moved").expect("moved");
                 meanwhile();
@@ -213,30 +200,25 @@ mod test {
         let hdd_ino =
             tree.fs.tier(TierName::Hdd).stat(tree.dir().must(TierName::Hdd).expect("there"), OsStr::new("copy")).expect("there").ino;
         tree.fs.remove_duplicate(&Duplicate { dir: tree.dir(), name: "copy".into(), hdd_ino });
-        assert!(!tree.temp.path().join("hdd/dir/copy").exists());
+        assert!(!tree.fs.at("hdd/dir/copy").exists());
         assert_eq!(tree.mtime(), OLD);
     }
 
     #[test]
     fn a_copy_is_taken_back_from_a_directory_its_owner_may_not_write_to() {
-        let as_somebody = || {
-            if rustix::process::geteuid().is_root() {
-                let nobody = rustix::process::Uid::from_raw(65534);
-                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("of this thread");
-            }
+        as_nobody(|| {
             let tree = Tree::new();
             let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-            tree.fs.setattr(tree.me(), tree.ino, &mode(0o500), None).expect("set");
+            tree.fs.setattr(me(), tree.ino, &mode(0o500), None).expect("set");
             let dir = tree.dir();
             let on_hdd = dir.must(TierName::Hdd).expect("there");
             let hdd_ino = tree.fs.tier(TierName::Hdd).stat(on_hdd, OsStr::new("copy")).expect("there").ino;
             tree.fs.remove_duplicate(&Duplicate { dir: dir.clone(), name: "copy".into(), hdd_ino });
-            assert!(!tree.temp.path().join("hdd/dir/copy").exists());
+            assert!(!tree.fs.at("hdd/dir/copy").exists());
             assert_eq!(rustix::fs::fstat(on_hdd).expect("there").st_mode & 0o7777, 0o500);
             assert_eq!(tree.mtime(), OLD);
-            tree.fs.setattr(tree.me(), tree.ino, &mode(0o700), None).expect("set");
-        };
-        std::thread::scope(|scope| scope.spawn(as_somebody).join().expect("no panic"));
+            tree.fs.setattr(me(), tree.ino, &mode(0o700), None).expect("set");
+        });
     }
 
     #[test]
@@ -244,7 +226,7 @@ mod test {
         let tree = Tree::new();
         tree.pass(|| tree.fs.changing(&tree.dir(), || Err::<(), _>(Errno::NOTEMPTY)).expect_err("fails"));
         assert_eq!(tree.mtime(), OLD);
-        tree.pass(|| tree.fs.make(tree.me(), tree.ino, OsStr::new("new"), Make::Directory(0o755), 0).expect("made"));
+        tree.pass(|| tree.fs.make(me(), tree.ino, OsStr::new("new"), Make::Directory(0o755), 0).expect("made"));
         assert_ne!(tree.mtime(), OLD);
     }
 
@@ -258,7 +240,7 @@ mod test {
         assert_eq!(tree.mtime(), OLD);
         // A change is counted when it ends, which is after the pass has put the times back.
         let changed = tree.fs.changing(&tree.dir(), || {
-            tree.pass(|| std::fs::write(tree.temp.path().join("ssd/dir/new"), "").expect("made"));
+            tree.pass(|| std::fs::write(tree.fs.at("ssd/dir/new"), "").expect("made"));
             tree.set(tree.ino);
             Ok(())
         });
@@ -269,14 +251,14 @@ mod test {
     #[test]
     fn the_other_half_of_a_directory_has_its_times() {
         let tree = Tree::new();
-        let made = tree.fs.make(tree.me(), tree.ino, OsStr::new("below"), Make::Directory(0o755), 0).expect("made");
+        let made = tree.fs.make(me(), tree.ino, OsStr::new("below"), Make::Directory(0o755), 0).expect("made");
         tree.set(made.ino);
         tree.set(tree.ino);
         tree.fs.ensure_dir(made.ino, TierName::Hdd).expect("made");
         assert_eq!(tree.fs.getattr(made.ino).expect("there").stat.mtime, OLD);
         assert_eq!(tree.mtime(), OLD);
         let set = SetAttr { mtime: Some(SetTime::At(7, 7)), ..SetAttr::default() };
-        let seen = tree.fs.setattr(tree.me(), made.ino, &set, None).expect("set");
+        let seen = tree.fs.setattr(me(), made.ino, &set, None).expect("set");
         assert_eq!(seen.stat.mtime, (7, 7));
     }
 }

@@ -1,0 +1,192 @@
+use std::ffi::OsStr;
+
+use rustix::io::ReadWriteFlags;
+
+use super::*;
+use crate::attrs::SetAttr;
+use crate::number::ROOT;
+use crate::open::Handle;
+use crate::testing::{TestPair, me};
+
+fn write(fs: &Hybrid, handle: &Handle, at: u64, byte: u8) {
+    fs.write(handle, at, &vec![byte; 1 << 20], ReadWriteFlags::empty(), None).expect("written");
+}
+
+/// Moves a file of 4 MiB to the HDD, and does something to it in the middle of the copy.
+fn disturbed(begin_open: bool, meanwhile: impl FnOnce(&Hybrid, u64, Option<Handle>) -> Option<Handle>) -> (Outcome, Vec<u8>) {
+    let fs = TestPair::empty();
+    let (attr, handle) = fs.create(me(), ROOT, OsStr::new("file"), 0o644, 0, true).expect("made");
+    (0..4).for_each(|n| write(&fs, &handle, n << 20, b'a'));
+    let mut handle = Some(handle);
+    if !begin_open {
+        fs.release(&handle.take().expect("open"), None);
+    }
+    let mut meanwhile = Some(meanwhile);
+    let outcome = fs.move_file(attr.ino, TierName::Hdd, Reason::Asked, &mut |done, _| {
+        if done >= 2 << 20
+            && let Some(disturb) = meanwhile.take()
+        {
+            handle = disturb(&fs, attr.ino, handle.take());
+        }
+    });
+    assert!(meanwhile.is_none(), "it was disturbed");
+    // What an open handle writes now must be in the file.
+    if let Some(handle) = &handle {
+        write(&fs, handle, 3 << 20, b'z');
+        fs.release(handle, None);
+    }
+    let sides = ["ssd", "hdd"].map(|side| std::fs::read(fs.at(side).join("file")).ok());
+    let ([Some(bytes), None] | [None, Some(bytes)]) = sides else { panic!("it is on one side") };
+    (outcome, bytes)
+}
+
+fn piece(bytes: &[u8], n: usize) -> u8 {
+    bytes[n << 20]
+}
+
+#[test]
+fn writes_through_the_same_open_file_are_in_the_copy() {
+    let (outcome, bytes) = disturbed(true, |fs, _, handle| {
+        write(fs, handle.as_ref().expect("open"), 0, b'b');
+        handle
+    });
+    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Done, b'b', b'z'));
+}
+
+#[test]
+fn a_file_closed_and_opened_again_during_its_move_loses_nothing() {
+    let (outcome, bytes) = disturbed(true, |fs, ino, handle| {
+        fs.release(&handle.expect("open"), None);
+        let again = fs.open(me(), ino, true, true).expect("opened again");
+        write(fs, &again, 0, b'b');
+        Some(again)
+    });
+    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Dropped, b'b', b'z'));
+}
+
+#[test]
+fn a_file_closed_and_cut_during_its_move_stays_cut() {
+    let (outcome, bytes) = disturbed(true, |fs, ino, handle| {
+        fs.release(&handle.expect("open"), None);
+        fs.setattr(me(), ino, &SetAttr { size: Some(5), ..SetAttr::default() }, None).expect("cut");
+        None
+    });
+    assert_eq!((outcome, bytes.len()), (Outcome::Dropped, 5));
+}
+
+#[test]
+fn a_file_that_is_only_closed_during_its_move_moves() {
+    let (outcome, bytes) = disturbed(true, |fs, _, handle| {
+        fs.release(&handle.expect("open"), None);
+        None
+    });
+    assert_eq!((outcome, bytes.len()), (Outcome::Done, 4 << 20));
+}
+
+#[test]
+fn a_file_opened_and_closed_or_changed_during_its_move_is_left_alone() {
+    let (outcome, bytes) = disturbed(false, |fs, ino, _| {
+        let handle = fs.open(me(), ino, true, true).expect("opened");
+        write(fs, &handle, 0, b'b');
+        Some(handle)
+    });
+    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Dropped, b'b', b'z'));
+}
+
+#[test]
+fn what_is_asked_for_moves_also_when_the_kernel_forgets_it_and_is_not_known_for_ever() {
+    let fs = TestPair::with(&["hdd/file"]);
+    let ino = fs.look_up("file");
+    fs.ask_move(ino, TierName::Ssd, Reason::Asked);
+    fs.forget(ino, 1);
+    fs.do_job(fs.next_now().expect("asked for"));
+    assert!(fs.at("ssd/file").exists());
+    assert_eq!(fs.nodes.len(), 2, "the policy remembers what is on the SSD");
+    fs.ask_move(ino, TierName::Hdd, Reason::Asked);
+    fs.do_job(fs.next_now().expect("asked for"));
+    assert!(fs.at("hdd/file").exists());
+    assert_eq!((fs.nodes.len(), fs.mover.queue_len()), (1, 0));
+}
+
+#[test]
+fn a_file_that_is_removed_does_not_stay_for_the_move_that_was_asked_for() {
+    let fs = TestPair::with(&["hdd/file"]);
+    let ino = fs.look_up("file");
+    fs.ask_move(ino, TierName::Ssd, Reason::Asked);
+    fs.forget(ino, 1);
+    fs.unlink(ROOT, OsStr::new("file")).expect("removed");
+    assert_eq!((fs.nodes.len(), fs.held.lock().len()), (1, 0));
+    fs.do_job(fs.next_now().expect("asked for"));
+    assert_eq!((fs.next_now().is_none(), fs.mover.queue_len()), (true, 0));
+}
+
+#[test]
+fn a_file_that_another_move_has_is_put_off_and_not_asked_for_all_the_time() {
+    let fs = TestPair::with(&["hdd/file"]);
+    let ino = fs.look_up("file");
+    fs.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
+    let job = fs.next_now().expect("asked for");
+    fs.after(job, Outcome::Busy);
+    assert!(fs.next_now().is_none(), "not at once");
+    assert_eq!(fs.mover.queue_len(), 1);
+    fs.mover.state.lock().later.values_mut().for_each(|(at, _)| *at = Instant::now());
+    fs.do_job(fs.next_now().expect("now"));
+    assert!(fs.at("ssd/file").exists());
+}
+
+#[test]
+fn a_move_that_nobody_would_ask_for_again_is_tried_again_but_not_for_ever() {
+    let fs = TestPair::with(&["ssd/file"]);
+    let ino = fs.look_up("file");
+    fs.ask_move(ino, TierName::Hdd, Reason::TooBig);
+    for _ in 0..TRIES_MAX {
+        let job = fs.next_now().expect("asked for, or due");
+        fs.after(job, Outcome::Dropped);
+        assert_eq!(fs.mover.queue_len(), 1);
+        fs.mover.state.lock().later.values_mut().for_each(|(at, _)| *at = Instant::now());
+    }
+    let job = fs.next_now().expect("due");
+    fs.after(job, Outcome::Dropped);
+    assert_eq!(fs.mover.queue_len(), 0);
+    // It rests, but who outgrows the SSD once more asks for himself.
+    fs.ask_move(ino, TierName::Hdd, Reason::TooBig);
+    assert_eq!(fs.mover.queue_len(), 1);
+}
+
+#[test]
+fn a_file_that_is_gone_does_not_come_up_as_a_victim_for_ever() {
+    let fs = TestPair::with(&["ssd/file"]);
+    let ino = fs.look_up("file");
+    fs.placement.arrived(ino, 2, 1, 1);
+    fs.placement.arrived(ino + 1_000_000, 1, 1, 1);
+    fs.do_job(Job::new(ino + 1_000_000, TierName::Hdd, Reason::HighMark));
+    assert_eq!(fs.placement.len(), 1);
+    fs.after(Job::new(ino, TierName::Hdd, Reason::HighMark), Outcome::Dropped);
+    assert_eq!(fs.placement.len(), 1, "one that only changed stays on the books");
+}
+
+#[test]
+fn a_file_that_is_small_again_does_not_leave_for_its_size() {
+    let fs = TestPair::with(&["ssd/file"]);
+    let ino = fs.look_up("file");
+    assert_eq!(fs.move_file(ino, TierName::Hdd, Reason::TooBig, &mut |_, _| {}), Outcome::Dropped);
+    assert!(fs.at("ssd/file").exists());
+}
+
+#[test]
+fn a_low_rate_is_kept_too_and_closing_does_not_wait_for_it() {
+    let mover = Mover::new(Some(1000));
+    let begun = Instant::now();
+    mover.spend(1500);
+    mover.spend(1);
+    assert!(begun.elapsed() >= Duration::from_millis(1500), "{:?}", begun.elapsed());
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| {
+            mover.spend(3_600_000);
+            mover.spend(1);
+        });
+        mover.stop();
+        slow.join().expect("ended at once");
+    });
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}
