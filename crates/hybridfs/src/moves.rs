@@ -555,6 +555,14 @@ impl Hybrid {
         if matches!(again, Some(Again::Closed)) && !self.is_in_place(job.ino) {
             self.mover.closed(job.ino);
         }
+        let came_by_itself = job.to == TierName::Ssd && matches!(job.reason, Reason::SecondTouch | Reason::OnOpen);
+        if outcome == Outcome::Done
+            && came_by_itself
+            && let Ok(attr) = self.getattr(job.ino)
+        {
+            // Who made it larger may have closed it before it was here.
+            self.resized(job.ino, TierName::Ssd, &attr.stat);
+        }
     }
 
     /// A file that is in use waits until it is closed, one for which nobody would ask again waits a while.

@@ -4,6 +4,7 @@ use rustix::io::ReadWriteFlags;
 
 use super::*;
 use crate::attrs::SetAttr;
+use crate::config::Size;
 use crate::number::ROOT;
 use crate::open::Handle;
 use crate::testing::{TestPair, me};
@@ -189,4 +190,29 @@ fn a_low_rate_is_kept_too_and_closing_does_not_wait_for_it() {
         slow.join().expect("ended at once");
     });
     assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_file_that_outgrows_the_ssd_while_it_comes_leaves_again() {
+    let mut fs = TestPair::with(&["hdd/file"]);
+    fs.fs.config.max_file = Some(Size::Bytes(3 << 20));
+    fs.fs.space.refresh(fs.fs.tiers(), &fs.fs.config).expect("figures");
+    let ino = fs.look_up("file");
+    let mut handle = Some(fs.open(me(), ino, true, true).expect("opened"));
+    write(&fs, handle.as_ref().expect("open"), 0, b'a');
+    let reader = fs.open(me(), ino, true, false).expect("opened");
+    fs.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
+    let job = fs.next_now().expect("asked for");
+    let outcome = fs.move_file(ino, job.to, job.reason, &mut |_, _| {
+        if let Some(handle) = handle.take() {
+            (1..4).for_each(|n| write(&fs, &handle, n << 20, b'b'));
+            fs.release(&handle, None);
+        }
+    });
+    assert_eq!((outcome, fs.at("ssd/file").metadata().expect("it came").len()), (Outcome::Done, 4 << 20));
+    fs.release(&reader, None);
+    fs.after(job, outcome);
+    fs.do_job(fs.next_now().expect("it is too large"));
+    assert!(!fs.at("ssd/file").exists());
+    assert_eq!(fs.at("hdd/file").metadata().expect("it is back").len(), 4 << 20);
 }
