@@ -388,6 +388,13 @@ impl Hybrid {
         Ok(at)
     }
 
+    /// What a path names, which stays known as long as the second of what is returned.
+    pub(crate) fn known_at(&self, path: &[u8]) -> Result<(u64, Known<'_>)> {
+        let mut known = Known::new(self);
+        let ino = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name))?;
+        Ok((ino, known))
+    }
+
     /// The directory on a side, made with all directories above it where it is missing.
     pub(crate) fn ensure_dir(&self, ino: u64, tier: TierName) -> Result<Arc<Dir>> {
         let dir = self.dir(ino)?;

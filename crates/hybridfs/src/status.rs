@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::moves::{Outcome, Reason};
-use crate::names::{Found, Known};
+use crate::names::Found;
 use crate::nodes::Kind;
 use crate::number::ROOT;
 use crate::pair::Hybrid;
@@ -76,8 +76,7 @@ impl Hybrid {
 
     /// Everything known of one path.
     pub fn why(&self, path: &[u8]) -> Result<Why> {
-        let mut known = Known::new(self);
-        let ino = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name))?;
+        let (ino, _known) = self.known_at(path)?;
         let clean = self.nodes.path(ino).unwrap_or_default();
         let (tier, stat, kind) = self.where_is(ino)?;
         let heat = self.placement.heat(ino);
@@ -155,9 +154,7 @@ impl Hybrid {
     /// Pins or unpins a path. A pinned file on the HDD is brought up.
     pub fn pin(&self, path: &[u8], on: bool) -> std::result::Result<String, String> {
         let shown = String::from_utf8_lossy(path).into_owned();
-        let mut known = Known::new(self);
-        let walked = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name));
-        let ino = walked.map_err(|error| format!("{shown}: {error}"))?;
+        let (ino, _known) = self.known_at(path).map_err(|error| format!("{shown}: {error}"))?;
         let clean = self.nodes.path(ino).unwrap_or_else(|| path.to_vec());
         if clean.is_empty() {
             return Err("the whole mount cannot be pinned".into());
@@ -181,9 +178,7 @@ impl Hybrid {
     /// Moves a file, or all files below a directory; waits. `progress`: files, done, bytes, done.
     pub fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> std::result::Result<String, String> {
         let shown = String::from_utf8_lossy(path).into_owned();
-        let mut known = Known::new(self);
-        let walked = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name));
-        let ino = walked.map_err(|error| format!("{shown}: {error}"))?;
+        let (ino, mut known) = self.known_at(path).map_err(|error| format!("{shown}: {error}"))?;
         let (_, _, kind) = self.where_is(ino).map_err(|error| format!("{shown}: {error}"))?;
         if kind == Kind::Special {
             return Err(format!("{shown}: only regular files move"));
