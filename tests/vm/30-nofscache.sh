@@ -3,6 +3,7 @@
 # direct I/O, pages read ahead, and what it costs where it does nothing (told, not judged).
 # drives: ssd=size:400M other=size:64M
 # module: nofscache
+# processors: in turn
 # memory: 1G
 # TIMEOUT: 400
 # shellcheck source=tests/vm/lib.sh

@@ -4,8 +4,9 @@
 # every line may be where a call stands while it is switched off.
 # drives: ssd=size:400M
 # module: nofscache
+# processors: in turn
 # memory: 1G
-# kernel: preempt=full
+# kernel: preempt=full log_buf_len=4M
 # TIMEOUT: 400
 # TIMEOUT_FULL: 14000
 # shellcheck source=tests/vm/lib.sh
@@ -44,6 +45,19 @@ fio=$!
 count() { local name value; while read -r name value; do [[ $name != "$1" ]] || echo "$value"; done <$chosen/counters; }
 grown() { (($(count "$1") > before)); }
 wait_for() { local before; before=$(count "$1"); wait_until 60 grown "$1"; }
+
+# Should something hang, the kernel tells who runs, who waits, and all the others; that is kept, and the test ends.
+tell_of_hung() {
+    echo "${HUNG_AFTER:-100}" >/proc/sys/kernel/hung_task_timeout_secs
+    until dmesg | grep -q 'blocked for more than'; do sleep 5; done
+    for key in l w l t l; do
+        echo "$key" >/proc/sysrq-trigger
+        sleep 1
+    done
+    dmesg >"$RESULTS/hung"
+    kill -KILL "$1"
+}
+tell_of_hung $$ &
 
 unharmed() { ! dmesg | grep -E 'WARNING|BUG:|Oops|Call Trace|refcount|hung' || fail "the kernel complained"; }
 

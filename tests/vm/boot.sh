@@ -15,6 +15,8 @@
 #   # memory: 2G                          of the guest
 #   # module: nofscache                   of kernel/; built, and MODULE is where it is
 #   # kernel: preempt=full                more arguments for the guest's kernel
+#   # processors: in turn                 both by one thread of the host. For guests that change their kernel's code while it runs
+#                                         (ftrace): else a processor of QEMU 7.2 may go on for good with what was there before
 #   # TIMEOUT: 300                        seconds until it counts as hung, boot included; TIMEOUT_FULL when FULL=1
 #
 # The script is run by `bash -euo pipefail` in an empty directory, with ROOT, HOTSHELF, FULL and KERNEL as the host has them, and
@@ -130,15 +132,18 @@ write_job() {
 share() { devices+=(-virtfs "local,mount_tag=$1,path=$2,security_model=none,multidevs=remap${3:+,$3}"); }
 
 run_guest() {
-    local seconds=$1 memory arguments
+    local seconds=$1 memory arguments threads=multi
     memory=$(head_of memory)
+    if [[ $(head_of processors) == "in turn" ]]; then
+        threads=single
+    fi
     arguments="console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check nokaslr intel_iommu=on nvme_core.multipath=N"
     # What comes out of the port. Not at once our standard output: qemu opens what it is given, and that may be a file.
     exec 3> >(exec cat)
     copier=$!
     # Each process ends with the one that started it, so that no guest stays behind whatever is killed.
     setpriv --pdeathsig KILL -- timeout --kill-after=5 "$seconds" setpriv --pdeathsig KILL -- qemu-system-x86_64 \
-        -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m "${memory:-2G}" \
+        -machine q35 -accel tcg,thread=$threads -cpu max -smp 2 -m "${memory:-2G}" \
         -nodefaults -no-user-config -display none -no-reboot -name "hotshelf-$name" \
         -kernel "$kernel/linux" -initrd "$kernel/initramfs.cpio" \
         -append "$arguments $(head_of kernel)" \
