@@ -15,6 +15,8 @@ clean_up() {
         echo "$throttled 0" >/sys/fs/cgroup/blkio/blkio.throttle.read_iops_device
         echo "$throttled 0" >/sys/fs/cgroup/blkio/blkio.throttle.write_iops_device
     fi
+    # Programs that a bench which was killed has left at work; nobody else names this directory.
+    pkill -f -- "$SCRATCH/" || true
     local try
     for try in 1 2 3 4 5 6 7 8 9 10; do # a process that is just ending may hold one
         umount "$SCRATCH"/* 2>/dev/null || true
