@@ -55,6 +55,7 @@ tell_of_hung() {
         sleep 1
     done
     dmesg >"$RESULTS/hung"
+    echo "FAILED: something hangs: $(grep 'blocked for more than' "$RESULTS/hung" | head -1); all stacks: hung, beside the results"
     kill -KILL "$1"
 }
 tell_of_hung $$ &

@@ -319,7 +319,7 @@ fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File
     Ok((open(OFlags::empty())?, false))
 }
 
-/// When a device was read last is of no use, and asking whether to note it is 4 % of a read's cost. Only the owner may.
+/// When a device was read last is of no use, and each read would ask whether to note it. Only the owner may; others go on without.
 fn leave_the_access_time(file: &File) {
     if let Ok(flags) = fcntl_getfl(file) {
         let _ = fcntl_setfl(file, flags | OFlags::NOATIME);
