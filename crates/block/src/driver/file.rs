@@ -6,15 +6,15 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fcntl_getfl, fcntl_setfl, flock};
+use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
+use super::claim::{self, Patience};
 use super::plain::PlainQueue;
 use super::uring::{FileCommands, Refused, UringQueue};
 use crate::device::{Device, OpenError, QueueOptions};
@@ -97,7 +97,7 @@ impl FileDevice {
         let block = check_kind(path)?;
         let (file, direct) = open(path, options, block)?;
         if options.locked && !options.read_only {
-            lock(&file, path)?;
+            claim::lock(&file, path)?;
         }
         let shape = shape::look(&file, path, options, block, direct)?;
         let target = Target {
@@ -264,43 +264,15 @@ fn check_kind(path: &Path) -> Result<bool, OpenError> {
     Ok(kind.is_block_device())
 }
 
-/// How often, and how long apart, a device that is in use is tried again.
-const BUSY_TRIES: u32 = 20;
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
-
-/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: a ring that was closed a moment ago, also by
-/// another process, lets go of its file some milliseconds later, from a thread of the kernel, and there is nothing to wait for.
+/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: see [`claim`](super::claim).
 fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool), OpenError> {
-    for _ in 0..BUSY_TRIES {
+    let patience = Patience::begin();
+    loop {
         match try_open(path, options, block) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && patience.lasts(claim::of_device(path)) => {}
             opened => return opened.map_err(|error| explain(path, error, options.read_only)),
         }
     }
-    try_open(path, options, block).map_err(|error| explain(path, error, options.read_only))
-}
-
-/// As patient as [`open`], for the same reason.
-fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    for _ in 0..BUSY_TRIES {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(BUSY_PAUSE),
-            locked => return locked.map_err(|error| OpenError::system(format!("locking {}", path.display()), error)),
-        }
-    }
-    let who = holder(file).map_or_else(String::new, |pid| format!(" by process {pid}"));
-    let what = format!("{} is in use{who}: one program at a time writes to it; end that one, or let it do the work", path.display());
-    Err(OpenError::refused(what, &Errno::BUSY.into()))
-}
-
-/// A process that has the file locked, as far as the kernel tells.
-fn holder(file: &File) -> Option<u32> {
-    let stat = file.metadata().ok()?;
-    let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
-    let wanted = format!("{major:02x}:{minor:02x}:{}", stat.ino());
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let line = locks.lines().find(|line| line.contains(" FLOCK ") && line.split_whitespace().any(|word| word == wanted))?;
-    line.split_whitespace().nth(4)?.parse().ok()
 }
 
 fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File, bool)> {

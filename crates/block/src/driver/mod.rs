@@ -1,6 +1,7 @@
 //! The drivers.
 
 pub mod admin_node;
+mod claim;
 pub mod faulty;
 pub mod file;
 pub mod memory;

@@ -1,0 +1,157 @@
+//! One program at a time writes to a device: its lock, who has it, and how long to wait for what a process left behind.
+//!
+//! What a ring had under way when its process ended keeps the file, with its lock, until the disk has answered and a thread of the
+//! kernel has cleared up. There is nothing to wait for, so it is tried again.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::device::OpenError;
+
+/// A ring of a process that goes on, closed a moment ago.
+const CLOSED: Duration = Duration::from_millis(200);
+/// One of a process that has ended, as by kill -9: on a busy disk its requests take their time.
+const LEFT_BEHIND: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Who has a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    Process(u32),
+    /// A process that has ended, with requests under way.
+    Ended(u32),
+    /// The kernel does not tell: a mount, or a process outside of this PID namespace.
+    Unknown,
+    /// As before, where processes that have ended are among those that are not told of.
+    UnknownLock,
+}
+
+/// How long a device was tried already.
+pub(super) struct Patience(Instant);
+
+impl Patience {
+    pub(super) fn begin() -> Patience {
+        Patience(Instant::now())
+    }
+
+    /// Whether to try once more, after a pause.
+    pub(super) fn lasts(&self, holder: Holder) -> bool {
+        let limit = match holder {
+            Holder::Process(_) | Holder::Unknown => CLOSED,
+            Holder::Ended(_) | Holder::UnknownLock => LEFT_BEHIND,
+        };
+        let lasts = self.0.elapsed() < limit;
+        if lasts {
+            std::thread::sleep(PAUSE);
+        }
+        lasts
+    }
+}
+
+/// Takes the lock of a file that was opened.
+pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
+    let patience = Patience::begin();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {}
+            locked => return locked.map_err(|error| OpenError::system(format!("locking {}", path.display()), error)),
+        }
+        let holder = locked_by(file).unwrap_or(Holder::UnknownLock);
+        if !patience.lasts(holder) {
+            return Err(refused(holder, path));
+        }
+    }
+}
+
+/// Who has a device that cannot even be opened.
+pub(super) fn of_device(path: &Path) -> Holder {
+    File::open(path).ok().and_then(|file| locked_by(&file)).unwrap_or(Holder::Unknown)
+}
+
+fn refused(holder: Holder, path: &Path) -> OpenError {
+    let path = path.display();
+    let what = match holder {
+        Holder::Process(pid) => {
+            format!("{path} is in use by process {pid}: one program at a time writes to it; end that one, or let it do the work")
+        }
+        Holder::Ended(pid) => {
+            format!("{path} is in use by process {pid}, which has ended with requests under way: try again when the disk has answered them")
+        }
+        Holder::Unknown | Holder::UnknownLock => {
+            format!("{path} is in use: one program at a time writes to it; end that one, or let it do the work")
+        }
+    };
+    OpenError::refused(what, &Errno::BUSY.into())
+}
+
+/// The process that has the file locked, as far as the kernel tells (proc_locks(5)).
+fn locked_by(file: &File) -> Option<Holder> {
+    let stat = file.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", stat.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let line = locks.lines().find(|line| line.contains(" FLOCK ") && line.split_whitespace().any(|word| word == wanted))?;
+    let pid = line.split_whitespace().nth(4)?.parse().ok()?;
+    Some(if is_alive(pid) { Holder::Process(pid) } else { Holder::Ended(pid) })
+}
+
+/// Whether a process runs: not one that has ended and was not waited for.
+fn is_alive(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which may have anything in it (proc_pid_stat(5)).
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn process() -> std::process::Child {
+        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat")
+    }
+
+    #[test]
+    fn a_process_that_was_not_waited_for_has_ended() {
+        assert!(is_alive(std::process::id()));
+        let mut child = process();
+        assert!(is_alive(child.id()));
+        child.kill().expect("killed");
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        child.wait().expect("waited for");
+        assert!(!is_alive(child.id()));
+    }
+
+    #[test]
+    fn who_has_a_file_is_told() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert_eq!(locked_by(file.as_file()), None);
+        lock(file.as_file(), file.path()).expect("free");
+        assert_eq!(locked_by(file.as_file()), Some(Holder::Process(std::process::id())));
+        let words = lock(&file.reopen().expect("opened"), file.path()).expect_err("taken").to_string();
+        assert!(words.contains(&format!("in use by process {}: one program", std::process::id())), "{words}");
+    }
+
+    /// flock(1) locks, and hands the open file on to the program it starts: as a ring does that is not cleared up yet.
+    #[test]
+    fn what_a_process_left_behind_is_waited_for() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let child = ["sh", "-c", "echo; exec sleep 0.7"];
+        let mut flock = Command::new("flock").arg(file.path()).args(child).stdout(Stdio::piped()).spawn().expect("flock");
+        let pid = flock.id();
+        flock.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("the program runs");
+        flock.kill().expect("killed");
+        flock.wait().expect("waited for");
+        assert_ne!(locked_by(file.as_file()), Some(Holder::Process(pid)), "it has ended");
+        lock(file.as_file(), file.path()).expect("waited for");
+    }
+}
