@@ -6,8 +6,8 @@
 # The drives: 40 requests (each of 128 KiB at most) and 3 MiB a second, reads and writes together, what is not used of that kept for
 # 100 ms. So slow that the drive is what counts: the guest's processors are 10 to 30 times slower than the machine's, and the module
 # waits for each write where starved memory has a few in flight. Its limits of dirty memory are small, as a slow drive wants.
-# Prints medians, how far the module's is from the other (the paper's are within 10 %), and of what was read the share that did not
-# come from the drive; draws it.
+# Prints medians, how far the module's is from the other (the paper's are within 10 %; the median of the runs', whose sides have one
+# seed and the same minute), and of what was read the share that did not come from the drive; draws it.
 # SMALL=1: one run of 4 s each, three minutes in all; else RUNS (5), SECONDS_EACH (6, of a run, after RAMP, 4, of warm-up), 15 minutes.
 # ENGINES ("sync io_uring"), JOBS ("read write rw randread randwrite randrw"), KERNEL (6.1 or 6.12).
 # Our program is no part of it, and need not be built.

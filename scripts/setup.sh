@@ -220,7 +220,7 @@ install_rust() {
 # The public POSIX suites are of crates.io and are built here, which takes minutes: for the long tests alone.
 install_suites() {
     local suite
-    if [[ $level != test || ${FULL:-0} != 1 ]]; then
+    if [[ ($level != test && $level != bench) || ${FULL:-0} != 1 ]]; then
         return
     fi
     for suite in pjdfstest@0.2.2 fsx@0.3.2; do
@@ -232,9 +232,9 @@ install_suites() {
 }
 
 case $level in
-    demo | vm | test) ;;
+    demo | vm | test | bench) ;;
     *)
-        echo "usage: scripts/setup.sh demo|vm|test" >&2
+        echo "usage: scripts/setup.sh demo|vm|test|bench" >&2
         exit 2
         ;;
 esac

@@ -1,7 +1,10 @@
 //! A device in memory: a disk for tests, and the fastest one there is.
 //!
-//! Its blocks are a region; a request is a copy, done when the bell is rung. Queues of one device may be used by different
-//! threads; requests to the same blocks at the same time have no order, as on a real device.
+//! Its blocks are a region; a request is a copy, done when it is submitted, or, on a queue that many share, when the bell is rung:
+//! without the queue, as a drive does its work. Queues of one device may be used by different threads; requests to the same blocks
+//! at the same time have no order, as on a real device.
+
+mod copies;
 
 use std::io;
 use std::sync::Arc;
@@ -9,12 +12,13 @@ use std::time::Duration;
 
 use shm::{Pages, Region};
 
+use self::copies::{Copies, Copy};
 use super::ring::CompletionRing;
 use crate::buffer::{Arena, Span};
 use crate::device::{Device, OpenError, QueueOptions};
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Queue, Submit};
+use crate::queue::{Bell, Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
 use crate::units::Tag;
 
@@ -47,7 +51,7 @@ impl MemoryDevice {
 
     /// A queue of it, by its own type.
     pub fn open_queue(&self, depth: u32) -> MemoryQueue {
-        MemoryQueue { device: self.clone(), depth, arenas: Vec::new(), ended: CompletionRing::new(depth) }
+        MemoryQueue { device: self.clone(), depth, arenas: Vec::new(), ended: CompletionRing::new(depth), copies: None, in_flight: 0 }
     }
 
     /// Its bytes, to look at and to damage in tests.
@@ -73,9 +77,25 @@ pub struct MemoryQueue {
     depth: u32,
     arenas: Vec<Arena>,
     ended: CompletionRing,
+    /// Of a queue that many share.
+    copies: Option<Arc<Copies>>,
+    in_flight: u32,
 }
 
 impl MemoryQueue {
+    /// Leaves a copy to whoever rings; false: it is not one copy, or wrong, and done at once.
+    fn leave(&self, request: &Request, data: &[Span]) -> bool {
+        let (Some(copies), [span], Op::Read | Op::Write) = (&self.copies, data, request.op) else { return false };
+        let Some(arena) = self.arenas.iter().position(|arena| arena.id() == span.arena) else { return false };
+        if arena >= copies::ARENAS_MAX || self.device.geometry.check(request, data).is_err() {
+            return false;
+        }
+        let at = usize::try_from(request.lba.0 * u64::from(self.device.geometry.block_bytes)).expect("in range");
+        let memory_at = usize::try_from(span.at).expect("in memory");
+        copies.leave(Copy { tag: request.tag, op: request.op, at, arena, memory_at, bytes: span.bytes as usize });
+        true
+    }
+
     fn run(&self, request: &Request, data: &[Span]) -> Status {
         self.device.geometry.check(request, data)?;
         let block_bytes = u64::from(self.device.geometry.block_bytes);
@@ -118,36 +138,75 @@ impl Queue for MemoryQueue {
     fn register(&mut self, arena: &Arena) -> Result<(), Error> {
         if self.arenas.iter().all(|known| known.id() != arena.id()) {
             self.arenas.push(arena.clone());
+            if let Some(copies) = &self.copies {
+                copies.register(arena);
+            }
         }
         Ok(())
     }
 
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        if self.ended.len() as u32 >= self.depth {
+        if self.in_flight >= self.depth {
             return Submit::Full;
         }
-        let status = self.run(request, data);
-        self.ended.push(Completion { tag: request.tag, status });
+        self.in_flight += 1;
+        if !self.leave(request, data) {
+            let status = self.run(request, data);
+            self.ended.push(Completion { tag: request.tag, status });
+        }
         Submit::Queued
     }
 
-    fn ring(&mut self) {}
+    fn ring(&mut self) {
+        if let Some(copies) = &self.copies {
+            copies.run();
+        }
+    }
 
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        self.ended.take(completions)
+        let mut count = self.ended.take(completions);
+        if let Some(copies) = &self.copies {
+            count += copies.take_ended(&mut completions[count..]);
+        }
+        self.in_flight -= count as u32;
+        count
     }
 
     fn in_flight(&self) -> u32 {
-        self.ended.len() as u32
+        self.in_flight
     }
 
-    fn wait(&mut self, _: Duration) {}
+    fn wait(&mut self, _: Duration) {
+        self.ring();
+    }
+
+    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
+        let copies = self.copies.get_or_insert_with(|| {
+            let copies = Copies::new(Arc::clone(&self.device.blocks), self.depth);
+            self.arenas.iter().for_each(|arena| copies.register(arena));
+            Arc::new(copies)
+        });
+        Some(Arc::clone(copies) as Arc<dyn Bell>)
+    }
 
     fn cancel(&mut self, _: Tag) {}
 
     fn reset(&mut self) -> Result<(), Error> {
         self.ended.clear();
+        if let Some(copies) = &self.copies {
+            copies.forget();
+        }
+        self.in_flight = 0;
         Ok(())
+    }
+}
+
+/// Others may be copying still.
+impl Drop for MemoryQueue {
+    fn drop(&mut self) {
+        if let Some(copies) = &self.copies {
+            copies.forget();
+        }
     }
 }
 
@@ -176,5 +235,47 @@ mod test {
         assert!(ended[..3].iter().all(|completion| completion.status.is_ok()));
         let expected = [[1; 512], [0; 512], [2; 512]].concat();
         assert_eq!(whole.to_vec(), expected);
+    }
+
+    #[test]
+    fn many_ring_and_each_copy_is_made_once() {
+        const BLOCKS: u64 = 64;
+        let device = MemoryDevice::new(512, BLOCKS * 512).expect("memory");
+        (0..BLOCKS as usize).for_each(|block| device.region().fill(block * 512..(block + 1) * 512, block as u8));
+        let arena = Arena::private(BLOCKS as usize * 4096).expect("memory");
+        let mut queue = device.open_queue(BLOCKS as u32);
+        let bell = queue.bell().expect("one");
+        queue.register(&arena).expect("registered");
+        for _ in 0..100 {
+            let bufs: Vec<_> = (0..BLOCKS).map(|_| arena.allocate(512).expect("room")).collect();
+            for (lba, buf) in (0..BLOCKS).zip(&bufs) {
+                assert_eq!(queue.submit(&Request::read(Tag(lba), Lba(lba), 1), &[buf.span()]), Submit::Queued);
+            }
+            let mut ended = [Completion::EMPTY; 100];
+            assert_eq!(queue.poll(&mut ended), 0, "nobody rang");
+            std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(|| assert!(bell.ring())))));
+            assert_eq!((queue.poll(&mut ended), queue.in_flight()), (BLOCKS as usize, 0));
+            ended.sort_by_key(|completion| completion.tag.0);
+            assert!(ended[100 - BLOCKS as usize..].iter().map(|completion| completion.tag.0).eq(0..BLOCKS), "{ended:?}");
+            assert!((0..).zip(&bufs).all(|(lba, buf)| buf.to_vec() == [lba; 512]));
+        }
+    }
+
+    #[test]
+    fn what_was_left_is_forgotten_by_a_reset() {
+        let device = MemoryDevice::new(512, 4096).expect("memory");
+        let arena = Arena::private(4096).expect("memory");
+        let buf = arena.allocate(512).expect("room");
+        let mut queue = device.open_queue(4);
+        let bell = queue.bell().expect("one");
+        queue.register(&arena).expect("registered");
+        buf.write(0, &[7; 512]);
+        assert_eq!(queue.submit(&Request::write(Tag(1), Lba(0), 1), &[buf.span()]), Submit::Queued);
+        queue.reset().expect("always");
+        assert!(bell.ring());
+        assert_eq!((queue.poll(&mut [Completion::EMPTY; 4]), queue.in_flight()), (0, 0));
+        assert_eq!(queue.submit(&Request::read(Tag(2), Lba(0), 1), &[buf.span()]), Submit::Queued);
+        queue.ring();
+        assert_eq!((queue.poll(&mut [Completion::EMPTY; 4]), buf.to_vec()), (1, vec![0; 512]));
     }
 }

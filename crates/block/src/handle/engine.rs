@@ -295,8 +295,13 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         if self.busy == 0 && self.held == 0 {
             return false;
         }
-        let mut found = self.ring();
-        found |= self.collect();
+        let rung = self.ring();
+        self.reap_rung() | rung
+    }
+
+    /// The same without ringing first, for who has just rung outside. What others submitted since, they ring for.
+    pub(super) fn reap_rung(&mut self) -> bool {
+        let found = self.collect();
         if found && self.waiting.first != NONE {
             self.ring();
         }
@@ -405,6 +410,18 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             index = self.pop(owner);
         }
         Some(self.give(index?))
+    }
+
+    /// The same for who has just rung outside, if so.
+    pub(super) fn next_rung(&mut self, owner: Owner, rung: bool) -> Option<Done> {
+        if !rung {
+            return self.next(owner);
+        }
+        let known = self.take(owner);
+        if known.is_some() || !self.reap_rung() {
+            return known;
+        }
+        self.take(owner)
     }
 
     /// This one, if it has ended.

@@ -195,7 +195,8 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
                 let outside;
                 (inner, outside) = self.ring_outside(inner);
                 // Another may have reaped what is looked for while the lock was free.
-                if inner.engine.reap() || outside {
+                let reaped = if outside { inner.engine.reap_rung() } else { inner.engine.reap() };
+                if reaped || outside {
                     found = look(&mut inner.engine);
                 }
             }
@@ -325,8 +326,8 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
 
     /// Hands out what has ended; whether something may have.
     pub(super) fn reap(&self) -> bool {
-        let (mut inner, _) = self.ring_outside(self.inner.lock());
-        let found = inner.engine.reap();
+        let (mut inner, rung) = self.ring_outside(self.inner.lock());
+        let found = if rung { inner.engine.reap_rung() } else { inner.engine.reap() };
         self.tell(&mut inner);
         found
     }
@@ -489,8 +490,10 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
     /// Tells the devices of all that was submitted, by whomever.
     pub fn ring(&self) {
         for binding in &self.bindings {
-            let (mut inner, _) = binding.queue.ring_outside(binding.queue.inner.lock());
-            inner.engine.ring();
+            let (mut inner, rung) = binding.queue.ring_outside(binding.queue.inner.lock());
+            if !rung {
+                inner.engine.ring();
+            }
             binding.queue.tell(&mut inner);
         }
     }
@@ -501,8 +504,9 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
             let mut inner = binding.queue.inner.lock();
             let mut done = inner.engine.take(binding.owner);
             if done.is_none() {
-                (inner, _) = binding.queue.ring_outside(inner);
-                done = inner.engine.next(binding.owner);
+                let rung;
+                (inner, rung) = binding.queue.ring_outside(inner);
+                done = inner.engine.next_rung(binding.owner, rung);
             }
             binding.queue.tell(&mut inner);
             done
@@ -512,9 +516,9 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
     /// Adds what has ended to `done`, as much as its capacity allows, with one lock for each queue. Rings.
     pub fn poll_batch(&self, done: &mut Vec<Done>) {
         for binding in &self.bindings {
-            let (mut inner, _) = binding.queue.ring_outside(binding.queue.inner.lock());
+            let (mut inner, rung) = binding.queue.ring_outside(binding.queue.inner.lock());
             while done.len() < done.capacity() {
-                let Some(next) = inner.engine.next(binding.owner) else { break };
+                let Some(next) = inner.engine.next_rung(binding.owner, rung) else { break };
                 done.push(next);
             }
             binding.queue.tell(&mut inner);
