@@ -4,7 +4,6 @@
 #   scripts/setup.sh demo   what the build and `make demo` need
 #   scripts/setup.sh vm     all of that, and what `make test-vm` boots its guests with
 #   scripts/setup.sh test   all of that, and what the tests compare with
-#   scripts/setup.sh bench  all of that, and a browser that looks at the benches' report (400 MB)
 #
 # Says each thing it does, does nothing where all is there, and never starts a service. Exits 1 when the
 # build cannot work; what only tests lack is told, with the tests that will be reported as skipped.
@@ -46,7 +45,7 @@ test|mariadb-server|mariadbd|the MariaDB test
 test|libsqlite3-dev|-|the bench of SQLite on an image
 test|tcl|tclsh|the test of SQLite through the cache
 test|python3|python3|the test of the Python package
-bench|chromium|chromium|the look at the benches' report
+test|chromium-headless-shell|chromium-headless-shell|the look at the benches' report (Debian; elsewhere any Chromium does)
 LIST
 }
 
@@ -59,7 +58,7 @@ present() {
 }
 
 # Whether the rows of that level are asked for: those of the levels before, too.
-asked() { [[ $1 == demo || $1 == "$level" || $level == bench || ($level == test && $1 != bench) ]]; }
+asked() { [[ $1 == demo || $1 == "$level" || $level == test ]]; }
 
 missing() {
     local row package command why
@@ -220,7 +219,7 @@ install_rust() {
 # The public POSIX suites are of crates.io and are built here, which takes minutes: for the long tests alone.
 install_suites() {
     local suite
-    if [[ ($level != test && $level != bench) || ${FULL:-0} != 1 ]]; then
+    if [[ $level != test || ${FULL:-0} != 1 ]]; then
         return
     fi
     for suite in pjdfstest@0.2.2 fsx@0.3.2; do
@@ -232,9 +231,9 @@ install_suites() {
 }
 
 case $level in
-    demo | vm | test | bench) ;;
+    demo | vm | test) ;;
     *)
-        echo "usage: scripts/setup.sh demo|vm|test|bench" >&2
+        echo "usage: scripts/setup.sh demo|vm|test" >&2
         exit 2
         ;;
 esac

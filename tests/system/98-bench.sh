@@ -61,9 +61,9 @@ for name, factor in (("fast", 1.0), ("slow", 0.5)):
         for line in lines:
             if "row" in line:
                 row = dict(line["row"])
-                row["values"] = [row["median"] * factor * spread for spread in (0.99, 1.0, 1.01)]
+                row["values"] = [row["median"] * factor * spread for spread in (0.99, 0.995, 1.0, 1.005, 1.01)]
                 row["median"] *= factor
-                row["min"], row["max"] = row["values"][0], row["values"][2]
+                row["min"], row["max"] = row["values"][0], row["values"][4]
                 line = {"row": row}
             to.write(json.dumps(line) + "\n")
 PY

@@ -4,8 +4,8 @@
 # A screenshot stays in target/report/. RESULTS: a directory of results to look at; without, three experiments are run.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-browser=$(command -v chromium || command -v chromium-browser || true)
-[[ -n $browser ]] || skip "no chromium (400 MB): scripts/setup.sh bench"
+browser=$(command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || true)
+[[ -n $browser ]] || skip "no Chromium here: apt install chromium-headless-shell, or chromium"
 kept=${CARGO_TARGET_DIR:-$ROOT/target}/report
 mkdir -p "$kept"
 

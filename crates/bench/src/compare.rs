@@ -15,7 +15,7 @@ pub enum Verdict {
     Better,
     /// Within the spreads.
     Same,
-    /// One run has no spread: what is different may be chance.
+    /// Too few runs: what is different may be chance.
     Unsure,
 }
 
@@ -53,8 +53,9 @@ pub struct Comparison {
 
 /// The least change that counts, even where every run gave the same.
 pub const LEAST: f64 = 0.02;
-/// Fewer runs than this tell no spread.
-const RUNS: usize = 3;
+/// Fewer runs than this tell too little of the spread: of three beside three of the same thing one pair in ten lies apart by chance, of
+/// five beside five one in 126 (the orders in which one side comes first, of all orders).
+const RUNS: usize = 5;
 
 /// A is before, B is after.
 pub fn compare(before: &[Results], after: &[Results]) -> Comparison {
@@ -161,12 +162,13 @@ mod test {
 
     #[test]
     fn worse_is_beyond_both_spreads() {
-        let old = [100.0, 110.0, 120.0];
-        assert_eq!(verdict_of("iops", &old, &[70.0, 80.0, 90.0]), Verdict::Worse);
-        assert_eq!(verdict_of("iops", &old, &[70.0, 80.0, 101.0]), Verdict::Same, "the spreads touch");
-        assert_eq!(verdict_of("iops", &old, &[130.0, 131.0, 132.0]), Verdict::Better);
-        assert_eq!(verdict_of("latency_p99", &old, &[130.0, 131.0, 132.0]), Verdict::Worse);
+        let old = [100.0, 105.0, 110.0, 115.0, 120.0];
+        let (below, above) = ([70.0, 75.0, 80.0, 85.0, 90.0], [130.0, 131.0, 132.0, 133.0, 134.0]);
+        assert_eq!(verdict_of("iops", &old, &below), Verdict::Worse);
+        assert_eq!(verdict_of("iops", &old, &[70.0, 75.0, 80.0, 85.0, 101.0]), Verdict::Same, "the spreads touch");
+        assert_eq!(verdict_of("iops", &old, &above), Verdict::Better);
+        assert_eq!(verdict_of("latency_p99", &old, &above), Verdict::Worse);
         assert_eq!(verdict_of("iops", &[100.0; 5], &[99.0; 5]), Verdict::Same, "less than what counts");
-        assert_eq!(verdict_of("iops", &[100.0], &[50.0]), Verdict::Unsure, "one run has no spread");
+        assert_eq!(verdict_of("iops", &old[..3], &below[..3]), Verdict::Unsure, "chance does that, too");
     }
 }

@@ -17,6 +17,7 @@ pub mod fs;
 pub mod lab;
 pub mod load;
 mod machine;
+mod measure;
 pub mod needs;
 mod outcome;
 mod plot;

@@ -1,7 +1,7 @@
 //! A load generator for any driver: keeps a queue full and tells what came out.
 //!
 //! `cargo run --release -p block --example load -- FILE [op=randread] [bs=4096] [depth=32] [seconds=2] [bytes=SIZE] [seed=1]
-//! [engine=uring|plain|passthrough|memory] [register=yes|no] [direct=yes|no] [one_thread=yes|no] [device_polled=no]
+//! [engine=uring|plain|passthrough|memory] [direct=yes|no] [one_thread=yes|no] [device_polled=no]
 //! [kernel_submits=no] [waits=no] [busy=no] [latency=yes] [batch=0] [cpu=process|thread]`
 //!
 //! `batch` is how many requests are handed to the kernel at once; 0: all that take the place of what has ended (1 is what fio does).
@@ -71,7 +71,7 @@ fn run() -> Result<(), Error> {
         clock: if word("cpu", "process") == "thread" { ClockId::ThreadCPUTime } else { ClockId::ProcessCPUTime },
     };
     let size: u64 = word("bytes", "0").parse()?;
-    let (register, seed) = (word("register", "yes") == "yes", word("seed", "1").parse()?);
+    let seed = word("seed", "1").parse()?;
     if let Some(unknown) = words.keys().next() {
         return Err(format!("{unknown}= is not known").into());
     }
@@ -81,9 +81,7 @@ fn run() -> Result<(), Error> {
     }
     let mut queue = device.queue(&options)?;
     let arena = Arena::private((bytes as usize * options.depth as usize).next_multiple_of(1 << 21))?;
-    if register {
-        queue.register(&arena)?;
-    }
+    queue.register(&arena)?;
     drive(&mut *queue, &arena, &load, bytes, positions, seed)
 }
 

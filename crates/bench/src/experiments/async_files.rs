@@ -64,11 +64,13 @@ fn sweeps(context: &Context, block_bytes: usize, counts: Counts) -> anyhow::Resu
 fn rows(sweep: &Sweep, points: &[(u32, Sample)], block_bytes: usize, counts: Counts) -> Vec<Row> {
     let time = if counts == Counts::Device { "the device's time alone" } else { "with software" };
     let case = |what: &str| format!("{}, {what}, {block_bytes} B, {time}", sweep.name);
-    let row = |side: &str, what: &str, value: f64| Row::new(NAME, side, &case(what), "speedup", "", vec![value]);
-    let Some((at, last)) = points.last() else { return Vec::new() };
-    let best = points.iter().map(|(_, sample)| sample.speedup()).fold(0.0, f64::max);
-    let mut rows = vec![row("hotshelf", &at.to_string(), last.speedup()), row("hotshelf", "best", best)];
-    rows.extend(last.speedup_over_each().map(|times| row("hotshelf", &format!("{at} against durable each"), times)));
+    let row = |what: &str, values: Vec<f64>| Row::new(NAME, "hotshelf", &case(what), "speedup", "", values);
+    let best = |(_, a): &&(u32, Sample), (_, b): &&(u32, Sample)| a.speedup().total_cmp(&b.speedup());
+    let (Some((at, last)), Some((_, best))) = (points.last(), points.iter().max_by(best)) else { return Vec::new() };
+    let mut rows = vec![row(&at.to_string(), last.speedups()), row("best", best.speedups())];
+    if !last.each.is_empty() {
+        rows.push(row(&format!("{at} against durable each"), last.speedups_over_each()));
+    }
     rows
 }
 

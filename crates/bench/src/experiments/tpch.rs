@@ -39,7 +39,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Need::Program("mkfs.ext4", "e2fsprogs"),
     ],
     room_mib: (260, 7000),
-    takes: (20, 400),
+    takes: (6, 400),
     run,
 };
 

@@ -35,6 +35,10 @@ pub(super) fn median(values: &[f64]) -> f64 {
     crate::row::middle(&sorted)
 }
 
+fn by_trial(slow: &[f64], fast: &[f64]) -> Vec<f64> {
+    slow.iter().zip(fast).map(|(slow, fast)| slow / fast).collect()
+}
+
 impl Sample {
     pub(super) fn of(&mut self, side: Side) -> &mut Vec<f64> {
         match side {
@@ -42,6 +46,16 @@ impl Sample {
             Side::Each => &mut self.each,
             Side::Async => &mut self.later,
         }
+    }
+
+    /// How many times faster asynchronous is, trial by trial: the sides of one are measured in turn.
+    pub fn speedups(&self) -> Vec<f64> {
+        by_trial(&self.sync, &self.later)
+    }
+
+    /// The same against each block durable by itself; nothing where that was not asked for.
+    pub fn speedups_over_each(&self) -> Vec<f64> {
+        by_trial(&self.each, &self.later)
     }
 
     /// How many times faster asynchronous is, medians.
