@@ -13,10 +13,10 @@ fi
 # Seeds and counts are smaller under Miri (cfg(miri)).
 export PROPTEST_CASES=4
 export MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-permissive-provenance'
-# Left out: drivers of the kernel, and calls of it that Miri has not (timers' slack, epoll by levels); and simulations that count what
-# happens in many thousand looks or requests: they have neither unsafe code nor memory that others change, and the tests that go through
-# the same code with a few are here.
-left_out=(--skip driver::uring --skip driver::file --skip driver::plain --skip driver::passthrough)
+# Left out: drivers of the kernel, and calls of it that Miri has not (processes, locks of files, timers' slack, epoll by levels); and
+# simulations that count what happens in many thousand looks or requests: they have neither unsafe code nor memory that others change,
+# and the tests that go through the same code with a few are here.
+left_out=(--skip driver::uring --skip driver::file --skip driver::claim --skip driver::plain --skip driver::passthrough)
 left_out+=(--skip completion::calibrate --skip completion::reaper --skip handle::served)
 left_out+=(--skip completion::adaptive --skip completion::serve --skip four_of_five_sleeps)
 left_out+=(--skip classes_that_wait --skip limits_are_kept --skip a_busy_foreground)
