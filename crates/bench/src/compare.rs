@@ -13,7 +13,7 @@ pub enum Verdict {
     Worse,
     /// The same in the good direction.
     Better,
-    /// Within the spreads.
+    /// The spreads touch, or the medians hardly differ.
     Same,
     /// Too few runs: what is different may be chance.
     Unsure,
@@ -139,7 +139,7 @@ impl Comparison {
         let count = |verdict| self.of(verdict).count();
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         lines.push(format!(
-            "{} figures: {} worse, {} better, {} within their spread, {} unsure (fewer than {RUNS} runs), {} without a counterpart",
+            "{} figures: {} worse, {} better, {} alike, {} apart but unsure (fewer than {RUNS} runs), {} without a counterpart",
             self.changes.len(),
             count(Verdict::Worse),
             count(Verdict::Better),

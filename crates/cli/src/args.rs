@@ -303,6 +303,8 @@ pub enum BenchCommand {
         output: PathBuf,
     },
     /// Say what of ours has become worse beyond the spread of both; exit 1 if anything has
+    ///
+    /// Judged is what has five runs or more on both sides: of fewer, too many lie apart by chance.
     #[command(after_help = "Example:\n  hotshelf bench compare results-before results-now")]
     Compare {
         /// Results before

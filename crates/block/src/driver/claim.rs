@@ -10,25 +10,22 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::device::OpenError;
 
-/// A ring of a process that goes on, closed a moment ago.
+/// For a ring of a process that goes on, closed a moment ago.
 const CLOSED: Duration = Duration::from_millis(200);
-/// One of a process that has ended, as by kill -9: on a busy disk its requests take their time.
+/// For one of a process that has ended, as by kill -9: on a busy disk its requests take their time.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Who has a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holder {
+enum Holder {
     Process(u32),
     /// A process that has ended, with requests under way.
     Ended(u32),
-    /// The kernel does not tell: a mount, or a process outside of this PID namespace.
-    Unknown,
-    /// As before, where processes that have ended are among those that are not told of.
-    UnknownLock,
 }
 
 /// How long a device was tried already.
@@ -40,11 +37,7 @@ impl Patience {
     }
 
     /// Whether to try once more, after a pause.
-    pub(super) fn lasts(&self, holder: Holder) -> bool {
-        let limit = match holder {
-            Holder::Process(_) | Holder::Unknown => CLOSED,
-            Holder::Ended(_) | Holder::UnknownLock => LEFT_BEHIND,
-        };
+    pub(super) fn lasts(&self, limit: Duration) -> bool {
         let lasts = self.0.elapsed() < limit;
         if lasts {
             std::thread::sleep(PAUSE);
@@ -61,28 +54,31 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
             Err(Errno::WOULDBLOCK) => {}
             locked => return locked.map_err(|error| OpenError::system(format!("locking {}", path.display()), error)),
         }
-        let holder = locked_by(file).unwrap_or(Holder::UnknownLock);
-        if !patience.lasts(holder) {
+        let holder = locked_by(file);
+        // Within a PID namespace the kernel does not tell of processes that have ended.
+        let limit = if let Some(Holder::Process(_)) = holder { CLOSED } else { LEFT_BEHIND };
+        if !patience.lasts(limit) {
             return Err(refused(holder, path));
         }
     }
 }
 
-/// Who has a device that cannot even be opened.
-pub(super) fn of_device(path: &Path) -> Holder {
-    File::open(path).ok().and_then(|file| locked_by(&file)).unwrap_or(Holder::Unknown)
+/// How long to try a device that cannot even be opened: without a lock it is mounted, or a part of something.
+pub(super) fn patience_with_device(path: &Path) -> Duration {
+    let holder = File::open(path).ok().and_then(|file| locked_by(&file));
+    if let Some(Holder::Ended(_)) = holder { LEFT_BEHIND } else { CLOSED }
 }
 
-fn refused(holder: Holder, path: &Path) -> OpenError {
+fn refused(holder: Option<Holder>, path: &Path) -> OpenError {
     let path = path.display();
     let what = match holder {
-        Holder::Process(pid) => {
+        Some(Holder::Process(pid)) => {
             format!("{path} is in use by process {pid}: one program at a time writes to it; end that one, or let it do the work")
         }
-        Holder::Ended(pid) => {
+        Some(Holder::Ended(pid)) => {
             format!("{path} is in use by process {pid}, which has ended with requests under way: try again when the disk has answered them")
         }
-        Holder::Unknown | Holder::UnknownLock => {
+        None => {
             format!("{path} is in use: one program at a time writes to it; end that one, or let it do the work")
         }
     };
@@ -100,10 +96,14 @@ fn locked_by(file: &File) -> Option<Holder> {
     Some(if is_alive(pid) { Holder::Process(pid) } else { Holder::Ended(pid) })
 }
 
-/// Whether a process runs: not one that has ended and was not waited for.
+/// Whether a process runs: not one that has ended and was not waited for. One that is hidden from this user runs.
 fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let is_gone = |pid| test_kill_process(pid) == Err(Errno::SRCH);
+    if pid.try_into().ok().and_then(Pid::from_raw).is_some_and(is_gone) {
+        return false;
+    }
     // The state follows the name, which may have anything in it (proc_pid_stat(5)).
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 

@@ -269,7 +269,7 @@ fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool),
     let patience = Patience::begin();
     loop {
         match try_open(path, options, block) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && patience.lasts(claim::of_device(path)) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && patience.lasts(claim::patience_with_device(path)) => {}
             opened => return opened.map_err(|error| explain(path, error, options.read_only)),
         }
     }

@@ -299,8 +299,12 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.reap_rung() | rung
     }
 
-    /// The same without ringing first, for who has just rung outside. What others submitted since, they ring for.
-    pub(super) fn reap_rung(&mut self) -> bool {
+    /// The same for who has just rung outside, if so: without ringing again. What others submitted since, they ring for.
+    pub(super) fn reap_after(&mut self, rung: bool) -> bool {
+        if rung { self.reap_rung() } else { self.reap() }
+    }
+
+    fn reap_rung(&mut self) -> bool {
         let found = self.collect();
         if found && self.waiting.first != NONE {
             self.ring();
@@ -412,13 +416,10 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         Some(self.give(index?))
     }
 
-    /// The same for who has just rung outside, if so.
-    pub(super) fn next_rung(&mut self, owner: Owner, rung: bool) -> Option<Done> {
-        if !rung {
-            return self.next(owner);
-        }
+    /// As [`Engine::next`], looking as [`Engine::reap_after`] does.
+    pub(super) fn next_after(&mut self, owner: Owner, rung: bool) -> Option<Done> {
         let known = self.take(owner);
-        if known.is_some() || !self.reap_rung() {
+        if known.is_some() || !self.reap_after(rung) {
             return known;
         }
         self.take(owner)

@@ -195,8 +195,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
                 let outside;
                 (inner, outside) = self.ring_outside(inner);
                 // Another may have reaped what is looked for while the lock was free.
-                let reaped = if outside { inner.engine.reap_rung() } else { inner.engine.reap() };
-                if reaped || outside {
+                if inner.engine.reap_after(outside) || outside {
                     found = look(&mut inner.engine);
                 }
             }
@@ -327,7 +326,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     /// Hands out what has ended; whether something may have.
     pub(super) fn reap(&self) -> bool {
         let (mut inner, rung) = self.ring_outside(self.inner.lock());
-        let found = if rung { inner.engine.reap_rung() } else { inner.engine.reap() };
+        let found = inner.engine.reap_after(rung);
         self.tell(&mut inner);
         found
     }
@@ -506,7 +505,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
             if done.is_none() {
                 let rung;
                 (inner, rung) = binding.queue.ring_outside(inner);
-                done = inner.engine.next_rung(binding.owner, rung);
+                done = inner.engine.next_after(binding.owner, rung);
             }
             binding.queue.tell(&mut inner);
             done
@@ -518,7 +517,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         for binding in &self.bindings {
             let (mut inner, rung) = binding.queue.ring_outside(binding.queue.inner.lock());
             while done.len() < done.capacity() {
-                let Some(next) = inner.engine.next_rung(binding.owner, rung) else { break };
+                let Some(next) = inner.engine.next_after(binding.owner, rung) else { break };
                 done.push(next);
             }
             binding.queue.tell(&mut inner);
