@@ -91,20 +91,22 @@ impl Worker {
     fn clean_some(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, names: &[Name], cleaned: &mut Cleaned) -> Result<(), Errno> {
         let size = || shelf.records.get(no).size().load(std::sync::atomic::Ordering::Acquire);
         let mut taken: Vec<Taken> = Vec::with_capacity(names.len());
+        let mut is_behind_end = false;
         for name in names {
             let mut bytes = Box::new([0; PAGE_BYTES]);
             let Some(snapshot) = shelf.pages.snapshot(*name, &mut bytes) else { continue };
             // The length after the bytes, here and below: who makes the file longer touches its last page again after that.
             let left = size().saturating_sub(name.page.0 * PAGE_BYTES as u64);
-            if left == 0 {
-                // It is being cut off. Or a write that a truncation overtook writes it again, or it is about to tell its new length.
-                continue;
-            }
-            // Who has written behind the end and died does not touch it again.
-            bytes[usize::try_from(left).unwrap_or(PAGE_BYTES).min(PAGE_BYTES)..].fill(0);
-            if !snapshot.marks.is_none() {
+            let behind = &mut bytes[usize::try_from(left).unwrap_or(PAGE_BYTES).min(PAGE_BYTES)..];
+            is_behind_end |= left == 0 || behind.iter().any(|byte| *byte != 0);
+            behind.fill(0);
+            if left > 0 && !snapshot.marks.is_none() {
                 taken.push((*name, snapshot, bytes));
             }
+        }
+        // It is being cut off, or somebody is about to tell the new length: he has the lock. Or he has died.
+        if is_behind_end && let Some(_held) = self.try_lock(shelf, no) {
+            shelf.drop_behind_end(no);
         }
         let mode = shelf.records.get(no).mode().within(shelf.mode());
         // A page that was written through while the SSD had it dirty is newer than below as a whole.

@@ -301,8 +301,7 @@ impl Open {
                 continue;
             }
             // Nobody writes through while the lock is held.
-            let lock = self.shelf.records.lock_of(self.no);
-            let _held = lock.lock();
+            let _held = self.shelf.lock_file(self.no);
             if before == state() && self.below.stamp().is_ok_and(|again| again == now) {
                 self.drop_changed(now)?;
                 self.times_were_set();

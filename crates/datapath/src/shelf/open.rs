@@ -164,7 +164,8 @@ impl Shelf {
         held
     }
 
-    /// Ends what the lock's last owner had begun when he died: a truncation, or a write that is below and not in the frames.
+    /// Ends what the lock's last owner had begun when he died: a truncation, a write that is below and not in the frames, or one that
+    /// makes the file longer and has not told.
     pub(crate) fn mend(&self, no: FileNo, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) {
         let record = self.records.get(no);
         if record.truncations().load(Ordering::Acquire) % 2 == 1 {
@@ -176,22 +177,33 @@ impl Shelf {
             // If that fails the flag stays, and nobody takes what is below for a change from outside.
             let _ = ask(Ask::Stale, 0, 0);
         }
+        self.drop_behind_end(no);
+    }
+
+    /// What is in frames behind the end: put there by who died before he told of it. The file's lock is held; who lives, and was
+    /// overtaken by a truncation, writes it again after this.
+    pub(crate) fn drop_behind_end(&self, no: FileNo) {
+        let (len, page) = (self.records.get(no).size().load(Ordering::Acquire), PAGE_BYTES as u64);
+        self.cut_tail(no, len);
+        self.pages.invalidate(pagecache::shared::FileNo(no.0), len.div_ceil(page)..u64::MAX);
+    }
+
+    /// The rest of the frame the file ends in is zero.
+    fn cut_tail(&self, no: FileNo, len: u64) {
+        let page = PAGE_BYTES as u64;
+        if !len.is_multiple_of(page) {
+            self.pages.cut_tail(self.name(no, len / page), (len % page) as usize);
+        }
     }
 
     /// Frames behind the end go, and the rest of the last one is zero; the leader does the same on the SSD and below.
     pub(super) fn truncate(&self, no: FileNo, len: u64, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
-        let page = PAGE_BYTES as u64;
-        let cut_tail = || {
-            if !len.is_multiple_of(page) {
-                self.pages.cut_tail(self.name(no, len / page), (len % page) as usize);
-            }
-        };
         // Before the leader can put the frame anywhere; and once more, for somebody may have brought it as it was.
-        cut_tail();
+        self.cut_tail(no, len);
         ask(Ask::Truncate, len, 0)?;
-        cut_tail();
+        self.cut_tail(no, len);
         // Last: while they are there nobody sees what is older, on the SSD or below.
-        self.pages.invalidate(pagecache::shared::FileNo(no.0), len.div_ceil(page)..u64::MAX);
+        self.pages.invalidate(pagecache::shared::FileNo(no.0), len.div_ceil(PAGE_BYTES as u64)..u64::MAX);
         Ok(())
     }
 

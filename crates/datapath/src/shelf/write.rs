@@ -77,7 +77,7 @@ impl Open {
             Mode::ReadOnly => return Err(Errno::ROFS),
             Mode::WriteBack => {
                 let begun = is_sampled().then(Instant::now);
-                self.write_frames(at, from, end, Marks::DIRTY)?;
+                self.write_back(at, from, end)?;
                 if let Some(begun) = begun {
                     self.shelf.counters.write_took(Tier::Ram, begun.elapsed().as_nanos() as u64);
                 }
@@ -154,44 +154,58 @@ impl Open {
         first.into_iter().chain(last)
     }
 
-    fn write_frames(&self, at: u64, from: &[u8], end: u64, marks: Marks) -> Result<(), Errno> {
-        let record = self.shelf.records.get(self.no);
+    /// Frames that are newer than below. Who makes the file longer has its lock meanwhile: so what is in frames behind the end belongs to
+    /// whoever has that, or had it and died.
+    fn write_back(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
         loop {
             // A truncation meanwhile may have taken what we wrote: then it is written after it.
             let before = self.truncations();
-            let size_before = self.size();
-            let mut done = 0;
-            while done < from.len() {
-                let now = at + done as u64;
-                let offset = (now % PAGE_BYTES as u64) as usize;
-                let len = (PAGE_BYTES - offset).min(from.len() - done);
-                self.write_page(now / PAGE_BYTES as u64, offset, &from[done..done + len], marks)?;
-                done += len;
+            if end > self.size() {
+                let _held = self.shelf.lock_file(self.no);
+                return self.write_frames(at, from, end, Marks::DIRTY);
             }
-            let size = record.size().fetch_max(end, Ordering::AcqRel);
-            if size_before < end {
-                self.touch_again(at, from, [size_before, at.max(size_before), size], marks)?;
-            }
-            self.note_time(record);
+            self.write_pages(at, from, Marks::DIRTY)?;
+            self.note_time(self.shelf.records.get(self.no));
             if !self.was_truncated(before) {
                 return Ok(());
             }
         }
     }
 
+    /// With the file's lock held.
+    fn write_frames(&self, at: u64, from: &[u8], end: u64, marks: Marks) -> Result<(), Errno> {
+        let record = self.shelf.records.get(self.no);
+        let size_before = self.size();
+        self.write_pages(at, from, marks)?;
+        let size = record.size().fetch_max(end, Ordering::AcqRel);
+        if size_before < end {
+            self.touch_again(at, from, [size_before, at.max(size_before), size], marks)?;
+        }
+        self.note_time(record);
+        Ok(())
+    }
+
+    fn write_pages(&self, at: u64, from: &[u8], marks: Marks) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < from.len() {
+            let now = at + done as u64;
+            let offset = (now % PAGE_BYTES as u64) as usize;
+            let len = (PAGE_BYTES - offset).min(from.len() - done);
+            self.write_page(now / PAGE_BYTES as u64, offset, &from[done..done + len], marks)?;
+            done += len;
+        }
+        Ok(())
+    }
+
     /// A file that has become longer: pages it ended in meanwhile may have been taken, without what was behind the end. What of this
-    /// write is in them is written once more; of what somebody else wrote behind the end and did not live to tell, all is seen now.
+    /// write is in them is written once more.
     fn touch_again(&self, at: u64, from: &[u8], ends: [u64; 3], marks: Marks) -> Result<(), Errno> {
         let page_bytes = PAGE_BYTES as u64;
         let end = at + from.len() as u64;
         let mut last = None;
         for size in ends.into_iter().filter(|size| *size < end && !size.is_multiple_of(page_bytes)) {
             let page = size / page_bytes;
-            if last.replace(page) == Some(page) {
-                continue;
-            }
-            if page < at / page_bytes {
-                let _ = self.shelf.pages.write(self.shelf.name(self.no, page), 0, &[], marks, self.shelf.world.now_ms());
+            if page < at / page_bytes || last.replace(page) == Some(page) {
                 continue;
             }
             let (from_at, to) = (at.max(page * page_bytes), end.min((page + 1) * page_bytes));
@@ -326,11 +340,6 @@ impl Open {
         let record = self.shelf.records.get(self.no);
         let before = self.size();
         record.truncations().fetch_add(1, Ordering::AcqRel);
-        let page = PAGE_BYTES as u64;
-        if len > before && !before.is_multiple_of(page) {
-            // Left by who wrote behind the end and died; who lives writes it again after this.
-            self.shelf.pages.cut_tail(self.shelf.name(self.no, before / page), (before % page) as usize);
-        }
         record.size().store(len, Ordering::Release);
         let told = self.shelf.truncate(self.no, len, &mut |ask, a, b| self.shelf.ask(ask, self.no, a, b).map(drop));
         if told.is_err() {
