@@ -345,15 +345,17 @@ impl Worker {
         shelf.pages.marked_count().saturating_add(u32::try_from(on_ssd).unwrap_or(u32::MAX)).min(i32::MAX as u32)
     }
 
-    /// The entry says durably that the file is written through, before it is.
+    /// The entry says durably that the file is written through, before it is. The record says it last: nobody asks again then.
     fn through(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
-        shelf.records.get(no).flags().fetch_or(flag::THROUGH, Ordering::AcqRel);
         self.end_cut(shelf, key)?;
         if !self.has_log(shelf) || self.log.as_ref().is_none_or(|log| log.books.pages_of(key) == 0) {
-            return self.tell_reclaimed(shelf);
+            self.tell_reclaimed(shelf)?;
+        } else {
+            self.note_through(shelf, no)?;
+            self.flush_log(shelf)?;
         }
-        self.note(shelf, no)?;
-        self.flush_log(shelf)
+        shelf.records.get(no).flags().fetch_or(flag::THROUGH, Ordering::AcqRel);
+        Ok(())
     }
 
     /// What the dead owner of a file's lock had begun.

@@ -120,15 +120,20 @@ impl Worker {
 
     /// The entry of an open file as it is now.
     pub(super) fn note(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
-        self.note_as(shelf, no, None)
+        self.note_as(shelf, no, None, shelf.records.get(no).has(flag::THROUGH))
+    }
+
+    /// As above: it is about to be written through.
+    pub(super) fn note_through(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
+        self.note_as(shelf, no, None, true)
     }
 
     /// As above: it is about to be cut to this length.
     pub(super) fn note_cut(&mut self, shelf: &Shelf, no: FileNo, len: u64) -> Result<(), Errno> {
-        self.note_as(shelf, no, Some(len))
+        self.note_as(shelf, no, Some(len), shelf.records.get(no).has(flag::THROUGH))
     }
 
-    fn note_as(&mut self, shelf: &Shelf, no: FileNo, len: Option<u64>) -> Result<(), Errno> {
+    fn note_as(&mut self, shelf: &Shelf, no: FileNo, len: Option<u64>, through: bool) -> Result<(), Errno> {
         let record = shelf.records.get(no);
         let key = record.key().ok_or(Errno::NOENT)?;
         let is_first = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) == 0);
@@ -147,9 +152,9 @@ impl Worker {
                 size: len.unwrap_or_else(|| size.max(before.as_ref().filter(|_| !is_first).map_or(0, |entry| entry.size))),
                 stamp: record.stamp(),
                 // Who writes through changes what is below at any time, and durable it is only when it is synced.
-                writing: len.is_some() || record.has(flag::WRITING | flag::THROUGH) || before.is_some_and(|entry| entry.writing),
+                writing: len.is_some() || through || record.has(flag::WRITING) || before.is_some_and(|entry| entry.writing),
                 cut: len.map_or(cut, |len| Some(cut.map_or(len, |cut| cut.min(len)))),
-                through: record.has(flag::THROUGH),
+                through,
             }
         })
     }

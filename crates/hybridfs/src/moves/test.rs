@@ -1,7 +1,9 @@
 use std::ffi::OsStr;
+use std::time::Instant;
 
 use rustix::io::ReadWriteFlags;
 
+use super::queue::TRIES_MAX;
 use super::*;
 use crate::attrs::SetAttr;
 use crate::config::Size;

@@ -1,0 +1,286 @@
+//! Which file moves next, and what comes after a move.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::queue::{Again, Job, QUEUE_MAX, Stuck, TRIES_MAX, give_way};
+use super::{Outcome, Reason};
+use crate::nodes::KeptFor;
+use crate::pair::{Hybrid, now_s};
+use crate::pinning::Step;
+use crate::placement::Verdict;
+use crate::report::TierName;
+
+/// Demotions that may fail in a row before all of them wait.
+const FAILURES_MAX: u32 = 16;
+/// Bytes that must become free on a full HDD before demotions try again.
+const ROOM_STEP: u64 = 64 << 10;
+/// How long a file that could not move is left alone.
+const REST: Duration = Duration::from_secs(30);
+/// The same for one that was in use, or changed.
+const SHORT_REST: Duration = Duration::from_secs(1);
+
+impl Hybrid {
+    /// Asks for a move in the background. The file stays known until that is done with.
+    pub(crate) fn ask_move(&self, ino: u64, to: TierName, reason: Reason) {
+        let mut state = self.mover.state.lock();
+        // The next touch asks again; the next who outgrows the SSD may be nobody.
+        let resting = to == TierName::Ssd && state.resting.get(&ino).is_some_and(|until| Instant::now() < *until);
+        if resting || state.is_asked(ino) || state.running.get(&ino).is_some_and(|running| running.to == to) {
+            return;
+        }
+        if state.queue.len() >= QUEUE_MAX {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        } else if self.nodes.keep(ino, KeptFor::Move, true) {
+            state.enqueue(Job::new(ino, to, reason));
+            self.mover.wake.notify_one();
+        }
+    }
+
+    /// One worker: does what is asked, and keeps the SSD below its marks. Ends with the file system.
+    pub(crate) fn move_worker(&self) {
+        give_way();
+        while let Some(job) = self.next_job() {
+            self.do_job(job);
+        }
+    }
+
+    pub(crate) fn do_job(&self, job: Job) {
+        // Unpinned since it was asked for, it stays where it is.
+        let wanted = !job.pinned || self.is_pinned(job.ino);
+        let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| {}) } else { Outcome::Already };
+        tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");
+        self.after(job, outcome);
+    }
+
+    fn next_job(&self) -> Option<Job> {
+        loop {
+            if let Some(job) = self.next_now() {
+                return Some(job);
+            }
+            let mut state = self.mover.state.lock();
+            if self.mover.stopping() {
+                return None;
+            }
+            if state.queue.is_empty() && !state.pins.waits() {
+                match state.next_due() {
+                    Some(due) => drop(self.mover.wake.wait_until(&mut state, due)),
+                    None => self.mover.wake.wait(&mut state),
+                }
+            }
+        }
+    }
+
+    /// What is to be done now: room first, then what was asked for, then what is pinned.
+    pub(crate) fn next_now(&self) -> Option<Job> {
+        while !self.mover.stopping() {
+            if let Some(job) = self.next_demotion().or_else(|| self.mover.next_asked()) {
+                return Some(job);
+            }
+            match self.next_pinned() {
+                Step::Move(job) => return Some(job),
+                Step::More => {}
+                Step::Nothing => return None,
+            }
+        }
+        None
+    }
+
+    fn next_demotion(&self) -> Option<Job> {
+        let _one = self.mover.choosing.lock();
+        let ino = self.must_demote().then(|| self.next_victim()).flatten()?;
+        self.mover.state.lock().leaving.insert(ino, self.placement.size(ino).unwrap_or(0));
+        Some(Job::new(ino, TierName::Hdd, Reason::HighMark))
+    }
+
+    /// Demotion begins above the high mark and ends below the low one.
+    fn must_demote(&self) -> bool {
+        let demoting = &self.mover.demoting;
+        if self.config.read_only || self.tiers().iter().any(|tier| tier.read_only.load(Ordering::Relaxed)) {
+            return false;
+        }
+        if self.mover.stuck.lock().until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        if self.space.above_high() || self.space.tight() {
+            if !demoting.swap(true, Ordering::Relaxed) {
+                self.look_at_pins_again();
+            }
+        } else if !self.space.above_low() {
+            demoting.store(false, Ordering::Relaxed);
+        }
+        let leaving: u64 = self.mover.state.lock().leaving.values().sum();
+        demoting.load(Ordering::Relaxed) && (self.space.above_low_without(leaving) || self.space.tight_without(leaving))
+    }
+
+    /// Now and then: with a million pinned files it takes a while.
+    fn look_at_pins_again(&self) {
+        const EVERY_S: u32 = 60;
+        let now = now_s();
+        if now.saturating_sub(self.mover.unparked_s.load(Ordering::Relaxed)) >= EVERY_S {
+            self.mover.unparked_s.store(now, Ordering::Relaxed);
+            self.placement.unpark();
+        }
+    }
+
+    pub(crate) fn next_victim(&self) -> Option<u64> {
+        let busy: HashSet<u64> = {
+            let mut state = self.mover.state.lock();
+            let now = Instant::now();
+            state.resting.retain(|_, until| *until > now);
+            state.running.keys().chain(state.leaving.keys()).chain(state.resting.keys()).copied().collect()
+        };
+        let victim = self.placement.victim(&mut |ino| {
+            if self.is_pinned(ino) {
+                Verdict::Pinned
+            } else if busy.contains(&ino) || self.is_in_place(ino) {
+                Verdict::NotNow
+            } else {
+                Verdict::Leaves
+            }
+        });
+        if victim.is_none() {
+            self.mover.demoting.store(false, Ordering::Relaxed);
+        }
+        victim
+    }
+
+    /// Whether a file's data is used without us.
+    pub(crate) fn is_in_place(&self, ino: u64) -> bool {
+        self.opens.lock().get(&ino).is_some_and(|open| open.held_in_place())
+    }
+
+    pub(crate) fn after(&self, job: Job, outcome: Outcome) {
+        if job.reason == Reason::HighMark {
+            self.rest(job.ino, outcome);
+            return self.victim_ended(job.ino, outcome);
+        }
+        let again = self.comes_back(&job, outcome);
+        if again.is_none() {
+            if job.pinned {
+                self.pin_ended(&job, outcome);
+            }
+            self.rest(job.ino, outcome);
+        }
+        let mut state = self.mover.state.lock();
+        state.taken.remove(&job.ino);
+        match again {
+            Some(Again::Closed) => drop(state.waiting.insert(job.ino, job)),
+            Some(Again::In(pause)) => drop(state.later.insert(job.ino, (Instant::now() + pause, Job { tries: job.tries + 1, ..job }))),
+            None if state.is_asked(job.ino) => {}
+            None => drop(self.nodes.keep(job.ino, KeptFor::Move, false)),
+        }
+        drop(state);
+        // It may have been closed between the look and the note.
+        if matches!(again, Some(Again::Closed)) && !self.is_in_place(job.ino) {
+            self.mover.closed(job.ino);
+        }
+        let came_by_itself = job.to == TierName::Ssd && matches!(job.reason, Reason::SecondTouch | Reason::OnOpen);
+        if outcome == Outcome::Done
+            && came_by_itself
+            && let Ok(attr) = self.getattr(job.ino)
+        {
+            // Who made it larger may have closed it before it was here.
+            self.resized(job.ino, TierName::Ssd, &attr.stat);
+        }
+    }
+
+    /// A file that is in use waits until it is closed, one for which nobody would ask again waits a while.
+    fn comes_back(&self, job: &Job, outcome: Outcome) -> Option<Again> {
+        let full = {
+            let state = self.mover.state.lock();
+            state.waiting.len().max(state.later.len()) >= QUEUE_MAX
+        };
+        if full || self.mover.stopping() {
+            return None;
+        }
+        match outcome {
+            Outcome::Busy if self.is_in_place(job.ino) => Some(Again::Closed),
+            // Another move of it runs, or did: maybe to the other side.
+            Outcome::Busy => Some(Again::In(SHORT_REST)),
+            Outcome::Dropped if job.comes_back() && self.still_moves(job) => Some(Again::In(SHORT_REST * (1 << job.tries.min(TRIES_MAX)))),
+            _ => None,
+        }
+    }
+
+    fn still_moves(&self, job: &Job) -> bool {
+        self.nodes.with(job.ino, |node| !node.nameless && node.tier() != job.to).unwrap_or(false)
+    }
+
+    fn rest(&self, ino: u64, outcome: Outcome) {
+        let rest = match outcome {
+            Outcome::Done | Outcome::Already => return,
+            Outcome::Busy | Outcome::Dropped => SHORT_REST,
+            Outcome::Stays(_) | Outcome::Failed(_) => REST,
+        };
+        self.mover.state.lock().resting.insert(ino, Instant::now() + rest);
+    }
+
+    fn victim_ended(&self, ino: u64, outcome: Outcome) {
+        if matches!(outcome, Outcome::Stays(_)) {
+            // More of these than a policy is asked for at once would keep every other file from leaving.
+            self.placement.stays(ino);
+        } else if outcome == Outcome::Dropped && !self.nodes.with(ino, |node| !node.nameless).unwrap_or(false) {
+            // It would come up again and again.
+            self.placement.left(ino);
+        }
+        self.demotion_ended(outcome);
+        // Only now that its room is counted as free.
+        self.mover.state.lock().leaving.remove(&ino);
+    }
+
+    fn demotion_ended(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Done => {
+                self.mover.stuck.lock().failures = 0;
+                let _ = self.space.refresh(self.tiers(), &self.config);
+            }
+            Outcome::Failed(_) => {
+                let mut stuck = self.mover.stuck.lock();
+                stuck.failures += 1;
+                if stuck.failures >= FAILURES_MAX {
+                    stuck.failures = 0;
+                    stuck.until = Some(Instant::now() + REST);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Demotions that found the HDD full go on as soon as it has more room; called by the watcher.
+    pub(crate) fn look_at_hdd_room(&self) {
+        let free = self.space.of(TierName::Hdd).free;
+        let mut stuck = self.mover.stuck.lock();
+        let Some(then) = stuck.hdd_full_at else { return };
+        let more_room = free > then + ROOM_STEP;
+        if !more_room && (self.space.above_high() || self.space.tight()) {
+            return;
+        }
+        *stuck = Stuck { said: stuck.said, ..Stuck::default() };
+        drop(stuck);
+        if more_room {
+            self.mover.state.lock().resting.clear();
+            self.mover.wake();
+        }
+    }
+
+    /// A sentence for `status` while files should leave the SSD and find no room.
+    pub(crate) fn hdd_is_full(&self) -> Option<String> {
+        self.mover.stuck.lock().hdd_full_at?;
+        let hdd = self.tier(TierName::Hdd).path.display();
+        Some(format!("{hdd} is full: files that should leave the SSD stay there; they go on leaving when there is room again"))
+    }
+
+    /// Notes that a file found no room on the HDD; `true` when that is worth a line in the log.
+    pub(super) fn note_hdd_full(&self) -> bool {
+        let _ = self.space.refresh(self.tiers(), &self.config);
+        let mut stuck = self.mover.stuck.lock();
+        stuck.hdd_full_at = Some(self.space.of(TierName::Hdd).free);
+        let say = stuck.said.is_none_or(|said| said.elapsed() > Duration::from_secs(60));
+        if say {
+            stuck.said = Some(Instant::now());
+        }
+        say
+    }
+}
