@@ -394,8 +394,8 @@ impl Worker {
         cut
     }
 
-    /// What is written through from now on is not dirty here: whoever cut the file again would take it away.
-    fn end_cut(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+    /// What is written below from now on is not dirty here: whoever cut the file again would take it away.
+    pub(super) fn end_cut(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
         if self.has_log(shelf) && self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
             self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
             self.synced_below(shelf, key)?;

@@ -3,14 +3,15 @@
 
 use std::time::Instant;
 
+use block::Error;
 use rustix::io::Errno;
-use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, runs};
+use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, Verified, runs};
 
 use super::Worker;
 use crate::shelf::layout::Word;
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
-use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier};
+use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier, place};
 
 /// Pages written back in one sweep: the more, the more neighbours.
 const SWEEP_PAGES: usize = 4096;
@@ -265,7 +266,12 @@ impl Worker {
         log.books.collect_own(items);
         for item in items.iter() {
             let Some(log) = &mut self.log else { return Ok(()) };
-            let Ok(page) = log.read_item(item) else { continue };
+            let page = match log.read_item(item) {
+                Ok(page) => page,
+                Err(Verified::Changed) => continue,
+                Err(_) => self.known_entry(shelf, item)?,
+            };
+            let Some(log) = &mut self.log else { return Ok(()) };
             let is_needed = Entry::decode(&page).is_some_and(|entry| log.books.pages_of(entry.key) > 0);
             if !is_needed && log.drop_pages(item.key, item.page.0..item.page.0 + 1).is_ok() {
                 if let Some(entry) = Entry::decode(&page) {
@@ -279,6 +285,18 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// An entry that the SSD does not give back, from memory; if it is not there either, the SSD has failed.
+    fn known_entry(&mut self, shelf: &Shelf, item: &Item) -> Result<Box<Page>, Errno> {
+        let noted = self.known.iter().find(|(key, _)| place(**key) == item.page).and_then(|(_, known)| known.noted());
+        match noted {
+            Some(entry) => Ok(entry.encode()),
+            None => {
+                self.fail(shelf, Error::Media, "it cannot read what it had written");
+                Err(Errno::IO)
+            }
+        }
     }
 }
 

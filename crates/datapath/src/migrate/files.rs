@@ -40,6 +40,10 @@ pub(super) struct Known {
 }
 
 impl Known {
+    pub(super) fn noted(&self) -> Option<&Entry> {
+        self.noted.as_ref()
+    }
+
     /// Its entry has to be put right yet; all else can be found out again.
     fn is_needed(&self) -> bool {
         self.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some())

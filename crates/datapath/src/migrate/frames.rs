@@ -114,7 +114,8 @@ impl Worker {
         let (dirty, stale): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|(name, snapshot, _)| snapshot.marks.has(Marks::DIRTY) || is_dirty(name));
         let is_stored = self.has_log(shelf) && mode == Mode::WriteBack;
-        if is_stored && self.may_store() {
+        // While it is being cut, what is below may be cut again after a crash.
+        if is_stored && (self.is_being_cut(shelf, no) || self.may_store()) {
             self.store(shelf, no, key, dirty, cleaned)?;
         } else {
             if is_stored {
@@ -153,6 +154,10 @@ impl Worker {
             return Ok(());
         }
         let size = self.begin_writing(shelf, key)?;
+        // Before these pages are only below: after a crash the cut would be made again, and take them away.
+        if !self.is_being_cut(shelf, no) {
+            self.end_cut(shelf, key)?;
+        }
         let pages: Vec<u64> = dirty.iter().map(|(name, ..)| name.page.0).collect();
         self.will_be_old(shelf, key, &pages)?;
         let written = self.write_runs(shelf, no, key, &dirty, size);
@@ -166,7 +171,6 @@ impl Worker {
                 self.drop_pages(shelf, key, name.page.0..name.page.0 + 1)?;
             }
         }
-        self.synced_below(shelf, key)?;
         cleaned.waiting.extend(dirty.into_iter().map(|(name, snapshot, _)| (name, snapshot)));
         Ok(())
     }
@@ -196,17 +200,19 @@ impl Worker {
         if !self.has_log(shelf) {
             return Ok(());
         }
-        self.room_ahead(shelf)?;
+        let mut room = self.room_ahead(shelf);
         for _ in 0..3 {
-            let Some(log) = &mut self.log else { return Ok(()) };
-            match log.prepare(drops) {
-                Ok(()) => return Ok(()),
-                Err(crate::shelf::log::Stop::Room) => self.make_room(shelf)?,
-                Err(stop) => {
-                    self.stopped(shelf, stop);
-                    return Ok(());
-                }
+            // It may have failed on the way here: then nothing needs to be dropped.
+            if !self.has_log(shelf) {
+                return Ok(());
             }
+            room?;
+            let Some(log) = &mut self.log else { return Ok(()) };
+            room = match log.prepare(drops) {
+                Ok(()) => return Ok(()),
+                Err(crate::shelf::log::Stop::Room) => self.make_room(shelf),
+                Err(stop) => Err(self.stopped(shelf, stop)),
+            };
         }
         Err(Errno::NOSPC)
     }
