@@ -5,22 +5,23 @@
 #   page    a file in the page cache: nothing but software
 #   near    a loop device over a file in memory, O_DIRECT, its worker on the processor of the program
 #   far     the same with its worker on the other processor
+#   free    the same where the scheduler puts both, now here, now there
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
 # limit gives 15 % fewer IOPS in bursts) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH
 # (2) each, of OPS ("randread randwrite"), DEPTHS ("1 8 32"), TARGETS
-# ("page near far disk"). CPU is user and system time of the thread that submits, for each request (fio tells no other; buffered
+# ("page near far free disk"). CPU is user and system time of the thread that submits, for each request (fio tells no other; buffered
 # writes are done by threads of the kernel for both); both sides take the time of each request.
 #
 # The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
 # Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1 for
-# either side, by luck. So its place is fixed for the time of the run (the kernel's workers for all: put back at the end). So is that
-# of both programs, on the last processor (near: the first): a drive's interrupts come to one processor, and a request of depth 1
+# either side, by luck. So but for free its place is fixed for the time of the run (the kernel's workers for all: put back at the end).
+# So is that of both programs, on the last processor (near: the first): a drive's interrupts come to one processor, and a request of depth 1
 # took 33 us of CPU on the other, 19 us on that. The last two columns compare the best run of each side.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need fio losetup taskset
-rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far disk}
+rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far free disk}
 depths=${DEPTHS:-1 8 32}
 cd "$(dirname "$0")/.."
 cargo build --release --quiet --package block --example load
@@ -29,7 +30,6 @@ workers=/sys/devices/virtual/workqueue/cpumask all=
 if [[ $(id -u) == 0 && -w $workers && $(nproc) -gt 1 ]]; then
     all=$(cat "$workers")
     trap 'echo "$all" >"$workers"; clean_up' EXIT
-    echo 1 >"$workers"
 else
     echo "without near and far: they need root and two processors"
     targets=${targets//near/} targets=${targets//far/}
@@ -78,13 +78,13 @@ pair() {
     cpu_ratios[$key]+=" $(awk "BEGIN { print $our_cpu / $fio_cpu }")"
 }
 
-declare -A file=() on=() direct=([page]=0 [near]=1 [far]=1 [disk]=1) ours theirs our_cpus their_cpus ratios cpu_ratios
+declare -A file=() on=() direct=([page]=0 [near]=1 [far]=1 [free]=1 [disk]=1) ours theirs our_cpus their_cpus ratios cpu_ratios
 make_file() { fio --name=make --filename="$1" --rw=write --bs=1M --size=$size --direct="$2" --output-format=terse >/dev/null; }
 keys=()
 for target in $targets; do
     case $target in
         page | disk) file[$target]=$SCRATCH/$target ;;
-        near | far)
+        near | far | free)
             memory=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
             truncate -s $size "$memory"
             loop=$(losetup --find --show "$memory")
@@ -95,10 +95,14 @@ for target in $targets; do
     esac
     on[${file[$target]}]=$(($(nproc) - 1))
     [[ $target != near ]] || on[${file[$target]}]=0
+    [[ $target != free ]] || on[${file[$target]}]=0-$(($(nproc) - 1))
     make_file "${file[$target]}" "${direct[$target]}"
 done
 for op in $ops; do
     for target in $targets; do
+        if [[ -n $all ]]; then
+            [[ $target == free ]] && echo "$all" >"$workers" || echo 1 >"$workers"
+        fi
         for depth in $depths; do
             for ((n = 0; n < rounds; n++)); do
                 pair "$op.$target.$depth.io_uring" "$n" io_uring "${file[$target]}" "$op" "$depth" "${direct[$target]}"
