@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,7 +86,7 @@ impl Hybrid {
         let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(fd) = dir.on(tier) else { continue };
-            let read = read_names(fd, &mut |name, kind| {
+            let read = list_names(fd, &mut |name, kind| {
                 if dir.ino == ROOT && name == HIDDEN.as_bytes() {
                     return;
                 }
@@ -138,10 +138,25 @@ impl Hybrid {
     }
 }
 
-/// Calls `each` with every name but `.` and `..`.
+/// Calls `each` with every name but `.` and `..`. Nobody asked for it: where that is allowed, it does not count as reading the directory.
 pub(crate) fn read_names(dir: BorrowedFd<'_>, each: &mut dyn FnMut(&[u8], FileType)) -> Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let readable = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
+    match open_to_read(dir, OFlags::NOATIME) {
+        // Somebody else's directory.
+        Err(Errno::PERM) => list_names(dir, each),
+        opened => names_of(&opened?, each),
+    }
+}
+
+/// The same for somebody who asked.
+fn list_names(dir: BorrowedFd<'_>, each: &mut dyn FnMut(&[u8], FileType)) -> Result<()> {
+    names_of(&open_to_read(dir, OFlags::empty())?, each)
+}
+
+fn open_to_read(dir: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
+    rustix::fs::openat(dir, c".", flags | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn names_of(readable: &OwnedFd, each: &mut dyn FnMut(&[u8], FileType)) -> Result<()> {
     let mut buffer = vec![MaybeUninit::<u8>::uninit(); 64 << 10];
     let mut entries = RawDir::new(readable.as_fd(), &mut buffer);
     while let Some(entry) = entries.next() {

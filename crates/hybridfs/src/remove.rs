@@ -120,3 +120,25 @@ impl Hybrid {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod test {
+    use std::ffi::OsStr;
+
+    use rustix::io::Errno;
+
+    use crate::attrs::{SetAttr, SetTime};
+    use crate::number::ROOT;
+    use crate::testing::{TestPair, me};
+
+    #[test]
+    fn who_looks_whether_a_directory_is_empty_has_not_read_it() {
+        let fs = TestPair::with(&["ssd/dir/file", "hdd/dir/"]);
+        let dir = fs.look_up("dir");
+        let old = (1_000_000_000, 5);
+        let set = SetAttr { atime: Some(SetTime::At(old.0, old.1)), ..SetAttr::default() };
+        fs.setattr(me(), dir, &set, None).expect("set");
+        assert_eq!(fs.rmdir(ROOT, OsStr::new("dir")), Err(Errno::NOTEMPTY));
+        assert_eq!(fs.getattr(dir).expect("there").stat.atime, old);
+    }
+}
