@@ -20,6 +20,18 @@ begin() {
     pid=$!
     own=$groups/hotshelf-bench-$pid
 }
+# ended PID: waits for one that was told to end; should it not, tells where everybody is.
+ended() {
+    local process
+    (wait_until 120 gone "$1") 2>"$SCRATCH/late" && return
+    for process in /proc/[0-9]*; do
+        [[ -s $process/cmdline ]] || continue
+        echo "$(tr '\0' ' ' <"$process/cmdline" | head -c 120): $(sed -n 's/^State:[[:space:]]*//p' "$process/status")"
+        head -n 6 "$process"/task/*/stack 2>"$SCRATCH/late" || true
+    done
+    fail "process $1 does not end"
+}
+gone() { [[ ! -e /proc/$1 || $(<"/proc/$1/stat") == *") Z "* ]]; }
 # Without a program to be started, which takes 50 ms here, and more when the host is busy.
 is_in() { [[ $'\n'$(<"$2/cgroup.procs")$'\n' == *$'\n'"$1"$'\n'* ]]; }
 any_in() { [[ -e $1/cgroup.procs && -n $(<"$1/cgroup.procs") ]]; }
@@ -56,6 +68,7 @@ sh -c 'echo $$ >"$1/cgroup.procs" && exec dd if=/dev/zero of="$2/probe" bs=4k co
 ((${EPOCHREALTIME/./} - begun >= 900000)) || fail "the disk is too fast: $((${EPOCHREALTIME/./} - begun)) us for 100 writes"
 step "interrupt"
 kill -INT "$pid"
+ended "$pid"
 wait "$pid" && fail "interrupted, and exit 0"
 grep -q 'stopped, nothing is left behind' "$SCRATCH/said" || fail "interrupted: $(cat "$SCRATCH/said")"
 nothing_left "interrupted"
@@ -69,6 +82,7 @@ wait_until 300 any_in "$own-48"
 limited 'riops=8000' "$own-48" || fail "no limit: $(cat "$own-48/io.max")"
 step "kill"
 kill -KILL "$pid"
+ended "$pid"
 wait "$pid" 2>/dev/null && fail "killed, and exit 0"
 "$HOTSHELF" bench run --small async-blocks --dir "$work" --out "$out" >"$SCRATCH/said" 2>&1 || fail "after the kill: $(cat "$SCRATCH/said")"
 grep -q "taken away: control group $own-48" "$SCRATCH/said" || fail "does not say what was left: $(cat "$SCRATCH/said")"
