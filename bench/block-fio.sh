@@ -14,10 +14,11 @@
 # writes are done by threads of the kernel for both); both sides take the time of each request.
 #
 # The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
-# Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1 for
-# either side, by luck. So but for free its place is fixed for the time of the run (the kernel's workers for all: put back at the end).
-# So is that of both programs, on the last processor (near: the first): a drive's interrupts come to one processor, and a request of depth 1
-# took 33 us of CPU on the other, 19 us on that. The last two columns compare the best run of each side.
+# Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1; with fio it
+# is more often on the same (docs/decisions/0010-drivers.md). So but for free its place is fixed for the time of the run (the kernel's
+# workers for all: put back at the end). So is that of both programs, on the last processor (near: the first): a drive's interrupts come
+# to one processor, and a request of depth 1 took 33 us of CPU on the other, 19 us on that. The last two columns compare the best run of
+# each side.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need fio losetup taskset
@@ -31,8 +32,8 @@ if [[ $(id -u) == 0 && -w $workers && $(nproc) -gt 1 ]]; then
     all=$(cat "$workers")
     trap 'echo "$all" >"$workers"; clean_up' EXIT
 else
-    echo "without near and far: they need root and two processors"
-    targets=${targets//near/} targets=${targets//far/}
+    echo "without loop devices (near, far, free): they need root and two processors"
+    targets=${targets//near/} targets=${targets//far/} targets=${targets//free/}
 fi
 size=256M
 

@@ -159,7 +159,7 @@ fn run(seed: u64) -> usize {
         // Once it may be found out only now that the SSD fails.
         for _ in 0..4 {
             run.write(key, 0..CELLS);
-            // Who was not told yet is told once.
+            // Who was not told yet is told once; of what is lost, as long as it is.
             let _ = run.open(key).sync();
             let synced = run.open(key).sync();
             assert!(matches!(synced, Ok(()) | Err(Errno::IO)), "file {key}: {synced:?}");
@@ -178,18 +178,19 @@ fn run(seed: u64) -> usize {
     run.lost
 }
 
+/// Runs that failed once: an SSD that could not give an entry back was told as a full one; a loss told by two syncs, which is right.
+const KEPT: [u64; 2] = [5_288, 6_641];
+
 #[test]
 fn an_ssd_that_fails_at_any_moment_costs_what_only_it_had_and_no_byte_is_older() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let is_full = std::env::var("FULL").is_ok_and(|full| full == "1");
-    let seeds = number("SIM_SEED").map_or(
-        0..match is_full {
-            true => 20_000,
-            false if cfg!(debug_assertions) => 60,
-            false => 600,
-        },
-        |seed| seed..seed + 1,
-    );
+    let many = match is_full {
+        true => 20_000,
+        false if cfg!(debug_assertions) => 60,
+        false => 600,
+    };
+    let seeds: Vec<u64> = number("SIM_SEED").map_or_else(|| KEPT.into_iter().chain(0..many).collect(), |seed| vec![seed]);
     let mut lost = 0;
     for seed in seeds {
         lost += std::panic::catch_unwind(|| run(seed)).unwrap_or_else(|_| panic!("replay with SIM_SEED={seed}"));
