@@ -2,7 +2,7 @@
 # The paper's key-value workload (001, section IV.B): keys of 32 bytes by Zipf's law (theta 0.99), values of 512 bytes, threads that
 # get and threads that put, for SECONDS_EACH; the tails of both. The store is redb (the crate) on both sides, over a file of ext4 by its
 # own backend and over a file of rawfs by library, on the same loop device, both made anew before; its own cache is CACHE_MIB, and the
-# file system has the rest of MEMORY_MIB (ext4: of a control group that both run in, where there is one).
+# file system has the rest of MEMORY_MIB, less what the process takes (ext4: of a control group that both run in, where there is one).
 # DURABLE_EVERY: each so many puts of a thread are durable when they return, with all before; others are seen only (1 and 100).
 # FULL=1: 1,000,000 keys, 600 s. KEYS, GETTERS, PUTTERS, RUNS, SEED, SIZE.
 # shellcheck source=bench/lib.sh
@@ -22,7 +22,7 @@ loop_device "$size"
 # side SIDE EVERY RUN: see on_side.
 side() {
     on_side "$1" kv "keys=$keys" "ms=$((seconds * 1000))" "getters=$getters" "putters=$putters" "durable_every=$2" "cache_mib=$cache" \
-        "seed=$((seed + $3))" "memory_mib=$((memory * 7 / 8 - cache))"
+        "seed=$((seed + $3))" "memory_mib=$((memory * 7 / 8 - cache - 24))"
 }
 
 figures=(get_ops get_p90_us get_p95_us get_p99_us put_ops put_p90_us put_p95_us put_p99_us cpu_s)

@@ -18,9 +18,6 @@ else
     files=${FILES:-20000} operations=${OPERATIONS:-100000} size=${SIZE:-1G} memory=${MEMORY_MIB:-256} modes=${DURABLE:-end 1000 each}
 fi
 each=${EACH_OPERATIONS:-$((operations < 20000 ? operations : 20000))}
-# What rawfs gives to metadata: enough for all of it, if that is not more than a quarter.
-nodes=$((files / 2048 > 16 ? files / 2048 : 16))
-nodes=$((nodes < memory / 4 ? nodes : memory / 4))
 # shellcheck source=bench/lib-rawfs.sh
 source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
@@ -28,7 +25,7 @@ loop_device "$size"
 # side SIDE DURABLE OPERATIONS RUN: see on_side.
 side() {
     on_side "$1" files "files=$files" "operations=$3" "durable=$2" "threads=$threads" "seed=$((seed + $4))" \
-        "memory_mib=$((memory * 7 / 8))" "nodes_mib=$nodes"
+        "memory_mib=$((memory * 13 / 16))"
 }
 
 echo "  $files files, $size on a loop device, $memory MiB of memory, $threads thread(s)"

@@ -11,7 +11,7 @@ use bench::fs::small::{self, Durable};
 fn raw(dir: &tempfile::TempDir) -> Raw {
     let image = dir.path().join("image");
     std::fs::File::create(&image).expect("a file").set_len(64 << 20).expect("sized");
-    let options = RawOptions { memory: 4 << 20, nodes: 1 << 20, write_back: Duration::ZERO, metadata: None };
+    let options = RawOptions { memory: 24 << 20, write_back: Duration::ZERO, metadata: None };
     Raw::make(&image, options).expect("a file system")
 }
 

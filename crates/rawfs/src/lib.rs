@@ -4,10 +4,11 @@
 //! - [`store`]: the metadata, an ordered key-value store with atomic batches, a log and checkpoints; who has which block.
 //! - [`tree`]: the map that the store keeps its keys in. [`log`]: what was applied since the last checkpoint. [`space`]: who has
 //!   which block. [`layout`]: what lies where.
-//! - [`units`], [`error`]: the words.
+//! - `budget`: one number for the memory of several. [`units`], [`error`]: the words.
 
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod disk;
 pub mod error;
 pub mod fs;
@@ -22,5 +23,5 @@ pub mod units;
 
 pub use disk::{Disk, DiskSettings, Lane};
 pub use error::Error;
-pub use store::{Batch, FormatOptions, Next, Recovery, Settings, Store, Tree, Usage};
+pub use store::{Batch, BudgetSettings, FormatOptions, Next, Recovery, Settings, Store, Tree, Usage};
 pub use units::{BLOCK_BYTES, Block, Extent, Lsn};

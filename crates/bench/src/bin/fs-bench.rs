@@ -21,11 +21,10 @@ enum Side {
 fn side(args: &mut Args) -> anyhow::Result<Side> {
     let (side, on) = (args.need("side")?, PathBuf::from(args.need("on")?));
     let memory = args.get::<usize>("memory_mib", 256)? << 20;
-    let nodes = args.get("nodes_mib", memory >> 22)? << 20;
     let write_back = Duration::from_secs(args.get("write_back_s", 30)?);
     let metadata = Some(args.get::<u64>("metadata_mib", 0)? << 20).filter(|bytes| *bytes > 0);
     match &*side {
-        "rawfs" => Ok(Side::Raw(Raw::make(&on, RawOptions { memory, nodes, write_back, metadata })?)),
+        "rawfs" => Ok(Side::Raw(Raw::make(&on, RawOptions { memory, write_back, metadata })?)),
         "kernel" => Ok(Side::Kernel(Kernel::new(on.clone())?, on)),
         _ => bail!("side={side}"),
     }

@@ -69,7 +69,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
 /// A file system of ours on the device.
 pub fn image(disk: &Disk) -> anyhow::Result<Raw> {
     let write_back = std::time::Duration::from_secs(30);
-    Raw::make(&disk.device, RawOptions { memory: 64 << 20, nodes: 16 << 20, write_back, metadata: None })
+    Raw::make(&disk.device, RawOptions { memory: 64 << 20, write_back, metadata: None })
 }
 
 type Measured = (f64, crate::lab::Counters);

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use block::driver::{FileDevice, FileOptions};
-use rawfs::fs::{Creds, Error, Fs, FsSettings, Stamp};
-use rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
+use rawfs::fs::{Creds, Error, Fs, FsSettings, Memory, Stamp};
+use rawfs::{Disk, FormatOptions, Settings, Store};
 use rustix::fs::OFlags;
 
 use super::Files;
@@ -24,10 +24,8 @@ pub(super) fn wrong(error: &Error) -> io::Error {
 /// How it is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawOptions {
-    /// Memory for nodes and blocks, in bytes, in all.
+    /// Memory, in bytes, in all.
     pub memory: usize,
-    /// Of that for nodes, those on the device and those that are newer half and half.
-    pub nodes: usize,
     /// How long what was written waits before it is written back.
     pub write_back: Duration,
     /// Bytes for metadata; none: the default.
@@ -41,18 +39,15 @@ impl Raw {
     /// The device's.
     pub fn make(device: &Path, options: RawOptions) -> anyhow::Result<Raw> {
         let device = FileDevice::open(device, &FileOptions { locked: true, ..FileOptions::default() })?;
-        let buffers = DiskSettings { buffer_bytes: options.memory / 32, ..DiskSettings::default() };
-        let disk = || Disk::open(&device, &buffers);
+        let memory = Memory::of(options.memory);
+        let disk = || Disk::open(&device, &memory.disk());
         Store::format(&disk()?, &FormatOptions { metadata_bytes: options.metadata, ..FormatOptions::default() })?;
-        // What the log has and its place has not yet, and three lanes' buffers; half of what is left for what is not written yet.
-        let filled = Settings::default().filled_bytes.min(options.memory / 8);
-        let (nodes, rest) = (options.nodes / 2, options.memory.saturating_sub(options.nodes + filled + 3 * buffers.buffer_bytes));
-        let settings =
-            Settings { node_cache_bytes: nodes, dirty_bytes: nodes, filled_bytes: filled, discard: false, ..Settings::default() };
+        let mut settings = Settings { discard: false, ..Settings::default() };
+        let mut files = FsSettings { write_back: options.write_back, ..FsSettings::default() };
+        memory.divide(disk()?.blocks(), &mut settings, &mut files)?;
         let (store, _) = Store::open(disk()?, &settings)?;
         Fs::format(&store, Stamp::now())?;
-        let settings = FsSettings { cache_bytes: rest / 2, dirty_bytes: rest / 2, write_back: options.write_back, ..FsSettings::default() };
-        let (fs, _) = Fs::open(store, settings)?;
+        let (fs, _) = Fs::open(store, files)?;
         Ok(Raw { fs, creds: Creds::root() })
     }
 

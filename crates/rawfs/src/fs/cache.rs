@@ -3,27 +3,44 @@
 //! By the file's number and the block's place in it, so that who finds one need not ask where it is on the device. What is kept is right
 //! until the file gets other bytes there, and who writes them back puts those here (or takes the block out); who cuts a range out of a file
 //! takes it out here. Numbers of files are never used again. In shards, each a clock: a block that was asked for again survives one turn
-//! of the hand.
+//! of the hand. It may have what others leave of the memory for all ([`Budget`]), and lets go when they need more.
 //!
 //! Not `pagecache`: that one's books are about who wrote what and when it is clean, which the store answers here; what is left is a map.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::HashMap;
 use parking_lot::Mutex;
 
 use super::table::Page;
 use crate::BLOCK_BYTES;
+use crate::budget::Budget;
 
 const SHARDS: usize = 32;
 
 /// A file's number, and a block's place in the file.
 type Key = (u64, u64);
 
+/// What a block takes with what is known of it, and what the allocator adds, in bytes.
+pub const EACH_BYTES: usize = BLOCK_BYTES + 160;
+/// Blocks let go of that wait to be used again, at most.
+pub const SPARES_MAX: usize = 512;
+
 /// See the module.
 pub struct Cache {
     shards: Vec<Mutex<Shard>>,
+    /// In all shards.
+    blocks: AtomicUsize,
+    /// The shard that the next one is taken from.
+    next: AtomicUsize,
+    /// Memory for the next ones: the allocator takes long over blocks of this size.
+    spares: Mutex<Vec<Arc<Page>>>,
+    /// Blocks that it may have in any case.
+    least: usize,
+    /// What else it may have.
+    budget: Option<Arc<Budget>>,
 }
 
 #[derive(Default)]
@@ -31,7 +48,6 @@ struct Shard {
     places: HashMap<Key, usize>,
     slots: Vec<Slot>,
     hand: usize,
-    limit: usize,
 }
 
 struct Slot {
@@ -41,10 +57,16 @@ struct Slot {
 }
 
 impl Cache {
-    /// Of so many bytes, at least one block a shard.
-    pub fn new(bytes: usize) -> Cache {
-        let limit = (bytes / BLOCK_BYTES / SHARDS).max(1);
-        Cache { shards: (0..SHARDS).map(|_| Mutex::new(Shard { limit, ..Shard::default() })).collect() }
+    /// Of so many bytes, at least one block a shard; of all that is left of a budget, if there is one.
+    pub fn new(bytes: usize, budget: Option<Arc<Budget>>) -> Cache {
+        Cache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            blocks: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            spares: Mutex::default(),
+            least: (bytes / EACH_BYTES).max(SHARDS),
+            budget,
+        }
     }
 
     fn shard(&self, (ino, block): Key) -> &Mutex<Shard> {
@@ -63,85 +85,135 @@ impl Cache {
 
     /// Keeps a block.
     pub fn put(&self, ino: u64, block: u64, page: Arc<Page>) {
+        // Counted first: what is here may be let go of at once.
+        self.blocks.fetch_add(1, Ordering::Relaxed);
         let old = self.shard((ino, block)).lock().put((ino, block), page);
-        // Freed behind the lock.
-        drop(old);
+        if let Some(old) = old {
+            self.blocks.fetch_sub(1, Ordering::Relaxed);
+            self.spare(old);
+        }
+        self.give_way();
     }
 
-    /// Blocks that are here.
+    /// Lets go of what it has more than it may.
+    pub fn give_way(&self) {
+        while self.blocks.load(Ordering::Relaxed) > self.most() {
+            // Each shard in turn. What is counted and in none is about to come, or another thread has just taken it.
+            let shard = &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % SHARDS];
+            let Some(page) = shard.lock().evict() else { continue };
+            self.blocks.fetch_sub(1, Ordering::Relaxed);
+            self.spare(page);
+        }
+    }
+
+    fn most(&self) -> usize {
+        self.budget.as_ref().map_or(0, |budget| budget.left() / EACH_BYTES).max(self.least)
+    }
+
+    /// Memory for a block, with these bytes.
+    pub fn page(&self, bytes: &Page) -> Arc<Page> {
+        let spare = self.spares.lock().pop();
+        match spare {
+            Some(mut page) => {
+                Arc::get_mut(&mut page).expect("nobody else has it").copy_from_slice(bytes);
+                page
+            }
+            None => Arc::new(*bytes),
+        }
+    }
+
+    /// Takes back memory that nobody reads any more.
+    fn spare(&self, mut page: Arc<Page>) {
+        if Arc::get_mut(&mut page).is_some() {
+            let mut spares = self.spares.lock();
+            if spares.len() < SPARES_MAX {
+                spares.push(page);
+            }
+        }
+    }
+
+    /// Blocks that are here, or wait to be used again.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().slots.len()).sum()
+        self.blocks.load(Ordering::Relaxed) + self.spares.lock().len()
     }
 
     /// These blocks have other bytes, or none.
     pub fn forget(&self, ino: u64, blocks: Range<u64>) {
         for block in blocks {
-            self.shard((ino, block)).lock().remove((ino, block));
+            let gone = self.shard((ino, block)).lock().remove((ino, block));
+            if let Some(page) = gone {
+                self.blocks.fetch_sub(1, Ordering::Relaxed);
+                self.spare(page);
+            }
         }
     }
 }
 
 impl Shard {
-    /// Returns what it takes the place of.
+    /// Returns what was there.
     fn put(&mut self, key: Key, page: Arc<Page>) -> Option<Arc<Page>> {
         if let Some(at) = self.places.get(&key) {
             return Some(std::mem::replace(&mut self.slots[*at].page, page));
         }
-        let slot = Slot { key, page, again: false };
-        if self.slots.len() < self.limit {
-            self.places.insert(key, self.slots.len());
-            self.slots.push(slot);
-            return None;
-        }
-        let at = self.victim();
-        self.places.remove(&self.slots[at].key);
-        self.places.insert(key, at);
-        Some(std::mem::replace(&mut self.slots[at], slot).page)
+        self.places.insert(key, self.slots.len());
+        self.slots.push(Slot { key, page, again: false });
+        None
     }
 
-    fn victim(&mut self) -> usize {
-        loop {
+    /// The first that nobody asked for again since the hand came by.
+    fn evict(&mut self) -> Option<Arc<Page>> {
+        while !self.slots.is_empty() {
             let at = self.hand % self.slots.len();
             self.hand = at + 1;
             if !std::mem::take(&mut self.slots[at].again) {
-                return at;
+                // The last, which came last, takes its place: the hand is past it.
+                return self.remove(self.slots[at].key);
             }
         }
+        None
     }
 
-    fn remove(&mut self, key: Key) {
-        if let Some(at) = self.places.remove(&key) {
-            self.slots.swap_remove(at);
-            if let Some(moved) = self.slots.get(at) {
-                self.places.insert(moved.key, at);
-            }
+    fn remove(&mut self, key: Key) -> Option<Arc<Page>> {
+        let at = self.places.remove(&key)?;
+        let gone = self.slots.swap_remove(at);
+        if let Some(moved) = self.slots.get(at) {
+            self.places.insert(moved.key, at);
         }
+        Some(gone.page)
     }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::budget::Part;
 
     #[test]
     fn it_is_bounded_and_what_it_says_is_right() {
         let mut rng = crate::testing::rng();
-        let cache = Cache::new(SHARDS * 4 * BLOCK_BYTES);
+        let budget = Arc::new(Budget::new(SHARDS * 9 * EACH_BYTES, SHARDS * 4 * EACH_BYTES));
+        let cache = Cache::new(SHARDS * 4 * EACH_BYTES, Some(Arc::clone(&budget)));
         let mut model = std::collections::HashMap::new();
         for n in 0..20_000u32 {
             let (ino, block) = (rng.u64(1..20), rng.u64(0..50));
-            match rng.u8(0..4) {
+            match rng.u8(0..5) {
                 0 => {
-                    cache.put(ino, block, Arc::new([n as u8; BLOCK_BYTES]));
+                    cache.put(ino, block, cache.page(&[n as u8; BLOCK_BYTES]));
                     model.insert((ino, block), n as u8);
                 }
                 1 => {
                     cache.forget(ino, block..block + 1);
                     model.remove(&(ino, block));
                 }
+                2 => {
+                    budget.set(Part::Changed, rng.usize(0..10) * SHARDS * EACH_BYTES);
+                    cache.give_way();
+                    let here: usize = cache.shards.iter().map(|shard| shard.lock().slots.len()).sum();
+                    assert!(here == cache.blocks.load(Ordering::Relaxed) && here <= (budget.left() / EACH_BYTES).max(4 * SHARDS));
+                }
                 _ => assert!(cache.get(ino, block).is_none_or(|page| Some(&page[17]) == model.get(&(ino, block)))),
             }
         }
-        assert!(cache.shards.iter().all(|shard| shard.lock().slots.len() <= 4));
+        assert!(cache.len() <= SHARDS * 9 + SPARES_MAX);
     }
 }

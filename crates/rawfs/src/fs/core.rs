@@ -32,7 +32,7 @@ pub struct Core {
     pub locks: Locks,
     pub table: Arc<Table>,
     pub root: Arc<Name>,
-    pub cache: Cache,
+    pub cache: Arc<Cache>,
     pub recent: Recent,
     /// Nothing can be changed.
     pub read_only: bool,
@@ -40,6 +40,8 @@ pub struct Core {
     pub dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
     /// Blocks in memory that are not written yet.
     pub dirty_pages: AtomicU64,
+    /// Bytes of the files that are to be written back, beside those.
+    pub dirty_files: AtomicU64,
     /// Where to go on writing back when memory is full; held by who does it.
     pub room_from: Mutex<u64>,
     /// This one tries what a transaction does to names; nobody else sees it.
@@ -92,7 +94,16 @@ impl<'a> Held<'a> {
 
 impl Core {
     pub fn new(store: Store, settings: FsSettings) -> Result<Core> {
-        let cache = Cache::new(settings.cache_bytes);
+        let budget = store.budget().cloned();
+        let cache = Arc::new(Cache::new(settings.cache_bytes, budget.clone()));
+        if let Some(budget) = budget {
+            let cache = Arc::downgrade(&cache);
+            budget.on_growth(move || {
+                if let Some(cache) = cache.upgrade() {
+                    cache.give_way();
+                }
+            });
+        }
         let numbers = Mutex::new(Numbers { next: 0, end: 0 });
         let core = Core {
             read_only: store.is_read_only(),
@@ -105,6 +116,7 @@ impl Core {
             recent: Recent::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
+            dirty_files: AtomicU64::new(0),
             room_from: Mutex::new(0),
             trial: None,
             opened: AtomicUsize::new(0),
@@ -131,10 +143,11 @@ impl Core {
             locks: Locks::default(),
             table: Arc::default(),
             root: Name::root(),
-            cache: Cache::new(0),
+            cache: Arc::new(Cache::new(0, None)),
             recent: Recent::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
+            dirty_files: AtomicU64::new(0),
             room_from: Mutex::new(0),
             trial: Some(Trial::beside(&self.table)),
             opened: AtomicUsize::new(0),
@@ -376,6 +389,7 @@ impl Core {
         }
         self.forget_pages(&mut state, 0);
         (state.changed, state.listed) = (false, false);
+        self.weigh(&mut state);
         self.dirty.lock().remove(&inode.ino);
         true
     }
@@ -398,11 +412,14 @@ impl Core {
 
     /// Remembers that a file is to be written back. Its lock is held.
     pub fn list(&self, inode: &Arc<Inode>, state: &mut State) {
-        if state.listed || state.is_clean() {
-            return;
+        if !state.listed {
+            if state.is_clean() {
+                return;
+            }
+            state.listed = true;
+            self.table.hold_again(inode);
+            self.dirty.lock().insert(inode.ino, Arc::clone(inode));
         }
-        state.listed = true;
-        self.table.hold_again(inode);
-        self.dirty.lock().insert(inode.ino, Arc::clone(inode));
+        self.weigh(state);
     }
 }

@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 
@@ -18,7 +17,7 @@ use super::extent::{Run, pieces};
 use super::record::{Body, Record};
 use super::table::{Inode, Page, State};
 use crate::disk::Flight;
-use crate::{Batch, Block, Extent, Lane, Lsn};
+use crate::{BLOCK_BYTES, Batch, Block, Extent, Lane, Lsn};
 
 /// Blocks of one batch, at most.
 const BATCH_MAX: usize = 8192;
@@ -221,6 +220,8 @@ impl Core {
     /// The batch was applied: what was written is read from the cache from now on.
     pub fn finish(&self, state: &mut State, prepared: Prepared, lsn: Lsn) {
         let ino = prepared.record.ino;
+        // First, so that the cache has the room.
+        self.fewer_unwritten(prepared.places.len() as u64);
         for (at, _) in &prepared.places {
             let page: Arc<Page> = state.pages.remove(at).expect("prepared");
             if prepared.keep {
@@ -229,7 +230,6 @@ impl Core {
                 self.cache.forget(ino, *at..at + 1);
             }
         }
-        self.dirty_pages.fetch_sub(prepared.places.len() as u64, Ordering::SeqCst);
         (state.record, state.lsn) = (prepared.record, lsn);
         // What remains was not prepared, and the record says more than is there: it is put again with the rest.
         state.changed = !state.pages.is_empty();
@@ -242,17 +242,17 @@ impl Core {
 
     /// Writes back files until so many bytes may be written without more memory than is allowed. No lock is held.
     pub fn make_room(&self, bytes: usize) -> Result<()> {
-        let limit = self.settings.dirty_bytes / crate::BLOCK_BYTES;
-        let wanted = (bytes / crate::BLOCK_BYTES) as u64 + 2;
-        let full = || self.dirty_pages.load(Ordering::SeqCst) + wanted > limit as u64 || self.dirty.lock().len() > limit;
+        let limit = self.settings.dirty_bytes as u64;
+        let wanted = (bytes + 2 * BLOCK_BYTES) as u64;
+        let full = || self.unwritten() + wanted > limit;
         if !full() {
             return Ok(());
         }
         // A good part of it at once: what is written together takes fewer requests. One does it, on from where the last ended.
         let mut from = self.room_from.lock();
         let mut left = self.dirty.lock().len();
-        let enough = limit as u64 - limit as u64 / ROOM_PART;
-        while left > 0 && (full() || self.dirty_pages.load(Ordering::SeqCst) > enough && left > 1) {
+        let enough = limit - limit / ROOM_PART;
+        while left > 0 && (full() || self.unwritten() > enough && left > 1) {
             let mut some: Vec<u64> = self.dirty.lock().range(*from..).map(|(ino, _)| *ino).take(ROOM_FILES).collect();
             if some.is_empty() {
                 some = self.dirty.lock().keys().copied().take(ROOM_FILES).collect();

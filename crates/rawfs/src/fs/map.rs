@@ -220,13 +220,14 @@ impl Core {
     /// Drops blocks that are not written, from one on.
     pub fn forget_pages(&self, state: &mut State, from: u64) {
         let gone = state.pages.split_off(&from).len() as u64;
-        self.dirty_pages.fetch_sub(gone, std::sync::atomic::Ordering::SeqCst);
+        self.fewer_unwritten(gone);
     }
 
     /// Takes a file off the list of what is to be written back, if there is nothing. Its lock is held, and the file by the caller.
     pub fn unlist(&self, inode: &Arc<Inode>, state: &mut State) {
         if state.listed && state.is_clean() {
             state.listed = false;
+            self.weigh(state);
             self.dirty.lock().remove(&inode.ino);
             let left = self.table.release(inode);
             assert!(left > 0, "the caller holds it");

@@ -2,28 +2,37 @@
 //!
 //! ```text
 //!  bitmaps     as the image is large: half a byte for each block of 4 KiB
-//!  buffers     3/32, 1 MiB to 8 MiB for each of the three lanes
-//!  the rest    3/8 nodes as on the device   1/4 changed nodes (twice what begins a checkpoint)   1/16 data that the log has
-//!              3/16 blocks that were read   1/16 blocks not written yet                          1/16 open files
+//!  buffers     3/32, 1 MiB to 8 MiB for each of the three lanes; 8 MiB for the log, batches, lone requests and spare blocks
+//!  the rest    at most 1/4 changed nodes (twice what begins a checkpoint)   7/16 files not written yet    1/8 data that the log has
+//!              1/16 open files   5/16 nodes as on the device, which give way to those, down to a few
+//!              what they do not use, and at least 1/16: blocks that were read
 //! ```
 //!
-//! What is full is made room in, except for open files: one more is ENFILE.
+//! What is full is made room in, except for open files: one more is ENFILE. What the allocator and the program take is not in it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::cache::{EACH_BYTES, SPARES_MAX};
 use super::calls::Fs;
 use super::core::Core;
 use super::error::Result;
+use super::record::Body;
 use super::settings::FsSettings;
-use crate::{BLOCK_BYTES, DiskSettings, Settings};
+use super::table::State;
+use crate::budget::Part;
+use crate::{BudgetSettings, DiskSettings, Settings};
 
 /// What an open file takes, at most: its record with content of 3 KiB, its name, its handle.
 pub const FILE_BYTES: usize = 5 << 10;
+/// What a file takes that is to be written back, beside content and blocks.
+const LISTED_BYTES: u64 = 1 << 10;
 /// What is left for everything else has to be as much.
-const LEAST: usize = 8 << 20;
+const LEAST: usize = 14 << 20;
+/// Batches that the log has not written, one that is being built, and the buffers of requests that are alone.
+const BESIDE: usize = 6 << 20;
 const LANES: usize = 3;
 const MIB: usize = 1 << 20;
 
@@ -61,12 +70,14 @@ impl Memory {
     /// ENOMEM: it is less than [`Memory::least`].
     pub fn divide(self, blocks: u64, store: &mut Settings, files: &mut FsSettings) -> Result<()> {
         let rest = self.bytes.checked_sub(LANES * self.lane() + bitmaps(blocks)).filter(|rest| *rest >= LEAST).ok_or(Errno::NOMEM)?;
-        store.node_cache_bytes = rest / 8 * 3;
-        store.dirty_bytes = rest / 8;
-        store.filled_bytes = rest / 16;
-        files.cache_bytes = rest / 16 * 3;
-        files.dirty_bytes = rest / 16;
-        files.open_max = rest / 16 / FILE_BYTES;
+        let part = (rest - BESIDE - SPARES_MAX * EACH_BYTES) / 16;
+        store.node_cache_bytes = part * 5;
+        store.dirty_bytes = part * 2;
+        store.filled_bytes = part * 2;
+        files.dirty_bytes = part * 7;
+        files.open_max = part / FILE_BYTES;
+        files.cache_bytes = part;
+        store.budget = Some(BudgetSettings { bytes: part * 15, blocks_bytes: part });
         Ok(())
     }
 }
@@ -102,15 +113,45 @@ impl Fs {
     /// each as if it were as large as it can be.
     pub fn memory_bytes(&self) -> u64 {
         let (core, usage) = (self.core(), self.store().usage());
-        let files = (core.table.len() * FILE_BYTES) as u64;
-        usage.memory_bytes + usage.bitmap_bytes + core.cache.bytes() + self.unwritten_bytes() + files
+        let files = (core.table.len().saturating_sub(core.dirty.lock().len()) * FILE_BYTES) as u64;
+        usage.memory_bytes + usage.bitmap_bytes + core.cache.bytes() + core.unwritten() + files
+    }
+}
+
+impl Core {
+    /// What was written and is in memory alone, in bytes.
+    pub fn unwritten(&self) -> u64 {
+        self.dirty_pages.load(Ordering::SeqCst) * EACH_BYTES as u64 + self.dirty_files.load(Ordering::SeqCst)
+    }
+
+    /// Blocks are written, or will not be.
+    pub fn fewer_unwritten(&self, blocks: u64) {
+        self.dirty_pages.fetch_sub(blocks, Ordering::SeqCst);
+        self.tell_unwritten();
+    }
+
+    /// Tells who shares the memory how much of it is not written yet.
+    pub fn tell_unwritten(&self) {
+        if let Some(budget) = self.store.budget() {
+            budget.set(Part::Unwritten, usize::try_from(self.unwritten()).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Counts a file as long as it is to be written back. Its lock is held.
+    pub fn weigh(&self, state: &mut State) {
+        let content = if let Body::Inline(content) = &state.record.body { content.len() as u64 } else { 0 };
+        let now = if state.listed { LISTED_BYTES + content } else { 0 };
+        self.dirty_files.fetch_add(now, Ordering::SeqCst);
+        self.dirty_files.fetch_sub(state.weight, Ordering::SeqCst);
+        state.weight = now;
+        self.tell_unwritten();
     }
 }
 
 impl super::cache::Cache {
     /// Bytes of the blocks that are here.
     pub fn bytes(&self) -> u64 {
-        (self.len() * BLOCK_BYTES) as u64
+        (self.len() * EACH_BYTES) as u64
     }
 }
 
@@ -129,7 +170,7 @@ mod test {
         let full = std::env::var_os("FULL").is_some_and(|full| full == "1");
         let (count, device_bytes) = if full { (1_000_000, 6 << 30) } else { (6_000, 128 << 20) };
         let device = MemoryDevice::new(512, device_bytes).expect("memory");
-        let blocks = device_bytes / BLOCK_BYTES as u64;
+        let blocks = device_bytes / crate::BLOCK_BYTES as u64;
         let memory = Memory::of(Memory::least(blocks) + MIB);
         let disk = || Disk::open(&device, &memory.disk()).expect("queues");
         Store::format(&disk(), &FormatOptions::default()).expect("formatted");
@@ -166,17 +207,60 @@ mod test {
     }
 
     #[test]
+    fn what_gave_way_is_read_again_as_it_was() {
+        const BYTES: u64 = 96 << 20;
+        let device = MemoryDevice::new(512, BYTES).expect("memory");
+        let blocks = BYTES / crate::BLOCK_BYTES as u64;
+        let memory = Memory::of(Memory::least(blocks));
+        let disk = || Disk::open(&device, &memory.disk()).expect("queues");
+        Store::format(&disk(), &FormatOptions::default()).expect("formatted");
+        let (mut settings, mut files) = (Settings::default(), FsSettings::default());
+        memory.divide(blocks, &mut settings, &mut files).expect("enough");
+        // What is written waits little, so that most of it is read from the cache, or the device.
+        files.write_back = std::time::Duration::from_millis(5);
+        let (store, _) = Store::open(disk(), &settings).expect("opened");
+        Fs::format(&store, crate::fs::Stamp::default()).expect("made");
+        let (fs, _) = Fs::open(store, files).expect("opened");
+        std::thread::scope(|scope| {
+            for thread in 0..3_u8 {
+                let fs = &fs;
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(u64::from(thread));
+                    let big = file(fs, &format!("/{thread}"));
+                    let mut of = vec![0_u8; 1500];
+                    for turn in 0..1500 {
+                        let at = rng.usize(..of.len());
+                        if rng.bool() {
+                            of[at] = rng.u8(1..);
+                            big.write_at(&[of[at]; 4096], at as u64 * 4096).expect("written");
+                            drop(file(fs, &format!("/{thread}.{turn}")));
+                        } else {
+                            let mut page = [of[at]; 4096];
+                            let read = big.read_at(&mut page, at as u64 * 4096).expect("read");
+                            assert!(page[..read].iter().all(|byte| *byte == of[at]), "block {at}");
+                        }
+                        if rng.u8(..40) == 0 {
+                            big.sync().expect("durable");
+                        }
+                    }
+                });
+            }
+        });
+        assert!(fs.memory_bytes() as usize <= memory.bytes - LANES * memory.lane());
+        fs.close().expect("closed");
+    }
+
+    #[test]
     fn all_of_it_is_given_out_and_too_little_is_told() {
         let (mut settings, mut files) = (Settings::default(), FsSettings::default());
         for (total, blocks) in [(64 * MIB, 1 << 18), (1 << 30, 1 << 28), (16 << 30, 1 << 20)] {
             Memory::of(total).divide(blocks, &mut settings, &mut files).expect("enough");
-            let of_store = settings.node_cache_bytes + 2 * settings.dirty_bytes + settings.filled_bytes;
-            let all = of_store
-                + files.cache_bytes
-                + files.dirty_bytes
-                + files.open_max * FILE_BYTES
-                + LANES * Memory::of(total).lane()
-                + bitmaps(blocks);
+            let stays = 2 * settings.dirty_bytes + settings.filled_bytes + files.dirty_bytes + files.cache_bytes;
+            let budget = settings.budget.expect("one for all");
+            assert!(stays < budget.bytes && budget.blocks_bytes == files.cache_bytes);
+            let beside =
+                BESIDE + SPARES_MAX * EACH_BYTES + files.open_max * FILE_BYTES + LANES * Memory::of(total).lane() + bitmaps(blocks);
+            let all = budget.bytes + beside;
             assert!(all <= total && all > total / 10 * 9, "{all} of {total}");
         }
         let least = Memory::least(1 << 18);

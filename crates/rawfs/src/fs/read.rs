@@ -124,8 +124,8 @@ impl Core {
             }
             self.store.read_data(&mut reads)?;
             for ((block, place, sum), bytes) in some.iter().zip(room.chunks_exact(BLOCK_BYTES)) {
-                let page: Arc<Page> = Arc::new(bytes.try_into().expect("a block"));
-                checked(record, *block, *place, *sum, &page[..])?;
+                checked(record, *block, *place, *sum, bytes)?;
+                let page = self.cache.page(bytes.try_into().expect("a block"));
                 each(*block, &page);
                 self.cache.put(record.ino, *block, page);
             }

@@ -7,7 +7,7 @@ use super::time::Stamp;
 /// How a file system is run.
 #[derive(Clone, Debug)]
 pub struct FsSettings {
-    /// Memory for what was read or written and is on the device, in bytes.
+    /// Memory for what was read or written and is on the device, in bytes; at least, where the store has a budget for all.
     pub cache_bytes: usize,
     /// Memory for what was written and is not on the device yet, in bytes; who writes more waits until some is.
     pub dirty_bytes: usize,

@@ -41,10 +41,11 @@ impl Core {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
+            self.tell_unwritten();
             if done % GO != 0 || done == data.len() {
                 break;
             }
-            if self.is_crowded() {
+            if self.unwritten() > self.settings.dirty_bytes as u64 {
                 self.write_back(inode, &mut state)?;
             }
         }
@@ -54,10 +55,6 @@ impl Core {
         state.changed = true;
         self.list(inode, &mut state);
         Ok((done, begin + done as u64))
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.dirty_pages.load(Ordering::SeqCst) * BLOCK > self.settings.dirty_bytes as u64
     }
 
     fn write_go(&self, inode: &Arc<Inode>, state: &mut State, at: u64, data: &[u8]) -> Result<usize> {
@@ -120,7 +117,7 @@ impl Core {
             }
             match <&Page>::try_from(part) {
                 Ok(page) if !state.pages.contains_key(&block) => {
-                    state.pages.insert(block, Arc::new(*page));
+                    state.pages.insert(block, self.cache.page(page));
                     self.dirty_pages.fetch_add(1, Ordering::SeqCst);
                 }
                 _ => {

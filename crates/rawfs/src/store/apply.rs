@@ -44,7 +44,9 @@ impl Inner {
             if self.finds_room(&state, batch, tried)? {
                 let (lsn, much) = self.append(&mut state, batch)?;
                 let (due, late) = (self.is_due(&state), state.dirty() * NODE_BYTES as u64 > 2 * self.settings.dirty_bytes as u64);
+                let dirty = state.dirty();
                 drop(state);
+                self.tell_budget(dirty);
                 // The batch is done. What fails here is told by all that comes, and by the sync that waits for it.
                 if much {
                     let _ = self.sync(lsn);

@@ -3,17 +3,20 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
+use crate::budget::{Budget, Part};
 use crate::layout::NODE_BYTES;
 use crate::tree::NodeAt;
 use crate::tree::node::Node;
 
 const SHARDS: usize = 16;
-/// Of a node beside its page.
-const OVERHEAD_BYTES: usize = 256;
+/// With what a node has beside its page.
+const EACH_BYTES: usize = NODE_BYTES + 256;
+/// Nodes of a shard in any case.
+const LEAST: usize = 2;
 
 /// Slots are numbers that lie side by side: they are their own hash.
 #[derive(Default)]
@@ -36,7 +39,12 @@ pub struct Cache {
     shards: [RwLock<Shard>; SHARDS],
     /// Nodes of a shard.
     most: usize,
+    /// Nodes of all shards.
+    nodes: AtomicUsize,
+    /// The shard that gives way next.
+    next: AtomicUsize,
     misses: AtomicU64,
+    budget: Option<Arc<Budget>>,
 }
 
 #[derive(Default)]
@@ -54,9 +62,16 @@ struct Entry {
 
 impl Cache {
     /// Of so many bytes; a few nodes in any case.
-    pub fn new(bytes: usize) -> Cache {
-        let most = (bytes / (NODE_BYTES + OVERHEAD_BYTES) / SHARDS).max(2);
-        Cache { shards: std::array::from_fn(|_| RwLock::default()), most, misses: AtomicU64::new(0) }
+    pub fn new(bytes: usize, budget: Option<Arc<Budget>>) -> Cache {
+        let most = (bytes / EACH_BYTES / SHARDS).max(LEAST);
+        Cache {
+            shards: std::array::from_fn(|_| RwLock::default()),
+            most,
+            nodes: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            misses: AtomicU64::new(0),
+            budget,
+        }
     }
 
     fn shard(&self, at: NodeAt) -> &RwLock<Shard> {
@@ -81,15 +96,50 @@ impl Cache {
         let entry = Entry { at, node, hot: AtomicBool::new(false) };
         if let Some(place) = shard.places.get(&at.slot).copied() {
             shard.entries[place] = entry;
-        } else if shard.entries.len() < self.most {
+        } else if shard.entries.len() < LEAST || shard.entries.len() < self.most && !self.is_short_of(EACH_BYTES) {
             let place = shard.entries.len();
             shard.entries.push(entry);
             shard.places.insert(at.slot, place);
+            drop(shard);
+            self.nodes.fetch_add(1, Ordering::Relaxed);
+            self.tell();
         } else {
             let place = shard.coldest();
             let old = std::mem::replace(&mut shard.entries[place], entry);
             shard.places.remove(&old.at.slot);
             shard.places.insert(at.slot, place);
+        }
+    }
+
+    fn is_short_of(&self, bytes: usize) -> bool {
+        self.budget.as_ref().is_some_and(|budget| budget.is_short_of(bytes))
+    }
+
+    fn tell(&self) {
+        if let Some(budget) = &self.budget {
+            budget.set(Part::Nodes, self.nodes.load(Ordering::Relaxed) * EACH_BYTES);
+        }
+    }
+
+    /// Lets go of nodes as long as others need the memory.
+    pub fn give_way(&self) {
+        let mut empty = 0;
+        while empty < SHARDS && self.is_short_of(0) {
+            let mut shard = self.shards[self.next.fetch_add(1, Ordering::Relaxed) % SHARDS].write();
+            if shard.entries.len() <= LEAST {
+                empty += 1;
+                continue;
+            }
+            let place = shard.coldest();
+            let gone = shard.entries.swap_remove(place);
+            shard.places.remove(&gone.at.slot);
+            if let Some(moved) = shard.entries.get(place).map(|entry| entry.at.slot) {
+                shard.places.insert(moved, place);
+            }
+            drop(shard);
+            empty = 0;
+            self.nodes.fetch_sub(1, Ordering::Relaxed);
+            self.tell();
         }
     }
 
@@ -105,19 +155,47 @@ impl Cache {
 
     /// Bytes in use, about.
     pub fn bytes(&self) -> u64 {
-        let nodes: usize = self.shards.iter().map(|shard| shard.read().entries.len()).sum();
-        (nodes * (NODE_BYTES + OVERHEAD_BYTES)) as u64
+        (self.nodes.load(Ordering::Relaxed) * EACH_BYTES) as u64
     }
 }
 
 impl Shard {
     fn coldest(&mut self) -> usize {
         loop {
-            let at = self.hand;
-            self.hand = (at + 1) % self.entries.len();
+            let at = self.hand % self.entries.len();
+            self.hand = at + 1;
             if !self.entries[at].hot.swap(false, Ordering::Relaxed) {
                 return at;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn nodes_make_room_for_what_has_to_stay_down_to_a_few() {
+        let budget = Arc::new(Budget::new(100 * EACH_BYTES, 10 * EACH_BYTES));
+        let cache = Arc::new(Cache::new(80 * EACH_BYTES, Some(Arc::clone(&budget))));
+        let weak = Arc::downgrade(&cache);
+        budget.on_growth(move || weak.upgrade().expect("alive").give_way());
+        let at = |slot| NodeAt { slot, sum: slot };
+        let node = || Arc::new(Node::empty());
+        for slot in 0..200 {
+            cache.put(at(slot), node());
+            assert!(cache.get(at(slot)).is_some());
+        }
+        assert_eq!(cache.bytes() as usize, 80 * EACH_BYTES);
+        budget.set(Part::Changed, 40 * EACH_BYTES);
+        assert_eq!(cache.bytes() as usize, 50 * EACH_BYTES);
+        budget.set(Part::Unwritten, 60 * EACH_BYTES);
+        assert_eq!(cache.bytes() as usize, LEAST * SHARDS * EACH_BYTES);
+        // What is read meanwhile takes the place of another.
+        (0..40).for_each(|slot| cache.put(at(slot), node()));
+        assert_eq!(cache.bytes() as usize, LEAST * SHARDS * EACH_BYTES);
+        let here = (0..200).filter(|slot| cache.get(at(*slot)).is_some()).count();
+        assert_eq!(here, LEAST * SHARDS);
     }
 }

@@ -58,6 +58,7 @@ impl Inner {
         self.log.check()?;
         let Some(frozen) = self.freeze(last, mark)? else { return Ok(()) };
         let done = self.write_frozen(last, frozen, mark);
+        self.writing.store(0, Ordering::Relaxed);
         if let Err(error) = done {
             // What was frozen is not known as changed any more: only opening again puts that right.
             self.log.fail(error);
@@ -67,7 +68,9 @@ impl Inner {
         for tree in batch::Tree::ALL {
             state.trees[tree as usize].settle(|at, node| self.cache.put(at, node));
         }
+        let dirty = state.dirty();
         drop(state);
+        self.tell_budget(dirty);
         self.discard();
         Ok(())
     }
@@ -101,6 +104,7 @@ impl Inner {
         let trees = [names.freeze(slots), of_files.freeze(files)];
         let reader = std::mem::replace(&mut state.reader, Arc::new(()));
         self.generation.fetch_add(1, Ordering::Relaxed);
+        self.writing.store(all as u64, Ordering::Relaxed);
         Ok(Some(Frozen { lsn, trees, pages, left, reader, filled: self.filled.frozen() }))
     }
 

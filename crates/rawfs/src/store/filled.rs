@@ -15,9 +15,9 @@ use crate::error::Error;
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
 /// Blocks brought to their places in one go.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 128;
 /// The part of the log that data in it may take, at most.
-const LOG_PART: u64 = 4;
+const LOG_PART: u64 = 2;
 
 /// A block's bytes.
 type Page = [u8; BLOCK_BYTES];

@@ -10,6 +10,7 @@ use super::cache::Cache;
 use super::filled::Filled;
 use super::keeper::Bell;
 use super::settings::{Settings, Usage};
+use crate::budget::{Budget, Part};
 use crate::disk::{Disk, Lane};
 use crate::error::Error;
 use crate::layout::superblock::Superblock;
@@ -42,7 +43,11 @@ pub struct Inner {
     /// The last batch that the last checkpoint has.
     pub(super) saved: AtomicU64,
     pub(super) nodes: Mutex<NodeSpace>,
-    pub(super) cache: Cache,
+    pub(super) cache: Arc<Cache>,
+    /// What others may take of the memory that is there for all, if that is one number.
+    pub(super) budget: Option<Arc<Budget>>,
+    /// Nodes that a checkpoint has under way.
+    pub(super) writing: AtomicU64,
     /// Of the checkpoint that is durable; held by who makes the next one. Taken before the state.
     pub(super) last: Mutex<Last>,
     /// Of the latest checkpoint begun: no node is newer.
@@ -253,6 +258,14 @@ impl Inner {
         self.blocks.free() + self.freed.lock().blocks()
     }
 
+    /// Tells who shares the memory what is in use of it. `dirty`: nodes that are changed.
+    pub(super) fn tell_budget(&self, dirty: u64) {
+        if let Some(budget) = &self.budget {
+            budget.set(Part::Changed, (dirty + self.writing.load(Ordering::Relaxed)) as usize * NODE_BYTES);
+            budget.set(Part::Filled, self.filled.len() * BLOCK_BYTES);
+        }
+    }
+
     pub(super) fn usage(&self) -> Usage {
         let (dirty, bitmap) = {
             let state = self.state.read();
@@ -268,7 +281,9 @@ impl Inner {
             nodes_dirty: dirty,
             log_bytes,
             log_used,
-            memory_bytes: self.cache.bytes() + dirty * NODE_BYTES as u64 + (self.filled.len() * BLOCK_BYTES) as u64,
+            memory_bytes: self.cache.bytes()
+                + (dirty + self.writing.load(Ordering::Relaxed)) * NODE_BYTES as u64
+                + (self.filled.len() * BLOCK_BYTES) as u64,
             node_reads: self.cache.misses(),
             bitmap_bytes: bitmap + nodes.bytes() + self.blocks.bytes(),
         }

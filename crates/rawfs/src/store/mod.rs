@@ -31,8 +31,9 @@ use std::sync::atomic::Ordering;
 
 pub use batch::{Batch, Change, Changes, KEY_BYTES_MAX, Nonsense, Tree, VALUE_BYTES_MAX};
 pub use check::Checked;
-pub use settings::{FormatOptions, Recovery, Settings, Usage};
+pub use settings::{BudgetSettings, FormatOptions, Recovery, Settings, Usage};
 
+use crate::budget::Budget;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::layout::Shape;
@@ -167,6 +168,11 @@ impl Store {
     /// The last batch.
     pub fn applied(&self) -> Lsn {
         self.inner.log.last()
+    }
+
+    /// The memory it shares with who is above, if there is one number for it.
+    pub(crate) fn budget(&self) -> Option<&Arc<Budget>> {
+        self.inner.budget.as_ref()
     }
 
     /// Free blocks in a row, near `goal` if that is wanted; perhaps fewer. They are the caller's until a batch uses them or they

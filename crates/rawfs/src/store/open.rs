@@ -19,6 +19,7 @@ use super::format::tag;
 use super::inner::{Inner, Last, State};
 use super::keeper::Bell;
 use super::settings::{Recovery, Settings};
+use crate::budget::Budget;
 use crate::disk::{Disk, Lane};
 use crate::error::Error;
 use crate::layout::superblock::{COPIES, Superblock};
@@ -120,6 +121,16 @@ pub(super) fn assemble(
 ) -> Inner {
     let shape = superblock.shape;
     let state = State { trees, left: Vec::new(), used, reader: Arc::new(()), broken: None };
+    let budget = settings.budget.map(|all| Arc::new(Budget::new(all.bytes, all.blocks_bytes)));
+    let cache = Arc::new(Cache::new(settings.node_cache_bytes, budget.clone()));
+    if let Some(budget) = &budget {
+        let nodes = Arc::downgrade(&cache);
+        budget.on_growth(move || {
+            if let Some(nodes) = nodes.upgrade() {
+                nodes.give_way();
+            }
+        });
+    }
     Inner {
         shape,
         uuid: superblock.uuid,
@@ -132,7 +143,9 @@ pub(super) fn assemble(
         written: AtomicU64::new(0),
         saved: AtomicU64::new(superblock.lsn.0),
         nodes: Mutex::new(Nodes::new(nodes)),
-        cache: Cache::new(settings.node_cache_bytes),
+        cache,
+        budget,
+        writing: AtomicU64::new(0),
         last: Mutex::new(Last { superblock: *superblock, slots }),
         generation: AtomicU64::new(superblock.generation),
         bell: Bell::default(),

@@ -17,6 +17,15 @@ pub struct FormatOptions {
     pub discard: bool,
 }
 
+/// Memory for nodes, data in the log, and blocks of files together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BudgetSettings {
+    /// All of it, in bytes. What the others do not use is for blocks that were read.
+    pub bytes: usize,
+    /// Of that for these in any case.
+    pub blocks_bytes: usize,
+}
+
 /// How a store is run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
@@ -26,6 +35,8 @@ pub struct Settings {
     pub dirty_bytes: usize,
     /// Memory for data that the log has and its place not yet, in bytes: half of it begins a checkpoint.
     pub filled_bytes: usize,
+    /// Memory for all of these and for what files have above. None: each has its bound and nothing else.
+    pub budget: Option<BudgetSettings>,
     /// A thread makes checkpoints. Without one they are made within the call that finds one due.
     pub background: bool,
     /// Freed blocks are discarded.
@@ -42,6 +53,7 @@ impl Default for Settings {
             node_cache_bytes: 64 << 20,
             dirty_bytes: 64 << 20,
             filled_bytes: 16 << 20,
+            budget: None,
             background: true,
             discard: true,
             uuid: None,

@@ -30,6 +30,12 @@ impl Node {
         Node { content, home: OnceLock::new(), sum: OnceLock::new() }
     }
 
+    /// A leaf without entries.
+    #[cfg(test)]
+    pub fn empty() -> Node {
+        Node::new(Content::Leaf(Leaf::new()))
+    }
+
     /// Where it is, if it was written.
     pub fn at(&self) -> Option<NodeAt> {
         Some(NodeAt { slot: *self.home.get()?, sum: *self.sum.get()? })

@@ -1,0 +1,81 @@
+//! One number of bytes for several, each of which has a bound of its own. What is only kept for the next reader gives way: blocks of files
+//! have what nobody else uses, and a little in any case; nodes as they are on the device make room for what has to stay.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
+
+/// What takes memory before blocks that were read do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Nodes as they are on the device.
+    Nodes,
+    /// Nodes that differ from the device.
+    Changed,
+    /// Data that the log has and its place not yet.
+    Filled,
+    /// Blocks of files that are not written yet.
+    Unwritten,
+}
+
+const PARTS: usize = 4;
+
+/// See the module. What parts say may be a moment old.
+pub struct Budget {
+    bytes: usize,
+    /// Of that for blocks in any case.
+    blocks: usize,
+    used: [AtomicUsize; PARTS],
+    givers: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
+}
+
+impl Budget {
+    /// Of so many bytes, so many of which are for blocks of files in any case.
+    pub fn new(bytes: usize, blocks: usize) -> Budget {
+        Budget { bytes, blocks, used: Default::default(), givers: RwLock::default() }
+    }
+
+    /// Who is asked to give way once some part uses more.
+    pub fn on_growth(&self, give_way: impl Fn() + Send + Sync + 'static) {
+        self.givers.write().push(Box::new(give_way));
+    }
+
+    /// What a part uses now. The caller holds no lock that giving way needs.
+    pub fn set(&self, part: Part, bytes: usize) {
+        if self.used[part as usize].swap(bytes, Ordering::Relaxed) < bytes {
+            self.givers.read().iter().for_each(|give_way| give_way());
+        }
+    }
+
+    /// What no part uses.
+    pub fn left(&self) -> usize {
+        self.used.iter().fold(self.bytes, |left, used| left.saturating_sub(used.load(Ordering::Relaxed)))
+    }
+
+    /// With so many bytes more there would be less for blocks than they have in any case.
+    pub fn is_short_of(&self, bytes: usize) -> bool {
+        self.left() < self.blocks + bytes
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_told_when_it_becomes_less() {
+        let (budget, told) = (Arc::new(Budget::new(100, 20)), Arc::new(AtomicUsize::new(0)));
+        let look = (Arc::downgrade(&budget), Arc::clone(&told));
+        budget.on_growth(move || look.1.store(look.0.upgrade().expect("alive").left(), Ordering::Relaxed));
+        budget.set(Part::Changed, 30);
+        assert_eq!(told.load(Ordering::Relaxed), 70);
+        budget.set(Part::Changed, 10);
+        assert_eq!((told.load(Ordering::Relaxed), budget.left()), (70, 90));
+        budget.set(Part::Nodes, 70);
+        assert!(!budget.is_short_of(0) && budget.is_short_of(1));
+        budget.set(Part::Unwritten, 200);
+        assert_eq!(told.load(Ordering::Relaxed), 0);
+    }
+}
