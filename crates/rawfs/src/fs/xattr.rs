@@ -56,7 +56,8 @@ impl Core {
             return Err(Errno::RANGE.into());
         }
         if acl::is_acl(name) {
-            return if record.kind == Kind::Symlink { Err(Errno::OPNOTSUPP.into()) } else { Ok(()) };
+            // Whether a value is a list at all comes first.
+            return if record.kind == Kind::Symlink && !writes { Err(Errno::OPNOTSUPP.into()) } else { Ok(()) };
         }
         let no = if writes { Errno::PERM } else { Errno::NODATA };
         let rest = if let Some(rest) = name.strip_prefix(b"user.") {
@@ -136,6 +137,8 @@ impl Core {
                 (Some(_), Some(_)) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EXIST.into()),
                 (None, Some(_)) if flags.contains(XattrFlags::REPLACE) => return Err(Errno::NODATA.into()),
                 (None, None) => return Err(Errno::NODATA.into()),
+                // Nothing changes, not even a time: as ext4 has it.
+                (Some(at), Some(value)) if all[at].1 == value => return Ok(false),
                 (Some(at), Some(value)) => all[at].1 = value.to_vec(),
                 (None, Some(value)) => all.push((name.to_vec(), value.to_vec())),
                 (Some(at), None) => drop(all.remove(at)),
