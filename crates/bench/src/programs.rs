@@ -1,14 +1,15 @@
 //! Running other programs: their errors in one line, and an end when the measuring is stopped.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::experiment::Context;
 use crate::needs::find;
@@ -35,18 +36,13 @@ pub fn run_path(context: &Context, program: &Path, args: &[&OsStr]) -> anyhow::R
 ///
 /// # Errors
 /// As [`run`].
-pub fn finish(context: &Context, mut command: Command, input: Option<std::fs::File>) -> anyhow::Result<Vec<u8>> {
+pub fn finish(context: &Context, mut command: Command, input: Option<File>) -> anyhow::Result<Vec<u8>> {
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     command.stdin(input.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| name.clone())?;
-    let (mut out, mut err) = (child.stdout.take().context("a pipe")?, child.stderr.take().context("a pipe")?);
-    let (mut said, mut complained) = (Vec::new(), Vec::new());
-    let status = std::thread::scope(|scope| {
-        // A pipe that cannot be read to its end gives what it gave.
-        scope.spawn(|| out.read_to_end(&mut said));
-        scope.spawn(|| err.read_to_end(&mut complained));
-        wait(context, &mut child)
-    })?;
+    let mut pipes = [Pipe::new(child.stdout.take().context("a pipe")?.into())?, Pipe::new(child.stderr.take().context("a pipe")?.into())?];
+    let status = until_ended(context, &mut child, &mut pipes)?;
+    let [said, complained] = pipes.map(|pipe| pipe.heard);
     if !status.success() {
         let text = String::from_utf8_lossy(&complained).into_owned() + &String::from_utf8_lossy(&said);
         let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it failed and said nothing").to_owned();
@@ -59,25 +55,89 @@ pub fn finish(context: &Context, mut command: Command, input: Option<std::fs::Fi
 ///
 /// # Errors
 /// [`crate::Stopped`].
-pub fn wait(context: &Context, child: &mut Child) -> anyhow::Result<std::process::ExitStatus> {
-    let pid = Pid::from_child(child);
-    let handle = pidfd_open(pid, PidfdFlags::empty());
-    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+pub fn wait(context: &Context, child: &mut Child) -> anyhow::Result<ExitStatus> {
+    until_ended(context, child, &mut [])
+}
+
+/// The same, and hears what it says meanwhile. Its end is the program's own: what it has started may hold the pipes for longer.
+fn until_ended(context: &Context, child: &mut Child, pipes: &mut [Pipe]) -> anyhow::Result<ExitStatus> {
+    let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok();
+    // Without a handle (before Linux 5.3) its end wakes nobody.
+    let moment = Timespec { tv_sec: 0, tv_nsec: if handle.is_some() { 100_000_000 } else { 10_000_000 } };
     loop {
-        if let Some(status) = child.try_wait()? {
+        let ended = child.try_wait()?;
+        for pipe in &mut *pipes {
+            pipe.hear();
+        }
+        if let Some(status) = ended {
             return Ok(status);
         }
         if let Err(stopped) = context.go_on() {
-            child.kill()?;
-            child.wait()?;
+            kill_with_all_it_started(child)?;
             return Err(stopped.into());
         }
-        match &handle {
-            // Interrupted by a signal: the loop looks.
-            Ok(handle) => drop(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&moment))),
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        let talking = pipes.iter().filter_map(|pipe| pipe.end.as_ref()).map(|end| PollFd::new(end, PollFlags::IN));
+        let mut fds: Vec<_> = handle.iter().map(|handle| PollFd::new(handle, PollFlags::IN)).chain(talking).collect();
+        // Interrupted by a signal: the loop looks.
+        let _ = poll(&mut fds, Some(&moment));
+    }
+}
+
+/// What a program writes, and what was read of it.
+struct Pipe {
+    end: Option<File>,
+    heard: Vec<u8>,
+}
+
+impl Pipe {
+    fn new(end: OwnedFd) -> std::io::Result<Pipe> {
+        rustix::io::ioctl_fionbio(&end, true)?;
+        Ok(Pipe { end: Some(end.into()), heard: Vec::new() })
+    }
+
+    /// All that is there now. One that cannot be read to its end gives what it gave.
+    fn hear(&mut self) {
+        let Some(end) = &mut self.end else { return };
+        match end.read_to_end(&mut self.heard) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            _ => self.end = None,
         }
     }
+}
+
+/// A job of fio's whose parent is killed while it begins waits for it for ever, in a session of its own.
+fn kill_with_all_it_started(child: &mut Child) -> anyhow::Result<()> {
+    let parent = Pid::from_child(child);
+    // Stopped, it starts no more; it may have ended.
+    let _ = kill_process(parent, Signal::STOP);
+    let started = descendants(parent);
+    child.kill()?;
+    for pid in started {
+        // One that has ended meanwhile is gone as well.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    child.wait()?;
+    Ok(())
+}
+
+/// Its children, and theirs.
+fn descendants(of: Pid) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    let parents: Vec<(i32, i32)> = pids.filter_map(|pid| Some((pid, parent_of(pid)?))).collect();
+    let mut found = vec![of.as_raw_nonzero().get()];
+    let mut seen = 0;
+    while let Some(&above) = found.get(seen) {
+        seen += 1;
+        found.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(pid, _)| *pid));
+    }
+    found.into_iter().skip(1).filter_map(Pid::from_raw).collect()
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -101,5 +161,32 @@ mod test {
         let context = Context { stopped: &YES, ..Context::small(".".into()) };
         let error = run(&context, "sleep", &["600".as_ref()]).expect_err("it was stopped");
         assert!(error.is::<crate::Stopped>());
+    }
+
+    #[test]
+    fn what_a_program_has_started_holds_nobody_up() {
+        let context = Context::small(".".into());
+        let said = run(&context, "sh", &["-c".as_ref(), "echo $$; sleep 600 & echo $!".as_ref()]).expect("it runs");
+        let said = String::from_utf8(said).expect("numbers");
+        let left: i32 = said.lines().last().expect("two lines").parse().expect("a number");
+        kill_process(Pid::from_raw(left).expect("a process"), Signal::KILL).expect("it lives, and nobody waited for it");
+    }
+
+    #[test]
+    fn who_is_stopped_ends_what_its_programs_have_started() {
+        let context = Context::small(".".into());
+        let mut command = Command::new("sh");
+        command.args(["-c", "setsid sh -c 'sleep 600 & echo $!; wait' & wait"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("sh");
+        let mut out = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+        let started = line.trim().parse().expect("a number");
+        assert!(parent_of(started).is_some());
+        static YES: AtomicBool = AtomicBool::new(true);
+        let error = wait(&Context { stopped: &YES, ..context }, &mut child).expect_err("it was stopped");
+        assert!(error.is::<crate::Stopped>());
+        // All that hold the pipe have ended.
+        assert_eq!(out.read_to_end(&mut Vec::new()).expect("its end"), 0);
     }
 }

@@ -91,7 +91,8 @@ fn run(args: &BenchRunArgs) -> anyhow::Result<bool> {
         context.progress.finish_and_clear();
         let done = match done {
             Err(error) if error.is::<Stopped>() => {
-                anyhow::bail!("stopped, nothing is left behind; the same command with --resume goes on at {}", experiment.name)
+                let left = if lab::has_left_something() { "the next start takes away what is left" } else { "nothing is left behind" };
+                anyhow::bail!("stopped, {left}; the same command with --resume goes on at {}", experiment.name)
             }
             done => done?,
         };

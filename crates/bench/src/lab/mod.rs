@@ -12,6 +12,8 @@ pub mod throttle;
 mod undo;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::Context as _;
 
@@ -126,8 +128,17 @@ impl Drop for Lab<'_> {
         // What is left is tried again at the next start.
         if all {
             self.journal.forget();
+        } else {
+            LEFT.store(true, Relaxed);
         }
     }
+}
+
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Whether something of this process did not go away.
+pub fn has_left_something() -> bool {
+    LEFT.load(Relaxed)
 }
 
 /// Takes away what dead runs of this user have left; returns what that was.
