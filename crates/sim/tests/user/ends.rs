@@ -11,6 +11,9 @@ use rustix::process::Signal;
 
 use super::setting::{Bench, Drive, open};
 
+/// For a drive that answers, on a busy machine; and short enough to wait for one that does not.
+const ENOUGH: Duration = Duration::from_secs(3);
+
 const SOCKET: &str = "HOTSHELF_TEST_SOCKET";
 
 /// So many reads that the drive does not answer.
@@ -47,12 +50,11 @@ fn when_the_drive_is_killed_each_request_ends_once_as_gone() {
 #[test]
 fn a_drive_that_stands_still_ends_nothing_until_it_is_certain_that_it_reaches_no_memory() {
     let drive = Drive::start(&["--size", "1MiB"]);
-    let options = UserOptions { patience: Duration::from_millis(300), ..UserOptions::default() };
+    let options = UserOptions { patience: ENOUGH, ..UserOptions::default() };
     let function = pci::user::open_with(&drive.socket, &options).expect("connected");
-    let admin_timeout = Duration::from_millis(300);
-    let controller = Controller::open(function, Options { admin_timeout, ..Options::default() }).expect("ready");
-    let mut bench = Bench::new(&controller, 4, false);
-    drive.signal(Signal::STOP);
+    let controller = Controller::open(function, Options { admin_timeout: ENOUGH, ..Options::default() }).expect("ready");
+    let mut bench = Bench::impatient(&controller, 4, false, ENOUGH);
+    drive.stop();
     let buf = unanswered(&mut bench, 1);
     let ended = bench.next(false);
     assert_eq!(ended[0].status, Err(Error::Timeout));
@@ -78,7 +80,7 @@ fn a_drive_that_stands_still_ends_nothing_until_it_is_certain_that_it_reaches_no
 fn a_drive_that_is_pulled_out_ends_everything_and_comes_back_for_the_next_host() {
     let drive = Drive::start(&["--size", "1MiB"]);
     let controller = drive.open();
-    let mut bench = Bench::new(&controller, 8, false);
+    let mut bench = Bench::impatient(&controller, 8, false, ENOUGH);
     let buf = bench.buf(7);
     assert_eq!(bench.run(Request::write(Tag(1), Lba(3), 1), Some(&buf)), Ok(()));
     drive.signal(Signal::USR2);
@@ -98,7 +100,7 @@ fn after_a_loss_of_power_what_was_flushed_is_there() {
     let drive = Drive::start(&["--size", "1MiB", "--volatile-cache"]);
     for round in 1..=3_u8 {
         let controller = drive.open();
-        let mut bench = Bench::new(&controller, 8, false);
+        let mut bench = Bench::impatient(&controller, 8, false, ENOUGH);
         let buf = bench.buf(round);
         assert_eq!(bench.run(Request::write(Tag(1), Lba(3), 1), Some(&buf)), Ok(()));
         assert_eq!(bench.run(Request::flush(Tag(2)), None), Ok(()));

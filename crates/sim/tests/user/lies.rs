@@ -1,5 +1,7 @@
 //! Drives that do what they should not: faults of the controller, with a process between.
 
+use std::time::Duration;
+
 use block::{Error, Lba, Queue as _, Request, Tag};
 use nvme::{Controller, Options};
 
@@ -10,7 +12,7 @@ fn commands_that_are_lost_or_answered_wrongly_end_once_and_the_drive_works_after
     for fault in ["drop@5", "drop-answer@5", "delay=3@3", "wrong-id@5", "wrong-queue@5", "twice@3", "status=4281@4"] {
         let drive = Drive::start(&["--size", "1MiB", "--block", "512", "--fault", fault]);
         let controller = drive.open();
-        let mut bench = Bench::new(&controller, 32, false);
+        let mut bench = Bench::impatient(&controller, 32, false, Duration::from_millis(500));
         let mut bad = 0;
         for round in 0..20_u64 {
             let buf = bench.buf(round as u8);

@@ -10,7 +10,7 @@ use block::tracked::Patience;
 use block::{Arena, Buf, Completion, Device as _, Queue, QueueOptions, Request, Status, Submit, Tracked};
 use nvme::{Controller, Options};
 use pci::user::UserOptions;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use shm::Region;
 use tempfile::TempDir;
 
@@ -44,6 +44,13 @@ impl Drive {
         kill_process(Pid::from_child(&self.child), signal).expect("signalled");
     }
 
+    /// When this returns, none of its threads does anything any more.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stopped = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("waited");
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()), "{stopped:?}");
+    }
+
     pub fn open(&self) -> Controller {
         open(&self.socket, Options::default())
     }
@@ -72,23 +79,28 @@ pub fn open(socket: &std::path::Path, options: Options) -> Controller {
     Controller::open(function, options).expect("ready")
 }
 
-/// A queue of namespace 1 with memory of its own; requests have half a second.
+/// A queue of namespace 1 with memory of its own. Requests have more time than a busy machine keeps them waiting.
 pub struct Bench {
     pub queue: Tracked<Box<dyn Queue>>,
     pub arena: Arena,
     pub block: usize,
 }
 
-pub fn patience() -> Patience {
+fn patience(timeout: Duration) -> Patience {
     let ms = Duration::from_millis;
-    Patience { timeout: Some(ms(500)), cancel_grace: ms(50), reset_after: Some(ms(100)) }
+    Patience { timeout: Some(timeout), cancel_grace: ms(50), reset_after: Some(ms(100)) }
 }
 
 impl Bench {
     pub fn new(controller: &Controller, depth: u32, polled: bool) -> Bench {
+        Bench::impatient(controller, depth, polled, Duration::from_secs(30))
+    }
+
+    /// Requests have so much time: for those that are never answered.
+    pub fn impatient(controller: &Controller, depth: u32, polled: bool, timeout: Duration) -> Bench {
         let namespace = controller.namespace(1).expect("a namespace");
         let options = QueueOptions { depth, device_polled: polled, ..QueueOptions::default() };
-        let mut queue = Tracked::new(namespace.queue(&options).expect("a queue"), patience());
+        let mut queue = Tracked::new(namespace.queue(&options).expect("a queue"), patience(timeout));
         let arena = Arena::over(Arc::new(Region::shared("test", 1 << 20).expect("memory")));
         queue.register(&arena).expect("registered");
         let block = queue.geometry().block_bytes as usize;
