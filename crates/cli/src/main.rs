@@ -34,6 +34,9 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let given: Vec<std::ffi::OsString> = std::env::args_os().collect();
     let cli = match mount_cmd::as_mount_helper(&given) {

@@ -14,6 +14,7 @@ pub mod error;
 pub mod fs;
 pub mod layout;
 mod log;
+mod page;
 mod space;
 pub mod store;
 #[cfg(test)]

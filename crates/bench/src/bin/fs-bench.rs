@@ -12,6 +12,9 @@ use bench::fs::kv::{self, RawFile};
 use bench::fs::raw::{Raw, RawOptions};
 use bench::fs::small::{self, Durable};
 
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Where it happens.
 enum Side {
     Raw(Raw),

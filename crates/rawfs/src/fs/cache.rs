@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use foldhash::HashMap;
 use parking_lot::Mutex;
 
-use super::table::Page;
 use crate::BLOCK_BYTES;
 use crate::budget::Budget;
+use crate::page::{Bytes, Page};
 
 const SHARDS: usize = 32;
 
@@ -36,7 +36,7 @@ pub struct Cache {
     /// The shard that the next one is taken from.
     next: AtomicUsize,
     /// Memory for the next ones: the allocator takes long over blocks of this size.
-    spares: Mutex<Vec<Arc<Page>>>,
+    spares: Mutex<Vec<Page>>,
     /// Blocks that it may have in any case.
     least: usize,
     /// What else it may have.
@@ -52,7 +52,7 @@ struct Shard {
 
 struct Slot {
     key: Key,
-    page: Arc<Page>,
+    page: Page,
     again: bool,
 }
 
@@ -75,16 +75,16 @@ impl Cache {
     }
 
     /// A block that is here.
-    pub fn get(&self, ino: u64, block: u64) -> Option<Arc<Page>> {
+    pub fn get(&self, ino: u64, block: u64) -> Option<Page> {
         let mut shard = self.shard((ino, block)).lock();
         let at = *shard.places.get(&(ino, block))?;
         let slot = &mut shard.slots[at];
         slot.again = true;
-        Some(Arc::clone(&slot.page))
+        Some(slot.page.clone())
     }
 
     /// Keeps a block.
-    pub fn put(&self, ino: u64, block: u64, page: Arc<Page>) {
+    pub fn put(&self, ino: u64, block: u64, page: Page) {
         // Counted first: what is here may be let go of at once.
         self.blocks.fetch_add(1, Ordering::Relaxed);
         let old = self.shard((ino, block)).lock().put((ino, block), page);
@@ -111,20 +111,20 @@ impl Cache {
     }
 
     /// Memory for a block, with these bytes.
-    pub fn page(&self, bytes: &Page) -> Arc<Page> {
+    pub fn page(&self, bytes: &Bytes) -> Page {
         let spare = self.spares.lock().pop();
         match spare {
             Some(mut page) => {
-                Arc::get_mut(&mut page).expect("nobody else has it").copy_from_slice(bytes);
+                page.get_mut().expect("nobody else has it").copy_from_slice(bytes);
                 page
             }
-            None => Arc::new(*bytes),
+            None => Page::new(bytes),
         }
     }
 
     /// Takes back memory that nobody reads any more.
-    fn spare(&self, mut page: Arc<Page>) {
-        if Arc::get_mut(&mut page).is_some() {
+    fn spare(&self, mut page: Page) {
+        if page.get_mut().is_some() {
             let mut spares = self.spares.lock();
             if spares.len() < SPARES_MAX {
                 spares.push(page);
@@ -151,7 +151,7 @@ impl Cache {
 
 impl Shard {
     /// Returns what was there.
-    fn put(&mut self, key: Key, page: Arc<Page>) -> Option<Arc<Page>> {
+    fn put(&mut self, key: Key, page: Page) -> Option<Page> {
         if let Some(at) = self.places.get(&key) {
             return Some(std::mem::replace(&mut self.slots[*at].page, page));
         }
@@ -161,7 +161,7 @@ impl Shard {
     }
 
     /// The first that nobody asked for again since the hand came by.
-    fn evict(&mut self) -> Option<Arc<Page>> {
+    fn evict(&mut self) -> Option<Page> {
         while !self.slots.is_empty() {
             let at = self.hand % self.slots.len();
             self.hand = at + 1;
@@ -173,7 +173,7 @@ impl Shard {
         None
     }
 
-    fn remove(&mut self, key: Key) -> Option<Arc<Page>> {
+    fn remove(&mut self, key: Key) -> Option<Page> {
         let at = self.places.remove(&key)?;
         let gone = self.slots.swap_remove(at);
         if let Some(moved) = self.slots.get(at) {

@@ -15,7 +15,7 @@ use super::core::Core;
 use super::error::{Error, Result};
 use super::extent::{Run, pieces};
 use super::record::{Body, Record};
-use super::table::{Inode, Page, State};
+use super::table::{Inode, State};
 use crate::disk::Flight;
 use crate::{BLOCK_BYTES, Batch, Block, Extent, Lane, Lsn};
 
@@ -223,7 +223,7 @@ impl Core {
         // First, so that the cache has the room.
         self.fewer_unwritten(prepared.places.len() as u64);
         for (at, _) in &prepared.places {
-            let page: Arc<Page> = state.pages.remove(at).expect("prepared");
+            let page = state.pages.remove(at).expect("prepared");
             if prepared.keep {
                 self.cache.put(ino, *at, page);
             } else {

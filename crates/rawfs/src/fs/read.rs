@@ -1,13 +1,13 @@
 //! The path of a read: record, pages that are not written yet, cache, device.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::core::Core;
 use super::error::{Error, Result};
 use super::extent::Run;
 use super::record::{Body, Record};
-use super::table::{Page, State};
+use super::table::State;
+use crate::page::{Bytes, Page};
 use crate::{BLOCK_BYTES, Block};
 
 /// Blocks read from the device in one go, at most.
@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// Reads blocks from the device, checks them and keeps them.
-    fn fetch(&self, record: &Record, missing: &[Wanted], mut each: impl FnMut(u64, &Arc<Page>)) -> Result<()> {
+    fn fetch(&self, record: &Record, missing: &[Wanted], mut each: impl FnMut(u64, &Page)) -> Result<()> {
         for some in missing.chunks(GO_MAX) {
             let mut room = vec![0; some.len() * BLOCK_BYTES];
             let mut reads: Vec<(Block, &mut [u8])> = Vec::new();
@@ -134,14 +134,14 @@ impl Core {
     }
 
     /// A block as it is now, without those that are not written yet.
-    pub fn block(&self, record: &Record, block: u64) -> Result<Arc<Page>> {
+    pub fn block(&self, record: &Record, block: u64) -> Result<Page> {
         if let Some(page) = self.cache.get(record.ino, block) {
             return Ok(page);
         }
         let runs = self.runs(record, &(block..block + 1))?;
-        let Some((place, sum)) = runs.first().and_then(|run| run.find(block)) else { return Ok(Arc::new([0; BLOCK_BYTES])) };
+        let Some((place, sum)) = runs.first().and_then(|run| run.find(block)) else { return Ok(Page::zero()) };
         let mut found = None;
-        self.fetch(record, &[(block, place, sum)], |_, page| found = Some(Arc::clone(page)))?;
+        self.fetch(record, &[(block, place, sum)], |_, page| found = Some(page.clone()))?;
         Ok(found.expect("asked for"))
     }
 
@@ -182,7 +182,7 @@ fn checked(record: &Record, block: u64, place: Block, sum: u32, bytes: &[u8]) ->
 }
 
 /// The part of a block that is wanted.
-fn copy(page: &Page, block: u64, at: u64, to: &mut [u8]) {
+fn copy(page: &Bytes, block: u64, at: u64, to: &mut [u8]) {
     let (begin, end) = (block * BLOCK, at + to.len() as u64);
     let (from, until) = (begin.max(at), (begin + BLOCK).min(end));
     if from < until {

@@ -14,10 +14,8 @@ use parking_lot::{Mutex, RwLock};
 use super::error::Error;
 use super::name::Name;
 use super::record::Record;
-use crate::{BLOCK_BYTES, Lsn};
-
-/// A block's bytes.
-pub type Page = [u8; BLOCK_BYTES];
+use crate::Lsn;
+use crate::page::Page;
 
 /// A file in use.
 pub struct Inode {
@@ -34,7 +32,7 @@ pub struct State {
     /// `None` until it was read.
     pub at: Option<At>,
     /// Blocks that are not written yet, by their place in the file.
-    pub pages: BTreeMap<u64, Arc<Page>>,
+    pub pages: BTreeMap<u64, Page>,
     /// The record is newer than the store's.
     pub changed: bool,
     /// In the list of what is to be written back.

@@ -13,7 +13,8 @@ use super::core::Core;
 use super::creds::{Creds, mode_written};
 use super::error::Result;
 use super::record::{Body, INLINE_MAX};
-use super::table::{Inode, Page, State};
+use super::table::{Inode, State};
+use crate::page::{Bytes, Page};
 use crate::{BLOCK_BYTES, Batch};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -115,7 +116,7 @@ impl Core {
             if !state.pages.contains_key(&block) && self.dirty_pages.load(Ordering::SeqCst) >= room {
                 break;
             }
-            match <&Page>::try_from(part) {
+            match <&Bytes>::try_from(part) {
                 Ok(page) if !state.pages.contains_key(&block) => {
                     state.pages.insert(block, self.cache.page(page));
                     self.dirty_pages.fetch_add(1, Ordering::SeqCst);
@@ -132,15 +133,15 @@ impl Core {
     }
 
     /// A block to be changed; `whole`: all of it will be. What is behind the file's end is zero.
-    pub fn page<'s>(&self, state: &'s mut State, block: u64, whole: bool) -> Result<&'s mut Page> {
+    pub fn page<'s>(&self, state: &'s mut State, block: u64, whole: bool) -> Result<&'s mut Bytes> {
         let valid = state.record.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
         if !state.pages.contains_key(&block) {
             // Shared with the cache until it is changed.
-            let page = if whole || valid == 0 { Arc::new([0; BLOCK_BYTES]) } else { self.block(&state.record, block)? };
+            let page = if whole || valid == 0 { Page::zero() } else { self.block(&state.record, block)? };
             state.pages.insert(block, page);
             self.dirty_pages.fetch_add(1, Ordering::SeqCst);
         }
-        let page = Arc::make_mut(state.pages.get_mut(&block).expect("just put"));
+        let page = state.pages.get_mut(&block).expect("just put").make_mut();
         page[valid..].fill(0);
         Ok(page)
     }
@@ -169,7 +170,7 @@ impl Core {
         if !content.is_empty() {
             let mut page = [0; BLOCK_BYTES];
             page[..content.len()].copy_from_slice(&content);
-            state.pages.insert(0, Arc::new(page));
+            state.pages.insert(0, Page::new(&page));
             self.dirty_pages.fetch_add(1, Ordering::SeqCst);
         }
     }

@@ -17,10 +17,11 @@ use crate::disk::Lane;
 use crate::error::Error;
 use crate::layout::superblock::{COPIES, Root, Superblock};
 use crate::layout::{NODE_BYTES, bitmap};
+use crate::page::Page;
 use crate::space::blocks::GROUP_BLOCKS;
 use crate::space::nodes::Reader;
 use crate::tree::{NodeAt, Tree};
-use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
+use crate::units::{Block, Extent, Lsn};
 
 /// Nodes written in one go.
 const NODES_AT_ONCE: usize = 64;
@@ -44,7 +45,7 @@ struct Frozen {
     pages: Vec<(usize, Box<[u64]>)>,
     left: Vec<u32>,
     reader: Reader,
-    filled: Vec<(Block, Arc<[u8; BLOCK_BYTES]>)>,
+    filled: Vec<(Block, Page)>,
 }
 
 impl Inner {

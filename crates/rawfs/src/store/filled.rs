@@ -4,7 +4,6 @@
 //! never written anywhere else.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -12,6 +11,7 @@ use parking_lot::Mutex;
 use super::inner::Inner;
 use crate::disk::Lane;
 use crate::error::Error;
+use crate::page::Page;
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
 /// Blocks brought to their places in one go.
@@ -19,14 +19,11 @@ const AT_ONCE: usize = 128;
 /// The part of the log that data in it may take, at most.
 const LOG_PART: u64 = 2;
 
-/// A block's bytes.
-type Page = [u8; BLOCK_BYTES];
-
 /// See the module. Changed with the store's state locked.
 #[derive(Default)]
 pub struct Filled {
     /// By block: the last batch that filled it.
-    blocks: Mutex<BTreeMap<u64, (Lsn, Arc<Page>)>>,
+    blocks: Mutex<BTreeMap<u64, (Lsn, Page)>>,
     /// Of the map: who reads a block need not lock it if nothing waits.
     count: AtomicUsize,
 }
@@ -41,7 +38,7 @@ impl Filled {
     pub fn put(&self, lsn: Lsn, start: Block, bytes: &[u8]) {
         let mut blocks = self.blocks.lock();
         for (at, page) in (start.0..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
-            blocks.insert(at, (lsn, Arc::new(page.try_into().expect("a block"))));
+            blocks.insert(at, (lsn, Page::new(page.try_into().expect("a block"))));
         }
         self.count.store(blocks.len(), Ordering::Release);
     }
@@ -64,8 +61,8 @@ impl Filled {
     }
 
     /// All of them, in order.
-    pub fn frozen(&self) -> Vec<(Block, Arc<Page>)> {
-        self.blocks.lock().iter().map(|(at, (_, page))| (Block(*at), Arc::clone(page))).collect()
+    pub fn frozen(&self) -> Vec<(Block, Page)> {
+        self.blocks.lock().iter().map(|(at, (_, page))| (Block(*at), page.clone())).collect()
     }
 
     /// What batches up to this one have filled is in its place.
@@ -83,9 +80,9 @@ impl Filled {
     }
 
     /// What is here of some blocks, by their place among them.
-    fn of(&self, start: Block, blocks: usize) -> Vec<(usize, Arc<Page>)> {
+    fn of(&self, start: Block, blocks: usize) -> Vec<(usize, Page)> {
         let range = start.0..start.0.saturating_add(blocks as u64);
-        self.blocks.lock().range(range).map(|(at, (_, page))| ((at - start.0) as usize, Arc::clone(page))).collect()
+        self.blocks.lock().range(range).map(|(at, (_, page))| ((at - start.0) as usize, page.clone())).collect()
     }
 }
 
@@ -102,7 +99,7 @@ impl Inner {
             return self.disk.read_many(Lane::Data, reads);
         }
         // Looked for before the device is read: what leaves later is in its place by then.
-        let here: Vec<Vec<(usize, Arc<Page>)>> = reads.iter().map(|(at, to)| self.filled.of(*at, to.len() / BLOCK_BYTES)).collect();
+        let here: Vec<Vec<(usize, Page)>> = reads.iter().map(|(at, to)| self.filled.of(*at, to.len() / BLOCK_BYTES)).collect();
         if here.iter().zip(&*reads).any(|(here, (_, to))| here.len() * BLOCK_BYTES < to.len()) {
             self.disk.read_many(Lane::Data, reads)?;
         }
@@ -113,7 +110,7 @@ impl Inner {
     }
 
     /// Brings blocks to their places. Not on the lane for data: who waits for a checkpoint may have writes under way there.
-    pub(super) fn write_filled(&self, blocks: &[(Block, Arc<Page>)]) -> Result<(), Error> {
+    pub(super) fn write_filled(&self, blocks: &[(Block, Page)]) -> Result<(), Error> {
         for some in blocks.chunks(AT_ONCE) {
             let writes: Vec<(Block, &[u8])> = some.iter().map(|(at, page)| (*at, &page[..])).collect();
             self.disk.write_blocks(Lane::Metadata, &writes)?;
