@@ -34,6 +34,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -12,6 +12,7 @@ use bench::fs::kv::{self, RawFile};
 use bench::fs::raw::{Raw, RawOptions};
 use bench::fs::small::{self, Durable};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
