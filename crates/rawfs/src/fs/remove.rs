@@ -35,7 +35,7 @@ impl Core {
             return Err(if value.kind() == Kind::Dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
         }
         if creds.looks() {
-            self.may_remove(creds, &parent, &self.stored(value.clone())?)?;
+            self.may_remove(creds, &parent, &self.newest(&value)?)?;
         }
         if value.kind() == Kind::Dir {
             return Err(Errno::ISDIR.into());
@@ -132,6 +132,19 @@ impl Core {
         self.apply(batch)?;
         self.dir_removed(&victim, record, now);
         Ok(())
+    }
+
+    /// The record of what a name leads to, as it is now: of a file in use the store may have another owner yet.
+    pub fn newest(&self, value: &Value) -> Result<Record> {
+        if value.kind() != Kind::Dir
+            && let Some(held) = self.in_use(value.ino())
+        {
+            let state = held.state.read();
+            if state.at.is_some() {
+                return Ok(state.record.clone());
+            }
+        }
+        self.stored(value.clone())
     }
 
     fn dir_entry(&self, dir: &Name, name: &[u8], creds: &Creds) -> Result<Record> {

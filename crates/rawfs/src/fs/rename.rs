@@ -156,7 +156,7 @@ impl Core {
         creds: &Creds,
     ) -> Result<[Record; 2]> {
         let parents = [self.dir_record(&from.dir)?, self.dir_record(&to.dir)?];
-        let record = |there: &There<'_>| self.stored(there.value.clone());
+        let record = |there: &There<'_>| self.newest(&there.value);
         if creds.looks() {
             self.may_remove(creds, &parents[0], &record(source)?)?;
         }

@@ -27,7 +27,7 @@ const ACL: &str = "system.posix_acl_access";
 const STEPS: usize = 20_000;
 /// What is run each time: seed, calls, and whether access control lists are among them: they were not when the
 /// smaller seeds failed once. 124 and the last two failed in the library, the others in this test.
-const ALWAYS: [(u64, usize, bool); 8] = [
+const ALWAYS: [(u64, usize, bool); 9] = [
     (1, 1500, false),
     (1, 4000, true),
     (93, 900, false),
@@ -36,6 +36,7 @@ const ALWAYS: [(u64, usize, bool); 8] = [
     (124, 11_600, false),
     (4_060_591_568, 1_320, true),
     (3_878_596_516, 6_460, true),
+    (3_270_326_742, 17_920, true),
 ];
 
 /// What is not asked: calls of the kernel's own (locks, copies from file to file, advice), sizes of
