@@ -135,9 +135,14 @@ fn descendants(of: Pid) -> Vec<Pid> {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
+    stat(pid)?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What the kernel says of a process, behind its name: its state, its parent, ... (proc(5), `/proc/pid/stat` from field 3 on).
+pub(crate) fn stat(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    stat.rsplit_once(')').map(|(_, rest)| rest.to_owned())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! - [`store`]: the metadata, an ordered key-value store with atomic batches, a log and checkpoints; who has which block.
 //! - [`tree`]: the map that the store keeps its keys in. [`log`]: what was applied since the last checkpoint. [`space`]: who has
 //!   which block. [`layout`]: what lies where.
-//! - `budget`: one number for the memory of several. [`units`], [`error`]: the words.
+//! - `budget`: one number for the memory of several. `page`: a block in memory. [`units`], [`error`]: the words.
 
 #![forbid(unsafe_code)]
 

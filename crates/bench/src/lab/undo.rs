@@ -153,9 +153,8 @@ fn remove_group(path: &Path) -> anyhow::Result<bool> {
 
 /// When a process began, if there is one that has not ended.
 pub fn began(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything.
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    let stat = crate::programs::stat(pid)?;
+    let mut words = stat.split_whitespace();
     words.next().filter(|state| *state != "Z")?;
     words.nth(18)?.parse().ok()
 }

@@ -263,6 +263,19 @@ impl Core {
         }
     }
 
+    /// The record of what a name leads to, as it is now: of a file in use the store may have another owner yet.
+    pub fn newest(&self, value: &Value) -> Result<Record> {
+        if value.kind() != Kind::Dir
+            && let Some(held) = self.in_use(value.ino())
+        {
+            let state = held.state.read();
+            if state.at.is_some() {
+                return Ok(state.record.clone());
+            }
+        }
+        self.stored(value.clone())
+    }
+
     /// The record of a directory.
     pub fn dir_record(&self, dir: &Name) -> Result<Record> {
         if dir.is_gone() {

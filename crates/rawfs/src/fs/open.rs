@@ -151,10 +151,7 @@ impl Core {
         self.stat_found(&found)?;
         let record = match found {
             Found::Dir(name) => self.dir_or_gone(&name)?,
-            Found::Entry { value: Some(value), .. } => match self.in_use(value.ino()).filter(|_| value.kind() != Kind::Dir) {
-                Some(held) if held.state.read().at.is_some() => self.record(&held)?.0,
-                _ => self.stored(value)?,
-            },
+            Found::Entry { value: Some(value), .. } => self.newest(&value)?,
             Found::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
         };
         self.may(creds, &record, wanted)

@@ -134,19 +134,6 @@ impl Core {
         Ok(())
     }
 
-    /// The record of what a name leads to, as it is now: of a file in use the store may have another owner yet.
-    pub fn newest(&self, value: &Value) -> Result<Record> {
-        if value.kind() != Kind::Dir
-            && let Some(held) = self.in_use(value.ino())
-        {
-            let state = held.state.read();
-            if state.at.is_some() {
-                return Ok(state.record.clone());
-            }
-        }
-        self.stored(value.clone())
-    }
-
     fn dir_entry(&self, dir: &Name, name: &[u8], creds: &Creds) -> Result<Record> {
         let parent = self.dir_record(dir)?;
         let value = self.entry(dir, name)?.ok_or(Errno::NOENT)?;

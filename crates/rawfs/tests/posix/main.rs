@@ -26,7 +26,7 @@ const ACL: &str = "system.posix_acl_access";
 /// Calls of one seed under FULL=1; then all is new.
 const STEPS: usize = 20_000;
 /// What is run each time: seed, calls, and whether access control lists are among them: they were not when the
-/// smaller seeds failed once. 124 and the last two failed in the library, the others in this test.
+/// smaller seeds failed once. 124 and the last three failed in the library, the others in this test.
 const ALWAYS: [(u64, usize, bool); 9] = [
     (1, 1500, false),
     (1, 4000, true),
