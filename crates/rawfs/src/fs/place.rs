@@ -5,7 +5,7 @@ use super::error::Result;
 use super::extent::{self, Run, pieces};
 use super::key::{self, Item};
 use super::record::{Body, RUNS_MAX, Record};
-use crate::{BLOCK_BYTES, Batch, Extent, Lane, Next, Store, Tree};
+use crate::{BLOCK_BYTES, Batch, Block, Extent, Lane, Next, Store, Tree};
 
 /// Where a record is, and what it says.
 pub type Place = (Tree, Vec<u8>, Record);
@@ -18,29 +18,14 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Copies the blocks of a run that was written; none if there is no room. `readable`: else nothing is known of them.
-    pub fn of(core: &Core, old: &Run, readable: bool) -> Result<Option<Copy>> {
+    /// Copies the blocks of a run that was written; none if there is no room. Of those that are not `readable` nothing is known.
+    pub fn of(core: &Core, old: &Run, readable: impl Fn(Block) -> bool) -> Result<Option<Copy>> {
         let Some(sums) = &old.sums else { return Ok(Some(Copy { runs: Vec::new(), right: true })) };
-        let mut bytes = vec![0; old.blocks as usize * BLOCK_BYTES];
-        if readable {
-            for (n, bytes) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
-                match core.store.read_data(&mut [(old.start.after(n), bytes)]) {
-                    Ok(()) | Err(crate::Error::Device(block::Error::Media)) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        let right = bytes.chunks(BLOCK_BYTES).zip(sums).all(|(block, sum)| crc32c::crc32c(block) == *sum);
-        let Some(extents) = allocate(core, old.blocks)? else { return Ok(None) };
-        let (mut runs, mut done) = (Vec::new(), 0);
-        for extent in &extents {
-            let from = done * BLOCK_BYTES;
-            core.store.disk().write_blocks(Lane::Data, &[(extent.start, &bytes[from..from + extent.blocks as usize * BLOCK_BYTES])])?;
-            for (at, piece) in pieces(*extent, old.at + done as u64) {
-                let index = (at - old.at) as usize;
-                runs.push(Run::written(at, piece.start, sums[index..index + piece.blocks as usize].to_vec()));
-            }
-            done += extent.blocks as usize;
+        let bytes = read(core, old, readable)?;
+        let right = rights(&bytes, sums).all(|right| right);
+        let mut runs = Vec::new();
+        if !put(core, old.at, &bytes, sums, &mut runs)? {
+            return Ok(None);
         }
         if !right {
             // Their sums are not those of the record, so recovery cannot look whether they are there.
@@ -48,6 +33,60 @@ impl Copy {
         }
         Ok(Some(Copy { runs, right }))
     }
+
+    /// As [`Copy::of`], but only of the blocks that have what the file wrote: the others become a hole.
+    pub fn of_right(core: &Core, old: &Run, readable: impl Fn(Block) -> bool) -> Result<Option<Copy>> {
+        let Some(sums) = &old.sums else { return Ok(Some(Copy { runs: Vec::new(), right: true })) };
+        let bytes = read(core, old, readable)?;
+        let (mut runs, mut from) = (Vec::new(), 0);
+        for same in rights(&bytes, sums).collect::<Vec<_>>().chunk_by(|a, b| a == b) {
+            let to = from + same.len();
+            let row = &bytes[from * BLOCK_BYTES..to * BLOCK_BYTES];
+            if same[0] && !put(core, old.at + from as u64, row, &sums[from..to], &mut runs)? {
+                return Ok(None);
+            }
+            from = to;
+        }
+        Ok(Some(Copy { runs, right: true }))
+    }
+}
+
+/// The bytes of a run's blocks; zeros for what cannot be read.
+fn read(core: &Core, old: &Run, readable: impl Fn(Block) -> bool) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; old.blocks as usize * BLOCK_BYTES];
+    for (n, bytes) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
+        let at = old.start.after(n);
+        if !readable(at) {
+            continue;
+        }
+        match core.store.read_data(&mut [(at, bytes)]) {
+            Ok(()) | Err(crate::Error::Device(block::Error::Media)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+fn rights(bytes: &[u8], sums: &[u32]) -> impl Iterator<Item = bool> {
+    bytes.chunks(BLOCK_BYTES).zip(sums).map(|(block, sum)| crc32c::crc32c(block) == *sum)
+}
+
+/// Writes blocks of a file to where there is room, behind `runs`. False: there is none, and all of `runs` are given back.
+fn put(core: &Core, at: u64, bytes: &[u8], sums: &[u32], runs: &mut Vec<Run>) -> Result<bool> {
+    let Some(extents) = allocate(core, sums.len() as u32)? else {
+        runs.drain(..).for_each(|run| core.store.abandon(run.extent()));
+        return Ok(false);
+    };
+    let mut done = 0;
+    for extent in &extents {
+        let from = done * BLOCK_BYTES;
+        core.store.disk().write_blocks(Lane::Data, &[(extent.start, &bytes[from..from + extent.blocks as usize * BLOCK_BYTES])])?;
+        for (at, piece) in pieces(*extent, at + done as u64) {
+            runs.push(Run::written(at, piece.start, sums[done..done + piece.blocks as usize].to_vec()));
+            done += piece.blocks as usize;
+        }
+    }
+    Ok(true)
 }
 
 /// So many blocks, wherever they are; none if there are not enough.

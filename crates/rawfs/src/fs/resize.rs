@@ -134,7 +134,7 @@ fn move_one(core: &Core, tree: Tree, key: &[u8], run: &Run) -> Result<()> {
     let Some(record) = record(core, tree, key)? else { return Ok(()) };
     // What was set aside and never written becomes a hole: there may be no row of blocks like it.
     let copy = match &run.sums {
-        Some(_) => Some(Copy::of(core, run, true)?.ok_or(Errno::NOSPC)?),
+        Some(_) => Some(Copy::of(core, run, |_| true)?.ok_or(Errno::NOSPC)?),
         None => None,
     };
     let mut batch = Batch::new();

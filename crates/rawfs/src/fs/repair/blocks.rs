@@ -7,7 +7,17 @@ use crate::fs::key::{self, Item};
 use crate::fs::place::{self, Copy, Place};
 use crate::fs::record::Body;
 use crate::fs::scrub::Bad;
-use crate::{BLOCK_BYTES, Batch, Extent, Tree};
+use crate::{BLOCK_BYTES, Batch, Block, Extent, Tree};
+
+/// What became of blocks that were parted from where they lay.
+enum Parted {
+    /// They are what the file wrote.
+    Right,
+    /// They are not; reading them is the error that it was.
+    Wrong,
+    /// There is only room for those that are.
+    Holes,
+}
 
 impl Repair {
     /// Blocks that nobody has are free.
@@ -24,21 +34,26 @@ impl Repair {
     /// Blocks of two files: one keeps them, the other gets a copy. Whose bytes they are is for the sums to say.
     pub(super) fn part_shared(&mut self, extent: Extent, files: [u64; 2]) -> Result<Option<String>> {
         let ino = if files[1] == 0 { files[0] } else { files[1] };
-        let copied = self.part(ino, extent, files[0] == files[1])?;
-        Ok(copied.map(|right| match right {
-            true => format!("file {ino} has a copy of its own"),
-            false => format!("file {ino} has a copy of its own, but the bytes are not what it wrote: reading them is an error"),
+        let parted = self.part(ino, extent, files[0] == files[1])?;
+        Ok(parted.map(|parted| match parted {
+            Parted::Right => format!("file {ino} has a copy of its own"),
+            Parted::Wrong => format!("file {ino} has a copy of its own, but the bytes are not what it wrote: reading them is an error"),
+            Parted::Holes => format!("there is no room for a copy: file {ino} has what it wrote there, and holes for the rest"),
         }))
     }
 
     /// Blocks of a file that are not its own: outside the data region.
     pub(super) fn part_free(&mut self, extent: Extent, ino: u64) -> Result<Option<String>> {
         let parted = self.part(ino, extent, false)?;
-        Ok(parted.map(|right| if right { "they are given a place" } else { "they are given a place; reading them is an error" }.to_owned()))
+        Ok(parted.map(|parted| match parted {
+            Parted::Right => "they are given a place".to_owned(),
+            Parted::Wrong => "they are given a place; reading them is an error".to_owned(),
+            Parted::Holes => "there is no room for them: the file has holes where they cannot be read".to_owned(),
+        }))
     }
 
-    /// Gives a file other blocks for one of its runs there; `Some(true)`: they have what the file wrote.
-    fn part(&mut self, ino: u64, extent: Extent, last: bool) -> Result<Option<bool>> {
+    /// Gives a file other blocks for one of its runs there; none if there is no such run, or no room for what can be read.
+    fn part(&mut self, ino: u64, extent: Extent, last: bool) -> Result<Option<Parted>> {
         let Some(place) = self.place(ino)? else { return Ok(None) };
         let touching =
             |run: &Run| run.start.0 < extent.start.0 + u64::from(extent.blocks) && extent.start.0 < run.start.0 + u64::from(run.blocks);
@@ -47,12 +62,19 @@ impl Repair {
         let Some(old) = (if last { runs.pop() } else { (!runs.is_empty()).then(|| runs.remove(0)) }) else { return Ok(None) };
         if old.sums.is_none() {
             // Set aside and never written: a hole says the same.
-            return self.exchange(place, &old, None).map(|()| Some(true));
+            return self.exchange(place, &old, None).map(|()| Some(Parted::Right));
         }
-        let in_region = self.core.store.shape().data_range(old.extent()).is_some();
-        let Some(copy) = Copy::of(&self.core, &old, in_region)? else { return Ok(None) };
-        let right = copy.right;
-        self.exchange(place, &old, Some(copy)).map(|()| Some(right))
+        let in_region = |at: Block| self.core.store.shape().data_range(Extent::new(at, 1)).is_some();
+        let (copy, parted) = match Copy::of(&self.core, &old, in_region)? {
+            Some(copy) if copy.right => (copy, Parted::Right),
+            Some(copy) => (copy, Parted::Wrong),
+            None => match Copy::of_right(&self.core, &old, in_region)? {
+                Some(copy) => (copy, Parted::Holes),
+                None => return Ok(None),
+            },
+        };
+        self.exchange(place, &old, Some(copy))?;
+        Ok(Some(parted))
     }
 
     fn exchange(&self, place: Place, old: &Run, copy: Option<Copy>) -> Result<()> {
