@@ -1,5 +1,5 @@
 #!/bin/bash
-# The io_uring driver of `block` against fio on the same files, in turn, medians: 4 KiB random requests with the same flags
+# The io_uring driver of `block` against fio's on the same files, in turn, medians: 4 KiB random requests with the same flags
 # (registered file and buffers, one thread that waits: SINGLE_ISSUER, DEFER_TASKRUN, COOP_TASKRUN and no TASKRUN_FLAG on either side),
 # depth 1, 8 and 32:
 #   page    a file in the page cache: nothing but software
@@ -10,23 +10,41 @@
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
 # limit gives 15 % fewer IOPS in bursts) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH
 # (2) each, of OPS ("randread randwrite"), DEPTHS ("1 8 32"), TARGETS
-# ("page near far free disk"). CPU is user and system time of the thread that submits, for each request (fio tells no other; buffered
-# writes are done by threads of the kernel for both); both sides take the time of each request.
+# ("page near far free disk").
+#
+# BY: who makes the requests for the driver. "fio" (the default): fio itself, through an engine that calls it (bench/fio-block), so that
+# generator, clocks and statistics are the same on both sides and only the driver differs. "load": our own generator, the example `load`
+# of `block`, which costs less than fio's, and waits more. CPU is user and system time of the thread that submits, for each
+# request; buffered writes are done by threads of the kernel for both.
 #
 # The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
-# Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1; with fio it
-# is more often on the same (docs/decisions/0010-drivers.md). So but for free its place is fixed for the time of the run (the kernel's
+# Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1
+# (docs/decisions/0010-drivers.md). So but for free its place is fixed for the time of the run (the kernel's
 # workers for all: put back at the end). So is that of both programs, on the last processor (near: the first): a drive's interrupts come
 # to one processor, and a request of depth 1 took 33 us of CPU on the other, 19 us on that. The last two columns compare the best run of
 # each side.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
-need fio losetup taskset
+need fio losetup taskset cc
 rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far free disk}
 depths=${DEPTHS:-1 8 32}
 cd "$(dirname "$0")/.."
-cargo build --release --quiet --package block --example load
-load=${CARGO_TARGET_DIR:-target}/release/examples/load
+target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+case ${BY:-fio} in
+    fio)
+        source=$(fio/build.sh --headers) || { echo "$source"; exit 0; }
+        CARGO_TARGET_DIR=$target_dir/fio-block scripts/cargo build --quiet --release --locked --manifest-path bench/fio-block/Cargo.toml
+        driver_engine=$target_dir/fio-block/engine.so
+        cc -std=gnu11 -O2 -g -Wall -Wextra -Wno-unused-parameter -fPIC -shared -D_GNU_SOURCE -include "$source/config-host.h" \
+            -isystem "$source" -o "$driver_engine" bench/fio-block/engine.c "$target_dir/fio-block/release/libfio_block.a" \
+            -Wl,--exclude-libs,ALL,-z,nodelete,--gc-sections,--strip-debug -lgcc_s -lpthread -lm -ldl
+        ;;
+    load)
+        scripts/cargo build --release --quiet --package block --example load
+        load=$target_dir/release/examples/load
+        ;;
+    *) echo "BY=$BY: fio or load"; exit 1 ;;
+esac
 workers=/sys/devices/virtual/workqueue/cpumask all=
 if [[ $(id -u) == 0 && -w $workers && $(nproc) -gt 1 ]]; then
     all=$(cat "$workers")
@@ -40,7 +58,8 @@ size=256M
 # run_fio FILE OP DEPTH DIRECT ENGINE: sets iops and cpu (microseconds for each request).
 run_fio() {
     local flags=(--iodepth=1) line field=8 # whatever depth is asked for, psync has one request at a time
-    [[ $5 == psync ]] || flags=(--iodepth="$3" --fixedbufs --registerfiles)
+    [[ $5 == psync ]] || flags=(--iodepth="$3")
+    [[ $5 != io_uring ]] || flags+=(--fixedbufs --registerfiles) # the other engine has no other way
     [[ $2 == *write ]] && field=49
     line=$(taskset -c "${on[$1]}" fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" \
         --size=$size --norandommap --randrepeat=0 \
@@ -49,8 +68,12 @@ run_fio() {
     read -r iops cpu < <(awk -F';' -v f="$field" '{ printf "%d %.4f\n", $f, ($88 + $89) * 1e4 / $f }' <<<"$line")
 }
 
-run_load() {
+run_ours() {
     local line direct=yes
+    if [[ ${BY:-fio} == fio ]]; then
+        run_fio "$1" "$2" "$3" "$4" "external:$driver_engine"
+        return
+    fi
     [[ $4 == 1 ]] || direct=no
     line=$(taskset -c "${on[$1]}" "$load" "$1" op="$2" depth="$3" direct=$direct batch=1 waits=yes cpu=thread seconds="$seconds" \
         seed=$RANDOM)
@@ -63,12 +86,12 @@ pair() {
     local key=$1 n=$2 engine=$3
     shift 3
     local a b
-    for who in $( ((n % 2)) && echo "fio load" || echo "load fio"); do
+    for who in $( ((n % 2)) && echo "fio ours" || echo "ours fio"); do
         if [[ $who == fio ]]; then
             run_fio "$@" "$engine"
             a="$iops $cpu"
         else
-            run_load "$@"
+            run_ours "$@"
             b="$iops $cpu"
         fi
     done
@@ -130,6 +153,6 @@ for key in "${keys[@]}"; do
     # shellcheck disable=SC2086
     least=$(ratio "$(least ${our_cpus[$key]})" "$(least ${their_cpus[$key]})")
     printf '  %-28s %9.0f %9.0f %6.2f  %7.2f %7.2f %6.2f  %6.2f %6.2f\n' "$key" "$a" "$b" "$r" "$c" "$d" "$s" "$best" "$least"
-    note block-fio "case=$key" "iops=$a" "fio_iops=$b" "ratio=$r" "cpu_us=$c" "fio_cpu_us=$d" "cpu_ratio=$s" \
+    note block-fio "case=$key" "by=${BY:-fio}" "iops=$a" "fio_iops=$b" "ratio=$r" "cpu_us=$c" "fio_cpu_us=$d" "cpu_ratio=$s" \
         "best_ratio=$best" "least_cpu_ratio=$least"
 done

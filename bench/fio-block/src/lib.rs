@@ -1,0 +1,120 @@
+//! The io_uring driver of `block` as fio's engine calls it: one queue of one thread, memory that it has registered.
+//!
+//! Requests are named by fio's own numbers, so nothing is looked up. What goes wrong ends the job with a word on stderr: it is for a
+//! bench alone.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::process::exit;
+use std::time::Duration;
+
+use block::driver::{Engine, FileDevice, FileOptions};
+use block::{Arena, Buf, Completion, Device, Lba, Queue, QueueOptions, Request, Submit, Tag};
+
+/// A queue over a file or block device.
+pub struct Job {
+    queue: Box<dyn Queue>,
+    block_bytes: u32,
+    memory: Option<Buf>,
+    ended: Vec<Completion>,
+}
+
+fn given<T, E: std::fmt::Display>(what: &str, outcome: Result<T, E>) -> T {
+    outcome.unwrap_or_else(|error| {
+        eprintln!("fio-block: {what}: {error}");
+        exit(1)
+    })
+}
+
+/// # Safety
+/// `path` is a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_open(path: *const c_char, direct: c_int, writes: c_int, depth: u32) -> *mut Job {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) }.to_string_lossy();
+    let options = FileOptions {
+        engine: Engine::Uring,
+        read_only: writes == 0,
+        buffered: direct == 0,
+        round_down: true,
+        ..FileOptions::default()
+    };
+    let device = given(&path, FileDevice::open(&*path, &options));
+    let depth = depth.next_power_of_two();
+    let queue = given(&path, device.queue(&QueueOptions { depth, one_thread: true, waits: true, ..QueueOptions::default() }));
+    let block_bytes = device.geometry().block_bytes;
+    Box::into_raw(Box::new(Job { queue, block_bytes, memory: None, ended: vec![Completion::EMPTY; depth as usize] }))
+}
+
+/// Memory for fio's buffers.
+///
+/// # Safety
+/// `job` is of [`job_open`], and in use by this thread alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_memory(job: *mut Job, bytes: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let job = unsafe { &mut *job };
+    let arena = given("memory", Arena::private(bytes.next_multiple_of(2 << 20)));
+    given("registering memory", job.queue.register(&arena));
+    let buf = given("memory", arena.allocate(bytes).ok_or("no room"));
+    job.memory.insert(buf).address().cast()
+}
+
+/// Takes a request; the kernel is told at [`job_ring`].
+///
+/// # Safety
+/// As of [`job_memory`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_submit(job: *mut Job, number: u32, writes: c_int, data: *const u8, bytes: u32, offset: u64) {
+    // SAFETY: the caller's promise.
+    let job = unsafe { &mut *job };
+    let buf = job.memory.as_ref().expect("fio asks for its buffers first");
+    let span = buf.span().part((data.addr() - buf.address().addr()) as u32, bytes);
+    let make = if writes != 0 { Request::write } else { Request::read };
+    let (lba, blocks) = (Lba(offset / u64::from(job.block_bytes)), bytes / job.block_bytes);
+    match job.queue.submit(&make(Tag(u64::from(number)), lba, blocks), &[span]) {
+        Submit::Queued => {}
+        Submit::Full => given("submission", Err("no place, though fio keeps to its depth")),
+    }
+}
+
+/// # Safety
+/// As of [`job_memory`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_ring(job: *mut Job) {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *job }.queue.ring();
+}
+
+/// Waits until `least` requests have ended, and gives the numbers of at most `most`; returns how many.
+///
+/// # Safety
+/// As of [`job_memory`]; `numbers` has `most` places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_reap(job: *mut Job, numbers: *mut u32, least: u32, most: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let (job, numbers) = unsafe { (&mut *job, std::slice::from_raw_parts_mut(numbers, most as usize)) };
+    let mut count = 0;
+    loop {
+        if count < least as usize {
+            job.queue.wait(Duration::MAX);
+        }
+        let places = (numbers.len() - count).min(job.ended.len());
+        let reaped = job.queue.poll(&mut job.ended[..places]);
+        for completion in &job.ended[..reaped] {
+            given("a request", completion.status);
+            numbers[count] = completion.tag.0 as u32;
+            count += 1;
+        }
+        if count >= least as usize {
+            return count as u32;
+        }
+    }
+}
+
+/// # Safety
+/// As of [`job_memory`]; it is not used again, nor is its memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_close(job: *mut Job) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(job) });
+}
