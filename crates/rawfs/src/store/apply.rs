@@ -1,5 +1,6 @@
 //! One batch after the other.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::batch::{self, Batch, Change, Changes, KEY_BYTES_MAX};
@@ -17,8 +18,6 @@ const LENGTHENED_KEYS_MAX: u32 = 1024;
 const LENGTHENED_BY: usize = 8;
 /// What a batch that takes names away may add elsewhere.
 const REMOVING_BYTES: i64 = 128;
-/// Changes of a batch that is not looked over before it is done.
-const MANY: usize = 256;
 /// How often room is looked for before it is said that there is none.
 const TRIES: u32 = 16;
 
@@ -169,7 +168,7 @@ impl Inner {
     pub(super) fn change(&self, state: &mut State, changes: Changes<'_>) -> Result<(), Error> {
         self.check_patches(state, changes.clone())?;
         self.change_bits(state, changes.clone())?;
-        let before = can_fail_later(&changes).then(|| (state.trees.clone(), state.left.len()));
+        let before = moves_ranges(&changes).then(|| (state.trees.clone(), state.left.len()));
         let mut done = false;
         for change in changes.clone() {
             let Ok(change) = change else { return Err(nonsense()) };
@@ -193,10 +192,10 @@ impl Inner {
 
     /// Patches can be wrong, which has to be known before anything is done. What can be undone may fail later.
     fn check_patches(&self, state: &State, changes: Changes<'_>) -> Result<(), Error> {
-        if can_fail_later(&changes) {
+        if moves_ranges(&changes) {
             return Ok(());
         }
-        let (mut all, mut before, mut patches) = (Vec::new(), 0, false);
+        let (mut before, mut patches) = (0, false);
         for change in changes.clone() {
             // The first change of a tree can fail: nothing is to be undone.
             patches |= matches!(change.map_err(|_| nonsense())?, Change::Patch(..)) && before > 0;
@@ -205,20 +204,22 @@ impl Inner {
         if !patches {
             return Ok(());
         }
-        all.extend(changes.flatten());
-        for (index, change) in all.iter().enumerate() {
-            let Change::Patch(tree, key, at, bytes) = *change else { continue };
-            let earlier = all[..index].iter().rev().find_map(|change| match *change {
-                Change::Put(other, name, value) if (other, name) == (tree, key) => Some(Some(value.len())),
-                Change::Delete(other, name) if (other, name) == (tree, key) => Some(None),
-                _ => None,
-            });
-            let len = match earlier {
-                Some(len) => len,
-                None => state.trees[tree as usize].get(&self.loader(tree), key, <[u8]>::len)?,
-            };
-            if len.is_none_or(|len| usize::from(at) + bytes.len() > len) {
-                return Err(Error::Missing);
+        // How long the values are that this batch itself puts.
+        let mut put: HashMap<(batch::Tree, &[u8]), Option<usize>, foldhash::fast::RandomState> = HashMap::default();
+        for change in changes.flatten() {
+            match change {
+                Change::Put(tree, key, value) => drop(put.insert((tree, key), Some(value.len()))),
+                Change::Delete(tree, key) => drop(put.insert((tree, key), None)),
+                Change::Patch(tree, key, at, bytes) => {
+                    let len = match put.get(&(tree, key)) {
+                        Some(len) => *len,
+                        None => state.trees[tree as usize].get(&self.loader(tree), key, <[u8]>::len)?,
+                    };
+                    if len.is_none_or(|len| usize::from(at) + bytes.len() > len) {
+                        return Err(Error::Missing);
+                    }
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -302,15 +303,9 @@ impl Inner {
     }
 }
 
-/// Whether the trees are kept as they were until all of a batch is done: it moves ranges, or has so many changes that looking for what
-/// each patch is of costs more.
-fn can_fail_later(changes: &Changes<'_>) -> bool {
-    let (mut count, mut moves) = (0, false);
-    for change in changes.clone().flatten() {
-        count += 1;
-        moves |= matches!(change, Change::Move(..));
-    }
-    moves || count > MANY
+/// Whether the trees are kept as they were until all of a batch is done: each of their nodes that it changes is copied then.
+fn moves_ranges(changes: &Changes<'_>) -> bool {
+    changes.clone().flatten().any(|change| matches!(change, Change::Move(..)))
 }
 
 /// Kept for what takes away, and for the tree's own needs: the least is what removing the name of a file in use may want.

@@ -28,7 +28,8 @@ impl Tree {
         Ok(was_there)
     }
 
-    /// Changes bytes of a value in place, as `change` wants, which gets the value. None: no such key.
+    /// Changes bytes of a value in place, as `change` wants, which gets the value. None: no such key; then nodes on the way to it may
+    /// count as changed, and are not.
     pub fn update<N: Nodes, T>(
         &mut self,
         nodes: &N,
@@ -36,13 +37,10 @@ impl Tree {
         key: &[u8],
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<Option<T>, N::Error> {
-        if self.get(nodes, key, |_| ())?.is_none() {
-            return Ok(None);
-        }
         let mut cx = Cx { nodes, freed, dirty: self.dirty };
         let ended = update(&mut cx, &mut self.root, self.level, key, change);
         self.dirty = cx.dirty;
-        ended.map(Some)
+        ended
     }
 
     /// Takes an entry out. True: there was one.
@@ -149,16 +147,17 @@ pub(super) fn splice(inner: &mut Inner, index: usize, pieces: Vec<Child>) {
 }
 
 /// The child as a node sees it whose keys have these bytes before them.
-pub(super) fn behind(bytes: &[u8], child: Child) -> Child {
-    Child { separator: [bytes, &child.separator].concat().into(), prefix: [bytes, &child.prefix].concat().into(), link: child.link }
+pub(super) fn behind(bytes: &[u8], mut child: Child) -> Child {
+    child.separator.insert_from_slice(0, bytes);
+    child.prefix.insert_from_slice(0, bytes);
+    child
 }
 
 /// A child's prefix is cut to `keep` bytes, and its keys get the rest of it: more than fits makes it several.
 fn lengthen<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: usize, keep: usize) -> Result<(), N::Error> {
     let child = &mut inner.children[index];
-    let (kept, more) = child.prefix.split_at(keep);
-    let pieces = with_prefix(cx, &mut child.link, level - 1, more)?;
-    child.prefix = kept.into();
+    let pieces = with_prefix(cx, &mut child.link, level - 1, &child.prefix[keep..])?;
+    child.prefix.truncate(keep);
     splice(inner, index, pieces);
     Ok(())
 }
@@ -202,16 +201,13 @@ fn update<N: Nodes, T>(
     level: u8,
     key: &[u8],
     change: impl FnOnce(&mut [u8]) -> T,
-) -> Result<T, N::Error> {
+) -> Result<Option<T>, N::Error> {
     match link.own(cx, level)? {
-        Content::Leaf(leaf) => {
-            let index = leaf.find(key).map_err(|_| super::Damaged("an entry is gone"))?;
-            Ok(change(leaf.value_mut(index)))
-        }
+        Content::Leaf(leaf) => Ok(leaf.find(key).ok().map(|index| change(leaf.value_mut(index)))),
         Content::Inner(inner) => {
             let index = inner.find(key);
             let child = &mut inner.children[index];
-            let suffix = key.strip_prefix(&*child.prefix).ok_or(super::Damaged("an entry is gone"))?;
+            let Some(suffix) = key.strip_prefix(&*child.prefix) else { return Ok(None) };
             update(cx, &mut child.link, level - 1, suffix, change)
         }
     }

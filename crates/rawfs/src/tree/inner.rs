@@ -1,5 +1,7 @@
 //! An inner node: children in key order.
 
+use smallvec::SmallVec;
+
 use super::node::Link;
 use super::{Damaged, HEADER, NODE_BYTES, NodeAt, shared};
 
@@ -10,15 +12,18 @@ const CHILD_HEAD: usize = 2 + 2 + 2 + 4 + 4;
 #[derive(Clone)]
 pub struct Child {
     /// The first child's is empty and says nothing.
-    pub separator: Box<[u8]>,
-    pub prefix: Box<[u8]>,
+    pub separator: Suffix,
+    pub prefix: Suffix,
     pub link: Link,
 }
+
+/// Of a key. Most are short, and lie in the node itself: who looks for a child asks many.
+pub type Suffix = SmallVec<[u8; 24]>;
 
 impl Child {
     /// A child whose node has whole keys.
     pub fn bare(link: Link) -> Child {
-        Child { separator: [].into(), prefix: [].into(), link }
+        Child { separator: Suffix::new(), prefix: Suffix::new(), link }
     }
 
     /// What it takes of a page.
@@ -103,6 +108,7 @@ fn parse_child(rest: &mut &[u8]) -> Option<Child> {
     let at = NodeAt { slot: take_u32(rest)?, sum: take_u32(rest)? };
     let separator = take(rest, separator)?;
     let own = take(rest, prefix.checked_sub(both)?)?;
-    let prefix = [separator.get(..both)?, own].concat();
-    Some(Child { separator: separator.into(), prefix: prefix.into(), link: Link::Disk(at) })
+    let mut prefix = Suffix::from(separator.get(..both)?);
+    prefix.extend_from_slice(own);
+    Some(Child { separator: separator.into(), prefix, link: Link::Disk(at) })
 }

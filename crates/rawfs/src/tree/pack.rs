@@ -1,6 +1,6 @@
 //! Entries and children into as few nodes as hold them.
 
-use super::inner::{Child, Inner};
+use super::inner::{Child, Inner, Suffix};
 use super::leaf::{self, Leaf};
 use super::node::{Content, Link};
 use super::{HEADER, NODE_BYTES, shared};
@@ -91,18 +91,18 @@ pub fn inners(children: Vec<Child>, fill: Fill, strip: Prefix) -> Vec<Child> {
 /// One node, whatever its size. No children, no node.
 pub fn one_inner(mut children: Vec<Child>, strip: Prefix) -> Option<Child> {
     let separator = std::mem::take(&mut children.first_mut()?.separator);
-    let prefix = if strip == Prefix::Longest { common(&children) } else { [].into() };
+    let prefix = if strip == Prefix::Longest { common(&children) } else { Suffix::new() };
     for child in &mut children {
-        child.prefix = child.prefix[prefix.len()..].into();
+        child.prefix.drain(..prefix.len());
     }
     for child in children.iter_mut().skip(1) {
-        child.separator = child.separator[prefix.len()..].into();
+        child.separator.drain(..prefix.len());
     }
     Some(Child { separator, prefix, link: Link::new(Content::Inner(Inner { children })) })
 }
 
 /// What all keys below share, and all separators.
-fn common(children: &[Child]) -> Box<[u8]> {
+fn common(children: &[Child]) -> Suffix {
     let first = &children[0].prefix;
     let strings = children[1..].iter().flat_map(|child| [&child.separator, &child.prefix]);
     let bytes = strings.map(|string| shared(first, string)).min().unwrap_or(first.len());

@@ -74,7 +74,7 @@ fn moved<N: Nodes>(cx: &mut Cx<'_, N>, tree: &Tree, from: &[u8], to: &[u8]) -> R
     let (range, behind_it) = cut_child(cx, rest, tree.level, after(from).as_deref())?;
     let mut range = range.ok_or(Damaged("a range is empty that was not"))?;
     strip(cx, &mut range, tree.level, from)?;
-    range.prefix = [to, &range.prefix].concat().into();
+    range.prefix.insert_from_slice(0, to);
     let left = side(before, tree.level, &[]);
     let without = concatenated(cx, [left, side(behind_it, tree.level, &after(from).unwrap_or_default())])?;
     let (low, high) = cut(cx, without.root.clone(), without.level, to)?;
@@ -145,12 +145,12 @@ fn cut_child<N: Nodes>(cx: &mut Cx<'_, N>, child: Option<Child>, level: u8, key:
 /// Takes bytes off the front of all keys of a child, which all begin with them. Where the child's prefix has them, that is all.
 fn strip<N: Nodes>(cx: &mut Cx<'_, N>, child: &mut Child, level: u8, bytes: &[u8]) -> Result<(), N::Error> {
     const WRONG: Damaged = Damaged("a key is not in the range of its node");
-    if let Some(prefix) = child.prefix.strip_prefix(bytes) {
-        child.prefix = prefix.into();
+    if child.prefix.starts_with(bytes) {
+        child.prefix.drain(..bytes.len());
         return Ok(());
     }
     let bytes = bytes.strip_prefix(&*child.prefix).ok_or(WRONG)?;
-    child.prefix = [].into();
+    child.prefix.clear();
     match child.link.own(cx, level)? {
         Content::Leaf(leaf) => {
             let stripped = |(key, value): (_, _)| Some((<[u8]>::strip_prefix(key, bytes)?.to_vec(), value));
@@ -189,7 +189,7 @@ fn concatenated<N: Nodes>(cx: &mut Cx<'_, N>, parts: impl IntoIterator<Item = Pa
 fn lifted<N: Nodes>(cx: &mut Cx<'_, N>, mut child: Child, from: u8, to: u8) -> Child {
     for _ in from..to {
         let Child { separator, prefix, link } = child;
-        let only = Child { separator: [].into(), prefix: [].into(), link };
+        let only = Child::bare(link);
         child = Child { separator, prefix, link: Link::new(Content::Inner(Inner { children: vec![only] })) };
         cx.dirty += 1;
     }

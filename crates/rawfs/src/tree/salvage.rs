@@ -156,7 +156,7 @@ impl<N: Nodes, W: Watch<N::Error>> Prune<'_, N, W> {
         }
         let Some(first) = children.first_mut() else { return Ok(Kept::Nothing) };
         // The first child's says nothing.
-        first.separator = [].into();
+        first.separator.clear();
         Ok(Kept::Other(Link::Memory(Arc::new(Node::new(Content::Inner(Inner { children })))), dirty + 1))
     }
 }
