@@ -7,6 +7,8 @@ use super::ring::{End, Ring};
 use crate::buffer::{Arena, Span};
 use crate::error::Error;
 use io_uring::squeue;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// The kernel registers at most a GiB in one piece (as a power of two).
 pub(super) const PIECE_SHIFT_MAX: u32 = 30;
@@ -17,6 +19,8 @@ const PIECES_MAX: u32 = 1 << 14;
 /// decision 10).
 const SINGLE_PAGES_MAX: u64 = 1024;
 const PAGE_SHIFT: u32 = 12;
+/// Bytes a user may lock, of which a few MiB are no matter.
+const LOCKED_MUCH: u64 = 64 << 20;
 
 /// The arenas a queue was told of. Each is kept alive.
 #[derive(Clone, Debug)]
@@ -103,7 +107,7 @@ impl Buffers {
             known.pinned += bytes;
             self.pieces += 1;
         }
-        if self.piece_shift == PIECE_SHIFT_MAX {
+        if self.piece_shift == PIECE_SHIFT_MAX && may_count_twice() {
             self.register_pages(ring);
         }
         Ok(())
@@ -146,6 +150,12 @@ impl Buffers {
         let fixed = page.or_else(|| piece(known.first, self.piece_shift, known.pinned));
         Some(Piece { address: known.base + span.at, bytes: span.bytes, fixed })
     }
+}
+
+/// Pages that are not huge count as locked once more. Whoever is held to a small limit needs that for other queues.
+fn may_count_twice() -> bool {
+    let is_free = capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::IPC_LOCK));
+    is_free || getrlimit(Resource::Memlock).current.is_none_or(|most| most >= LOCKED_MUCH)
 }
 
 fn warn_once(warned: &mut bool, known: &Known, error: &io::Error) {
