@@ -13,6 +13,7 @@
 use std::collections::HashSet;
 
 use super::batch::{self, Change, Changes};
+use super::checkpoint::Mark;
 use super::inner::{Inner, State};
 use super::open::{assemble, bitmaps, copies, search, usable};
 use super::settings::{Recovery, Settings};
@@ -133,8 +134,9 @@ pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(Inner, R
     // A root too high is a root that is lost.
     let trees = superblock.roots.map(|root| Tree::at(root.at, root.level).unwrap_or_default());
     let inner = assemble(disk, settings, &superblock, trees, nodes, used, slots);
-    let unread = unread.iter().any(|page| *page < superblock.shape.node_pages());
-    let mut salvage = Salvage { superblock, inner, damages, unread, recovery: Recovery { repaired, ..Recovery::default() } };
+    let of_nodes = unread.iter().any(|page| *page < superblock.shape.node_pages());
+    let recovery = Recovery { repaired, ..Recovery::default() };
+    let mut salvage = Salvage { superblock, inner, damages, unread: of_nodes, recovery };
     salvage.recovery.clean = superblock.clean;
     salvage.recovery.lsn = superblock.lsn;
     salvage.trees()?;
@@ -145,7 +147,27 @@ pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(Inner, R
         inner.log.fail(Error::Device(block::Error::ReadOnly));
         return Ok((inner, recovery, damages));
     }
-    inner.begin(superblock, recovery.lsn, end).map(|inner| (inner, recovery, damages))
+    let inner = inner.begin(superblock, recovery.lsn, end)?;
+    write_again(&inner, &unread)?;
+    Ok((inner, recovery, damages))
+}
+
+/// Pages of which neither slot could be used: one is right now. The other may say that it is of a checkpoint to come, and would
+/// count when that number is reached.
+fn write_again(inner: &Inner, pages: &[u64]) -> Result<(), Error> {
+    if pages.is_empty() {
+        return Ok(());
+    }
+    let of_nodes = inner.shape.node_pages();
+    for page in pages {
+        match page.checked_sub(of_nodes) {
+            None => inner.nodes.lock().bits().touch(*page as usize),
+            Some(page) => inner.state.write().used.touch(page as usize),
+        }
+    }
+    let mut last = inner.last.lock();
+    let mark = Mark { clean: false, life: last.superblock.life, log: None, always: true };
+    inner.checkpoint_as(&mut last, mark)
 }
 
 /// Key and value of an entry that was found.

@@ -58,7 +58,11 @@ impl Repair {
         if record.kind == kind {
             return Ok(None);
         }
-        if record.kind == Kind::Dir {
+        let mut done = "the name says what the record does";
+        if ino == ROOT {
+            batch.delete(Tree::Names, key);
+            done = "the name is removed: it led to the top directory, which has none";
+        } else if record.kind == Kind::Dir {
             // Its record belongs to its name.
             (record.zone, record.nlink) = (true, 2);
             batch.put(Tree::Names, key, &record.bytes());
@@ -67,7 +71,7 @@ impl Repair {
             batch.put(Tree::Names, key, &link(&record));
         }
         self.apply(batch)?;
-        Ok(Some("the name says what the record does".to_owned()))
+        Ok(Some(done.to_owned()))
     }
 
     /// A mend that changes nothing would be done for ever.
