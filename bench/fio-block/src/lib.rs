@@ -1,6 +1,6 @@
 //! The io_uring driver of `block` as fio's engine calls it: one queue of one thread, memory that it has registered.
 //!
-//! Requests are named by fio's own numbers, so nothing is looked up. What goes wrong ends the job with a word on stderr: it is for a
+//! A request's tag is fio's own address of it, so nothing is looked up. What goes wrong ends the job with a word on stderr: it is for a
 //! bench alone.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -8,13 +8,16 @@ use std::process::exit;
 use std::time::Duration;
 
 use block::driver::{Engine, FileDevice, FileOptions};
-use block::{Arena, Buf, Completion, Device, Lba, Queue, QueueOptions, Request, Submit, Tag};
+use block::{Arena, Buf, Completion, Device, Lba, Queue, QueueOptions, Request, Span, Submit, Tag};
 
 /// A queue over a file or block device.
 pub struct Job {
     queue: Box<dyn Queue>,
     block_bytes: u32,
     memory: Option<Buf>,
+    /// Where that begins, and what the driver calls it.
+    base: usize,
+    span: Option<Span>,
     ended: Vec<Completion>,
 }
 
@@ -42,7 +45,7 @@ pub unsafe extern "C" fn job_open(path: *const c_char, direct: c_int, writes: c_
     let depth = depth.next_power_of_two();
     let queue = given(&path, device.queue(&QueueOptions { depth, one_thread: true, waits: true, ..QueueOptions::default() }));
     let block_bytes = device.geometry().block_bytes;
-    Box::into_raw(Box::new(Job { queue, block_bytes, memory: None, ended: vec![Completion::EMPTY; depth as usize] }))
+    Box::into_raw(Box::new(Job { queue, block_bytes, memory: None, base: 0, span: None, ended: vec![Completion::EMPTY; depth as usize] }))
 }
 
 /// Memory for fio's buffers.
@@ -56,7 +59,10 @@ pub unsafe extern "C" fn job_memory(job: *mut Job, bytes: usize) -> *mut c_void 
     let arena = given("memory", Arena::private(bytes.next_multiple_of(2 << 20)));
     given("registering memory", job.queue.register(&arena));
     let buf = given("memory", arena.allocate(bytes).ok_or("no room"));
-    job.memory.insert(buf).address().cast()
+    let begin = buf.address();
+    (job.base, job.span) = (begin.addr(), Some(buf.span()));
+    job.memory = Some(buf);
+    begin.cast()
 }
 
 /// Takes a request; the kernel is told at [`job_ring`].
@@ -64,14 +70,13 @@ pub unsafe extern "C" fn job_memory(job: *mut Job, bytes: usize) -> *mut c_void 
 /// # Safety
 /// As of [`job_memory`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn job_submit(job: *mut Job, number: u32, writes: c_int, data: *const u8, bytes: u32, offset: u64) {
+pub unsafe extern "C" fn job_submit(job: *mut Job, tag: u64, writes: c_int, data: *const u8, bytes: u32, offset: u64) {
     // SAFETY: the caller's promise.
     let job = unsafe { &mut *job };
-    let buf = job.memory.as_ref().expect("fio asks for its buffers first");
-    let span = buf.span().part((data.addr() - buf.address().addr()) as u32, bytes);
+    let span = job.span.expect("fio asks for its buffers first").part((data.addr() - job.base) as u32, bytes);
     let make = if writes != 0 { Request::write } else { Request::read };
     let (lba, blocks) = (Lba(offset / u64::from(job.block_bytes)), bytes / job.block_bytes);
-    match job.queue.submit(&make(Tag(u64::from(number)), lba, blocks), &[span]) {
+    match job.queue.submit(&make(Tag(tag), lba, blocks), &[span]) {
         Submit::Queued => {}
         Submit::Full => given("submission", Err("no place, though fio keeps to its depth")),
     }
@@ -85,24 +90,25 @@ pub unsafe extern "C" fn job_ring(job: *mut Job) {
     unsafe { &mut *job }.queue.ring();
 }
 
-/// Waits until `least` requests have ended, and gives the numbers of at most `most`; returns how many.
+/// Waits until `least` requests have ended, and gives the tags of at most `most`; returns how many. The wait tells the kernel of
+/// what it was not told of.
 ///
 /// # Safety
-/// As of [`job_memory`]; `numbers` has `most` places.
+/// As of [`job_memory`]; `tags` has `most` places.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn job_reap(job: *mut Job, numbers: *mut u32, least: u32, most: u32) -> u32 {
+pub unsafe extern "C" fn job_reap(job: *mut Job, tags: *mut u64, least: u32, most: u32) -> u32 {
     // SAFETY: the caller's promise.
-    let (job, numbers) = unsafe { (&mut *job, std::slice::from_raw_parts_mut(numbers, most as usize)) };
+    let (job, tags) = unsafe { (&mut *job, std::slice::from_raw_parts_mut(tags, most as usize)) };
     let mut count = 0;
     loop {
         if count < least as usize {
             job.queue.wait(Duration::MAX);
         }
-        let places = (numbers.len() - count).min(job.ended.len());
+        let places = (tags.len() - count).min(job.ended.len());
         let reaped = job.queue.poll(&mut job.ended[..places]);
         for completion in &job.ended[..reaped] {
             given("a request", completion.status);
-            numbers[count] = completion.tag.0 as u32;
+            tags[count] = completion.tag.0;
             count += 1;
         }
         if count >= least as usize {

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 
 use super::buffers::{Buffers, Piece};
-use super::commands::{Commands, Memory, Outcome, Rest};
+use super::commands::{Commands, Memory, Outcome};
 use super::ring::{End, Refused, Ring};
 use super::slots::{Place, Slots};
 use crate::buffer::Span;
@@ -44,6 +44,10 @@ impl Vectors {
     fn of(&mut self, index: u32) -> &mut [libc::iovec] {
         let first = index as usize * usize::from(SEGMENTS_MAX);
         &mut self.0[first..first + usize::from(SEGMENTS_MAX)]
+    }
+
+    fn at(&self, index: u32, first: u16) -> *const libc::iovec {
+        &raw const self.0[index as usize * usize::from(SEGMENTS_MAX) + usize::from(first)]
     }
 }
 
@@ -104,15 +108,14 @@ impl<C: Commands> Books<C> {
         Ok(Place::Many { first: 0, count: u16::try_from(count + 1).expect("no more than segments_max") })
     }
 
+    /// A place of a slot as commands name it.
     #[inline]
-    pub(super) fn rest(&mut self, index: u32) -> Rest {
-        let slot = self.slots.get(index);
-        let memory = match slot.place {
+    pub(super) fn memory(&self, index: u32, place: Place) -> Memory {
+        match place {
             Place::None => Memory::None,
             Place::One(piece) => Memory::One(piece),
-            Place::Many { first, count } => Memory::Many(&raw const self.vectors.of(index)[usize::from(first)], u32::from(count)),
-        };
-        Rest { request: slot.request, memory, done: slot.done }
+            Place::Many { first, count } => Memory::Many(self.vectors.at(index, first), u32::from(count)),
+        }
     }
 
     /// Takes bytes that were transferred off the front of a slot's memory.
@@ -162,8 +165,9 @@ impl<C: Commands> Books<C> {
             self.cancels -= 1;
             return None;
         };
-        let rest = self.rest(index);
-        let status = match self.commands.outcome(&rest, answer) {
+        let slot = self.slots.get(index);
+        let tag = slot.request.tag;
+        let status = match self.commands.outcome(&slot.request, slot.done, answer) {
             Outcome::Done => Ok(()),
             Outcome::Failed(error) => Err(error),
             _ if self.giving_up => Err(Error::Reset),
@@ -173,14 +177,14 @@ impl<C: Commands> Books<C> {
                 return None;
             }
             Outcome::Stepped(step) => {
-                self.slots.get(index).done += step;
+                slot.done += step;
                 self.again.push(index);
                 return None;
             }
         };
         self.slots.give(index);
         self.in_kernel -= 1;
-        Some(Completion { tag: rest.request.tag, status })
+        Some(Completion { tag, status })
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::ring::{End, Ring};
-use crate::buffer::{Arena, Span};
+use crate::buffer::{Arena, ArenaId, Span};
 use crate::error::Error;
 use io_uring::squeue;
 use rustix::process::{Resource, getrlimit};
@@ -39,7 +39,9 @@ impl Default for Buffers {
 
 #[derive(Clone, Debug)]
 struct Known {
-    arena: Arena,
+    id: ArenaId,
+    /// Kept as long as the queue.
+    _arena: Arena,
     base: u64,
     bytes: u64,
     /// Number of its first registered piece.
@@ -68,11 +70,12 @@ impl Buffers {
 
     /// Knows an arena from now on.
     pub(crate) fn add(&mut self, arena: &Arena) -> bool {
-        let new = self.known.iter().all(|known| known.arena.id() != arena.id());
+        let new = self.known.iter().all(|known| known.id != arena.id());
         if new {
             let region = arena.region();
             self.known.push(Known {
-                arena: arena.clone(),
+                id: arena.id(),
+                _arena: arena.clone(),
                 base: region.address(0) as u64,
                 bytes: region.len() as u64,
                 first: 0,
@@ -137,7 +140,7 @@ impl Buffers {
     /// Where a span lies; none: not in an arena of ours.
     #[inline]
     pub(crate) fn find(&self, span: Span) -> Option<Piece> {
-        let known = self.known.iter().find(|known| known.arena.id() == span.arena)?;
+        let known = self.known.iter().find(|known| known.id == span.arena)?;
         let end = span.at.checked_add(u64::from(span.bytes))?;
         if end > known.bytes || span.bytes == 0 {
             return None;

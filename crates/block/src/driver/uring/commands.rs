@@ -17,7 +17,7 @@ pub(crate) trait Commands: Send {
     fn geometry(&self) -> &Geometry;
 
     /// Whether a polled ring takes this; what it does not goes to a second ring.
-    fn may_poll(&self, rest: &Rest) -> bool;
+    fn may_poll(&self, rest: &Rest<'_>) -> bool;
 
     /// Bytes of the pieces that arenas are registered in, as a power of two.
     fn piece_shift(&self) -> u32 {
@@ -30,15 +30,15 @@ pub(crate) trait Commands: Send {
     }
 
     /// The entry for what is left of a request, called `name`.
-    fn entry(&mut self, index: u32, name: u64, rest: &Rest) -> Self::Entry;
+    fn entry(&mut self, index: u32, name: u64, rest: &Rest<'_>) -> Self::Entry;
 
-    /// What an answer means.
-    fn outcome(&mut self, rest: &Rest, answer: i32) -> Outcome;
+    /// What an answer to the rest of a request means, of which so much was done before.
+    fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome;
 }
 
 /// A request as far as it is not done.
-pub(crate) struct Rest {
-    pub request: Request,
+pub(crate) struct Rest<'a> {
+    pub request: &'a Request,
     pub memory: Memory,
     /// As [`Outcome::Did`] counted.
     pub done: u64,

@@ -11,7 +11,7 @@ use super::commands::{Commands, Memory, Outcome, Rest};
 use crate::driver::file::Target;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::request::Op;
+use crate::request::{Op, Request};
 
 /// The ring's only file.
 const FILE: types::Fixed = types::Fixed(0);
@@ -33,7 +33,7 @@ impl Commands for FileCommands {
     /// Only what the drive takes as it is: a polled transfer that the kernel has to split, by its length or by gaps between
     /// pages, is sent back with EAGAIN, and tried again for ever by a kernel thread (seen in Linux 6.1). A write with `fua` may
     /// end in a flush, which has no polled form.
-    fn may_poll(&self, rest: &Rest) -> bool {
+    fn may_poll(&self, rest: &Rest<'_>) -> bool {
         match rest.memory {
             Memory::One(piece) => !rest.request.fua && piece.bytes <= self.target.polled_bytes_max(),
             Memory::None | Memory::Many(..) => false,
@@ -41,7 +41,7 @@ impl Commands for FileCommands {
     }
 
     #[inline]
-    fn entry(&mut self, _: u32, name: u64, rest: &Rest) -> squeue::Entry {
+    fn entry(&mut self, _: u32, name: u64, rest: &Rest<'_>) -> squeue::Entry {
         let block_bytes = u64::from(self.geometry().block_bytes);
         let offset = rest.request.lba.0 * block_bytes;
         let entry = match rest.request.op {
@@ -59,21 +59,19 @@ impl Commands for FileCommands {
     }
 
     #[inline]
-    fn outcome(&mut self, rest: &Rest, answer: i32) -> Outcome {
+    fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome {
         if answer < 0 {
             return match Errno::from_raw_os_error(-answer) {
                 // What the kernel says of work that was cancelled in the middle of a wait.
                 Errno::INTR => Outcome::Failed(Error::Cancelled),
-                Errno::OPNOTSUPP if rest.request.op == Op::WriteZeroes && rest.done == 0 && self.target.zero_by_holes() => {
-                    Outcome::Stepped(1)
-                }
+                Errno::OPNOTSUPP if request.op == Op::WriteZeroes && done == 0 && self.target.zero_by_holes() => Outcome::Stepped(1),
                 _ => Outcome::Failed(Error::from_errno(-answer)),
             };
         }
-        if !rest.request.op.has_data() {
+        if !request.op.has_data() {
             return Outcome::Done;
         }
-        let wanted = u64::from(rest.request.blocks) * u64::from(self.geometry().block_bytes) - rest.done;
+        let wanted = u64::from(request.blocks) * u64::from(self.geometry().block_bytes) - done;
         let did = u64::from(answer.unsigned_abs());
         match self.target.after(did, wanted) {
             Ok(true) => Outcome::Done,

@@ -102,8 +102,8 @@ impl Command {
 }
 
 /// Blocks of the next command of a request whose first `done` are done.
-fn step(rest: &Rest) -> u64 {
-    (u64::from(rest.request.blocks) - rest.done).min(BLOCKS_MAX)
+fn step(request: &Request, done: u64) -> u64 {
+    (u64::from(request.blocks) - done).min(BLOCKS_MAX)
 }
 
 impl Commands for NvmeCommands {
@@ -117,7 +117,7 @@ impl Commands for NvmeCommands {
 
     /// A command without data on a polled ring follows a wild pointer in Linux 6.1 (the kernel panics in `bio_poll`: there is no
     /// bio, and the place for it was never written). It has nothing to gain from polling either.
-    fn may_poll(&self, rest: &Rest) -> bool {
+    fn may_poll(&self, rest: &Rest<'_>) -> bool {
         rest.request.op.has_data()
     }
 
@@ -132,8 +132,8 @@ impl Commands for NvmeCommands {
     }
 
     #[inline]
-    fn entry(&mut self, index: u32, name: u64, rest: &Rest) -> squeue::Entry128 {
-        let request = &rest.request;
+    fn entry(&mut self, index: u32, name: u64, rest: &Rest<'_>) -> squeue::Entry128 {
+        let request = rest.request;
         let mut command = Command { nsid: self.target.nsid, ..Command::default() };
         let (mut kind, mut fixed) = (NVME_URING_CMD_IO, None);
         match request.op {
@@ -152,7 +152,7 @@ impl Commands for NvmeCommands {
             }
             Op::WriteZeroes => {
                 command.opcode = WRITE_ZEROES;
-                command.set_blocks(request.lba.0 + rest.done, step(rest));
+                command.set_blocks(request.lba.0 + rest.done, step(request, rest.done));
             }
             Op::Discard => {
                 command.opcode = DATASET_MANAGEMENT;
@@ -164,10 +164,10 @@ impl Commands for NvmeCommands {
     }
 
     #[inline]
-    fn outcome(&mut self, rest: &Rest, answer: i32) -> Outcome {
+    fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome {
         match answer {
-            0 if rest.request.op == Op::WriteZeroes && rest.done + step(rest) < u64::from(rest.request.blocks) => {
-                Outcome::Stepped(step(rest))
+            0 if request.op == Op::WriteZeroes && done + step(request, done) < u64::from(request.blocks) => {
+                Outcome::Stepped(step(request, done))
             }
             0 => Outcome::Done,
             // The kernel's driver gave the command up: it reset the drive, or the drive is gone.

@@ -14,9 +14,9 @@ use rustix::io::Errno;
 
 use super::bell::RingBell;
 use super::books::Books;
-use super::commands::{Commands, Memory};
+use super::commands::{Commands, Memory, Rest};
 use super::ring::{Refused, Ring};
-use super::slots::OWN;
+use super::slots::{OWN, Place, Slot};
 use crate::buffer::{Arena, Span};
 use crate::device::QueueOptions;
 use crate::driver::CompletionRing;
@@ -68,23 +68,18 @@ impl<C: Commands> UringQueue<C> {
             return Err(Error::Gone);
         }
         let index = self.books.slots.take(request);
-        match self.books.place(index, data) {
-            Ok(place) => self.books.slots.get(index).place = place,
-            Err(error) => {
-                self.books.slots.give(index);
-                return Err(error);
-            }
-        }
+        let place = self.books.place(index, data).inspect_err(|_| self.books.slots.give(index))?;
+        self.books.slots.get(index).place = place;
         self.books.in_kernel += 1;
-        self.push(index);
+        self.push(index, request, place, 0);
         Ok(())
     }
 
     /// Pushes an entry for what is left of a slot's request.
     #[inline]
-    fn push(&mut self, index: u32) {
+    fn push(&mut self, index: u32, request: &Request, place: Place, done: u64) {
         let name = self.books.slots.name(index);
-        let mut rest = self.books.rest(index);
+        let mut rest = Rest { request, memory: self.books.memory(index, place), done };
         let ring = match &mut self.aside {
             Some(aside) if !self.books.commands.may_poll(&rest) => {
                 // Arenas are registered with the first ring only.
@@ -110,7 +105,8 @@ impl<C: Commands> UringQueue<C> {
         }
         if !self.books.again.is_empty() {
             while let Some(index) = self.books.again.pop() {
-                self.push(index);
+                let Slot { request, place, done, .. } = *self.books.slots.get(index);
+                self.push(index, &request, place, done);
             }
             self.ring();
         }
@@ -135,8 +131,15 @@ impl<C: Commands> UringQueue<C> {
     }
 
     /// What an error of entering the ring means: nothing that a request could have.
+    #[inline]
     fn entered(&mut self, entered: Result<(), Errno>) {
-        let Err(error) = entered else { return };
+        if let Err(error) = entered {
+            self.refused(error);
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, error: Errno) {
         assert!(error != Errno::EXIST, "a queue that was promised to one thread is used by another");
         if !self.broken {
             tracing::error!("io_uring does not take requests any more: {error}");
@@ -183,9 +186,14 @@ impl<C: Commands> UringQueue<C> {
         if self.books.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
     }
 
-    /// A polled ring, and the one beside it, have no common event: they are looked at in turn.
+    #[inline(always)]
     fn wait_in_kernel(&mut self, at_most: Duration) -> Result<(), Errno> {
-        let Some(aside) = &mut self.aside else { return self.ring.wait(at_most, self.books.in_kernel) };
+        if self.aside.is_some() { self.wait_for_either(at_most) } else { self.ring.wait(at_most, self.books.in_kernel) }
+    }
+
+    /// A polled ring, and the one beside it, have no common event: they are looked at in turn.
+    fn wait_for_either(&mut self, at_most: Duration) -> Result<(), Errno> {
+        let Some(aside) = &mut self.aside else { return Ok(()) };
         let begin = Instant::now();
         while !self.ring.has_ended() && !aside.has_ended() {
             self.ring.run_work()?;

@@ -23,9 +23,10 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
-use io_uring::{Builder, EnterFlags, IoUring, cqueue, squeue};
+use io_uring::{Builder, IoUring, cqueue, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
 
 use super::bell::RingBell;
 use crate::device::QueueOptions;
@@ -59,6 +60,10 @@ impl End for cqueue::Entry32 {
     }
 }
 
+fn told<T>(outcome: io::Result<T>) -> Result<(), Errno> {
+    outcome.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
 /// Why there is no ring.
 #[derive(Debug)]
 pub(crate) enum Refused {
@@ -80,6 +85,8 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     silent: bool,
     /// Any thread may enter it, and its entries are taken in the call.
     is_anybodys: bool,
+    /// Neither a thread of the kernel nor a poll of the device has a part in it: a call says only what it is for.
+    is_plain: bool,
 }
 
 /// What the kernel is entered for; always with what was pushed.
@@ -94,6 +101,8 @@ enum What {
 /// What sets of flags there are, newest first; older kernels refuse what they do not know (EINVAL).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Age {
+    /// 6.6: NO_SQARRAY.
+    InOrder,
     /// 6.1: SINGLE_ISSUER, DEFER_TASKRUN.
     Deferred,
     /// 5.19: COOP_TASKRUN.
@@ -113,8 +122,9 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         uring.submitter().register_files(&[fd.as_raw_fd()]).map_err(Refused::Failed)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| Refused::Failed(error.into()))?;
         let silent = is_silent(options, age);
-        let is_anybodys = !options.one_thread && !options.kernel_submits && !options.device_polled;
-        Ok(Ring { uring, event, event_known: false, armed: false, polled: options.device_polled, silent, is_anybodys })
+        let is_plain = !options.kernel_submits && !options.device_polled;
+        let is_anybodys = !options.one_thread && is_plain;
+        Ok(Ring { uring, event, event_known: false, armed: false, polled: options.device_polled, silent, is_anybodys, is_plain })
     }
 
     /// Puts an entry where the kernel will look when it is entered.
@@ -143,6 +153,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
 
     /// The kernel is told of what was pushed. `in_kernel` is all it has not ended then: if that is more than what is new, what
     /// waits to be asked for is asked for in the same call.
+    #[inline(always)]
     pub(super) fn submit(&mut self, in_kernel: u32) -> Result<(), Errno> {
         let pushed = self.uring.submission().len() as u32;
         match pushed {
@@ -153,6 +164,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     }
 
     /// The same, then waits for a completion.
+    #[inline(always)]
     pub(super) fn wait(&mut self, at_most: Duration, in_kernel: u32) -> Result<(), Errno> {
         if self.has_ended() { self.submit(in_kernel) } else { self.enter(What::Wait(at_most)) }
     }
@@ -234,23 +246,41 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let _ = self.uring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
     }
 
+    /// Inlined into its callers, as they into theirs: after a system call each return is guessed wrong, since the kernel emptied
+    /// the processor's stack of returns (decision 10).
+    #[inline(always)]
     fn enter(&mut self, what: What) -> Result<(), Errno> {
-        let pushed = self.uring.submission().len() as u32;
-        let submitter = self.uring.submitter();
         let entered = match what {
-            What::Submit => submitter.submit(),
-            // SAFETY: who pushed the entries promised their memory.
-            What::Ask => unsafe { submitter.enter::<libc::sigset_t>(pushed, 0, EnterFlags::GETEVENTS.bits(), None) },
-            What::Wait(at_most) if at_most >= FOR_EVER => submitter.submit_and_wait(1),
-            What::Wait(at_most) => submitter.submit_with_args(1, &SubmitArgs::new().timespec(&Timespec::from(at_most))),
+            // What waits for this thread is done, and completions for which there was no room are given, only if that is asked for.
+            What::Submit if self.is_plain && !self.work_shows() => self.call(0, IoringEnterFlags::empty()),
+            What::Ask => self.call(0, IoringEnterFlags::GETEVENTS),
+            What::Wait(at_most) if self.is_plain && at_most >= FOR_EVER => self.call(1, IoringEnterFlags::GETEVENTS),
+            What::Submit => told(self.uring.submitter().submit()),
+            What::Wait(at_most) if at_most >= FOR_EVER => told(self.uring.submitter().submit_and_wait(1)),
+            What::Wait(at_most) => told(self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&Timespec::from(at_most)))),
         };
-        let Err(error) = entered else { return Ok(()) };
-        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+        match entered {
+            Ok(()) => Ok(()),
+            Err(error) => self.refused(error, what),
+        }
+    }
+
+    /// The system call.
+    #[inline(always)]
+    fn call(&mut self, least: u32, flags: IoringEnterFlags) -> Result<(), Errno> {
+        let pushed = self.uring.submission().len() as u32;
+        // SAFETY: open as long as the ring is; who pushed the entries promised their memory.
+        unsafe { io_uring_enter(BorrowedFd::borrow_raw(self.uring.as_raw_fd()), pushed, least, flags) }.map(drop)
+    }
+
+    #[cold]
+    fn refused(&mut self, error: Errno, what: What) -> Result<(), Errno> {
+        match error {
             // Interrupted, late, or out of memory or places for now: what was not taken stays pushed and goes with the next.
             Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY => Ok(()),
             // Not enabled yet: from here on it is this thread's.
             Errno::BADFD => {
-                submitter.register_enable_rings().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                told(self.uring.submitter().register_enable_rings())?;
                 self.enter(what)
             }
             error => Err(error),
@@ -268,7 +298,7 @@ impl<S: squeue::EntryMarker, C: End> Drop for Ring<S, C> {
 
 fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -> Result<(IoUring<S, C>, Age), Refused> {
     let mut last = None;
-    for age in [Age::Deferred, Age::Cooperative, Age::Old] {
+    for age in [Age::InOrder, Age::Deferred, Age::Cooperative, Age::Old] {
         match builder(options, age).build(entries) {
             Ok(uring) => return Ok((uring, age)),
             Err(error) => match Errno::from_io_error(&error) {
@@ -294,7 +324,7 @@ pub(super) fn forbidden() -> String {
 
 /// Whether nothing shall tell of work to be asked for.
 fn is_silent(options: &QueueOptions, age: Age) -> bool {
-    options.one_thread && options.waits && !options.kernel_submits && age == Age::Deferred
+    options.one_thread && options.waits && !options.kernel_submits && age <= Age::Deferred
 }
 
 fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> Builder<S, C> {
@@ -308,13 +338,16 @@ fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> 
     if age < Age::Old {
         builder.setup_submit_all();
     }
+    if age == Age::InOrder {
+        builder.setup_no_sqarray();
+    }
     // The kernel's thread has its own task work: neither flag means anything for it.
     if options.one_thread && !options.kernel_submits && age < Age::Old {
         builder.setup_coop_taskrun();
         if !is_silent(options, age) {
             builder.setup_taskrun_flag();
         }
-        if age == Age::Deferred {
+        if age <= Age::Deferred {
             builder.setup_single_issuer().setup_defer_taskrun().setup_r_disabled();
         }
     }

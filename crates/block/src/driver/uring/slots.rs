@@ -18,8 +18,9 @@ pub(super) enum Place {
     Many { first: u16, count: u16 },
 }
 
-/// One request.
+/// One request, in a line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Slot {
     pub request: Request,
     pub place: Place,
@@ -43,7 +44,7 @@ impl Slots {
         Slots { slots: vec![slot; depth as usize].into(), free: (0..depth).rev().collect() }
     }
 
-    /// A slot for a request. There is one: the queue takes no more than its depth.
+    /// A slot for a request, which has no memory yet. There is one: the queue takes no more than its depth.
     #[inline]
     pub(super) fn take(&mut self, request: &Request) -> u32 {
         let index = self.free.pop().expect("as many slots as the queue is deep");
