@@ -29,13 +29,13 @@ impl Leaf {
         Leaf { page: vec![0; NODE_BYTES].into_boxed_slice(), count: 0, floor: NODE_BYTES, garbage: 0 }
     }
 
-    /// Takes a page that was read: every offset and length is checked, and that keys ascend.
+    /// Takes a page that was read: every offset and length is checked, that no entry lies in another, and that keys ascend.
     pub fn parse(page: Box<[u8]>, count: usize) -> Result<Leaf, Damaged> {
         if page.len() != NODE_BYTES || HEADER + count * SLOT > NODE_BYTES {
             return Err(Damaged("a leaf has more entries than room"));
         }
         let mut leaf = Leaf { page, count, floor: NODE_BYTES, garbage: 0 };
-        let mut cells = 0;
+        let (mut cells, mut last, mut packed) = (0, NODE_BYTES, true);
         for index in 0..count {
             let at = leaf.slot(index);
             if at < HEADER + count * SLOT || at + CELL_HEAD > NODE_BYTES {
@@ -46,13 +46,26 @@ impl Leaf {
                 return Err(Damaged("an entry ends outside its leaf"));
             }
             cells += bytes;
+            packed &= at + bytes == last;
+            last = at;
             leaf.floor = leaf.floor.min(at);
             if index > 0 && leaf.key(index - 1) >= leaf.key(index) {
                 return Err(Damaged("the keys of a leaf do not ascend"));
             }
         }
-        leaf.garbage = (NODE_BYTES - leaf.floor).checked_sub(cells).ok_or(Damaged("entries of a leaf overlap"))?;
+        // As we write them, one follows the other.
+        if !packed && leaf.overlaps() {
+            return Err(Damaged("entries of a leaf overlap"));
+        }
+        leaf.garbage = (NODE_BYTES - leaf.floor) - cells;
         Ok(leaf)
+    }
+
+    /// Whether an entry lies in another: who changed one in place would change the other's lengths.
+    fn overlaps(&self) -> bool {
+        let mut cells: Vec<_> = (0..self.count).map(|index| (self.slot(index), self.value_range(index).end)).collect();
+        cells.sort_unstable();
+        cells.windows(2).any(|pair| pair[0].1 > pair[1].0)
     }
 
     fn number(&self, at: usize) -> usize {
@@ -174,5 +187,31 @@ impl Leaf {
         let mut clean = self.clone();
         clean.compact();
         clean.page
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn entries_may_lie_anywhere_but_not_in_each_other() {
+        let mut leaf = Leaf::new();
+        leaf.insert(0, b"a", &[0; 100]);
+        leaf.insert(1, b"b", b"value");
+        leaf.insert(2, b"c", b"more");
+        leaf.remove(1);
+        // With a gap where the second was.
+        let (page, (a, c)) = (leaf.page.clone(), (leaf.slot(0), leaf.slot(1)));
+        assert_eq!(Leaf::parse(page.clone(), 2).map(|leaf| (leaf.garbage, leaf.bytes())).ok(), Some((leaf.garbage, leaf.bytes())));
+        let moved = |at: usize| {
+            let mut page = page.clone();
+            page.copy_within(c..c + CELL_HEAD + 5, at);
+            page[HEADER + SLOT..HEADER + 2 * SLOT].copy_from_slice(&u16::try_from(at).expect("in the page").to_le_bytes());
+            Leaf::parse(page, 2).map(drop)
+        };
+        assert_eq!(moved(a - 9), Ok(()), "where the removed one was");
+        assert_eq!(moved(a - 8), Err(Damaged("an entry ends outside its leaf")), "its first byte is the first one's length now");
+        assert_eq!(moved(a + 20), Err(Damaged("entries of a leaf overlap")));
     }
 }
