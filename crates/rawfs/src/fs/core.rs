@@ -18,6 +18,7 @@ use super::settings::FsSettings;
 use super::table::{At, Inode, State, Table};
 use super::time::Stamp;
 use super::trial::{Effect, Trial};
+use super::writer::Bell;
 use crate::{Batch, Lsn, Store, Tree};
 
 /// The number of the top directory.
@@ -42,8 +43,10 @@ pub struct Core {
     pub dirty_pages: AtomicU64,
     /// Bytes of the files that are to be written back, beside those.
     pub dirty_files: AtomicU64,
-    /// Where to go on writing back when memory is full; held by who does it.
+    /// Where to go on writing back when memory is full.
     pub room_from: Mutex<u64>,
+    /// Of the thread that writes back, if there is one.
+    pub bell: Arc<Bell>,
     /// This one tries what a transaction does to names; nobody else sees it.
     pub trial: Option<Trial>,
     /// Files that are open.
@@ -118,6 +121,7 @@ impl Core {
             dirty_pages: AtomicU64::new(0),
             dirty_files: AtomicU64::new(0),
             room_from: Mutex::new(0),
+            bell: Arc::default(),
             trial: None,
             opened: AtomicUsize::new(0),
             numbers,
@@ -149,6 +153,7 @@ impl Core {
             dirty_pages: AtomicU64::new(0),
             dirty_files: AtomicU64::new(0),
             room_from: Mutex::new(0),
+            bell: Arc::default(),
             trial: Some(Trial::beside(&self.table)),
             opened: AtomicUsize::new(0),
             numbers: Mutex::new(Numbers { next: first, end: first + numbers }),

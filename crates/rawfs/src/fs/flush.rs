@@ -24,9 +24,10 @@ const BATCH_MAX: usize = 8192;
 /// Changes further apart than this are not in one run, whatever becomes one with its neighbours.
 const APART: u64 = 2 * super::extent::RUN_MAX as u64 + 2;
 
-/// Files written back at once where memory is full, and the part of it that is to be free then.
+/// Files written back at once where memory is full, the part of it that is to be free then, and the part that is free when that begins.
 const ROOM_FILES: usize = 512;
 const ROOM_PART: u64 = 8;
+const BEGIN_PART: u64 = 16;
 
 /// Writes under way. As long as there are any, nothing is read from files: reads need buffers that these may have.
 pub type Writes<'c> = Flight<'c, 'static>;
@@ -240,30 +241,51 @@ impl Core {
         prepared.extents.iter().for_each(|(_, extent)| self.store.abandon(*extent));
     }
 
-    /// Writes back files until so many bytes may be written without more memory than is allowed. No lock is held.
+    /// Waits until so many bytes may be written without more memory than is allowed. No lock is held.
     pub fn make_room(&self, bytes: usize) -> Result<()> {
         let limit = self.settings.dirty_bytes as u64;
         let wanted = (bytes + 2 * BLOCK_BYTES) as u64;
-        let full = || self.unwritten() + wanted > limit;
-        if !full() {
-            return Ok(());
+        let after = self.unwritten() + wanted;
+        if after > limit - limit / BEGIN_PART {
+            self.bell.ring();
         }
-        // A good part of it at once: what is written together takes fewer requests. One does it, on from where the last ended.
-        let mut from = self.room_from.lock();
-        let mut left = self.dirty.lock().len();
-        let enough = limit - limit / ROOM_PART;
-        while left > 0 && (full() || self.unwritten() > enough && left > 1) {
-            let mut some: Vec<u64> = self.dirty.lock().range(*from..).map(|(ino, _)| *ino).take(ROOM_FILES).collect();
-            if some.is_empty() {
-                some = self.dirty.lock().keys().copied().take(ROOM_FILES).collect();
-            }
-            let Some(last) = some.last() else { break };
-            *from = last + 1;
-            left = left.saturating_sub(some.len());
-            // What fails is told to those who have the file open.
-            let _ = self.write_back_each(&some, false);
+        if after > limit {
+            // Where no thread does it beside us, a good part at once: what is written together takes fewer requests.
+            let part = if self.settings.write_back.is_zero() { limit / ROOM_PART } else { 0 };
+            self.write_back_down_to(limit.saturating_sub(wanted.max(part)));
         }
         Ok(())
+    }
+
+    /// Writes back before anybody has to wait for it.
+    pub fn keep_room(&self) {
+        let limit = self.settings.dirty_bytes as u64;
+        self.write_back_down_to(limit - limit / ROOM_PART);
+    }
+
+    /// Until no more than so many bytes are unwritten, or all was tried. What fails is told to those who have the file open.
+    fn write_back_down_to(&self, enough: u64) {
+        let mut left = self.dirty.lock().len();
+        while left > 0 && self.unwritten() > enough {
+            let some = self.some_unwritten();
+            if some.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(some.len());
+            let _ = self.write_back_each(&some, false);
+        }
+    }
+
+    /// Files to write back together, on from where the last who asked ended.
+    fn some_unwritten(&self) -> Vec<u64> {
+        let mut from = self.room_from.lock();
+        let dirty = self.dirty.lock();
+        let mut some: Vec<u64> = dirty.range(*from..).map(|(ino, _)| *ino).take(ROOM_FILES).collect();
+        if some.is_empty() {
+            some = dirty.keys().copied().take(ROOM_FILES).collect();
+        }
+        *from = some.last().map_or(0, |last| last + 1);
+        some
     }
 
     /// Writes back everything; the first error, but all are tried. `synced`: a sync follows.

@@ -152,6 +152,30 @@ fn holes_and_data_are_found() {
 }
 
 #[test]
+fn what_is_nearly_too_much_is_written_back_by_another_thread() {
+    const LIMIT: u64 = 4 << 20;
+    let mut machine = Machine::new(128 << 20);
+    (machine.settings.dirty_bytes, machine.settings.write_back) = (LIMIT as usize, std::time::Duration::from_secs(3600));
+    let fs = machine.open();
+    let mut files = 0;
+    let mut write = || {
+        file(&fs, &format!("/{files}")).write_at(&pattern(files, 32 << 10), 0).expect("written");
+        files += 1;
+    };
+    // Up to where the next one will wake it.
+    while fs.core().unwritten() <= LIMIT / 16 * 15 - (40 << 10) {
+        write();
+    }
+    write();
+    // Nobody else writes back any more.
+    while fs.core().unwritten() > LIMIT / 8 * 7 {
+        std::thread::yield_now();
+    }
+    (0..files).for_each(|n| assert!(content(&file(&fs, &format!("/{n}"))) == pattern(n, 32 << 10)));
+    fs.close().expect("closed");
+}
+
+#[test]
 fn many_threads_read_write_and_rename_at_once() {
     let mut machine = Machine::new(128 << 20);
     (machine.settings.dirty_bytes, machine.settings.cache_bytes) = (1 << 20, 1 << 20);
