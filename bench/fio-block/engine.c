@@ -7,15 +7,14 @@ struct job *job_open(const char *path, int direct, int writes, uint32_t depth);
 void *job_memory(struct job *job, size_t bytes);
 void job_submit(struct job *job, uint64_t tag, int writes, const void *data, uint32_t bytes, uint64_t offset);
 void job_ring(struct job *job);
-uint32_t job_reap(struct job *job, uint64_t *tags, uint32_t least, uint32_t most);
+int job_reap(struct job *job, uint64_t *tags, uint32_t least, uint32_t most);
 void job_close(struct job *job);
 
 struct state {
     struct job *job;
     struct io_u **waiting;  /* since the last commit */
     uint64_t *ended;        /* addresses */
-    unsigned int count, in_flight, depth;
-    bool untold;            /* the next wait tells the kernel of the last request */
+    unsigned int count, depth;
 };
 
 static int engine_init(struct thread_data *td) {
@@ -70,11 +69,7 @@ static int engine_commit(struct thread_data *td) {
     struct state *state = td->io_ops_data;
     if (state->count == 0)
         return 0;
-    state->in_flight += state->count;
-    /* The queue is full, so that fio waits next: the driver submits and waits in one call, where fio's own engine has two. */
-    state->untold = state->in_flight == state->depth;
-    if (!state->untold)
-        job_ring(state->job);
+    job_ring(state->job);
     if (fio_fill_issue_time(td)) {
         struct timespec now;
         fio_gettime(&now, NULL);
@@ -90,13 +85,7 @@ static int engine_commit(struct thread_data *td) {
 
 static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max, const struct timespec *timeout) {
     struct state *state = td->io_ops_data;
-    unsigned int ended;
-    if (min == 0 && state->untold)
-        job_ring(state->job);
-    state->untold = false;
-    ended = job_reap(state->job, state->ended, min, max < state->depth ? max : state->depth);
-    state->in_flight -= ended;
-    return (int)ended;
+    return job_reap(state->job, state->ended, min, max < state->depth ? max : state->depth);
 }
 
 static struct io_u *engine_event(struct thread_data *td, int event) {

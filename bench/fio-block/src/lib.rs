@@ -13,7 +13,10 @@ use block::{Arena, Buf, Completion, Device, Lba, Queue, QueueOptions, Request, S
 /// A queue over a file or block device.
 pub struct Job {
     queue: Box<dyn Queue>,
-    block_bytes: u32,
+    block_shift: u32,
+    depth: u32,
+    /// The wait tells the kernel of the last request.
+    untold: bool,
     memory: Option<Buf>,
     /// Where that begins, and what the driver calls it.
     base: usize,
@@ -34,18 +37,23 @@ fn given<T, E: std::fmt::Display>(what: &str, outcome: Result<T, E>) -> T {
 pub unsafe extern "C" fn job_open(path: *const c_char, direct: c_int, writes: c_int, depth: u32) -> *mut Job {
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) }.to_string_lossy();
-    let options = FileOptions {
-        engine: Engine::Uring,
-        read_only: writes == 0,
-        buffered: direct == 0,
-        round_down: true,
-        ..FileOptions::default()
-    };
+    let options =
+        FileOptions { engine: Engine::Uring, read_only: writes == 0, buffered: direct == 0, round_down: true, ..FileOptions::default() };
     let device = given(&path, FileDevice::open(&*path, &options));
-    let depth = depth.next_power_of_two();
-    let queue = given(&path, device.queue(&QueueOptions { depth, one_thread: true, waits: true, ..QueueOptions::default() }));
-    let block_bytes = device.geometry().block_bytes;
-    Box::into_raw(Box::new(Job { queue, block_bytes, memory: None, base: 0, span: None, ended: vec![Completion::EMPTY; depth as usize] }))
+    let places = depth.next_power_of_two();
+    let options = QueueOptions { depth: places, one_thread: true, waits: true, ..QueueOptions::default() };
+    let queue = given(&path, device.queue(&options));
+    let block_shift = device.geometry().block_bytes.ilog2();
+    Box::into_raw(Box::new(Job {
+        queue,
+        block_shift,
+        depth,
+        untold: false,
+        memory: None,
+        base: 0,
+        span: None,
+        ended: vec![Completion::EMPTY; places as usize],
+    }))
 }
 
 /// Memory for fio's buffers.
@@ -75,44 +83,51 @@ pub unsafe extern "C" fn job_submit(job: *mut Job, tag: u64, writes: c_int, data
     let job = unsafe { &mut *job };
     let span = job.span.expect("fio asks for its buffers first").part((data.addr() - job.base) as u32, bytes);
     let make = if writes != 0 { Request::write } else { Request::read };
-    let (lba, blocks) = (Lba(offset / u64::from(job.block_bytes)), bytes / job.block_bytes);
+    let (lba, blocks) = (Lba(offset >> job.block_shift), bytes >> job.block_shift);
     match job.queue.submit(&make(Tag(tag), lba, blocks), &[span]) {
         Submit::Queued => {}
         Submit::Full => given("submission", Err("no place, though fio keeps to its depth")),
     }
 }
 
+/// Tells the kernel of what was submitted. Not if fio waits next since the queue is full: the driver does both in one call. One
+/// request alone is told of at once: who sleeps with it has its worker woken on another processor, if that can be chosen.
+///
 /// # Safety
 /// As of [`job_memory`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn job_ring(job: *mut Job) {
     // SAFETY: the caller's promise.
-    unsafe { &mut *job }.queue.ring();
+    let job = unsafe { &mut *job };
+    job.untold = job.depth > 1 && job.queue.in_flight() == job.depth;
+    if !job.untold {
+        job.queue.ring();
+    }
 }
 
-/// Waits until `least` requests have ended, and gives the tags of at most `most`; returns how many. The wait tells the kernel of
-/// what it was not told of.
+/// Waits until `least` requests have ended, and gives the tags of at most `most`; returns how many.
 ///
 /// # Safety
 /// As of [`job_memory`]; `tags` has `most` places.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn job_reap(job: *mut Job, tags: *mut u64, least: u32, most: u32) -> u32 {
+pub unsafe extern "C" fn job_reap(job: *mut Job, tags: *mut u64, least: u32, most: u32) -> c_int {
     // SAFETY: the caller's promise.
     let (job, tags) = unsafe { (&mut *job, std::slice::from_raw_parts_mut(tags, most as usize)) };
     let mut count = 0;
+    if std::mem::take(&mut job.untold) && least == 0 {
+        job.queue.ring();
+    }
     loop {
-        if count < least as usize {
-            job.queue.wait(Duration::MAX);
-        }
         let places = (tags.len() - count).min(job.ended.len());
-        let reaped = job.queue.poll(&mut job.ended[..places]);
+        let ended = &mut job.ended[..places];
+        let reaped = if count < least as usize { job.queue.wait_and_poll(Duration::MAX, ended) } else { job.queue.poll(ended) };
         for completion in &job.ended[..reaped] {
             given("a request", completion.status);
             tags[count] = completion.tag.0;
             count += 1;
         }
         if count >= least as usize {
-            return count as u32;
+            return count as c_int;
         }
     }
 }

@@ -68,6 +68,12 @@ pub trait Queue: Send {
     /// nothing to wait for returns at once.
     fn wait(&mut self, at_most: Duration);
 
+    /// [`Queue::wait`], then [`Queue::poll`]: one call instead of two.
+    fn wait_and_poll(&mut self, at_most: Duration, completions: &mut [Completion]) -> usize {
+        self.wait(at_most);
+        self.poll(completions)
+    }
+
     /// A descriptor that becomes readable when a completion arrives after `arm`. None: the queue can only be polled.
     fn event(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -142,6 +148,9 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
     }
     fn wait(&mut self, at_most: Duration) {
         (**self).wait(at_most);
+    }
+    fn wait_and_poll(&mut self, at_most: Duration, completions: &mut [Completion]) -> usize {
+        (**self).wait_and_poll(at_most, completions)
     }
     fn event(&self) -> Option<BorrowedFd<'_>> {
         (**self).event()

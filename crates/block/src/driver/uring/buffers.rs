@@ -54,12 +54,26 @@ struct Known {
     paged: u64,
 }
 
-/// Memory of one span, checked. `fixed` is the number of the registered piece it lies in.
+/// Memory of one span, checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub address: u64,
     pub bytes: u32,
-    pub fixed: Option<u16>,
+    pub fixed: Fixed,
+}
+
+/// The number of the registered piece that memory lies in, if it does. Not an `Option<u16>`: half a word is written apart from the other
+/// half and read with it, for which the processor waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fixed(u32);
+
+impl Fixed {
+    pub(crate) const NONE: Fixed = Fixed(u32::MAX);
+
+    #[inline]
+    pub(crate) fn index(self) -> Option<u16> {
+        u16::try_from(self.0).ok()
+    }
 }
 
 impl Buffers {
@@ -147,10 +161,10 @@ impl Buffers {
         }
         let piece = |first: u32, shift: u32, registered: u64| {
             let in_one = end <= registered && span.at >> shift == (end - 1) >> shift;
-            in_one.then_some((u64::from(first) + (span.at >> shift)) as u16)
+            in_one.then_some(Fixed(first + (span.at >> shift) as u32))
         };
         let page = piece(known.first_page, PAGE_SHIFT, known.paged);
-        let fixed = page.or_else(|| piece(known.first, self.piece_shift, known.pinned));
+        let fixed = page.or_else(|| piece(known.first, self.piece_shift, known.pinned)).unwrap_or(Fixed::NONE);
         Some(Piece { address: known.base + span.at, bytes: span.bytes, fixed })
     }
 }
@@ -180,7 +194,7 @@ mod test {
         assert!(buffers.add(&arena));
         assert!(!buffers.add(&arena), "once");
         let address = arena.region().address(4096) as u64;
-        assert_eq!(buffers.find(arena.span(4096, 4096)), Some(Piece { address, bytes: 4096, fixed: None }));
+        assert_eq!(buffers.find(arena.span(4096, 4096)), Some(Piece { address, bytes: 4096, fixed: Fixed::NONE }));
         assert_eq!(buffers.find(Span { at: 4097, ..arena.span(4096, 4096) }), None, "a byte too far");
         assert_eq!(buffers.find(Span { at: u64::MAX, ..arena.span(0, 512) }), None);
     }
@@ -192,7 +206,7 @@ mod test {
         assert!(buffers.add(&arena));
         let known = buffers.known.last_mut().expect("just added");
         (known.first, known.pinned, known.first_page, known.paged) = (3, 64 << 10, 10, 16 << 10);
-        let fixed = |at: usize, bytes: u32| buffers.find(arena.span(at, bytes)).and_then(|piece| piece.fixed);
+        let fixed = |at: usize, bytes: u32| buffers.find(arena.span(at, bytes)).and_then(|piece| piece.fixed.index());
         assert_eq!((fixed(0, 4096), fixed(4096 + 512, 512), fixed(12 << 10, 4096)), (Some(10), Some(11), Some(13)));
         assert_eq!(fixed(4096, 8192), Some(3), "more than a page");
         assert_eq!(fixed(4096 + 512, 4096), Some(3), "parts of two");

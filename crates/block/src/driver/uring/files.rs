@@ -84,10 +84,10 @@ impl Commands for FileCommands {
 #[inline]
 fn read(offset: u64, memory: Memory) -> squeue::Entry {
     match memory {
-        Memory::One(Piece { address, bytes, fixed: Some(index) }) => {
-            opcode::ReadFixed::new(FILE, address as *mut u8, bytes, index).offset(offset).build()
-        }
-        Memory::One(Piece { address, bytes, fixed: None }) => opcode::Read::new(FILE, address as *mut u8, bytes).offset(offset).build(),
+        Memory::One(Piece { address, bytes, fixed }) => match fixed.index() {
+            Some(index) => opcode::ReadFixed::new(FILE, address as *mut u8, bytes, index).offset(offset).build(),
+            None => opcode::Read::new(FILE, address as *mut u8, bytes).offset(offset).build(),
+        },
         Memory::Many(vectors, count) => opcode::Readv::new(FILE, vectors, count).offset(offset).build(),
         Memory::None => unreachable!("a read has memory: the geometry was asked"),
     }
@@ -97,12 +97,10 @@ fn read(offset: u64, memory: Memory) -> squeue::Entry {
 fn write(offset: u64, memory: Memory, fua: bool) -> squeue::Entry {
     let flags = if fua { ReadWriteFlags::DSYNC.bits().cast_signed() } else { 0 };
     match memory {
-        Memory::One(Piece { address, bytes, fixed: Some(index) }) => {
-            opcode::WriteFixed::new(FILE, address as *const u8, bytes, index).offset(offset).rw_flags(flags).build()
-        }
-        Memory::One(Piece { address, bytes, fixed: None }) => {
-            opcode::Write::new(FILE, address as *const u8, bytes).offset(offset).rw_flags(flags).build()
-        }
+        Memory::One(Piece { address, bytes, fixed }) => match fixed.index() {
+            Some(index) => opcode::WriteFixed::new(FILE, address as *const u8, bytes, index).offset(offset).rw_flags(flags).build(),
+            None => opcode::Write::new(FILE, address as *const u8, bytes).offset(offset).rw_flags(flags).build(),
+        },
         Memory::Many(vectors, count) => opcode::Writev::new(FILE, vectors, count).offset(offset).rw_flags(flags).build(),
         Memory::None => unreachable!("a write has memory: the geometry was asked"),
     }

@@ -145,7 +145,7 @@ impl Commands for NvmeCommands {
                     command.cdw12 |= FORCE_UNIT_ACCESS;
                 }
                 match rest.memory {
-                    Memory::One(piece) => (command.addr, command.data_len, fixed) = (piece.address, piece.bytes, piece.fixed),
+                    Memory::One(piece) => (command.addr, command.data_len, fixed) = (piece.address, piece.bytes, piece.fixed.index()),
                     Memory::Many(vectors, count) => (kind, command.addr, command.data_len) = (NVME_URING_CMD_IO_VEC, vectors as u64, count),
                     Memory::None => unreachable!("it has memory: the geometry was asked"),
                 }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::bell::RingBell;
 use super::books::Books;
+use super::buffers::Fixed;
 use super::commands::{Commands, Memory, Rest};
 use super::ring::{Refused, Ring};
 use super::slots::{OWN, Place, Slot};
@@ -76,7 +77,7 @@ impl<C: Commands> UringQueue<C> {
     }
 
     /// Pushes an entry for what is left of a slot's request.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, index: u32, request: &Request, place: Place, done: u64) {
         let name = self.books.slots.name(index);
         let mut rest = Rest { request, memory: self.books.memory(index, place), done };
@@ -84,7 +85,7 @@ impl<C: Commands> UringQueue<C> {
             Some(aside) if !self.books.commands.may_poll(&rest) => {
                 // Arenas are registered with the first ring only.
                 if let Memory::One(piece) = &mut rest.memory {
-                    piece.fixed = None;
+                    piece.fixed = Fixed::NONE;
                 }
                 aside
             }
@@ -104,13 +105,18 @@ impl<C: Commands> UringQueue<C> {
             count += self.books.reap(aside, &mut completions[count..]);
         }
         if !self.books.again.is_empty() {
-            while let Some(index) = self.books.again.pop() {
-                let Slot { request, place, done, .. } = *self.books.slots.get(index);
-                self.push(index, &request, place, done);
-            }
-            self.ring();
+            self.push_again();
         }
         count
+    }
+
+    #[cold]
+    fn push_again(&mut self) {
+        while let Some(index) = self.books.again.pop() {
+            let Slot { request, place, done, .. } = *self.books.slots.get(index);
+            self.push(index, &request, place, done);
+        }
+        self.ring();
     }
 
     /// Somebody rings without the queue. Who has it shall not wait for that.
@@ -209,6 +215,32 @@ impl<C: Commands> UringQueue<C> {
         }
         Ok(())
     }
+
+    /// As [`Queue::poll`].
+    #[inline(always)]
+    fn take_ended(&mut self, completions: &mut [Completion]) -> usize {
+        let mut count = self.own.take(completions);
+        count += self.reap(&mut completions[count..]);
+        if count == 0 && self.books.in_kernel > 0 && !completions.is_empty() {
+            self.run_work();
+            count = self.reap(completions);
+        }
+        if count > 0 {
+            self.ring.disarm();
+        }
+        self.in_flight -= u32::try_from(count).expect("no more than the depth");
+        count
+    }
+
+    /// As [`Queue::wait`].
+    #[inline(always)]
+    fn wait_for_ended(&mut self, at_most: Duration) {
+        if self.own.len() > 0 || self.books.in_kernel == 0 || at_most.is_zero() {
+            return self.ring();
+        }
+        let entered = self.wait_in_kernel(at_most);
+        self.entered(entered);
+    }
 }
 
 impl<C: Commands> Queue for UringQueue<C> {
@@ -245,19 +277,8 @@ impl<C: Commands> Queue for UringQueue<C> {
         }
     }
 
-    #[inline]
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        let mut count = self.own.take(completions);
-        count += self.reap(&mut completions[count..]);
-        if count == 0 && self.books.in_kernel > 0 && !completions.is_empty() {
-            self.run_work();
-            count = self.reap(completions);
-        }
-        if count > 0 {
-            self.ring.disarm();
-        }
-        self.in_flight -= u32::try_from(count).expect("no more than the depth");
-        count
+        self.take_ended(completions)
     }
 
     fn in_flight(&self) -> u32 {
@@ -265,11 +286,12 @@ impl<C: Commands> Queue for UringQueue<C> {
     }
 
     fn wait(&mut self, at_most: Duration) {
-        if self.own.len() > 0 || self.books.in_kernel == 0 || at_most.is_zero() {
-            return self.ring();
-        }
-        let entered = self.wait_in_kernel(at_most);
-        self.entered(entered);
+        self.wait_for_ended(at_most);
+    }
+
+    fn wait_and_poll(&mut self, at_most: Duration, completions: &mut [Completion]) -> usize {
+        self.wait_for_ended(at_most);
+        self.take_ended(completions)
     }
 
     fn event(&self) -> Option<BorrowedFd<'_>> {
