@@ -8,7 +8,8 @@
 #   free    the same where the scheduler puts both, now here, now there
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
-# limit gives 15 % fewer IOPS in bursts) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH
+# limit gives 15 % fewer IOPS in bursts; with BY=fio the one that fills a queue of more than one goes with the wait, in one call where
+# fio has two; our ring has NO_SQARRAY too, where the kernel knows it) and at depth 32 against fio's psync. ROUNDS (5) runs of SECONDS_EACH
 # (2) each, of OPS ("randread randwrite"), DEPTHS ("1 8 32"), TARGETS
 # ("page near far free disk").
 #
