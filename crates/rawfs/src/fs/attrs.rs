@@ -213,9 +213,12 @@ impl Core {
 
     /// Holds what a path leads to.
     pub fn hold_path(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<Held<'_>> {
+        let mut again = false;
         loop {
             let names = self.locks.shared();
-            let (dir, name, slash, found) = match self.find(base, path, follow, creds)? {
+            // Of a damaged image one key for the whole path may give what the directory's own names do not: that is not asked twice.
+            let found = if again { self.find_slowly(base, path, follow, creds, &mut 0) } else { self.find(base, path, follow, creds) };
+            let (dir, name, slash, found) = match found? {
                 Found::Dir(name) => return self.hold_dir(&name),
                 Found::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
                 Found::Entry { dir, name, slash, value: Some(value) } => (dir, name, slash, value.kind()),
@@ -230,6 +233,7 @@ impl Core {
             if kind == found {
                 return Ok(held);
             }
+            again = true;
         }
     }
 }

@@ -171,7 +171,8 @@ impl Core {
         dir
     }
 
-    fn find_slowly(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds, links: &mut u32) -> Result<Found> {
+    /// As [`Core::find`], directory by directory; `links`: how many were followed.
+    pub fn find_slowly(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds, links: &mut u32) -> Result<Found> {
         let Tail { dir, last, slash } = self.walk(base, path, creds, links)?;
         let name = match last {
             Last::Root | Last::Dot => return Ok(Found::Dir(dir)),
