@@ -21,7 +21,8 @@ pub struct QueueOptions {
     pub kernel_submits: bool,
     /// One thread alone will use the queue, from its first request to its drop; the thread that opens it may be another.
     /// io_uring then does the end of each request only when that thread asks (SINGLE_ISSUER, DEFER_TASKRUN): cheaper, but
-    /// a use by another thread is a mistake and panics. Leave it off for queues that are shared or polled by a helper.
+    /// a use by another thread is a mistake and panics, and one that is dropped by another keeps its file open until the thread
+    /// that used it ends. Leave it off for queues that are shared or polled by a helper.
     pub one_thread: bool,
     /// Its user waits for completions, and polls when there are some. With `one_thread`, io_uring then leaves no sign of an end
     /// in memory that two processors write to: up to 8 % cheaper on a device that ends requests on another processor. But a

@@ -203,6 +203,30 @@ fn a_queue_promised_to_one_thread_begins_with_the_first_that_uses_it() {
     .expect("read");
 }
 
+/// The kernel has 16 numbers for the rings of a thread: who has more queues, or gave one back, is served as well.
+#[test]
+fn one_thread_has_many_queues_of_its_own() {
+    let file = sized(disk(), 1 << 20);
+    let device = FileDevice::open(file.path(), &options(Engine::Uring)).expect("opened");
+    let options = QueueOptions { one_thread: true, depth: 2, ..QueueOptions::default() };
+    let mut benches: Vec<Bench> = Vec::new();
+    for turn in 0..60 {
+        if benches.len() == 20 {
+            drop(benches.swap_remove(turn * 7 % 20));
+        }
+        benches.push(Bench::new(&device, &options));
+        for bench in &mut benches {
+            let buf = bench.arena.allocate(4096).expect("room");
+            assert_eq!(bench.run(Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
+        }
+    }
+    // Who drops one it has not used keeps nothing from the thread that has.
+    let mut last = benches.pop().expect("there are 20");
+    std::thread::spawn(move || drop(benches)).join().expect("dropped");
+    let buf = last.arena.allocate(4096).expect("room");
+    assert_eq!(last.run(Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
+}
+
 #[test]
 fn who_waits_reads_without_a_queue() {
     #[repr(align(4096))]

@@ -8,7 +8,8 @@
 //!   completion, whatever the submitter does meanwhile. With COOP_TASKRUN a submitter that computes, or spins on a flag that the
 //!   polling thread shall set, would hold the completion back until its next timer tick.
 //! - With `one_thread` the work is done when the thread asks for it (DEFER_TASKRUN), in batches and without being interrupted.
-//!   The ring begins disabled and is bound to the thread that first enters it, so that it may be opened by another.
+//!   The ring begins disabled and is bound to the thread that first enters it, so that it may be opened by another. From then on
+//!   that thread has it under a number of its own (REGISTERED_RING).
 //! - That there is such work is a bit in the ring's memory (TASKRUN_FLAG), so that a poll that finds nothing is no system call.
 //!   Setting it costs the processor that ends a request, and clearing it the thread, a line that both write to. With `waits` it
 //!   is left out, and who finds nothing asks.
@@ -17,6 +18,7 @@
 //! (io_uring_setup(2).)
 #![expect(unsafe_code, reason = "hands memory to the kernel")]
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -26,7 +28,7 @@ use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
+use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp, io_uring_enter, io_uring_ptr, io_uring_register, io_uring_rsrc_update};
 
 use super::bell::RingBell;
 use crate::device::QueueOptions;
@@ -87,6 +89,43 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     is_anybodys: bool,
     /// Neither a thread of the kernel nor a poll of the device has a part in it: a call says only what it is for.
     is_plain: bool,
+    /// Its own descriptor is to be registered with the thread that uses it.
+    is_of_one: bool,
+    own: Option<Registered>,
+}
+
+/// The number under which a thread has a ring: entered by it, the kernel does not look up the descriptor, nor count its users,
+/// 5 % of a short request. The thread keeps the ring until it gives the number back, or ends.
+#[derive(Clone, Copy)]
+struct Registered {
+    thread: usize,
+    number: u32,
+}
+
+/// A name of the thread that is as cheap as can be: where it has a variable of its own.
+#[inline]
+fn this_thread() -> usize {
+    thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+impl Registered {
+    /// None: the kernel is older than 5.18, or the thread has as many as it may (16).
+    fn of(ring: BorrowedFd<'_>) -> Option<Registered> {
+        let mut update = io_uring_rsrc_update::default();
+        update.offset = u32::MAX; // any
+        update.data = io_uring_ptr::new(std::ptr::without_provenance_mut(ring.as_raw_fd().cast_unsigned() as usize));
+        // SAFETY: one update, which says where the number goes.
+        unsafe { io_uring_register(ring, IoringRegisterOp::RegisterRingFds, (&raw mut update).cast(), 1) }.ok()?;
+        Some(Registered { thread: this_thread(), number: update.offset })
+    }
+
+    fn give_back(self, ring: BorrowedFd<'_>) {
+        let mut update = io_uring_rsrc_update::default();
+        update.offset = self.number;
+        // SAFETY: one update.
+        let _ = unsafe { io_uring_register(ring, IoringRegisterOp::UnregisterRingFds, (&raw const update).cast(), 1) };
+    }
 }
 
 /// What the kernel is entered for; always with what was pushed.
@@ -124,7 +163,9 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let silent = is_silent(options, age);
         let is_plain = !options.kernel_submits && !options.device_polled;
         let is_anybodys = !options.one_thread && is_plain;
-        Ok(Ring { uring, event, event_known: false, armed: false, polled: options.device_polled, silent, is_anybodys, is_plain })
+        let is_of_one = is_deferred(options, age);
+        let polled = options.device_polled;
+        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own: None })
     }
 
     /// Puts an entry where the kernel will look when it is entered.
@@ -199,9 +240,12 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         if !self.is_anybodys {
             return None;
         }
+        Some(RingBell::new(self.fd().try_clone_to_owned().ok()?, self.uring.params().sq_entries()))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as the ring is.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
-        Some(RingBell::new(fd.try_clone_to_owned().ok()?, self.uring.params().sq_entries()))
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
 
     pub(super) fn event(&self) -> BorrowedFd<'_> {
@@ -269,8 +313,22 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     #[inline(always)]
     fn call(&mut self, least: u32, flags: IoringEnterFlags) -> Result<(), Errno> {
         let pushed = self.uring.submission().len() as u32;
-        // SAFETY: open as long as the ring is; who pushed the entries promised their memory.
-        unsafe { io_uring_enter(BorrowedFd::borrow_raw(self.uring.as_raw_fd()), pushed, least, flags) }.map(drop)
+        let (fd, flags) = match self.own {
+            Some(own) if own.thread == this_thread() => (own.number.cast_signed(), flags | IoringEnterFlags::REGISTERED_RING),
+            _ => (self.uring.as_raw_fd(), flags), // to another thread the kernel says no
+        };
+        // SAFETY: open as long as the ring is, or a number that it has until it is dropped; who pushed the entries promised their
+        // memory.
+        unsafe { io_uring_enter(BorrowedFd::borrow_raw(fd), pushed, least, flags) }.map(drop)
+    }
+
+    /// From here on the ring is this thread's.
+    fn begin(&mut self) -> Result<(), Errno> {
+        told(self.uring.submitter().register_enable_rings())?;
+        if self.is_of_one {
+            self.own = Registered::of(self.fd());
+        }
+        Ok(())
     }
 
     #[cold]
@@ -278,9 +336,9 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         match error {
             // Interrupted, late, or out of memory or places for now: what was not taken stays pushed and goes with the next.
             Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY => Ok(()),
-            // Not enabled yet: from here on it is this thread's.
+            // Not enabled yet.
             Errno::BADFD => {
-                told(self.uring.submitter().register_enable_rings())?;
+                self.begin()?;
                 self.enter(what)
             }
             error => Err(error),
@@ -293,6 +351,9 @@ impl<S: squeue::EntryMarker, C: End> Drop for Ring<S, C> {
     /// exclusively can be opened again at once.
     fn drop(&mut self) {
         let _ = self.uring.submitter().unregister_files(); // refused to other threads than the ring's: then it is later
+        if let Some(own) = self.own.filter(|own| own.thread == this_thread()) {
+            own.give_back(self.fd());
+        }
     }
 }
 
@@ -322,9 +383,14 @@ pub(super) fn forbidden() -> String {
     }
 }
 
+/// Whether the ring is one thread's, from the first time it enters it.
+fn is_deferred(options: &QueueOptions, age: Age) -> bool {
+    options.one_thread && !options.kernel_submits && age <= Age::Deferred
+}
+
 /// Whether nothing shall tell of work to be asked for.
 fn is_silent(options: &QueueOptions, age: Age) -> bool {
-    options.one_thread && options.waits && !options.kernel_submits && age <= Age::Deferred
+    is_deferred(options, age) && options.waits
 }
 
 fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> Builder<S, C> {
@@ -347,7 +413,7 @@ fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> 
         if !is_silent(options, age) {
             builder.setup_taskrun_flag();
         }
-        if age <= Age::Deferred {
+        if is_deferred(options, age) {
             builder.setup_single_issuer().setup_defer_taskrun().setup_r_disabled();
         }
     }
