@@ -80,20 +80,21 @@ begin vm vm
 phase check scripts/cargo xtask check
 # Unit tests ran in `check`.
 phase edges edges
-# The system tests mostly wait, for disks that are slow on purpose: the others run beside them, and those of mounts beside those of
-# caches, images and devices.
+# The system tests mostly wait, for disks that are slow on purpose: the others run beside them, and those of mounts beside those with
+# other people's programs, and of caches, images and devices.
 begin loom loom
 begin miri miri
 begin libraries env RESULT_FILE="$results/libraries" tests/system/run.sh '[7-9][0-9]-'
-RESULT_FILE=$results/mounts phase mounts tests/system/run.sh '[0-6][0-9]-'
-for name in libraries loom miri vm; do
+begin programs env RESULT_FILE="$results/programs" tests/system/run.sh '5[0-9]-'
+RESULT_FILE=$results/mounts phase mounts tests/system/run.sh '[0-46][0-9]-'
+for name in programs libraries loom miri vm; do
     phase "$name" ended "$name"
 done
 finish
 skips=$(cat "$results"/{edges,miri} 2>/dev/null | grep '^SKIP: ' | sed 's/^SKIP/skipped/')
 echo "${skips:-nothing was skipped beside system tests}"
 # A phase without a total broke off.
-for name in mounts libraries vm; do
+for name in mounts programs libraries vm; do
     cat "$results/$name" 2>/dev/null || echo "0 passed, 1 failed, 0 skipped"
 done | awk -v skipped="$(grep -c . <<<"$skips")" \
     '{ passed += $1; failed += $3; skipped += $5 } END { print passed " passed, " failed " failed, " skipped " skipped" }'

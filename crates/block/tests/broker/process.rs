@@ -37,9 +37,12 @@ impl Process {
             }
             // Where the other user can execute it.
             let copy = dir.join("program");
-            // By another process: while this one has it open for writing, a child started by another test would have it too.
-            let copied = Command::new("cp").arg(&me).arg(&copy).output().expect("cp");
-            assert!(copied.status.success(), "{}: {}", copied.status, String::from_utf8_lossy(&copied.stderr));
+            // Once: the first child may still run it. By another process: while this one has it open for writing, a child started by
+            // another test would have it too.
+            if !copy.exists() {
+                let copied = Command::new("cp").arg(&me).arg(&copy).output().expect("cp");
+                assert!(copied.status.success(), "{}: {}", copied.status, String::from_utf8_lossy(&copied.stderr));
+            }
             command = Command::new(copy);
             command.uid(user).gid(user);
         }
