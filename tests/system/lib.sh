@@ -17,13 +17,14 @@ need() {
 root_only() { [[ $(id -u) == 0 ]] || skip "needs root"; }
 
 # fs_of_size NAME SIZE [MKFS-ARGUMENT...]: an ext4 of its own on a loop device, mounted on $SCRATCH/NAME.
+# With FS_OPTIONS it is mounted with these, too.
 fs_of_size() {
     local name=$1 size=$2
     shift 2
     truncate -s "$size" "$SCRATCH/$name.img"
     mkfs.ext4 -q "$@" "$SCRATCH/$name.img"
     mkdir -p "$SCRATCH/$name"
-    mount -o loop "$SCRATCH/$name.img" "$SCRATCH/$name" || skip "loop devices cannot be mounted here"
+    mount -o "loop${FS_OPTIONS:+,$FS_OPTIONS}" "$SCRATCH/$name.img" "$SCRATCH/$name" || skip "loop devices cannot be mounted here"
 }
 
 # unmount_disks: what fs_of_size mounted, and whatever else is mounted below the scratch directory.
