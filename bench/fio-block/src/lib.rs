@@ -82,9 +82,9 @@ pub unsafe extern "C" fn job_submit(job: *mut Job, tag: u64, writes: c_int, data
     // SAFETY: the caller's promise.
     let job = unsafe { &mut *job };
     let span = job.span.expect("fio asks for its buffers first").part((data.addr() - job.base) as u32, bytes);
-    let make = if writes != 0 { Request::write } else { Request::read };
     let (lba, blocks) = (Lba(offset >> job.block_shift), bytes >> job.block_shift);
-    match job.queue.submit(&make(Tag(tag), lba, blocks), &[span]) {
+    let request = if writes != 0 { Request::write(Tag(tag), lba, blocks) } else { Request::read(Tag(tag), lba, blocks) };
+    match job.queue.submit(&request, &[span]) {
         Submit::Queued => {}
         Submit::Full => given("submission", Err("no place, though fio keeps to its depth")),
     }

@@ -32,6 +32,7 @@ pub struct Span {
 impl Span {
     /// A part of it: `bytes` from its byte `from` on.
     #[must_use]
+    #[inline]
     pub fn part(self, from: u32, bytes: u32) -> Span {
         assert!(from <= self.bytes && bytes <= self.bytes - from, "{bytes} bytes at {from} of {self:?}");
         Span { arena: self.arena, bytes, at: self.at + u64::from(from) }

@@ -69,6 +69,19 @@ impl Geometry {
         if request.op.has_data() { self.check_data(request, data) } else { Ok(()) }
     }
 
+    /// Whether `check` lets a read or write of one piece of memory through, in a short row. False: it has to be asked.
+    #[inline(always)]
+    pub(crate) fn takes_one(&self, request: &Request, span: Span) -> bool {
+        let (at, bytes) = (span.at, u64::from(span.bytes));
+        request.op.has_data()
+            && !(self.read_only && request.op == Op::Write)
+            && bytes == u64::from(request.blocks) * u64::from(self.block_bytes)
+            && (at | bytes) & u64::from(self.memory_align - 1) == 0
+            && (1..=self.transfer_bytes_max).contains(&span.bytes)
+            && request.lba.0 <= self.blocks
+            && u64::from(request.blocks) <= self.blocks - request.lba.0
+    }
+
     fn check_data(&self, request: &Request, data: &[Span]) -> Result<(), Error> {
         let mut bytes = 0;
         for span in data {
@@ -108,5 +121,29 @@ mod test {
         let frozen = Geometry { read_only: true, discard: false, ..geometry.clone() };
         assert_eq!(frozen.check(&Request::write(Tag(1), Lba(0), 1), &[span(0, 512)]), Err(Error::ReadOnly));
         assert_eq!(frozen.check(&Request::discard(Tag(1), Lba(0), 1), &[]), Err(Error::Unsupported));
+    }
+
+    #[test]
+    fn the_short_check_lets_through_what_the_long_one_does() {
+        let arena = Arena::private(65_536).expect("memory");
+        let writable = Geometry { transfer_bytes_max: 8192, memory_align: 512, ..Geometry::plain(512, 100) };
+        let frozen = Geometry { read_only: true, ..writable.clone() };
+        let mut through = 0;
+        for (lba, blocks) in
+            [0, 1, 83, 99, 100, 101, u64::MAX].into_iter().flat_map(|lba| [0, 1, 2, 16, 17].map(|blocks| (Lba(lba), blocks)))
+        {
+            for (at, bytes) in [0, 4, 512].into_iter().flat_map(|at| [0, 512, 1024, 8192, 8704].map(|bytes| (at, bytes))) {
+                let span = arena.span(at, bytes);
+                for request in [Request::read(Tag(1), lba, blocks), Request::write(Tag(1), lba, blocks)] {
+                    for geometry in [&writable, &frozen] {
+                        let long = geometry.check(&request, &[span]);
+                        assert_eq!(geometry.takes_one(&request, span), long.is_ok(), "{request:?} {span:?}: {long:?}");
+                        through += u32::from(long.is_ok());
+                    }
+                }
+                assert!(!writable.takes_one(&Request::discard(Tag(1), lba, blocks), span));
+            }
+        }
+        assert!(through > 20, "{through}");
     }
 }

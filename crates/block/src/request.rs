@@ -66,16 +66,19 @@ pub struct Request {
 }
 
 impl Request {
+    #[inline]
     fn new(op: Op, tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request { tag, lba, blocks, op, fua: false, urgency: Urgency::Normal, class: Class(0) }
     }
 
     /// Reads blocks.
+    #[inline]
     pub fn read(tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request::new(Op::Read, tag, lba, blocks)
     }
 
     /// Writes blocks.
+    #[inline]
     pub fn write(tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request::new(Op::Write, tag, lba, blocks)
     }

@@ -7,10 +7,10 @@ use std::mem::ManuallyDrop;
 use super::buffers::{Buffers, Piece};
 use super::commands::{Commands, Memory, Outcome};
 use super::ring::{End, Refused, Ring};
-use super::slots::{Place, Slots};
+use super::slots::{Place, Slots, UNKNOWN};
 use crate::buffer::Span;
 use crate::error::Error;
-use crate::request::Completion;
+use crate::request::{Completion, Request};
 
 /// Most pieces of memory of one request.
 pub(crate) const SEGMENTS_MAX: u16 = 64;
@@ -82,6 +82,20 @@ impl<C: Commands> Books<C> {
         }
     }
 
+    /// A slot for a request; its number.
+    #[inline(always)]
+    pub(super) fn open(&mut self, request: &Request, place: Place) -> u32 {
+        let whole = self.commands.whole(request).unwrap_or(UNKNOWN);
+        self.in_kernel += 1;
+        self.slots.take(request, place, whole)
+    }
+
+    /// A request is not in the kernel (any more).
+    pub(super) fn close(&mut self, index: u32) {
+        self.slots.give(index);
+        self.in_kernel -= 1;
+    }
+
     /// The memory of a request. Pieces that follow each other in one arena become one.
     #[inline]
     pub(super) fn place(&mut self, index: u32, data: &[Span]) -> Result<Place, Error> {
@@ -122,6 +136,7 @@ impl<C: Commands> Books<C> {
     fn advance(&mut self, index: u32, bytes: u64) {
         let slot = self.slots.get(index);
         slot.done += bytes;
+        slot.whole = UNKNOWN;
         match &mut slot.place {
             Place::None => {}
             Place::One(piece) => {
@@ -150,16 +165,25 @@ impl<C: Commands> Books<C> {
         let mut ended = ring.completion();
         while count < completions.len() {
             let Some(end) = ended.next() else { break };
-            if let Some(completion) = self.end(end.user_data(), end.result()) {
-                completions[count] = completion;
-                count += 1;
-            }
+            let (name, answer) = (end.user_data(), end.result());
+            let completion = match self.slots.give_done(name, answer) {
+                Some(tag) => {
+                    self.in_kernel -= 1;
+                    Completion { tag, status: Ok(()) }
+                }
+                None => match self.end(name, answer) {
+                    Some(completion) => completion,
+                    None => continue,
+                },
+            };
+            completions[count] = completion;
+            count += 1;
         }
         count
     }
 
-    /// One answer of the kernel. None: nothing to report.
-    #[inline]
+    /// An answer of the kernel that says more than that all is done. None: nothing to report.
+    #[cold]
     fn end(&mut self, name: u64, answer: i32) -> Option<Completion> {
         let Some(index) = self.slots.named(name) else {
             self.cancels -= 1;
@@ -178,12 +202,12 @@ impl<C: Commands> Books<C> {
             }
             Outcome::Stepped(step) => {
                 slot.done += step;
+                slot.whole = UNKNOWN;
                 self.again.push(index);
                 return None;
             }
         };
-        self.slots.give(index);
-        self.in_kernel -= 1;
+        self.close(index);
         Some(Completion { tag, status })
     }
 }

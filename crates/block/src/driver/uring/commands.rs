@@ -32,6 +32,9 @@ pub(crate) trait Commands: Send {
     /// The entry for what is left of a request, called `name`.
     fn entry(&mut self, index: u32, name: u64, rest: &Rest<'_>) -> Self::Entry;
 
+    /// The answer that says that all of a new request is done, if there is one such answer.
+    fn whole(&self, request: &Request) -> Option<i32>;
+
     /// What an answer to the rest of a request means, of which so much was done before.
     fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome;
 }

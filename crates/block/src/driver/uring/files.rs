@@ -59,6 +59,12 @@ impl Commands for FileCommands {
     }
 
     #[inline]
+    fn whole(&self, request: &Request) -> Option<i32> {
+        let blocks = if request.op.has_data() { request.blocks } else { 0 };
+        blocks.checked_mul(self.geometry().block_bytes)?.try_into().ok()
+    }
+
+    #[inline]
     fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome {
         if answer < 0 {
             return match Errno::from_raw_os_error(-answer) {

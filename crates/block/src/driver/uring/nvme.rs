@@ -164,6 +164,11 @@ impl Commands for NvmeCommands {
     }
 
     #[inline]
+    fn whole(&self, request: &Request) -> Option<i32> {
+        (request.op != Op::WriteZeroes).then_some(0)
+    }
+
+    #[inline]
     fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome {
         match answer {
             0 if request.op == Op::WriteZeroes && done + step(request, done) < u64::from(request.blocks) => {

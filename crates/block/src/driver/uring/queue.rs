@@ -43,6 +43,8 @@ pub(crate) struct UringQueue<C: Commands> {
     /// Taken and not reported.
     in_flight: u32,
     broken: bool,
+    /// There is one ring, and it takes requests.
+    is_straight: bool,
     bell: Option<Arc<RingBell>>,
 }
 
@@ -59,25 +61,48 @@ impl<C: Commands> UringQueue<C> {
             None
         };
         let books = Books::new(commands, depth, &ring)?;
-        Ok(UringQueue { ring, aside, books, own: CompletionRing::new(depth), depth, in_flight: 0, broken: false, bell: None })
+        let is_straight = aside.is_none();
+        Ok(UringQueue { ring, aside, books, own: CompletionRing::new(depth), depth, in_flight: 0, broken: false, is_straight, bell: None })
     }
 
-    #[inline]
-    fn start(&mut self, request: &Request, data: &[Span]) -> Status {
+    /// A read or write of one piece of memory, which nearly all requests are: in a short row of code, for after a system call none
+    /// of it is near. False, and nothing is done: it is another one, or there is something wrong.
+    #[inline(always)]
+    fn start_one(&mut self, request: &Request, span: Span) -> bool {
+        let Books { commands, buffers, .. } = &self.books;
+        if !self.is_straight || !commands.geometry().takes_one(request, span) {
+            return false;
+        }
+        let Some(piece) = buffers.find(span) else { return false };
+        let index = self.books.open(request, Place::One(piece));
+        let name = self.books.slots.name(index);
+        let entry = self.books.commands.entry(index, name, &Rest { request, memory: Memory::One(piece), done: 0 });
+        // SAFETY: as in `push`.
+        unsafe { self.ring.push(&entry) };
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn start(&mut self, request: &Request, data: &[Span]) {
+        if let Err(error) = self.try_start(request, data) {
+            self.own.push(Completion { tag: request.tag, status: Err(error) });
+        }
+    }
+
+    fn try_start(&mut self, request: &Request, data: &[Span]) -> Status {
         self.books.commands.geometry().check(request, data)?;
         if self.broken {
             return Err(Error::Gone);
         }
-        let index = self.books.slots.take(request);
-        let place = self.books.place(index, data).inspect_err(|_| self.books.slots.give(index))?;
+        let index = self.books.open(request, Place::None);
+        let place = self.books.place(index, data).inspect_err(|_| self.books.close(index))?;
         self.books.slots.get(index).place = place;
-        self.books.in_kernel += 1;
         self.push(index, request, place, 0);
         Ok(())
     }
 
     /// Pushes an entry for what is left of a slot's request.
-    #[inline(always)]
     fn push(&mut self, index: u32, request: &Request, place: Place, done: u64) {
         let name = self.books.slots.name(index);
         let mut rest = Rest { request, memory: self.books.memory(index, place), done };
@@ -149,7 +174,7 @@ impl<C: Commands> UringQueue<C> {
         assert!(error != Errno::EXIST, "a queue that was promised to one thread is used by another");
         if !self.broken {
             tracing::error!("io_uring does not take requests any more: {error}");
-            self.broken = true;
+            (self.broken, self.is_straight) = (true, false);
         }
     }
 
@@ -219,7 +244,7 @@ impl<C: Commands> UringQueue<C> {
     /// As [`Queue::poll`].
     #[inline(always)]
     fn take_ended(&mut self, completions: &mut [Completion]) -> usize {
-        let mut count = self.own.take(completions);
+        let mut count = if self.own.len() > 0 { self.own.take(completions) } else { 0 };
         count += self.reap(&mut completions[count..]);
         if count == 0 && self.books.in_kernel > 0 && !completions.is_empty() {
             self.run_work();
@@ -262,8 +287,9 @@ impl<C: Commands> Queue for UringQueue<C> {
             return Submit::Full;
         }
         self.in_flight += 1;
-        if let Err(error) = self.start(request, data) {
-            self.own.push(Completion { tag: request.tag, status: Err(error) });
+        match data {
+            [span] if self.start_one(request, *span) => {}
+            _ => self.start(request, data),
         }
         Submit::Queued
     }

@@ -203,23 +203,28 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     /// waits to be asked for is asked for in the same call.
     #[inline(always)]
     pub(super) fn submit(&mut self, in_kernel: u32) -> Result<(), Errno> {
-        let pushed = self.uring.submission().len() as u32;
+        let pushed = self.pushed();
         match pushed {
             0 => Ok(()),
-            _ if self.silent && in_kernel > pushed => self.enter(What::Ask),
-            _ => self.enter(What::Submit),
+            _ if self.silent && in_kernel > pushed => self.enter(What::Ask, pushed),
+            _ => self.enter(What::Submit, pushed),
         }
     }
 
     /// The same, then waits for a completion.
     #[inline(always)]
     pub(super) fn wait(&mut self, at_most: Duration, in_kernel: u32) -> Result<(), Errno> {
-        if self.has_ended() { self.submit(in_kernel) } else { self.enter(What::Wait(at_most)) }
+        if self.has_ended() {
+            return self.submit(in_kernel);
+        }
+        let pushed = self.pushed();
+        self.enter(What::Wait(at_most), pushed)
     }
 
     /// The kernel does what it left for us to ask for.
     pub(super) fn run_work(&mut self) -> Result<(), Errno> {
-        self.enter(if self.silent { What::Ask } else { What::Submit })
+        let pushed = self.pushed();
+        self.enter(if self.silent { What::Ask } else { What::Submit }, pushed)
     }
 
     /// Whether completions may be behind a call of `run_work`: work of ours, a full ring, or a device that has to be polled.
@@ -248,6 +253,12 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             return None;
         }
         Some(RingBell::new(self.fd().try_clone_to_owned().ok()?, self.uring.params().sq_entries()))
+    }
+
+    /// Entries that the kernel has not taken.
+    #[inline(always)]
+    fn pushed(&mut self) -> u32 {
+        self.uring.submission().len() as u32
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -300,12 +311,12 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     /// Inlined into its callers, as they into theirs: after a system call each return is guessed wrong, since the kernel emptied
     /// the processor's stack of returns (decision 10).
     #[inline(always)]
-    fn enter(&mut self, what: What) -> Result<(), Errno> {
+    fn enter(&mut self, what: What, pushed: u32) -> Result<(), Errno> {
         let entered = match what {
             // What waits for this thread is done, and completions for which there was no room are given, only if that is asked for.
-            What::Submit if self.is_plain && !self.work_shows() => self.call(0, IoringEnterFlags::empty()),
-            What::Ask => self.call(0, IoringEnterFlags::GETEVENTS),
-            What::Wait(at_most) if self.is_plain && at_most >= FOR_EVER => self.call(1, IoringEnterFlags::GETEVENTS),
+            What::Submit if self.is_plain && !self.work_shows() => self.call(pushed, 0, IoringEnterFlags::empty()),
+            What::Ask => self.call(pushed, 0, IoringEnterFlags::GETEVENTS),
+            What::Wait(at_most) if self.is_plain && at_most >= FOR_EVER => self.call(pushed, 1, IoringEnterFlags::GETEVENTS),
             What::Submit => told(self.uring.submitter().submit()),
             What::Wait(at_most) if at_most >= FOR_EVER => told(self.uring.submitter().submit_and_wait(1)),
             What::Wait(at_most) => told(self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&Timespec::from(at_most)))),
@@ -318,8 +329,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
 
     /// The system call.
     #[inline(always)]
-    fn call(&mut self, least: u32, flags: IoringEnterFlags) -> Result<(), Errno> {
-        let pushed = self.uring.submission().len() as u32;
+    fn call(&mut self, pushed: u32, least: u32, flags: IoringEnterFlags) -> Result<(), Errno> {
         let (fd, flags) = match self.own {
             Some(own) if own.thread == this_thread() => (own.number.cast_signed(), flags | IoringEnterFlags::REGISTERED_RING),
             _ => (self.uring.as_raw_fd(), flags), // to another thread the kernel says no
@@ -346,7 +356,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             // Not enabled yet.
             Errno::BADFD => {
                 self.begin()?;
-                self.enter(what)
+                let pushed = self.pushed();
+                self.enter(what, pushed)
             }
             error => Err(error),
         }
