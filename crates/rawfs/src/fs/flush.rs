@@ -242,7 +242,7 @@ impl Core {
     }
 
     /// Waits until so many bytes may be written without more memory than is allowed. No lock is held.
-    pub fn make_room(&self, bytes: usize) -> Result<()> {
+    pub fn make_room(&self, bytes: usize) {
         let limit = self.settings.dirty_bytes as u64;
         let wanted = (bytes + 2 * BLOCK_BYTES) as u64;
         let after = self.unwritten() + wanted;
@@ -254,7 +254,6 @@ impl Core {
             let part = if self.settings.write_back.is_zero() { limit / ROOM_PART } else { 0 };
             self.write_back_down_to(limit.saturating_sub(wanted.max(part)));
         }
-        Ok(())
     }
 
     /// Writes back before anybody has to wait for it.
