@@ -7,13 +7,13 @@ struct job *job_open(const char *path, int direct, int writes, uint32_t depth);
 void *job_memory(struct job *job, size_t bytes);
 void job_submit(struct job *job, uint64_t tag, int writes, const void *data, uint32_t bytes, uint64_t offset);
 void job_ring(struct job *job);
-int job_reap(struct job *job, uint64_t *tags, uint32_t least, uint32_t most);
+int job_reap(struct job *job, uint32_t least, uint32_t most);
+uint64_t job_event(const struct job *job, int at);
 void job_close(struct job *job);
 
 struct state {
     struct job *job;
     struct io_u **waiting;  /* since the last commit */
-    uint64_t *ended;        /* addresses */
     unsigned int count, depth;
 };
 
@@ -26,7 +26,6 @@ static int engine_init(struct thread_data *td) {
     }
     state->depth = depth;
     state->waiting = calloc(depth, sizeof *state->waiting);
-    state->ended = calloc(depth, sizeof *state->ended);
     state->job = job_open(td->files[0]->file_name, (int)td->o.odirect, td_write(td), depth);
     td->io_ops_data = state;
     return 0;
@@ -38,7 +37,6 @@ static void engine_cleanup(struct thread_data *td) {
         return;
     job_close(state->job);
     free(state->waiting);
-    free(state->ended);
     free(state);
 }
 
@@ -85,12 +83,12 @@ static int engine_commit(struct thread_data *td) {
 
 static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max, const struct timespec *timeout) {
     struct state *state = td->io_ops_data;
-    return job_reap(state->job, state->ended, min, max < state->depth ? max : state->depth);
+    return job_reap(state->job, min, max < state->depth ? max : state->depth);
 }
 
 static struct io_u *engine_event(struct thread_data *td, int event) {
     struct state *state = td->io_ops_data;
-    return (struct io_u *)(uintptr_t)state->ended[event];
+    return (struct io_u *)(uintptr_t)job_event(state->job, event);
 }
 
 static int engine_invalidate(struct thread_data *td, struct fio_file *file) { return 0; }

@@ -105,31 +105,38 @@ pub unsafe extern "C" fn job_ring(job: *mut Job) {
     }
 }
 
-/// Waits until `least` requests have ended, and gives the tags of at most `most`; returns how many.
+/// Waits until `least` requests have ended; returns how many have, at most `most`. [`job_event`] has them until the next time.
 ///
 /// # Safety
-/// As of [`job_memory`]; `tags` has `most` places.
+/// As of [`job_memory`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn job_reap(job: *mut Job, tags: *mut u64, least: u32, most: u32) -> c_int {
+pub unsafe extern "C" fn job_reap(job: *mut Job, least: u32, most: u32) -> c_int {
     // SAFETY: the caller's promise.
-    let (job, tags) = unsafe { (&mut *job, std::slice::from_raw_parts_mut(tags, most as usize)) };
+    let job = unsafe { &mut *job };
+    let (least, most) = (least as usize, (most as usize).min(job.ended.len()));
     let mut count = 0;
     if std::mem::take(&mut job.untold) && least == 0 {
         job.queue.ring();
     }
     loop {
-        let places = (tags.len() - count).min(job.ended.len());
-        let ended = &mut job.ended[..places];
-        let reaped = if count < least as usize { job.queue.wait_and_poll(Duration::MAX, ended) } else { job.queue.poll(ended) };
-        for completion in &job.ended[..reaped] {
-            given("a request", completion.status);
-            tags[count] = completion.tag.0;
-            count += 1;
-        }
-        if count >= least as usize {
+        let ended = &mut job.ended[count..most];
+        count += if count < least { job.queue.wait_and_poll(Duration::MAX, ended) } else { job.queue.poll(ended) };
+        if count >= least {
             return count as c_int;
         }
     }
+}
+
+/// The tag of one of these requests.
+///
+/// # Safety
+/// As of [`job_memory`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_event(job: *const Job, at: c_int) -> u64 {
+    // SAFETY: the caller's promise.
+    let completion = unsafe { &(*job).ended }[at as usize];
+    given("a request", completion.status);
+    completion.tag.0
 }
 
 /// # Safety

@@ -26,7 +26,9 @@ pub struct QueueOptions {
     pub one_thread: bool,
     /// Its user waits for completions, and polls when there are some. With `one_thread`, io_uring then leaves no sign of an end
     /// in memory that two processors write to: up to 8 % cheaper on a device that ends requests on another processor. But a
-    /// poll that finds nothing becomes a system call: leave it off where queues are looked at in turn, or in a loop.
+    /// poll that finds nothing becomes a system call: leave it off where queues are looked at in turn, or in a loop. Such a wait
+    /// stays awake for up to 20 us with several requests in flight, as long as that is measured to be faster for no more
+    /// processor time.
     pub waits: bool,
 }
 

@@ -1,6 +1,6 @@
 //! io_uring: the one part of this crate with unsafe code. Everything the kernel is told about memory is told here.
 //!
-//! - [`ring`]: set-up of one instance, submission, completion, its event.
+//! - [`ring`]: set-up of one instance, submission, completion, its event; [`patience`]: whether its waits look before they sleep.
 //! - [`bell`]: submission by who does not have the ring.
 //! - [`buffers`]: arenas, registered with the kernel; spans become addresses here and nowhere else.
 //! - [`slots`]: what is known of each request in flight.
@@ -23,6 +23,7 @@ mod commands;
 mod files;
 mod ioctl;
 mod nvme;
+mod patience;
 pub mod probe;
 mod queue;
 mod ring;

@@ -253,7 +253,9 @@ impl<C: Commands> UringQueue<C> {
         if count > 0 {
             self.ring.disarm();
         }
-        self.in_flight -= u32::try_from(count).expect("no more than the depth");
+        let ended = u32::try_from(count).expect("no more than the depth");
+        self.in_flight -= ended;
+        self.ring.reported(ended);
         count
     }
 

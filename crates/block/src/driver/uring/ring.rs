@@ -22,7 +22,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, squeue};
@@ -31,6 +31,7 @@ use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp, io_uring_enter, io_uring_ptr, io_uring_register, io_uring_rsrc_update};
 
 use super::bell::RingBell;
+use super::patience::{LOOK, Patience};
 use crate::device::QueueOptions;
 
 /// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
@@ -92,6 +93,7 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     /// Its own descriptor is to be registered with the thread that uses it.
     is_of_one: bool,
     own: Option<Registered>,
+    patience: Patience,
 }
 
 /// The number under which a thread has a ring: entered by it, the kernel does not look up the descriptor, nor count its users,
@@ -172,7 +174,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let is_anybodys = !options.one_thread && is_plain;
         let is_of_one = is_deferred(options, age);
         let polled = options.device_polled;
-        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own: None })
+        let (own, patience) = (None, Patience::new());
+        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, patience })
     }
 
     /// Puts an entry where the kernel will look when it is entered.
@@ -217,8 +220,41 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         if self.has_ended() {
             return self.submit(in_kernel);
         }
+        // A lone request's worker is best woken on this processor, which is then left to it.
+        if self.silent && in_kernel > 1 && self.patience.looks() {
+            self.look(at_most)?;
+            if self.has_ended() {
+                return Ok(());
+            }
+        }
         let pushed = self.pushed();
         self.enter(What::Wait(at_most), pushed)
+    }
+
+    /// So many of its requests were reported as ended.
+    #[inline(always)]
+    pub(super) fn reported(&mut self, count: u32) {
+        self.patience.ended(count);
+    }
+
+    /// Looks for a completion as long as that may pay. What is there at once tells nothing of whether it does.
+    #[inline(never)]
+    fn look(&mut self, at_most: Duration) -> Result<(), Errno> {
+        let pushed = self.pushed();
+        self.enter(What::Ask, pushed)?;
+        if self.has_ended() || at_most < LOOK {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        loop {
+            let pushed = self.pushed();
+            self.enter(What::Ask, pushed)?;
+            let (took, found) = (begin.elapsed(), self.has_ended());
+            if found || took >= LOOK {
+                self.patience.looked(took, found);
+                return Ok(());
+            }
+        }
     }
 
     /// The kernel does what it left for us to ask for.
