@@ -5,7 +5,8 @@
 #   page    a file in the page cache: nothing but software
 #   near    a loop device over a file in memory, O_DIRECT, its worker on the processor of the program
 #   far     the same with its worker on the other processor
-#   free    the same where the scheduler puts both, now here, now there
+#   free    the same where the scheduler puts both, now here, now there: after RAMP (2) seconds that do not count. When a program begins,
+#           its requests are carried out beside it for 0.2 to 1.4 s, by chance, at twice the rate of what follows
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
 # limit gives 15 % fewer IOPS in bursts; with BY=fio the one that fills a queue of more than one goes with the wait, in one call where
@@ -28,7 +29,7 @@
 source "$(dirname "$0")/lib.sh"
 need fio losetup taskset cc
 rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far free disk}
-depths=${DEPTHS:-1 8 32}
+depths=${DEPTHS:-1 8 32} ramp=${RAMP:-2}
 cd "$(dirname "$0")/.."
 target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 case ${BY:-fio} in
@@ -59,7 +60,8 @@ size=256M
 # run_fio FILE OP DEPTH DIRECT ENGINE: sets iops and cpu (microseconds for each request).
 run_fio() {
     local flags=(--iodepth=1) line field=8 # whatever depth is asked for, psync has one request at a time
-    [[ $5 == psync ]] || flags=(--iodepth="$3")
+    [[ $1 != "${file[free]:-}" ]] || flags=(--iodepth=1 --ramp_time="$ramp")
+    [[ $5 == psync ]] || flags+=(--iodepth="$3")
     [[ $5 != io_uring ]] || flags+=(--fixedbufs --registerfiles) # the other engine has no other way
     [[ $2 == *write ]] && field=49
     line=$(taskset -c "${on[$1]}" fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" \

@@ -22,7 +22,7 @@ each=${EACH_OPERATIONS:-$((operations < 20000 ? operations : 20000))}
 source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
 # What rawfs may have; the allocator's heaps have holes after very many files (docs/decisions/0058).
-raw_mib=$((files > 100000 ? memory * 3 / 4 : memory * 7 / 8))
+raw_mib=$((files > 100000 ? memory * 12 / 13 : memory))
 
 # side SIDE DURABLE OPERATIONS RUN: see on_side.
 side() {
