@@ -22,7 +22,7 @@ loop_device "$size"
 # side SIDE EVERY RUN: see on_side.
 side() {
     on_side "$1" kv "keys=$keys" "ms=$((seconds * 1000))" "getters=$getters" "putters=$putters" "durable_every=$2" "cache_mib=$cache" \
-        "seed=$((seed + $3))" "memory_mib=$(((memory * 7 / 8 - cache - 24) * 16 / 13))"
+        "seed=$((seed + $3))" "memory_mib=$(((memory * 7 / 8 - cache - 24) * 4 / 3))"
 }
 
 figures=(get_ops get_p90_us get_p95_us get_p99_us put_ops put_p90_us put_p95_us put_p99_us cpu_s)

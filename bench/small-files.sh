@@ -21,13 +21,11 @@ each=${EACH_OPERATIONS:-$((operations < 20000 ? operations : 20000))}
 # shellcheck source=bench/lib-rawfs.sh
 source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
-# What rawfs may have; the allocator's heaps have holes after very many files (docs/decisions/0058).
-raw_mib=$((files > 100000 ? memory * 12 / 13 : memory))
 
 # side SIDE DURABLE OPERATIONS RUN: see on_side.
 side() {
     on_side "$1" files "files=$files" "operations=$3" "durable=$2" "threads=$threads" "seed=$((seed + $4))" \
-        "memory_mib=$raw_mib"
+        "memory_mib=$memory"
 }
 
 echo "  $files files, $size on a loop device, $memory MiB of memory, $threads thread(s)"

@@ -829,7 +829,7 @@ typedef struct nvmedfs_options {
     uint64_t readahead_bytes;
     /**
      * One number instead of the four sizes: bytes of memory for all of the file system, which it divides itself, open files included (one
-     * too many is ENFILE). 0: the four sizes count. At least 21 MiB and 158 KiB for each GiB of the image (ENOMEM). 0 at first.
+     * too many is ENFILE). 0: the four sizes count. At least 23 MiB and 171 KiB for each GiB of the image (ENOMEM). 0 at first.
      */
     uint64_t memory_bytes;
 } nvmedfs_options;

@@ -82,7 +82,7 @@ pub struct nvmedfs_options {
     /// Most bytes that are read ahead of who reads in order. 512 KiB at first.
     pub readahead_bytes: u64,
     /// One number instead of the four sizes: bytes of memory for all of the file system, which it divides itself, open files included (one
-    /// too many is ENFILE). 0: the four sizes count. At least 21 MiB and 158 KiB for each GiB of the image (ENOMEM). 0 at first.
+    /// too many is ENFILE). 0: the four sizes count. At least 23 MiB and 171 KiB for each GiB of the image (ENOMEM). 0 at first.
     pub memory_bytes: u64,
 }
 

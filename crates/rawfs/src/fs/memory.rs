@@ -1,7 +1,7 @@
 //! One number for the memory of a whole file system: what it is divided into, and what is in use of it.
 //!
 //! ```text
-//!  allocator   3/16, what it takes beside what it is asked for, and the program; of the others:
+//!  allocator   1/4, what it takes beside what it is asked for, and the program; of the others:
 //!  bitmaps     as the image is large: half a byte for each block of 4 KiB
 //!  buffers     3/32, 1 MiB to 8 MiB for each of the three lanes; 8 MiB for the log, batches, lone requests and spare blocks
 //!  the rest    at most 1/4 changed nodes (twice what begins a checkpoint)   7/16 files not written yet    1/8 data that the log has
@@ -52,7 +52,7 @@ impl Memory {
 
     /// What is given out: the allocator takes the rest.
     fn given(self) -> usize {
-        self.bytes / 16 * 13
+        self.bytes / 4 * 3
     }
 
     fn lane(self) -> usize {
@@ -69,7 +69,7 @@ impl Memory {
         let kept = LEAST + bitmaps(blocks);
         let (small, large) = (kept + LANES * MIB, kept + LANES * 8 * MIB);
         let given = if small / 32 <= MIB { small } else { large.min(kept / 29 * 32 + 64) };
-        given.div_ceil(13) * 16
+        given.div_ceil(3) * 4
     }
 
     /// Sets what store and files take, for a device of so many blocks.
