@@ -3,9 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use block::driver::{Engine, FileDevice, FileOptions, MemoryDevice, Passthrough};
-use block::{Device, Error, Lba, QueueOptions, Request, Span, Tag};
+use block::{Completion, Device, Error, Lba, QueueOptions, Request, Span, Submit, Tag};
 
 use crate::cases::Bench;
 use crate::kinds::{Loop, disk, options, sized};
@@ -225,6 +226,42 @@ fn one_thread_has_many_queues_of_its_own() {
     std::thread::spawn(move || drop(benches)).join().expect("dropped");
     let buf = last.arena.allocate(4096).expect("room");
     assert_eq!(last.run(Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
+}
+
+/// Long enough for stretches whose waits sleep, look, and were chosen, at several depths and with waits that end early.
+#[test]
+fn each_request_of_one_who_waits_ends_once_whether_waits_look_or_sleep() {
+    const BLOCKS: u64 = 1024;
+    let mut file = tempfile::NamedTempFile::new_in(disk()).expect("a file");
+    let block = |lba: u64| [(lba % 251) as u8; 512];
+    (0..BLOCKS).for_each(|lba| std::io::Write::write_all(&mut file, &block(lba)).expect("written"));
+    let device = FileDevice::open(file.path(), &options(Engine::Uring)).expect("opened");
+    let mut bench = Bench::new(&device, &QueueOptions { one_thread: true, waits: true, depth: 32, ..QueueOptions::default() });
+    let bufs: Vec<_> = (0..32).map(|_| bench.arena.allocate(512).expect("room")).collect();
+    let mut rng = fastrand::Rng::with_seed(60);
+    let mut asked: [Option<u64>; 32] = [None; 32];
+    let (mut ended, mut left) = ([Completion::EMPTY; 32], 12_000);
+    while left > 0 || asked.iter().any(Option::is_some) {
+        let depth = [2, 8, 32][left / 2000 % 3];
+        for place in 0..depth {
+            if left == 0 || asked[place].is_some() {
+                continue;
+            }
+            let lba = rng.u64(..BLOCKS);
+            bufs[place].write(0, &[255; 512]);
+            let request = Request::read(Tag(place as u64), Lba(lba), 1);
+            assert_eq!(bench.queue.submit(&request, &[bufs[place].span()]), Submit::Queued);
+            (asked[place], left) = (Some(lba), left - 1);
+        }
+        let at_most = [Duration::MAX, Duration::from_micros(5), Duration::from_micros(50)][rng.usize(..3)];
+        let count = bench.queue.wait_and_poll(at_most, &mut ended);
+        for completion in &ended[..count] {
+            let place = completion.tag.0 as usize;
+            let lba = asked[place].take().expect("asked for, and not answered before");
+            assert_eq!((completion.status, bufs[place].to_vec()), (Ok(()), block(lba).to_vec()));
+        }
+    }
+    assert_eq!(bench.queue.in_flight(), 0);
 }
 
 #[test]
