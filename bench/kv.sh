@@ -19,7 +19,8 @@ fi
 source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
 
-# side SIDE EVERY RUN: see on_side.
+# side SIDE EVERY RUN: see on_side. What is left beside the store's cache and the program is asked for as what rawfs may have with its
+# allocator's share, a quarter.
 side() {
     on_side "$1" kv "keys=$keys" "ms=$((seconds * 1000))" "getters=$getters" "putters=$putters" "durable_every=$2" "cache_mib=$cache" \
         "seed=$((seed + $3))" "memory_mib=$(((memory * 7 / 8 - cache - 24) * 4 / 3))"

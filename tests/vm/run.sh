@@ -92,8 +92,7 @@ on_the_host() {
     rm -rf -- "$SCRATCH"
 }
 
-# The emulator's own crash (a controller that is reset under load: qemu 7.2 sometimes does not survive that) says nothing of what is
-# tested: once more, and told.
+# The emulator's own crash (seen once, while a controller was reset under load) says nothing of what is tested: once more, and told.
 in_a_guest() {
     started "$here/boot.sh" "$1" >"$2" 2>&1
     if ((code == 125)) && grep -qE '^the guest failed: qemu ended with (134|139);' "$2"; then
