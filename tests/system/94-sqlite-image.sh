@@ -164,4 +164,20 @@ grep -q 'HOTSHELF_IMAGE' out || fail "no image at all: $(cat out)"
 printf '%s\n' ".load $extension" ".open 'file:/any.db?vfs=hotshelf'" 'create table e(a); select "by environment";' |
     HOTSHELF_IMAGE=$image sqlite3 -batch >out 2>&1 || fail "$(cat out)"
 grep -q 'by environment' out || fail "$(cat out)"
+
+# Memory that is asked for.
+asked() {
+    local statements=('.log stderr' ".load $extension" ".open '$(uri any.db)&memory=$1'" 'pragma hotshelf_image;')
+    printf '%s\n' "${statements[@]}" | sqlite3 -batch >out 2>log || true
+}
+asked 64MiB
+grep -q "$image" out || fail "64MiB: $(cat log)"
+for memory in lots 20% 1MiB; do
+    asked "$memory"
+    [[ ! -s out ]] || fail "memory=$memory is taken"
+    case $memory in
+        1MiB) grep -q 'memory: this image needs [0-9]* bytes at least' log || fail "$memory: $(cat log)" ;;
+        *) grep -q "memory: .$memory. is not a size" log || fail "$memory: $(cat log)" ;;
+    esac
+done
 clean 'at the end'

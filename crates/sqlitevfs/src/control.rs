@@ -32,7 +32,7 @@ pub unsafe fn control(open: &mut Open, op: c_int, arg: *mut c_void) -> Outcome<(
         // SAFETY: the same.
         sys::SQLITE_FCNTL_POWERSAFE_OVERWRITE => unsafe { switch(powersafe, arg) },
         // SAFETY: a place for a number.
-        sys::SQLITE_FCNTL_LOCKSTATE => unsafe { arg.cast::<c_int>().write(database.locks.lock().level(*who)) },
+        sys::SQLITE_FCNTL_LOCKSTATE => unsafe { arg.cast::<c_int>().write(database.locks.level(*who)) },
         // SAFETY: the same. Nobody else can move the file, or read it.
         sys::SQLITE_FCNTL_HAS_MOVED | sys::SQLITE_FCNTL_EXTERNAL_READER => unsafe { arg.cast::<c_int>().write(0) },
         // SAFETY: a place for text that SQLite frees.

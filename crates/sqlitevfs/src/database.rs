@@ -25,9 +25,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::fault::{Fault, Outcome};
+use crate::gate::Gate;
 use crate::image::{Held, Image};
 use crate::journal::Journal;
-use crate::locks::Locks;
 use crate::pending::Pending;
 use crate::shm::Shm;
 
@@ -43,7 +43,7 @@ pub struct Database {
     file: File,
     inner: RwLock<Inner>,
     /// Who may do what.
-    pub locks: Mutex<Locks>,
+    pub locks: Gate,
     /// The WAL's index.
     pub shm: Mutex<Shm>,
     /// Behind the file, which it has to outlive.
@@ -64,7 +64,7 @@ impl Database {
     pub fn new(image: Held, path: Vec<u8>, file: File) -> Outcome<Database> {
         let len = file.node().stat().map_err(Fault::of(sys::SQLITE_IOERR_FSTAT, "the database's size"))?.size;
         let inner = Inner { pending: Pending::new(len), journal: Journal::No, durable: false, before: None };
-        Ok(Database { path, file, inner: RwLock::new(inner), locks: Mutex::default(), shm: Mutex::default(), image })
+        Ok(Database { path, file, inner: RwLock::new(inner), locks: Gate::default(), shm: Mutex::default(), image })
     }
 
     /// The file's number.
@@ -117,13 +117,19 @@ impl Database {
 
     /// All that was written is durable when this returns, or when the journal ends that could undo it.
     pub fn sync(&self) -> Outcome<()> {
-        let inner = &mut *self.inner.write();
-        inner.durable = true;
-        if inner.journal.is_live_in_memory() {
-            return self.expect_room(inner, 0);
+        {
+            let inner = &mut *self.inner.write();
+            inner.durable = true;
+            if inner.journal.is_live_in_memory() {
+                return self.expect_room(inner, 0);
+            }
+            self.apply(inner)?;
         }
-        self.apply(inner)?;
-        self.sync_file(inner)
+        // Others read meanwhile.
+        self.file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "making it durable"))?;
+        let inner = &mut *self.inner.write();
+        inner.durable = matches!(inner.journal, Journal::Device(_));
+        Ok(())
     }
 
     fn sync_file(&self, inner: &mut Inner) -> Outcome<()> {
@@ -343,7 +349,10 @@ impl Database {
     }
 
     fn fault(&self, code: i32, what: &str) -> impl Fn(Error) -> Fault {
-        Fault::of(code, format!("{}/{}: {what}", self.image.name.display(), String::from_utf8_lossy(&self.path)))
+        move |error| {
+            let named = format_args!("{}/{}: {what}", self.image.name.display(), String::from_utf8_lossy(&self.path));
+            Fault::of(code, named)(error)
+        }
     }
 }
 
@@ -398,7 +407,7 @@ mod test {
         Fs::format(&store, Stamp::default()).expect("made");
         let (fs, _) = Fs::open(store, FsSettings::default()).expect("opened");
         image::mount(Path::new(name), fs).expect("mounted");
-        let image = image::hold(Path::new(name)).expect("held");
+        let image = image::hold(Path::new(name), None).expect("held");
         let file = image.fs.open_at(image.fs.root(), b"/db", OFlags::RDWR | OFlags::CREATE, 0o644, &image.creds).expect("made");
         Database::new(image, b"/db".to_vec(), file).expect("a database")
     }

@@ -2,6 +2,7 @@
 //! in its shell) and are kept for `select hotshelf_error()`.
 
 use std::ffi::c_int;
+use std::fmt::Display;
 
 use libsqlite3_sys as sys;
 use parking_lot::Mutex;
@@ -29,9 +30,8 @@ impl Fault {
         Fault::new(code, "")
     }
 
-    /// A failure of the file system: FULL if there is no room, else as given.
-    pub fn of(code: c_int, what: impl Into<String>) -> impl Fn(Error) -> Fault {
-        let what = what.into();
+    /// A failure of the file system: FULL if there is no room, else as given. Words are put together when there is one.
+    pub fn of(code: c_int, what: impl Display) -> impl Fn(Error) -> Fault {
         move |error| {
             let code = if error.errno() == Errno::NOSPC { sys::SQLITE_FULL } else { code };
             Fault::new(code, format!("{what}: {error}"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libsqlite3_sys::SQLITE_CANTOPEN;
 use parking_lot::Mutex;
-use rawfs::fs::{Atime, Creds, Error, Fs, FsSettings};
+use rawfs::fs::{Atime, Creds, Error, Fs, FsSettings, Memory};
 use rawfs::{DiskSettings, Settings, Store};
 use rustix::io::Errno;
 use stack::DeviceName;
@@ -101,12 +101,12 @@ pub fn known(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok()
 }
 
-/// An image by its path, opened if this process has not.
-pub fn hold(path: &Path) -> Outcome<Held> {
+/// An image by its path, opened if this process has not: with so much memory.
+pub fn hold(path: &Path, memory: Option<Memory>) -> Outcome<Held> {
     let mut images = IMAGES.lock();
     let images = images.get_or_insert_default();
     if !images.contains_key(path) {
-        let fs = open(path)?;
+        let fs = open(path, memory)?;
         put(images, path, fs, false).map_err(Fault::of(SQLITE_CANTOPEN, "opening the image"))?;
     }
     let slot = images.get_mut(path).expect("there now");
@@ -148,14 +148,19 @@ fn put(images: &mut HashMap<PathBuf, Slot>, path: &Path, fs: Fs, kept: bool) -> 
     Ok(())
 }
 
-fn open(path: &Path) -> Outcome<Fs> {
+fn open(path: &Path, memory: Option<Memory>) -> Outcome<Fs> {
     let refused = |why: &dyn std::fmt::Display| Fault::new(SQLITE_CANTOPEN, format!("{}: {why}", path.display()));
-    let disk = stack::open_disk(&DeviceName::Path(path.to_owned()), false, &DiskSettings::default());
+    let buffers = memory.map_or_else(DiskSettings::default, Memory::disk);
     // The words of the driver name the path already.
+    let disk = stack::open_disk(&DeviceName::Path(path.to_owned()), false, &buffers);
     let disk = disk.map_err(|error| Fault::new(SQLITE_CANTOPEN, error.to_string()))?;
-    let (store, _) = Store::open(disk, &Settings::default()).map_err(|error| refused(&error))?;
-    let settings = FsSettings { atime: Atime::Never, ..FsSettings::default() };
-    Fs::open(store, settings).map(|(fs, _)| fs).map_err(|error| refused(&error))
+    let (mut settings, mut files) = (Settings::default(), FsSettings { atime: Atime::Never, ..FsSettings::default() });
+    if let Some(memory) = memory {
+        let least = || refused(&format!("memory: this image needs {} bytes at least", Memory::least(disk.blocks())));
+        memory.divide(disk.blocks(), &mut settings, &mut files).map_err(|_| least())?;
+    }
+    let (store, _) = Store::open(disk, &settings).map_err(|error| refused(&error))?;
+    Fs::open(store, files).map(|(fs, _)| fs).map_err(|error| refused(&error))
 }
 
 /// The thread that makes durable now and then what nobody waits for.

@@ -10,7 +10,7 @@
 //! - `name.rs`, [`image`]: a name leads to an image, opened once a process, and to a file in it.
 //! - `database.rs`: a database that connections of this process share: what is written and not committed, in memory
 //!   (`pending.rs`), and its rollback journal (`journal.rs`), which reaches the device only if a transaction is large.
-//! - `locks.rs`: SQLite's five locks. `shm.rs`: the WAL's index and its locks, in memory of this process.
+//! - `locks.rs`: SQLite's five locks; `gate.rs`: who waits for one. `shm.rs`: the WAL's index and its locks, in memory of this process.
 //! - `fault.rs`: what went wrong, as SQLite's codes and in words.
 //!
 //! Unsafe code is in the first two lines' files and in `shm.rs`.
@@ -20,6 +20,7 @@ mod control;
 mod database;
 mod entry;
 mod fault;
+mod gate;
 pub mod image;
 mod journal;
 mod locks;

@@ -3,24 +3,45 @@
 //! Many may have SHARED; one of them RESERVED, who will write; PENDING lets no new reader in; EXCLUSIVE: nobody else reads.
 
 use std::collections::HashMap;
+use std::thread::{self, ThreadId};
 
 use libsqlite3_sys::{SQLITE_LOCK_EXCLUSIVE, SQLITE_LOCK_NONE, SQLITE_LOCK_PENDING, SQLITE_LOCK_RESERVED, SQLITE_LOCK_SHARED};
 
 /// Who holds what; connections by number.
 #[derive(Default)]
 pub struct Locks {
-    levels: HashMap<u64, i32>,
+    levels: HashMap<u64, Held>,
+    /// Who sleeps until it gets more.
+    waiting: HashMap<u64, ThreadId>,
+}
+
+struct Held {
+    level: i32,
+    /// Who raised it last.
+    thread: ThreadId,
 }
 
 impl Locks {
     /// The lock a connection has.
     pub fn level(&self, who: u64) -> i32 {
-        self.levels.get(&who).copied().unwrap_or(SQLITE_LOCK_NONE)
+        self.levels.get(&who).map_or(SQLITE_LOCK_NONE, |held| held.level)
+    }
+
+    fn set(&mut self, who: u64, level: i32) {
+        let thread = self.waiting.get(&who).copied().unwrap_or_else(|| thread::current().id());
+        self.levels.insert(who, Held { level, thread });
     }
 
     /// The highest lock that others have.
     fn others(&self, who: u64) -> i32 {
-        self.levels.iter().filter(|(other, _)| **other != who).map(|(_, level)| *level).max().unwrap_or(SQLITE_LOCK_NONE)
+        let others = self.levels.iter().filter(|(other, _)| **other != who);
+        others.map(|(_, held)| held.level).max().unwrap_or(SQLITE_LOCK_NONE)
+    }
+
+    /// Whether this thread has one by another connection: it would wait for itself.
+    pub fn is_with_this_thread(&self, who: u64) -> bool {
+        let this = thread::current().id();
+        self.levels.iter().any(|(other, held)| *other != who && held.thread == this)
     }
 
     /// Raises a lock, at once or not at all; `false`: another connection is in the way. Who could not get EXCLUSIVE may have PENDING.
@@ -36,22 +57,40 @@ impl Locks {
             SQLITE_LOCK_EXCLUSIVE | SQLITE_LOCK_PENDING if others < SQLITE_LOCK_RESERVED => SQLITE_LOCK_PENDING,
             _ => return false,
         };
-        self.levels.insert(who, granted);
+        self.set(who, granted);
         granted == wanted
     }
 
-    /// Lowers a lock to SHARED or NONE.
-    pub fn unlock(&mut self, who: u64, to: i32) {
+    /// Lowers a lock to SHARED or NONE, and lets in who waits to read; returns how many.
+    pub fn unlock(&mut self, who: u64, to: i32) -> usize {
         if to == SQLITE_LOCK_NONE {
             self.levels.remove(&who);
         } else if self.level(who) > to {
-            self.levels.insert(who, to);
+            self.set(who, to);
         }
+        let readers: Vec<u64> = self.waiting.keys().copied().filter(|who| self.level(*who) == SQLITE_LOCK_NONE).collect();
+        readers.into_iter().filter(|reader| self.lock(*reader, SQLITE_LOCK_SHARED)).count()
+    }
+
+    /// This thread sleeps for it now; one that has no lock wants to read.
+    pub fn wait(&mut self, who: u64) {
+        self.waiting.insert(who, thread::current().id());
+    }
+
+    /// It does not any more.
+    pub fn wait_no_more(&mut self, who: u64) {
+        self.waiting.remove(&who);
+    }
+
+    /// How many sleep.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Whether somebody is about to write.
     pub fn is_reserved(&self) -> bool {
-        self.levels.values().any(|level| *level >= SQLITE_LOCK_RESERVED)
+        self.levels.values().any(|held| held.level >= SQLITE_LOCK_RESERVED)
     }
 }
 

@@ -119,7 +119,7 @@ unsafe extern "C" fn close(file: *mut sys::sqlite3_file) -> c_int {
         };
         match *open {
             Open::Database { database, who, .. } => {
-                database.locks.lock().unlock(who, sys::SQLITE_LOCK_NONE);
+                database.locks.unlock(who, sys::SQLITE_LOCK_NONE);
                 database.shm.lock().leave(who);
                 Ok(())
             }
@@ -242,7 +242,7 @@ fn granted(yes: bool) -> Outcome<()> {
 unsafe extern "C" fn lock(file: *mut sys::sqlite3_file, level: c_int) -> c_int {
     // SAFETY: an open file.
     let open = unsafe { open_of(file) };
-    answer(|| connection(open).map_or(Ok(()), |(database, who)| granted(database.locks.lock().lock(who, level))))
+    answer(|| connection(open).map_or(Ok(()), |(database, who)| granted(database.locks.lock(who, level))))
 }
 
 unsafe extern "C" fn unlock(file: *mut sys::sqlite3_file, level: c_int) -> c_int {
@@ -250,9 +250,9 @@ unsafe extern "C" fn unlock(file: *mut sys::sqlite3_file, level: c_int) -> c_int
     let open = unsafe { open_of(file) };
     answer(|| {
         let Some((database, who)) = connection(open) else { return Ok(()) };
-        let writes = database.locks.lock().level(who) >= sys::SQLITE_LOCK_RESERVED;
+        let writes = database.locks.level(who) >= sys::SQLITE_LOCK_RESERVED;
         let done = if writes { database.is_over() } else { Ok(()) };
-        database.locks.lock().unlock(who, level);
+        database.locks.unlock(who, level);
         done
     })
 }
@@ -260,7 +260,7 @@ unsafe extern "C" fn unlock(file: *mut sys::sqlite3_file, level: c_int) -> c_int
 unsafe extern "C" fn check_reserved(file: *mut sys::sqlite3_file, out: *mut c_int) -> c_int {
     answer(|| {
         // SAFETY: an open file.
-        let is = connection(unsafe { open_of(file) }).is_some_and(|(database, _)| database.locks.lock().is_reserved());
+        let is = connection(unsafe { open_of(file) }).is_some_and(|(database, _)| database.locks.is_reserved());
         // SAFETY: a place for a number.
         unsafe { *out = c_int::from(is) };
         Ok(())

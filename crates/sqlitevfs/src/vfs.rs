@@ -11,9 +11,10 @@ use std::sync::{Arc, Weak};
 
 use libsqlite3_sys as sys;
 use parking_lot::Mutex;
-use rawfs::fs::{Creds, Error, File};
+use rawfs::fs::{Creds, Error, File, Memory};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use stack::cachedfs::Size;
 
 use crate::api::{self, Api, api};
 use crate::database::Database;
@@ -103,8 +104,27 @@ unsafe fn bytes<'a>(name: *const c_char) -> Option<&'a [u8]> {
 
 /// The image and the path of a full name.
 fn place(name: &[u8]) -> Outcome<(Held, &[u8])> {
+    place_with(name, None)
+}
+
+/// Likewise; an image that is not open yet is, with so much memory.
+fn place_with(name: &[u8], memory: Option<Memory>) -> Outcome<(Held, &[u8])> {
     let (image, path) = name::parts(name).ok_or_else(|| Fault::new(sys::SQLITE_CANTOPEN, "a name without an image"))?;
-    Ok((image::hold(image)?, path))
+    Ok((image::hold(image, memory)?, path))
+}
+
+/// What a database's URI says of memory.
+///
+/// # Safety
+/// The name is one that SQLite gives for a database.
+unsafe fn memory_of(name: *const c_char) -> Outcome<Option<Memory>> {
+    // SAFETY: as the caller says; SQLite answers null or a text that ends with a zero.
+    let Some(text) = (unsafe { bytes((api().uri_parameter)(name, c"memory".as_ptr())) }) else { return Ok(None) };
+    let text = String::from_utf8_lossy(text);
+    match text.parse() {
+        Ok(Size::Bytes(bytes)) => Ok(Some(Memory::of(usize::try_from(bytes).unwrap_or(usize::MAX)))),
+        _ => Err(Fault::new(sys::SQLITE_CANTOPEN, format!("memory: `{text}` is not a size such as 256MiB"))),
+    }
 }
 
 unsafe extern "C" fn open(
@@ -123,8 +143,10 @@ unsafe extern "C" fn open(
     }
     answer(|| {
         // SAFETY: SQLite's names end with a zero.
-        let name = unsafe { bytes(name) }.unwrap_or_default();
-        let (opened, flags) = open_named(name, flags)?;
+        let bytes = unsafe { bytes(name) }.unwrap_or_default();
+        // SAFETY: it is the name of a database.
+        let memory = if flags & sys::SQLITE_OPEN_MAIN_DB != 0 { unsafe { memory_of(name) }? } else { None };
+        let (opened, flags) = open_named(bytes, flags, memory)?;
         // SAFETY: the memory is ours from here to xClose; `out` is null or a place for a number.
         unsafe {
             methods::begin(file, opened);
@@ -136,9 +158,9 @@ unsafe extern "C" fn open(
     })
 }
 
-fn open_named(name: &[u8], flags: c_int) -> Outcome<(Open, c_int)> {
+fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(Open, c_int)> {
     let _door = DOOR.lock();
-    let (image, path) = place(name)?;
+    let (image, path) = place_with(name, memory)?;
     if flags & sys::SQLITE_OPEN_MAIN_DB != 0 {
         let database = database(image, path, flags)?;
         let who = NEXT.fetch_add(1, Ordering::Relaxed);
