@@ -15,7 +15,9 @@ runs=${RUNS:-1} getters=${GETTERS:-1} putters=${PUTTERS:-1} cache=${CACHE_MIB:-1
 if [[ ${FULL:-0} == 1 ]]; then
     keys=${KEYS:-1000000} seconds=${SECONDS_EACH:-600} size=${SIZE:-8G} memory=${MEMORY_MIB:-512}
 else
-    keys=${KEYS:-50000} seconds=${SECONDS_EACH:-5} size=${SIZE:-1G} memory=${MEMORY_MIB:-128}
+    least=128
+    [[ ${STORE:-redb} == redb ]] || least=256
+    keys=${KEYS:-50000} seconds=${SECONDS_EACH:-5} size=${SIZE:-1G} memory=${MEMORY_MIB:-$least}
 fi
 # shellcheck source=bench/lib-rawfs.sh
 source "$(dirname "$0")/lib-rawfs.sh"
@@ -30,16 +32,16 @@ side() {
         "seed=$((seed + $3))" "memory_mib=$files"
 }
 
-# sqlite_side SIDE JOURNAL RUN: the same with SQLite. One heap: the C library's allocator takes half as much again with many.
+# sqlite_side SIDE JOURNAL RUN: the same with SQLite. The C library's allocator takes half as much again, so rawfs may have less.
 sqlite_side() {
     local at=$SCRATCH/ext4/db more=()
     if [[ $1 == kernel ]]; then
         ext4_mount
     else
         "$HOTSHELF" fs mkfs "$loop" --force >/dev/null
-        at="file:/db?vfs=hotshelf&image=$loop&memory=${files}MiB" more=("$extension")
+        at="file:/db?vfs=hotshelf&image=$loop&memory=$((files * 3 / 4))MiB" more=("$extension")
     fi
-    limited env MALLOC_ARENA_MAX=1 "$SCRATCH/kv-sqlite" "$at" "$stat" "$keys" "$seconds" "$getters" "$putters" "$cache" "$2" \
+    limited "$SCRATCH/kv-sqlite" "$at" "$stat" "$keys" "$seconds" "$getters" "$putters" "$cache" "$2" \
         "$((seed + $3))" "${more[@]}" >"$SCRATCH/said"
     [[ $1 == rawfs ]] || umount "$SCRATCH/ext4"
     settled
