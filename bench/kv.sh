@@ -5,8 +5,9 @@
 # file system has the rest of MEMORY_MIB, less what the process takes (ext4: of a control group that both run in, where there is one).
 # DURABLE_EVERY: each so many puts of a thread are durable when they return, with all before; others are seen only (1 and 100).
 # STORE=sqlite: SQLite instead, rawfs by its extension (bench/kv-sqlite.c), each put durable; JOURNALS (delete, which is its default,
-# and wal).
-# FULL=1: 1,000,000 keys, 600 s. KEYS, GETTERS, PUTTERS, RUNS, SEED, SIZE.
+# and wal); who finds it locked looks again after 50 us.
+# FULL=1: 1,000,000 keys, 600 s; with SQLite, set MALLOC_ARENA_MAX=1 or a larger MEMORY_MIB, or the control group ends it.
+# KEYS, GETTERS, PUTTERS, RUNS, SEED, SIZE.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need mkfs.ext4 losetup
@@ -15,9 +16,9 @@ runs=${RUNS:-1} getters=${GETTERS:-1} putters=${PUTTERS:-1} cache=${CACHE_MIB:-1
 if [[ ${FULL:-0} == 1 ]]; then
     keys=${KEYS:-1000000} seconds=${SECONDS_EACH:-600} size=${SIZE:-8G} memory=${MEMORY_MIB:-512}
 else
-    least=128
-    [[ ${STORE:-redb} == redb ]] || least=256
-    keys=${KEYS:-50000} seconds=${SECONDS_EACH:-5} size=${SIZE:-1G} memory=${MEMORY_MIB:-$least}
+    enough=128
+    [[ ${STORE:-redb} == redb ]] || enough=256
+    keys=${KEYS:-50000} seconds=${SECONDS_EACH:-5} size=${SIZE:-1G} memory=${MEMORY_MIB:-$enough}
 fi
 # shellcheck source=bench/lib-rawfs.sh
 source "$(dirname "$0")/lib-rawfs.sh"
@@ -48,7 +49,7 @@ sqlite_side() {
 }
 
 if [[ ${STORE:-redb} == sqlite ]]; then
-    need cc sqlite3
+    need cc
     [[ -e /usr/include/sqlite3.h ]] || { echo "SKIP: libsqlite3-dev is not installed"; exit 0; }
     extension=${EXTENSION:-$(dirname "$HOTSHELF")/libhotshelf_sqlite.so}
     [[ -e $extension ]] || { echo "SKIP: $extension is not built: cargo build --release -p sqlitevfs"; exit 0; }

@@ -126,16 +126,14 @@ impl Database {
             self.apply(inner)?;
         }
         // Others read meanwhile.
-        self.file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "making it durable"))?;
+        self.sync_file()?;
         let inner = &mut *self.inner.write();
         inner.durable = matches!(inner.journal, Journal::Device(_));
         Ok(())
     }
 
-    fn sync_file(&self, inner: &mut Inner) -> Outcome<()> {
-        self.file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "making it durable"))?;
-        inner.durable = matches!(inner.journal, Journal::Device(_));
-        Ok(())
+    fn sync_file(&self) -> Outcome<()> {
+        self.file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "making it durable"))
     }
 
     /// FULL is said while SQLite can still take the transaction back at ease. `more`: blocks needed beside the pages.
@@ -296,7 +294,7 @@ impl Database {
             return Ok(());
         }
         if changed && inner.durable {
-            self.sync_file(inner)?;
+            self.sync_file()?;
         }
         inner.durable = false;
         Ok(())

@@ -5,6 +5,8 @@
 //! .open 'file:/db?vfs=hotshelf&image=/path/to.img'
 //! ```
 //!
+//! `&memory=256MiB` bounds the memory of an image; the first who opens it decides.
+//!
 //! - `entry.rs`, `api.rs`: how SQLite finds us, and which of its functions we call (through its own pointers: no second SQLite).
 //! - `vfs.rs`, `methods.rs`, `control.rs`: what SQLite calls, each a few lines around one method of what follows.
 //! - `name.rs`, [`image`]: a name leads to an image, opened once a process, and to a file in it.

@@ -130,6 +130,15 @@ mod test {
     }
 
     #[test]
+    fn who_waits_to_read_has_it_when_the_writer_has_unlocked() {
+        let mut locks = Locks::default();
+        assert!(locks.lock(1, SQLITE_LOCK_SHARED) && locks.lock(1, SQLITE_LOCK_EXCLUSIVE) && !locks.lock(2, SQLITE_LOCK_SHARED));
+        locks.wait(2);
+        assert_eq!((locks.unlock(1, SQLITE_LOCK_NONE), locks.level(2), locks.unlock(1, SQLITE_LOCK_NONE)), (1, SQLITE_LOCK_SHARED, 0));
+        assert!(locks.lock(1, SQLITE_LOCK_SHARED) && locks.lock(1, SQLITE_LOCK_RESERVED) && !locks.lock(1, SQLITE_LOCK_EXCLUSIVE));
+    }
+
+    #[test]
     fn a_writer_that_waits_lets_no_reader_in() {
         let mut locks = Locks::default();
         assert!(locks.lock(1, SQLITE_LOCK_SHARED) && locks.lock(2, SQLITE_LOCK_SHARED));
