@@ -5,7 +5,7 @@ HOTSHELF=${HOTSHELF:-$(realpath "$(dirname "${BASH_SOURCE[0]}")/../target/releas
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/hotshelf-bench.XXXXXX")
 SSD=$SCRATCH/ssd HDD=$SCRATCH/hdd MNT=$SCRATCH/mnt
 mkdir -p "$SSD" "$HDD" "$MNT"
-loops=() held=() cgroup= throttled=
+loops=() held=() cgroup= throttled= uring_was=
 
 clean_up() {
     cd /
@@ -29,9 +29,25 @@ clean_up() {
         echo $$ >"$(dirname "$cgroup")/tasks" 2>/dev/null || true
         rmdir "$cgroup" 2>/dev/null || true
     fi
+    if [[ -n $uring_was ]]; then echo "$uring_was" >"$uring_switch"; fi
     rm -rf --one-file-system "$SCRATCH"
 }
 trap clean_up EXIT
+
+# uring_on: for the time of the bench the kernel offers FUSE over io_uring, if it has it.
+uring_switch=/sys/module/fuse/parameters/enable_uring
+uring_on() {
+    [[ -w $uring_switch && -z $uring_was ]] || return 0
+    uring_was=$(cat "$uring_switch")
+    echo Y >"$uring_switch"
+}
+
+# way: how requests come to the daemon of $MNT.
+way() {
+    local said
+    said=$("$HOTSHELF" status "$MNT" | sed -n 's/^ *requests  *//p')
+    echo "${said:-by /dev/fuse}"
+}
 
 need() {
     local program

@@ -1,13 +1,15 @@
 #!/bin/bash
 # Small files (`stat` right after they were written, `again` later): hotshelf against mergerfs and ext4 on the same two
 # directories, in turn, medians.
-# FILES (100000) and ROUNDS (3) change the length, FLAGS are given to hotshelf mount.
+# The kernel offers FUSE over io_uring meanwhile; it says which way hotshelf's requests went.
+# FILES (100000) and ROUNDS (3) change the length, FLAGS (such as --uring=off) are given to hotshelf mount.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need cc mergerfs
 files=${FILES:-100000} rounds=${ROUNDS:-3}
 cc -O2 -o "$SCRATCH/metadata" "$(dirname "$0")/metadata.c"
 
+uring_on
 declare -A seen
 # Each begins on new file systems: ext4 does not reuse the inode numbers of files removed in the last 5 seconds, and
 # is slow to find others, so who comes after a removal would pay for it.
@@ -32,6 +34,7 @@ round() {
 for ((n = 0; n < rounds; n++)); do
     fresh
     "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" ${FLAGS:-}
+    way=$(way)
     round hotshelf "$MNT"
     "$HOTSHELF" unmount "$MNT"
     fresh
@@ -42,10 +45,11 @@ for ((n = 0; n < rounds; n++)); do
     mkdir "$SSD/plain"
     round ext4 "$SSD/plain"
 done
+echo "  requests to hotshelf $way"
 printf '  %-8s %10s %10s %10s   %s\n' per-s hotshelf mergerfs ext4 'to mergerfs, to ext4'
 for what in create stat list again rename unlink; do
     # shellcheck disable=SC2086
     a=$(median ${seen[hotshelf.$what]}) b=$(median ${seen[mergerfs.$what]}) c=$(median ${seen[ext4.$what]})
     printf '  %-8s %10.0f %10.0f %10.0f   %s, %s\n' "$what" "$a" "$b" "$c" "$(ratio "$a" "$b")" "$(ratio "$a" "$c")"
-    note metadata "what=$what" "files=$files" "hotshelf=$a" "mergerfs=$b" "ext4=$c"
+    note metadata "what=$what" "files=$files" "way=$way" "hotshelf=$a" "mergerfs=$b" "ext4=$c"
 done

@@ -2,7 +2,8 @@
 # Data of a file on the SSD: the mount against the same directory, fio psync, interleaved pairs, medians.
 # Page cache: the file is warm on both sides and fio leaves it so (invalidate=0). Warm by readahead, in large folios, as a file is
 # that was not just written: what was written in small pieces is in single pages, and the plain side half as fast (decision 42).
-# PAIRS and SECONDS_EACH change the length.
+# The kernel offers FUSE over io_uring meanwhile; it says which way requests went.
+# PAIRS and SECONDS_EACH change the length, MODES (passthrough daemon gathered) and FLAGS are those of the mounts.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need fio python3
@@ -29,19 +30,21 @@ compare() {
     a=$(median "${mount[@]}") b=$(median "${plain[@]}")
     printf '  %-12s %-8s %-9s %-5s %12.0f %12.0f KiB/s   ratio %s\n' \
         "$mode" "$([[ $cached == 1 ]] && echo O_DIRECT || echo cached)" "$kind" "$size" "$a" "$b" "$(ratio "$a" "$b")"
-    note passthrough "mode=$mode" "direct=$cached" "kind=$kind" "size=$size" "mount=$a" "plain=$b" "ratio=$(ratio "$a" "$b")"
+    note passthrough "mode=$mode" "way=$(way)" "direct=$cached" "kind=$kind" "size=$size" "mount=$a" "plain=$b" "ratio=$(ratio "$a" "$b")"
 }
 
 head -c 512M /dev/urandom >"$SSD/file"
 sync
 echo "  way                   kind      size         mount        plain"
-for mode in passthrough daemon gathered; do
+uring_on
+for mode in ${MODES:-passthrough daemon gathered}; do
     case $mode in
         passthrough) flags=() ;;
         daemon) flags=(--no-passthrough) ;;
         gathered) flags=(--write-back) ;;
     esac
-    "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" "${flags[@]}"
+    "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" "${flags[@]}" ${FLAGS:-}
+    echo "  $mode: requests $(way)"
     for cached in 0 1; do
         compare $mode $cached randread 4k
         compare $mode $cached read 128k

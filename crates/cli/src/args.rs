@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hybridfs::{Promotion, Size};
+use mount::Uring;
 
 use crate::cache::args::CacheArgs;
 use crate::fs::args::FsArgs;
@@ -140,16 +141,19 @@ pub struct MountArgs {
     /// Serve with one thread
     #[arg(long)]
     pub single_thread: bool,
-    /// Serve with this many threads [default: 8]
+    /// Serve with this many threads; over io_uring, of each processor [default: 8]
     #[arg(long, value_name = "N", conflicts_with = "single_thread", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
+    /// Whether requests come over io_uring, which is faster: auto (where the kernel offers it, see `hotshelf doctor`) or off [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub uring: Option<Uring>,
     /// Take all file data through the daemon
     #[arg(long)]
     pub no_passthrough: bool,
     /// Let the kernel gather writes: faster without passthrough; what is neither closed nor flushed dies with the daemon
     #[arg(long)]
     pub write_back: bool,
-    /// Give each thread its own copy of the FUSE device
+    /// Give each thread its own copy of the FUSE device (not over io_uring)
     #[arg(long)]
     pub clone_fd: bool,
     /// How long the kernel may trust names and attributes, seconds [default: 3600]

@@ -32,6 +32,7 @@ struct File {
     no_passthrough: bool,
     write_back: bool,
     clone_fd: bool,
+    uring: Option<String>,
     cache_ttl: Option<u64>,
     read_only: bool,
     log_file: Option<PathBuf>,
@@ -85,6 +86,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<MountArgs> {
         no_passthrough: file.no_passthrough,
         write_back: file.write_back,
         clone_fd: file.clone_fd,
+        uring: setting(file.uring, &at, "uring")?,
         cache_ttl: file.cache_ttl,
         read_only: file.read_only,
         adopt: false,
@@ -130,6 +132,7 @@ impl MountArgs {
         or(&mut self.min_file_size, min_file_size);
         or(&mut self.max_file_size, max_file_size);
         or(&mut self.promotion, promotion);
+        or(&mut self.uring, lower.uring);
         or(&mut self.move_rate, lower.move_rate);
         or(&mut self.touch_window, lower.touch_window);
         or(&mut self.cache_ttl, lower.cache_ttl);

@@ -22,7 +22,8 @@ struct Line {
 
 /// Looks around; `false` when something is missing without which nothing works.
 pub fn doctor(args: &DoctorArgs) -> anyhow::Result<bool> {
-    let mut lines = vec![kernel(), fuse_device(), fusermount(), allow_other(), passthrough(), open_files(), completion(), nocache()];
+    let mut lines =
+        vec![kernel(), fuse_device(), fusermount(), allow_other(), passthrough(), uring(), open_files(), completion(), nocache()];
     lines.extend(shared_memory(Path::new(SHARED_MEMORY)));
     for (what, dir) in [("ssd", &args.ssd), ("hdd", &args.hdd)] {
         if let Some(dir) = dir {
@@ -140,6 +141,14 @@ fn passthrough() -> Line {
         Ok("data of files on the SSD goes straight to its file system".into())
     };
     line("passthrough", false, found)
+}
+
+fn uring() -> Line {
+    let found = match mount::uring_offered() {
+        Ok(()) => Ok("a mount's requests come over io_uring".into()),
+        Err(why_not) => Err(format!("{why_not}; a mount's requests come by /dev/fuse, which takes longer")),
+    };
+    line("FUSE over io_uring", false, found)
 }
 
 fn open_files() -> Line {

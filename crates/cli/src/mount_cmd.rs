@@ -142,6 +142,7 @@ fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlag
                 return Err(Usage(format!("-o {option}: not in 1..=256")).into());
             }
         }
+        "uring" => args.uring = Some(need()?.parse().map_err(bad)?),
         "clone-fd" => args.clone_fd = true,
         "foreground" => args.foreground = true,
         "single-thread" => (args.single_thread, args.threads) = (true, None),
@@ -189,6 +190,7 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
     options.allow_other = args.allow_other;
     options.threads = if args.single_thread { 1 } else { args.threads.map_or(options.threads, usize::from) };
     options.clone_fd = args.clone_fd;
+    options.uring = args.uring.unwrap_or_default();
     options.passthrough = match (args.write_back, args.no_passthrough) {
         (true, _) => PassthroughMode::WriteBack,
         (false, true) => PassthroughMode::Off,

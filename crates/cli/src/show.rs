@@ -34,6 +34,10 @@ pub fn status(status: &Status) {
         None => say!("  file data         straight to the SSD's file system (passthrough)"),
         Some(reason) => say!("  file data         through the daemon: {reason}"),
     }
+    match &status.uring_reason {
+        None => say!("  requests          over io_uring"),
+        Some(reason) => say!("  requests          by /dev/fuse: {reason}"),
+    }
     for pin in &status.pinned {
         say!("  pinned            {pin}");
     }

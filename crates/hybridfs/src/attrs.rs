@@ -55,7 +55,7 @@ pub enum SetTime {
 }
 
 /// The attributes to change; `None` stays.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,

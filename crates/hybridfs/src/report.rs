@@ -79,6 +79,10 @@ pub struct Status {
     pub passthrough: bool,
     /// Why it does not, if it does not.
     pub passthrough_reason: Option<String>,
+    /// Whether requests come over io_uring.
+    pub uring: bool,
+    /// Why not.
+    pub uring_reason: Option<String>,
     /// Opens of regular files found on the SSD.
     pub hits: u64,
     /// Opens of regular files found on the HDD.

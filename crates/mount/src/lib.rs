@@ -15,6 +15,8 @@ mod session;
 pub mod source;
 mod turns;
 pub mod unmount;
+mod wire;
 
 pub use options::{MountFlags, Options, PassthroughMode};
 pub use session::{MountError, run};
+pub use wire::{Uring, uring_offered};

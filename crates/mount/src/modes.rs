@@ -16,9 +16,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fuser::BackingId;
 use hybridfs::OpenInode;
 use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::wire::Backing;
 
 /// Decides for every inode.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub struct Modes {
 #[derive(Debug)]
 struct Mode {
     opens: u32,
-    backing: Option<Arc<BackingId>>,
+    backing: Option<Arc<Backing>>,
 }
 
 impl Modes {
@@ -59,8 +61,8 @@ impl Modes {
         &self,
         inode: &OpenInode,
         may_bypass: impl FnOnce() -> bool,
-        register: impl FnOnce(&OwnedFd) -> std::io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
+        register: impl FnOnce(&OwnedFd) -> rustix::io::Result<Backing>,
+    ) -> Option<Arc<Backing>> {
         let mut open = self.open.lock();
         if let Some(mode) = open.get_mut(&inode.ino) {
             mode.opens += 1;
@@ -75,8 +77,8 @@ impl Modes {
         &self,
         inode: &OpenInode,
         may_bypass: impl FnOnce() -> bool,
-        register: impl FnOnce(&OwnedFd) -> std::io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
+        register: impl FnOnce(&OwnedFd) -> rustix::io::Result<Backing>,
+    ) -> Option<Arc<Backing>> {
         if !self.enabled.load(Ordering::Relaxed) || !may_bypass() {
             return None;
         }
@@ -86,9 +88,9 @@ impl Modes {
             Err(error) => {
                 inode.unhold();
                 // EPERM is for good; others may concern this file only (a nested mount, no more ids).
-                if error.kind() == std::io::ErrorKind::PermissionDenied {
+                if error == Errno::PERM {
                     self.disable(format!("the kernel does not let this daemon use passthrough ({error}): it needs CAP_SYS_ADMIN"));
-                } else if matches!(error.raw_os_error(), Some(25 | 22 | 95)) {
+                } else if matches!(error, Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP) {
                     self.disable(format!("this kernel has no FUSE passthrough ({error}): Linux 6.9 or later has"));
                 }
                 None

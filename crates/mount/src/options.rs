@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::wire::Uring;
+
 /// Everything `run` needs to know.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -15,6 +17,8 @@ pub struct Options {
     pub threads: usize,
     /// Give each thread its own copy of the FUSE device.
     pub clone_fd: bool,
+    /// Whether requests come over io_uring.
+    pub uring: Uring,
     /// Whether file data may bypass the daemon.
     pub passthrough: PassthroughMode,
     /// How long the kernel may trust names and attributes, seconds.
@@ -62,6 +66,7 @@ impl Options {
             allow_other: false,
             threads: 8,
             clone_fd: false,
+            uring: Uring::Auto,
             passthrough: PassthroughMode::Auto,
             cache_ttl_s: 3600,
             flags: MountFlags::default(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
 use hybridfs::report::{Status, TierName, Why};
 use hybridfs::{Hybrid, Listener, StartError};
 use rustix::io::Errno;
@@ -15,12 +15,11 @@ use rustix::io::Errno;
 use crate::control::{ControlHandler, ControlServer};
 use crate::filesystem::{Front, Inner};
 use crate::handles::Handles;
-use crate::lanes::Lanes;
 use crate::modes::Modes;
 use crate::options::{Options, PassthroughMode};
 use crate::source;
-use crate::turns::Turns;
 use crate::unmount::unmount;
+use crate::wire::{self, Started, Way};
 
 /// Why there is no mount: what happened, to what, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -111,8 +110,6 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         fs: running.fs.clone(),
         handles: Handles::default(),
         modes: Modes::new(why_not),
-        lanes: Lanes::default(),
-        turns: Turns::new(options.threads.max(1)),
         gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
         checked: options.kernel_checks_permissions(),
@@ -137,7 +134,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         Arc::new(move || unmount_patiently(&mountpoint))
     };
     let signals = watch_signals(stop.clone());
-    let asked = Arc::new(Asked { inner: inner.clone(), mountpoint: mountpoint.clone(), stop });
+    let asked = Arc::new(Asked { inner: inner.clone(), way: session.way(), mountpoint: mountpoint.clone(), stop });
     let control = start_control(&running.fs, asked);
     ready();
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
@@ -210,21 +207,9 @@ pub(crate) fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     Ok(real)
 }
 
-/// Mounts and shakes hands with the kernel: by mount(2) where we may, else through fusermount3.
-fn begin(front: Front, options: &Options, mountpoint: &Path, source_name: &OsStr) -> std::io::Result<Session<Front>> {
+fn begin(front: Front, options: &Options, mountpoint: &Path, source_name: &OsStr) -> std::io::Result<Started<Front>> {
     let config = fuse_config(options, &source_name.to_string_lossy());
-    if rustix::process::geteuid().is_root() {
-        let device = File::options().read(true).write(true).open("/dev/fuse")?;
-        match mount_directly(&device, options, mountpoint, source_name) {
-            Err(Errno::PERM) => {}
-            mounted => {
-                mounted?;
-                let session = Session::from_fd(front, device.into(), config.acl, config);
-                return session.inspect_err(|_| drop(unmount(mountpoint, true)));
-            }
-        }
-    }
-    Session::new(front, mountpoint, &config)
+    wire::begin(front, mountpoint, config, options.uring, |device| mount_directly(device, options, mountpoint, source_name))
 }
 
 fn mount_directly(device: &File, options: &Options, mountpoint: &Path, source_name: &OsStr) -> rustix::io::Result<()> {
@@ -349,6 +334,7 @@ fn start_control(fs: &Hybrid, asked: Arc<Asked>) -> Option<ControlServer> {
 /// Answers the control socket.
 struct Asked {
     inner: Arc<Inner>,
+    way: Arc<Way>,
     mountpoint: PathBuf,
     stop: Arc<dyn Fn() + Send + Sync>,
 }
@@ -360,6 +346,8 @@ impl ControlHandler for Asked {
             mountpoint: self.mountpoint.display().to_string(),
             passthrough: why_not.is_none(),
             passthrough_reason: why_not,
+            uring: self.way.why_not().is_none(),
+            uring_reason: self.way.why_not().map(str::to_owned),
             ..self.inner.fs.status()
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::tree::{Finding, Tree};
 
-/// Hardware, shared memory, the io_uring driver, the policy loader and the C edges.
-const ALLOWED: &[&str] = &["block", "pci", "shm", "policy", "capi", "sqlitevfs", "preload", "nocache"];
+/// Hardware, shared memory, the io_uring driver, FUSE's device, the policy loader and the C edges.
+const ALLOWED: &[&str] = &["block", "pci", "shm", "fusedev", "policy", "capi", "sqlitevfs", "preload", "nocache"];
 
 const LINE: &str = "#![forbid(unsafe_code)]";
 

@@ -6,7 +6,7 @@ use crate::tree::{Finding, Tree};
 
 /// Lowest first. Crates of one layer do not know each other.
 const LAYERS: &[&[&str]] = &[
-    &["shm", "policy"],
+    &["shm", "policy", "fusedev"],
     &["block", "pci"],
     &["pagecache", "ssdcache", "nvme"],
     &["datapath"],

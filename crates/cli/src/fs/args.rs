@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use hybridfs::Size;
+use mount::Uring;
 
 /// `hotshelf fs`.
 #[derive(Debug, Args)]
@@ -101,9 +102,12 @@ pub struct FsMountArgs {
     /// Memory in all, but for files in use: divided between names, content and what is not written yet [default: about 300MiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
-    /// Serve with this many threads [default: 8]
+    /// Serve with this many threads; over io_uring, of each processor [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
+    /// Whether requests come over io_uring, which is faster: auto (where the kernel offers it, see `hotshelf doctor`) or off [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub uring: Option<Uring>,
     /// Stay in the foreground, log to standard error
     #[arg(long)]
     pub foreground: bool,

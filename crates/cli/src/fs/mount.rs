@@ -45,6 +45,7 @@ pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
         allow_other: args.allow_other,
         read_only: args.read_only,
         threads: args.threads.map_or(8, usize::from),
+        uring: args.uring.unwrap_or_default(),
         flags: MountFlags { suid: args.suid, dev: args.dev, ..MountFlags::default() },
     };
     let announce = args.ready_pipe;

@@ -1,43 +1,36 @@
 //! The kernel's requests to a raw image, one method each.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
+use fuser::{FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use parking_lot::Mutex;
 use rawfs::fs::{Creds, Error, File, Fs, Kind, Node, SetAttr, SetTime, Stamp, Stat};
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, XattrFlags};
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
-use crate::filesystem::{ALL_OR_NOTHING, DIRECTORY_TTL, READ_MAX, fuse_rdev, rdev_from_fuse, time, to_fuse, xattr_reply};
+use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, rdev_from_fuse, xattr_reply};
 use crate::handles::Table;
-use crate::lanes::Lanes;
+use crate::wire::{
+    Attr, Changes, DATA_MAX, FileSystem, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+};
 
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// How long the kernel may believe attributes; of directories not for long (see [`DIRECTORY_TTL`]).
-fn attr_ttl(attr: &FileAttr) -> Duration {
-    if attr.kind == FileType::Directory { DIRECTORY_TTL } else { TTL }
+fn attr_ttl(attr: &Attr) -> Duration {
+    if attr.mode & 0o170_000 == Kind::Dir.bits() { DIRECTORY_TTL } else { TTL }
 }
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const SET_ID: u32 = SET_UID | SET_GID;
 const GROUP_EXEC: u32 = 0o010;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// An open file or directory.
 pub struct Opened {
@@ -51,7 +44,6 @@ pub struct Inner {
     pub fs: Fs,
     pub nodes: Nodes,
     pub opened: Table<Opened>,
-    pub lanes: Lanes,
 }
 
 /// The front door.
@@ -60,16 +52,16 @@ pub struct RawFront {
     pub inner: Arc<Inner>,
 }
 
-fn code(error: &Error) -> fuser::Errno {
-    to_fuse(error.errno())
+fn code(error: &Error) -> Errno {
+    error.errno()
 }
 
 /// Who makes what is new. Permissions are the kernel's business.
-fn is_of_group(req: &Request, gid: u32) -> bool {
+fn is_of_group(req: &Request<'_>, gid: u32) -> bool {
     hybridfs::Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }.in_group(gid)
 }
 
-fn creds(req: &Request, umask: u32) -> Creds {
+fn creds(req: &Request<'_>, umask: u32) -> Creds {
     Creds { uid: req.uid(), gid: req.gid(), groups: Vec::new(), umask: (umask & 0o777) as u16, check: false }
 }
 
@@ -89,29 +81,26 @@ fn kind_of(mode: u32) -> Option<Kind> {
     [Kind::File, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice].into_iter().find(|kind| kind.bits() == mode & 0o170_000)
 }
 
-fn attr(stat: &Stat) -> FileAttr {
-    let at = |stamp: Stamp| time((stamp.sec, stamp.nsec));
-    FileAttr {
-        ino: INodeNo(stat.ino),
+fn attr(stat: &Stat) -> Attr {
+    let at = |stamp: Stamp| (stamp.sec, stamp.nsec);
+    Attr {
+        ino: stat.ino,
         size: stat.size,
         blocks: stat.blocks,
         atime: at(stat.atime),
         mtime: at(stat.mtime),
         ctime: at(stat.ctime),
-        crtime: at(stat.btime),
-        kind: kind(stat.kind),
-        perm: (stat.mode & 0o7777) as u16,
+        mode: stat.kind.bits() | stat.mode & 0o7777,
         nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
         rdev: fuse_rdev(stat.device),
         blksize: rawfs::BLOCK_BYTES as u32,
-        flags: 0,
     }
 }
 
-fn set_time(time: Option<TimeOrNow>) -> SetTime {
-    match time.map(crate::filesystem::set_time) {
+fn set_time(time: Option<hybridfs::SetTime>) -> SetTime {
+    match time {
         None => SetTime::Omit,
         Some(hybridfs::SetTime::Now) => SetTime::Now,
         Some(hybridfs::SetTime::At(sec, nsec)) => SetTime::At(Stamp { sec, nsec }),
@@ -133,16 +122,16 @@ fn empty(reply: ReplyEmpty, outcome: Result<(), Error>) {
 }
 
 impl RawFront {
-    fn node(&self, ino: INodeNo) -> Result<Node, Error> {
-        if ino.0 == ROOT { Ok(self.inner.fs.root().clone()) } else { Ok(self.inner.nodes.get(ino.0)?) }
+    fn node(&self, ino: u64) -> Result<Node, Error> {
+        if ino == ROOT { Ok(self.inner.fs.root().clone()) } else { Ok(self.inner.nodes.get(ino)?) }
     }
 
-    fn opened(&self, fh: FileHandle) -> Result<Arc<Opened>, Error> {
-        Ok(self.inner.opened.get(fh.0)?)
+    fn opened(&self, fh: u64) -> Result<Arc<Opened>, Error> {
+        Ok(self.inner.opened.get(fh)?)
     }
 
     /// Tells the kernel of a node, which is held from now on.
-    fn told(&self, node: Node) -> Result<FileAttr, Error> {
+    fn told(&self, node: Node) -> Result<Attr, Error> {
         let stat = node.stat()?;
         self.inner.nodes.tell(stat.ino, node);
         Ok(attr(&stat))
@@ -150,26 +139,18 @@ impl RawFront {
 
     fn entry(&self, reply: ReplyEntry, node: Result<Node, Error>) {
         match node.and_then(|node| self.told(node)) {
-            Ok(attr) => reply.entry_with_ttls(&attr_ttl(&attr), &TTL, &attr, ALL_OR_NOTHING),
+            Ok(attr) => reply.entry(attr_ttl(&attr), TTL, &attr),
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    /// No such name, which the kernel may believe: number 0 says so (fuse_lookup_name in the kernel).
-    fn no_entry(&self, reply: ReplyEntry) {
-        match self.inner.fs.root().stat() {
-            Ok(stat) => reply.entry(&TTL, &FileAttr { ino: INodeNo(0), ..attr(&stat) }, ALL_OR_NOTHING),
-            Err(_) => reply.error(fuser::Errno::ENOENT),
-        }
-    }
-
-    fn at<T>(&self, parent: INodeNo, call: impl FnOnce(&Fs, &Node) -> Result<T, Error>) -> Result<T, Error> {
+    fn at<T>(&self, parent: u64, call: impl FnOnce(&Fs, &Node) -> Result<T, Error>) -> Result<T, Error> {
         call(&self.inner.fs, &self.node(parent)?)
     }
 
     /// Whoever is not the superuser takes a file's set-id bits by changing its content or its owner, as ext4 does it; the kernel leaves
     /// that to us.
-    fn lose_set_id(&self, node: &Node, req: &Request) -> Result<(), Error> {
+    fn lose_set_id(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
         let stat = node.stat()?;
         if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
             return Ok(());
@@ -183,7 +164,7 @@ impl RawFront {
     }
 
     /// An access control list set by somebody outside the file's group takes the set-group-id bit, as chmod(2) does.
-    fn lose_foreign_set_gid(&self, node: &Node, req: &Request) -> Result<(), Error> {
+    fn lose_foreign_set_gid(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
         let stat = node.stat()?;
         if stat.mode & SET_GID == 0 || is_of_group(req, stat.gid) {
             return Ok(());
@@ -192,7 +173,7 @@ impl RawFront {
         self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))
     }
 
-    fn change(&self, req: &Request, node: &Node, size: Option<u64>, set: &SetAttr) -> Result<FileAttr, Error> {
+    fn change(&self, req: &Request<'_>, node: &Node, size: Option<u64>, set: &SetAttr) -> Result<Attr, Error> {
         let creds = creds(req, 0);
         if creds.uid != 0 && (size.is_some() || set.owner.is_some()) {
             self.lose_set_id(node, req)?;
@@ -206,7 +187,7 @@ impl RawFront {
         node.stat().map(|stat| attr(&stat))
     }
 
-    fn write_now(&self, req: &Request, fh: FileHandle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
+    fn write_now(&self, req: &Request<'_>, fh: u64, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
         let opened = self.opened(fh)?;
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.lose_set_id(opened.file.node(), req)?;
@@ -214,12 +195,12 @@ impl RawFront {
         opened.file.write_at(data, offset)
     }
 
-    fn add(&self, file: File) -> FileHandle {
-        FileHandle(self.inner.opened.add(Opened { file, place: Mutex::new(()) }))
+    fn add(&self, file: File) -> u64 {
+        self.inner.opened.add(Opened { file, place: Mutex::new(()) })
     }
 
     /// Entries from a place on, until `each` has no more room.
-    fn list(&self, fh: FileHandle, offset: u64, each: &mut dyn FnMut(&rawfs::fs::Entry, u64) -> bool) -> Result<(), Error> {
+    fn list(&self, fh: u64, offset: u64, each: &mut dyn FnMut(&rawfs::fs::Entry, u64) -> bool) -> Result<(), Error> {
         let opened = self.opened(fh)?;
         let _place = opened.place.lock();
         opened.file.seek(SeekFrom::Start(offset))?;
@@ -231,8 +212,8 @@ impl RawFront {
         let name = OsStr::from_bytes(&entry.name);
         if next <= 2 {
             // The kernel takes no reference for these two, and believes nothing of them.
-            let attr = FileAttr { ino: INodeNo(entry.ino), ..attr(&dir.stat()?) };
-            return Ok(!reply.add(INodeNo(entry.ino), next, name, &Duration::ZERO, &attr, ALL_OR_NOTHING));
+            let attr = Attr { ino: entry.ino, ..attr(&dir.stat()?) };
+            return Ok(!reply.add(next, name, Duration::ZERO, &attr));
         }
         let told = self.inner.fs.lookup(dir, &entry.name, false, &Creds { check: false, ..Creds::root() }).and_then(|node| self.told(node));
         let attr = match told {
@@ -240,16 +221,16 @@ impl RawFront {
             Err(error) if error.errno() == Errno::NOENT => return Ok(true),
             Err(error) => return Err(error),
         };
-        let full = reply.add(attr.ino, next, name, &attr_ttl(&attr), &attr, ALL_OR_NOTHING);
+        let full = reply.add(next, name, attr_ttl(&attr), &attr);
         if full {
-            self.inner.nodes.forget(attr.ino.0, 1);
+            self.inner.nodes.forget(attr.ino, 1);
         }
         Ok(!full)
     }
 }
 
-impl Filesystem for RawFront {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+impl FileSystem for RawFront {
+    fn init(&self, config: &mut KernelConfig) {
         let mut want = |flags: InitFlags| config.add_capabilities(flags).is_ok();
         // The kernel checks permissions, by lists too; they are inherited here, where the umask does not count then.
         want(InitFlags::FUSE_POSIX_ACL);
@@ -260,119 +241,92 @@ impl Filesystem for RawFront {
         want(InitFlags::FUSE_PARALLEL_DIROPS);
         want(InitFlags::FUSE_ASYNC_DIO);
         want(InitFlags::FUSE_CACHE_SYMLINKS);
-        let _ = config.set_max_write(READ_MAX as u32);
+        let _ = config.set_max_write(DATA_MAX as u32);
         let _ = config.set_max_background(64);
         let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
-        let _ = config.set_max_readahead(most.min(READ_MAX as u32));
-        Ok(())
+        let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
     }
 
-    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
         match self.at(parent, |fs, dir| fs.lookup(dir, name.as_bytes(), false, &creds(req, 0))) {
-            Err(error) if error.errno() == Errno::NOENT => self.no_entry(reply),
+            Err(error) if error.errno() == Errno::NOENT => reply.absent(TTL),
             found => self.entry(reply, found),
         }
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.inner.nodes.forget(ino.0, nlookup);
+    fn forget(&self, ino: u64, times: u64) {
+        self.inner.nodes.forget(ino, times);
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _req: &Request<'_>, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
         match self.node(ino).and_then(|node| node.stat()) {
             Ok(stat) => {
                 let attr = attr(&stat);
-                reply.attr(&attr_ttl(&attr), &attr);
+                reply.attr(attr_ttl(&attr), &attr);
             }
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &Changes, reply: ReplyAttr) {
+        let hybridfs::SetAttr { mode, uid, gid, size, atime, mtime } = changes.set;
         // A change of nothing is one of the owner to what it is.
         let nothing = mode.is_none() && size.is_none() && atime.is_none() && mtime.is_none();
         let owner = (uid.is_some() || gid.is_some() || nothing).then_some((uid, gid));
         let set = SetAttr { mode: mode.map(|mode| (mode & 0o7777) as u16), owner, atime: set_time(atime), mtime: set_time(mtime) };
         match self.node(ino).and_then(|node| self.change(req, &node, size, &set)) {
-            Ok(attr) => reply.attr(&attr_ttl(&attr), &attr),
+            Ok(attr) => reply.attr(attr_ttl(&attr), &attr),
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, _req: &Request<'_>, ino: u64, reply: ReplyData) {
         match self.node(ino).and_then(|node| self.inner.fs.target(&node)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let Some(kind) = kind_of(mode) else { return reply.error(fuser::Errno::EINVAL) };
+    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let Some(kind) = kind_of(mode) else { return reply.error(Errno::INVAL) };
         let (mode, rdev) = ((mode & 0o7777) as u16, rdev_from_fuse(rdev));
         self.entry(reply, self.at(parent, |fs, dir| fs.mknod(dir, name.as_bytes(), kind, mode, rdev, &creds(req, umask))));
     }
 
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         self.entry(reply, self.at(parent, |fs, dir| fs.mkdir(dir, name.as_bytes(), (mode & 0o7777) as u16, &creds(req, umask))));
     }
 
-    fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let target = target.as_os_str().as_bytes();
-        self.entry(reply, self.at(parent, |fs, dir| fs.symlink(target, dir, link_name.as_bytes(), &creds(req, 0))));
+    fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
+        let target = target.as_bytes();
+        self.entry(reply, self.at(parent, |fs, dir| fs.symlink(target, dir, name.as_bytes(), &creds(req, 0))));
     }
 
-    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
         empty(reply, self.at(parent, |fs, dir| fs.unlink(dir, name.as_bytes(), &creds(req, 0))));
     }
 
-    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
         empty(reply, self.at(parent, |fs, dir| fs.rmdir(dir, name.as_bytes(), &creds(req, 0))));
     }
 
-    fn rename(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        let renamed = self.at(parent, |fs, from| {
-            let to = self.node(newparent)?;
-            fs.rename(from, name.as_bytes(), &to, newname.as_bytes(), flags, &creds(req, 0))
+    fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
+        let renamed = self.at(from.0, |fs, dir| {
+            let target = self.node(to.0)?;
+            fs.rename(dir, from.1.as_bytes(), &target, to.1.as_bytes(), flags, &creds(req, 0))
         });
         empty(reply, renamed);
     }
 
-    fn link(&self, req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let linked = self.at(newparent, |fs, dir| {
+    fn link(&self, req: &Request<'_>, ino: u64, parent: u64, name: &OsStr, reply: ReplyEntry) {
+        let linked = self.at(parent, |fs, dir| {
             let node = self.node(ino)?;
-            fs.link(&node, dir, newname.as_bytes(), &creds(req, 0)).map(|()| node)
+            fs.link(&node, dir, name.as_bytes(), &creds(req, 0)).map(|()| node)
         });
         self.entry(reply, linked);
     }
 
-    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
         let opened = self.node(ino).and_then(|node| self.inner.fs.open_node(&node, open_flags(flags.0), &creds(req, 0)));
         match opened {
             Ok(file) => reply.opened(self.add(file), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
@@ -380,7 +334,7 @@ impl Filesystem for RawFront {
         }
     }
 
-    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
         let made = self.at(parent, |fs, dir| {
             let exclusive = OFlags::from_bits_retain(flags as u32) & OFlags::EXCL;
             let flags = open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
@@ -391,76 +345,40 @@ impl Filesystem for RawFront {
         match made {
             Ok((file, attr)) => {
                 let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-                reply.created(&TTL, &attr, ALL_OR_NOTHING, self.add(file), flags);
+                reply.created(TTL, TTL, &attr, self.add(file), flags, None);
             }
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let size = (size as usize).min(READ_MAX);
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            match self.opened(fh).and_then(|opened| opened.file.read_at(&mut buffer[..size], offset)) {
-                Ok(n) => reply.data(&buffer[..n]),
-                Err(error) => reply.error(code(&error)),
-            }
-        });
+    fn read(&self, _req: &Request<'_>, fh: u64, offset: u64, size: u32, mut reply: ReplyData) {
+        match self.opened(fh).and_then(|opened| opened.file.read_at(reply.room(size as usize), offset)) {
+            Ok(n) => reply.filled(n),
+            Err(error) => reply.error(code(&error)),
+        }
     }
 
-    fn write(
-        &self,
-        req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        match self.write_now(req, fh, offset, data, write_flags) {
+    fn write(&self, req: &Request<'_>, fh: u64, offset: u64, data: &[u8], how: WriteFlags, _flags: OpenFlags, reply: ReplyWrite) {
+        match self.write_now(req, fh, offset, data, how) {
             Ok(n) => reply.written(n as u32),
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.inner.opened.remove(fh.0);
+    fn release(&self, _req: &Request<'_>, _ino: u64, fh: u64, reply: ReplyEmpty) {
+        self.inner.opened.remove(fh);
         reply.ok();
     }
 
-    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, req: &Request<'_>, fh: u64, _datasync: bool, reply: ReplyEmpty) {
         match self.opened(fh) {
             // Others are served meanwhile, and join this commit.
-            Ok(opened) => self.inner.lanes.run(move || empty(reply, opened.file.sync())),
+            Ok(opened) => req.aside(move || empty(reply, opened.file.sync())),
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request<'_>, ino: u64, reply: ReplyOpen) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.node(ino).and_then(|node| self.inner.fs.open_node(&node, flags, &creds(req, 0))) {
             Ok(file) => reply.opened(self.add(file), FopenFlags::empty()),
@@ -468,16 +386,16 @@ impl Filesystem for RawFront {
         }
     }
 
-    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = self
-            .list(fh, offset, &mut |entry, next| !reply.add(INodeNo(entry.ino), next, kind(entry.kind), OsStr::from_bytes(&entry.name)));
+    fn readdir(&self, _req: &Request<'_>, _ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
+        let listed =
+            self.list(fh, offset, &mut |entry, next| !reply.add(entry.ino, next, kind(entry.kind), OsStr::from_bytes(&entry.name)));
         match listed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(code(&error)),
         }
     }
 
-    fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, _req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
         let mut failed = None;
         let listed = self.node(ino).and_then(|dir| {
             self.list(fh, offset, &mut |entry, next| match self.add_plus(&dir, entry, next, &mut reply) {
@@ -494,22 +412,22 @@ impl Filesystem for RawFront {
         }
     }
 
-    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.inner.opened.remove(fh.0);
+    fn releasedir(&self, _req: &Request<'_>, fh: u64, reply: ReplyEmpty) {
+        self.inner.opened.remove(fh);
         reply.ok();
     }
 
-    fn fsyncdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.fsync(req, ino, fh, datasync, reply);
+    fn fsyncdir(&self, req: &Request<'_>, _ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        self.fsync(req, fh, datasync, reply);
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, _req: &Request<'_>, reply: ReplyStatfs) {
         let of = self.inner.fs.stat_fs();
-        reply.statfs(of.blocks, of.free, of.free, of.files, of.files_free, of.block_bytes, of.name_max, of.block_bytes);
+        reply.statfs([of.blocks, of.free, of.free], [of.files, of.files_free], of.block_bytes, of.name_max, of.block_bytes);
     }
 
-    fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        let flags = XattrFlags::from_bits_retain(flags as u32);
+    fn setxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, value: &[u8], flags: u32, reply: ReplyEmpty) {
+        let flags = XattrFlags::from_bits_retain(flags);
         let set = self.node(ino).and_then(|node| {
             self.inner.fs.set_xattr(&node, name.as_bytes(), value, flags, &creds(req, 0))?;
             if name == "system.posix_acl_access" && req.uid() != 0 { self.lose_foreign_set_gid(&node, req) } else { Ok(()) }
@@ -517,21 +435,21 @@ impl Filesystem for RawFront {
         empty(reply, set);
     }
 
-    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = self.node(ino).and_then(|node| self.inner.fs.get_xattr(&node, name.as_bytes(), &creds(req, 0)));
         xattr_reply(reply, size, value.map_err(|error| error.errno()));
     }
 
-    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr) {
         let names = self.node(ino).and_then(|node| self.inner.fs.list_xattrs(&node, &creds(req, 0)));
         xattr_reply(reply, size, names.map_err(|error| error.errno()));
     }
 
-    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty) {
         empty(reply, self.node(ino).and_then(|node| self.inner.fs.remove_xattr(&node, name.as_bytes(), &creds(req, 0))));
     }
 
-    fn fallocate(&self, req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, req: &Request<'_>, fh: u64, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         let allocated = self.opened(fh).and_then(|opened| {
             opened.file.allocate(mode, offset, length)?;
@@ -540,14 +458,14 @@ impl Filesystem for RawFront {
         empty(reply, allocated);
     }
 
-    fn lseek(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _req: &Request<'_>, fh: u64, offset: i64, whence: i32, reply: ReplyLseek) {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
         let to = match (u64::try_from(offset), whence) {
             (Ok(at), SEEK_DATA) => SeekFrom::Data(at),
             (Ok(at), SEEK_HOLE) => SeekFrom::Hole(at),
-            (Err(_), SEEK_DATA | SEEK_HOLE) => return reply.error(fuser::Errno::ENXIO),
-            _ => return reply.error(fuser::Errno::EINVAL),
+            (Err(_), SEEK_DATA | SEEK_HOLE) => return reply.error(Errno::NXIO),
+            _ => return reply.error(Errno::INVAL),
         };
         match self.opened(fh).and_then(|opened| opened.file.seek(to)) {
             Ok(at) => reply.offset(at as i64),

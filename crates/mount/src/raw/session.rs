@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, MountOption, SessionACL};
 use parking_lot::{Condvar, Mutex};
 use rawfs::fs::Fs;
 use rustix::io::Errno;
@@ -15,10 +15,9 @@ use rustix::io::Errno;
 use super::front::{Inner, RawFront};
 use super::nodes::Nodes;
 use crate::handles::Table;
-use crate::lanes::Lanes;
 use crate::options::MountFlags;
 use crate::session::{MountError, check_mountpoint, hint, unmount_patiently, watch_signals};
-use crate::unmount::unmount;
+use crate::wire::{self, Started, Uring};
 
 /// What is written is durable after so long, if nobody asks for it before; ext4 takes as long.
 const COMMIT: Duration = Duration::from_secs(5);
@@ -50,6 +49,8 @@ pub struct RawOptions {
     pub read_only: bool,
     /// Threads that serve requests, at least 1.
     pub threads: usize,
+    /// Whether requests come over io_uring.
+    pub uring: Uring,
     /// Mount flags.
     pub flags: MountFlags,
 }
@@ -70,7 +71,7 @@ pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), Raw
     let mountpoint = check_mountpoint(&options.mountpoint)?;
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default(), lanes: Lanes::default() });
+    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default() });
     let served = serve(&inner, options, &mountpoint, ready);
     inner.opened.clear();
     inner.nodes.clear();
@@ -105,21 +106,8 @@ fn serve(inner: &Arc<Inner>, options: &RawOptions, mountpoint: &Path, ready: imp
     served.map_err(|source| MountError::Serve { path: mountpoint.to_owned(), source })
 }
 
-/// Mounts and shakes hands with the kernel: by mount(2) where we may, else through fusermount3.
-fn begin(front: RawFront, options: &RawOptions, mountpoint: &Path) -> std::io::Result<Session<RawFront>> {
-    let config = config(options);
-    if rustix::process::geteuid().is_root() {
-        let device = File::options().read(true).write(true).open("/dev/fuse")?;
-        match mount_directly(&device, options, mountpoint) {
-            Err(Errno::PERM) => {}
-            mounted => {
-                mounted?;
-                let session = Session::from_fd(front, device.into(), config.acl, config);
-                return session.inspect_err(|_| drop(unmount(mountpoint, true)));
-            }
-        }
-    }
-    Session::new(front, mountpoint, &config)
+fn begin(front: RawFront, options: &RawOptions, mountpoint: &Path) -> std::io::Result<Started<RawFront>> {
+    wire::begin(front, mountpoint, config(options), options.uring, |device| mount_directly(device, options, mountpoint))
 }
 
 fn mount_directly(device: &File, options: &RawOptions, mountpoint: &Path) -> rustix::io::Result<()> {

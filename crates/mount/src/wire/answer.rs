@@ -1,0 +1,247 @@
+//! The way back of an answer.
+//!
+//! Through the device it is one write(2), from whatever thread. In a queue the answer lies where the request was, and the thread that
+//! received it hands it over; so it is put down in the request's [`Place`], which that thread looks into.
+
+use std::cell::RefCell;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use fusedev::Entry;
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use super::encode;
+
+/// What fits into an answer itself: the longest of fixed size is that of CREATE.
+const SHORT: usize = encode::ENTRY + 16;
+
+thread_local! {
+    /// Kept from answer to answer: fresh memory would be zeroed each time.
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An answer that is owed. Dropped without one, it is an input/output error.
+#[derive(Debug)]
+pub struct Answer {
+    unique: u64,
+    device: Arc<OwnedFd>,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Device {
+        room: Vec<u8>,
+    },
+    Queue {
+        place: Arc<Place>,
+        /// With a request whose answer goes where it was itself.
+        entry: Option<Entry>,
+        /// Else data are collected here.
+        room: Vec<u8>,
+    },
+    Gone,
+}
+
+/// Where the thread of a queue finds the answer.
+#[derive(Debug, Default)]
+pub struct Place {
+    done: Mutex<Option<Done>>,
+    bell: Condvar,
+}
+
+#[derive(Debug)]
+pub struct Done {
+    unique: u64,
+    error: Option<Errno>,
+    /// In the entry's room already, which comes back here.
+    entry: Option<Entry>,
+    length: usize,
+    short: [u8; SHORT],
+    long: Vec<u8>,
+}
+
+impl Place {
+    /// Waits for the answer, and writes it into the request's entry (the one that was lent, or the one that was kept).
+    pub fn take(&self, kept: Option<Entry>) -> Option<Entry> {
+        let mut done = self.done.lock();
+        let done = loop {
+            match done.take() {
+                Some(done) => break done,
+                None => self.bell.wait(&mut done),
+            }
+        };
+        let in_place = done.entry.is_some();
+        let mut entry = done.entry.or(kept)?;
+        if !in_place {
+            let data = if done.long.is_empty() { &done.short[..done.length] } else { &done.long[..done.length] };
+            entry.room()[..data.len()].copy_from_slice(data);
+        }
+        entry.address(encode::header(done.unique, done.error, done.length), done.length);
+        Some(entry)
+    }
+
+    fn put(&self, done: Done) {
+        *self.done.lock() = Some(done);
+        self.bell.notify_one();
+    }
+}
+
+impl Answer {
+    /// By the device that the request came from.
+    pub fn by_device(unique: u64, device: &Arc<OwnedFd>) -> Answer {
+        Answer { unique, device: Arc::clone(device), way: Way::Device { room: Vec::new() } }
+    }
+
+    /// By a queue; `lent` is the request's entry, if the answer may go right into it.
+    pub fn by_queue(unique: u64, device: &Arc<OwnedFd>, place: &Arc<Place>, lent: Option<Entry>) -> Answer {
+        let way = Way::Queue { place: Arc::clone(place), entry: lent, room: Vec::new() };
+        Answer { unique, device: Arc::clone(device), way }
+    }
+
+    /// The mount's device.
+    pub fn device(&self) -> &Arc<OwnedFd> {
+        &self.device
+    }
+
+    /// Where `length` bytes of data can be put before they are sent.
+    pub fn room(&mut self, length: usize) -> &mut [u8] {
+        match &mut self.way {
+            Way::Queue { entry: Some(entry), .. } => {
+                let room = entry.room();
+                let length = length.min(room.len());
+                &mut room[..length]
+            }
+            Way::Device { room } | Way::Queue { room, .. } => {
+                if room.capacity() == 0 {
+                    *room = ROOM.take();
+                }
+                if room.len() < length {
+                    room.resize(length, 0);
+                }
+                &mut room[..length]
+            }
+            Way::Gone => &mut [],
+        }
+    }
+
+    /// Sends so many bytes of the room.
+    pub fn send_room(mut self, length: usize) {
+        match std::mem::replace(&mut self.way, Way::Gone) {
+            Way::Device { room } => {
+                self.write(None, &room[..length]);
+                keep(room);
+            }
+            Way::Queue { place, entry, room } => {
+                place.put(Done { unique: self.unique, error: None, entry, length, short: [0; SHORT], long: room });
+            }
+            Way::Gone => {}
+        }
+    }
+
+    /// Sends these bytes.
+    pub fn send(mut self, data: &[u8]) {
+        match std::mem::replace(&mut self.way, Way::Gone) {
+            Way::Device { room } => {
+                self.write(None, data);
+                keep(room);
+            }
+            Way::Queue { place, entry, .. } => {
+                let mut done = Done { unique: self.unique, error: None, entry, length: data.len(), short: [0; SHORT], long: Vec::new() };
+                match (&mut done.entry, done.short.get_mut(..data.len())) {
+                    (Some(entry), _) => entry.room()[..data.len()].copy_from_slice(data),
+                    (None, Some(short)) => short.copy_from_slice(data),
+                    (None, None) => done.long = data.to_vec(),
+                }
+                place.put(done);
+            }
+            Way::Gone => {}
+        }
+    }
+
+    /// It cannot be done.
+    pub fn fail(mut self, error: Errno) {
+        self.failed(error);
+    }
+
+    fn failed(&mut self, error: Errno) {
+        match std::mem::replace(&mut self.way, Way::Gone) {
+            Way::Device { room } => {
+                self.write(Some(error), &[]);
+                keep(room);
+            }
+            Way::Queue { place, entry, .. } => {
+                let (unique, error) = (self.unique, Some(error));
+                place.put(Done { unique, error, entry, length: 0, short: [0; SHORT], long: Vec::new() });
+            }
+            Way::Gone => {}
+        }
+    }
+
+    fn write(&self, error: Option<Errno>, data: &[u8]) {
+        let header = encode::header(self.unique, error, data.len());
+        match rustix::io::writev(&self.device, &[IoSlice::new(&header), IoSlice::new(data)]) {
+            Ok(_) => {}
+            // Who asked does not wait any more, or the mount has gone.
+            Err(gone @ (Errno::NOENT | Errno::NODEV | Errno::PERM)) => tracing::debug!(unique = self.unique, %gone, "nobody waits"),
+            Err(error) => tracing::error!(unique = self.unique, %error, "an answer was not taken"),
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.failed(Errno::IO);
+    }
+}
+
+/// For this thread's next answer.
+fn keep(room: Vec<u8>) {
+    if room.capacity() > 0 {
+        ROOM.set(room);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn queue() -> (Arc<Place>, Arc<OwnedFd>, Entry) {
+        let null = std::fs::File::open("/dev/null").expect("opens");
+        (Arc::default(), Arc::new(null.into()), Entry::new(8192).expect("memory"))
+    }
+
+    #[test]
+    fn a_short_answer_and_a_long_one_come_into_the_entry() {
+        let (place, device, mut entry) = queue();
+        for data in [&[1_u8; 8][..], &[2; SHORT], &[3; 4000]] {
+            Answer::by_queue(5, &device, &place, None).send(data);
+            entry = place.take(Some(entry)).expect("kept");
+            let request = entry.request().expect("fits");
+            assert_eq!((request.rest, &request.header[..16]), (data, &encode::header(5, None, data.len())[..]));
+        }
+    }
+
+    #[test]
+    fn data_are_put_where_they_are_sent_from() {
+        let (place, device, entry) = queue();
+        let mut answer = Answer::by_queue(5, &device, &place, Some(entry));
+        answer.room(100)[..3].copy_from_slice(b"abc");
+        assert_eq!(answer.room(1 << 20).len(), 8192);
+        answer.send_room(3);
+        let entry = place.take(None).expect("lent");
+        assert_eq!(entry.request().expect("fits").rest, b"abc");
+    }
+
+    #[test]
+    fn what_is_forgotten_is_an_error() {
+        let (place, device, entry) = queue();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(Answer::by_queue(5, &device, &place, None)));
+            let entry = place.take(Some(entry)).expect("kept");
+            assert_eq!(entry.request().expect("fits").header[..16], encode::header(5, Some(Errno::IO), 0));
+        });
+    }
+}

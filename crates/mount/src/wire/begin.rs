@@ -1,0 +1,159 @@
+//! Mounting and the handshake, by the fuser crate.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use fusedev::Port;
+use fuser::{Config, InitFlags, KernelConfig, Notifier, Session};
+use rustix::io::Errno;
+
+use super::filesystem::FileSystem;
+use super::serve::{Uring, Way};
+use crate::unmount::unmount;
+
+/// A mount that waits to be served.
+pub struct Started<F: FileSystem> {
+    pub(super) fs: Arc<F>,
+    pub(super) session: Session<Handshake<F>>,
+    pub(super) device: Arc<OwnedFd>,
+    /// A place of each processor's queue and one to spare, if the kernel agreed.
+    pub(super) ports: Vec<Port>,
+    pub(super) way: Arc<Way>,
+    pub(super) config: Config,
+}
+
+/// What is said when the kernel asks who we are.
+pub struct Handshake<F> {
+    fs: Arc<F>,
+    way: Arc<Way>,
+}
+
+impl<F: FileSystem> fuser::Filesystem for Handshake<F> {
+    fn init(&mut self, _req: &fuser::Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        self.fs.init(config);
+        if self.way.why_not().is_none() && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_err() {
+            self.way.is_device(not_offered());
+        }
+        Ok(())
+    }
+}
+
+/// Where root may let the kernel offer it.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn not_offered() -> String {
+    match std::fs::read_to_string(SWITCH) {
+        Ok(on) if on.trim() == "N" => format!("the kernel has it switched off (as root: echo Y >{SWITCH})"),
+        Ok(_) => "the kernel does not offer it".into(),
+        Err(_) => "this kernel has no FUSE over io_uring: Linux 6.14 or later may have it".into(),
+    }
+}
+
+/// Whether this kernel offers FUSE over io_uring and lets this process use it; if not, why, and what may be done.
+pub fn uring_offered() -> Result<(), String> {
+    if std::fs::read_to_string(SWITCH).map_or(true, |on| on.trim() == "N") {
+        return Err(not_offered());
+    }
+    Port::new(0).map(drop).map_err(refused)
+}
+
+fn refused(error: std::io::Error) -> String {
+    format!("the kernel does not let this process use io_uring ({error}; see sysctl kernel.io_uring_disabled)")
+}
+
+/// A place of each processor's queue, and one to spare: everything that may be refused is asked for before we agree on it.
+fn open_ports(uring: Uring, threads: usize) -> Result<Vec<Port>, String> {
+    if uring == Uring::Off {
+        return Err("switched off".into());
+    }
+    if threads == 1 {
+        return Err("a single thread serves no queue for each processor".into());
+    }
+    uring_offered()?;
+    let processors = processors().ok_or("it is not known how many processors there may be")?;
+    (0..processors).chain([0]).map(|queue| Port::new(queue).map_err(refused)).collect()
+}
+
+/// How many processors there may ever be: the kernel has a queue for each of them.
+fn processors() -> Option<u16> {
+    std::fs::read_to_string("/sys/devices/system/cpu/possible").ok().and_then(|list| count(&list))
+}
+
+/// Of a list such as `0-3,8`.
+fn count(list: &str) -> Option<u16> {
+    let ranges = list.trim().split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    ranges.sum::<Option<u16>>().filter(|count| *count > 0)
+}
+
+/// Mounts and shakes hands with the kernel: by mount(2), which `directly` does, where we may, else through fusermount3.
+pub fn begin<F: FileSystem>(
+    fs: F,
+    mountpoint: &Path,
+    config: Config,
+    uring: Uring,
+    directly: impl FnOnce(&File) -> rustix::io::Result<()>,
+) -> std::io::Result<Started<F>> {
+    let (fs, way) = (Arc::new(fs), Arc::new(Way::default()));
+    let mut ports = open_ports(uring, config.n_threads.unwrap_or(1)).unwrap_or_else(|why_not| {
+        way.is_device(why_not);
+        Vec::new()
+    });
+    let handshake = Handshake { fs: Arc::clone(&fs), way: Arc::clone(&way) };
+    let session = shake_hands(handshake, mountpoint, &config, directly)?;
+    let device = Arc::new(session.as_fd().try_clone_to_owned()?);
+    if way.why_not().is_some() {
+        ports.clear();
+    }
+    Ok(Started { fs, session, device, ports, way, config })
+}
+
+fn shake_hands<F: FileSystem>(
+    handshake: Handshake<F>,
+    mountpoint: &Path,
+    config: &Config,
+    directly: impl FnOnce(&File) -> rustix::io::Result<()>,
+) -> std::io::Result<Session<Handshake<F>>> {
+    if rustix::process::geteuid().is_root() {
+        let device = File::options().read(true).write(true).open("/dev/fuse")?;
+        match directly(&device) {
+            Err(Errno::PERM) => {}
+            mounted => {
+                mounted?;
+                let session = Session::from_fd(handshake, device.into(), config.acl, config.clone());
+                return session.inspect_err(|_| drop(unmount(mountpoint, true)));
+            }
+        }
+    }
+    Session::new(handshake, mountpoint, config)
+}
+
+impl<F: FileSystem> Started<F> {
+    /// Tells the kernel of changes.
+    pub fn notifier(&self) -> Notifier {
+        self.session.notifier()
+    }
+
+    /// Which way requests come.
+    pub fn way(&self) -> Arc<Way> {
+        Arc::clone(&self.way)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted_as_the_kernel_lists_them() {
+        for (list, number) in [("0\n", Some(1)), ("0-1", Some(2)), ("0-3,8,10-11\n", Some(7)), ("", None), ("3-1", None), ("0-65535", None)]
+        {
+            assert_eq!(count(list), number, "{list:?}");
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! From the kernel's bytes to a request. Nothing of them is believed before it is checked.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use hybridfs::{SetAttr, SetTime};
+
+use super::opcodes as op;
+
+/// Of `fuse_in_header`.
+pub const HEADER: usize = 40;
+
+/// Who asks what, of which inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub opcode: u32,
+    /// The answer names it.
+    pub unique: u64,
+    pub ino: u64,
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: u32,
+}
+
+/// A change of attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// What is to change.
+    pub set: SetAttr,
+    /// The kernel gives the time of the change, too: its own note of a write that it took, or of a cut.
+    pub noted: bool,
+    /// Through which open file.
+    pub fh: Option<u64>,
+}
+
+/// A request and its arguments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Op<'a> {
+    Lookup {
+        name: &'a OsStr,
+    },
+    Forget {
+        times: u64,
+    },
+    /// Pairs of an inode and how often.
+    BatchForget {
+        pairs: &'a [u8],
+    },
+    GetAttr {
+        fh: Option<u64>,
+    },
+    SetAttr(Changes),
+    ReadLink,
+    Symlink {
+        name: &'a OsStr,
+        target: &'a OsStr,
+    },
+    MkNod {
+        name: &'a OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    },
+    MkDir {
+        name: &'a OsStr,
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a OsStr,
+    },
+    RmDir {
+        name: &'a OsStr,
+    },
+    Rename {
+        name: &'a OsStr,
+        new_parent: u64,
+        new_name: &'a OsStr,
+        flags: u32,
+    },
+    Link {
+        ino: u64,
+        name: &'a OsStr,
+    },
+    Open {
+        flags: i32,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        flags: i32,
+    },
+    Write {
+        fh: u64,
+        offset: u64,
+        data: &'a [u8],
+        write_flags: u32,
+        flags: i32,
+    },
+    StatFs,
+    Release {
+        fh: u64,
+    },
+    Fsync {
+        fh: u64,
+        datasync: bool,
+    },
+    SetXattr {
+        name: &'a OsStr,
+        value: &'a [u8],
+        flags: u32,
+    },
+    GetXattr {
+        name: &'a OsStr,
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a OsStr,
+    },
+    OpenDir {
+        flags: i32,
+    },
+    ReadDir {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    ReadDirPlus {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    ReleaseDir {
+        fh: u64,
+    },
+    FsyncDir {
+        fh: u64,
+        datasync: bool,
+    },
+    Access {
+        mask: i32,
+    },
+    Create {
+        name: &'a OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+    },
+    Interrupt,
+    Destroy,
+    Ioctl,
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    Lseek {
+        fh: u64,
+        offset: i64,
+        whence: i32,
+    },
+    CopyFileRange {
+        fh_in: u64,
+        offset_in: u64,
+        fh_out: u64,
+        offset_out: u64,
+        len: u64,
+    },
+    /// One that we do not know.
+    Unknown,
+}
+
+/// Shorter than what it says of itself, or without an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Reads numbers one after the other.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.bytes().map(u16::from_ne_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.bytes().map(u32::from_ne_bytes)
+    }
+
+    fn i32(&mut self) -> Result<i32, Malformed> {
+        self.bytes().map(i32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.bytes().map(u64::from_ne_bytes)
+    }
+
+    fn i64(&mut self) -> Result<i64, Malformed> {
+        self.bytes().map(i64::from_ne_bytes)
+    }
+}
+
+/// A string up to its NUL, and what follows.
+fn string(from: &[u8]) -> Result<(&OsStr, &[u8]), Malformed> {
+    let end = from.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
+    Ok((OsStr::from_bytes(&from[..end]), &from[end + 1..]))
+}
+
+/// The name of something in a directory: one that would lead elsewhere is none. LOOKUP may ask for "." and "..".
+fn name(from: &[u8], dots: bool) -> Result<(&OsStr, &[u8]), Malformed> {
+    let (name, rest) = string(from)?;
+    let bytes = name.as_bytes();
+    let leads_away = bytes.is_empty() || bytes.contains(&b'/') || !dots && matches!(bytes, b"." | b"..");
+    if leads_away { Err(Malformed) } else { Ok((name, rest)) }
+}
+
+/// The header, and how long all of the message says it is.
+pub fn head(header: &[u8; HEADER]) -> (Head, u32) {
+    let number = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
+    let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
+    (Head { opcode: number(4), unique: long(8), ino: long(16), uid: number(24), gid: number(28), pid: number(32) }, number(0))
+}
+
+/// A message of `/dev/fuse`: its header, the arguments of fixed size, the rest.
+pub fn split(message: &[u8]) -> Result<(Head, &[u8], &[u8]), Malformed> {
+    let (header, rest) = message.split_first_chunk().ok_or(Malformed)?;
+    let (head, length) = head(header);
+    // What is behind it would be extensions, for which we did not ask.
+    let mut extensions = Numbers(&header[36..]);
+    if length as usize != message.len() || extensions.u16()? != 0 {
+        return Err(Malformed);
+    }
+    let (args, rest) = rest.split_at_checked(op::args_len(head.opcode)).ok_or(Malformed)?;
+    Ok((head, args, rest))
+}
+
+/// What is asked. `args` may be longer than the request's.
+pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<Op<'a>, Malformed> {
+    let mut n = Numbers(args.get(..op::args_len(opcode)).ok_or(Malformed)?);
+    Ok(match opcode {
+        op::LOOKUP => Op::Lookup { name: name(rest, true)?.0 },
+        op::FORGET => Op::Forget { times: n.u64()? },
+        op::BATCH_FORGET => {
+            let bytes = (n.u32()? as usize).checked_mul(16).ok_or(Malformed)?;
+            Op::BatchForget { pairs: rest.get(..bytes).ok_or(Malformed)? }
+        }
+        op::GETATTR => {
+            let (flags, _) = (n.u32()?, n.u32()?);
+            let fh = n.u64()?;
+            Op::GetAttr { fh: (flags & GETATTR_FH != 0).then_some(fh) }
+        }
+        op::SETATTR => Op::SetAttr(changes(n)?),
+        op::READLINK => Op::ReadLink,
+        op::SYMLINK => {
+            let (name, rest) = name(rest, false)?;
+            Op::Symlink { name, target: string(rest)?.0 }
+        }
+        op::MKNOD => {
+            let (mode, rdev, umask) = (n.u32()?, n.u32()?, n.u32()?);
+            Op::MkNod { name: name(rest, false)?.0, mode, umask, rdev }
+        }
+        op::MKDIR => {
+            let (mode, umask) = (n.u32()?, n.u32()?);
+            Op::MkDir { name: name(rest, false)?.0, mode, umask }
+        }
+        op::UNLINK => Op::Unlink { name: name(rest, false)?.0 },
+        op::RMDIR => Op::RmDir { name: name(rest, false)?.0 },
+        op::RENAME | op::RENAME2 => {
+            let new_parent = n.u64()?;
+            let flags = if opcode == op::RENAME2 { n.u32()? } else { 0 };
+            let (from, rest) = name(rest, false)?;
+            Op::Rename { name: from, new_parent, new_name: name(rest, false)?.0, flags }
+        }
+        op::LINK => Op::Link { ino: n.u64()?, name: name(rest, false)?.0 },
+        op::OPEN => Op::Open { flags: n.i32()? },
+        op::OPENDIR => Op::OpenDir { flags: n.i32()? },
+        op::READ | op::READDIR | op::READDIRPLUS => {
+            let (fh, offset, size, _read_flags, _owner, flags) = (n.u64()?, n.u64()?, n.u32()?, n.u32()?, n.u64()?, n.i32()?);
+            match opcode {
+                op::READ => Op::Read { fh, offset, size, flags },
+                op::READDIR => Op::ReadDir { fh, offset, size },
+                _ => Op::ReadDirPlus { fh, offset, size },
+            }
+        }
+        op::WRITE => {
+            let (fh, offset, size, write_flags, _owner, flags) = (n.u64()?, n.u64()?, n.u32()?, n.u32()?, n.u64()?, n.i32()?);
+            Op::Write { fh, offset, data: rest.get(..size as usize).ok_or(Malformed)?, write_flags, flags }
+        }
+        op::STATFS => Op::StatFs,
+        op::RELEASE => Op::Release { fh: n.u64()? },
+        op::RELEASEDIR => Op::ReleaseDir { fh: n.u64()? },
+        op::FSYNC => Op::Fsync { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },
+        op::FSYNCDIR => Op::FsyncDir { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },
+        op::SETXATTR => {
+            let (size, flags) = (n.u32()? as usize, n.u32()?);
+            let (name, rest) = string(rest)?;
+            Op::SetXattr { name, value: rest.get(..size).ok_or(Malformed)?, flags }
+        }
+        op::GETXATTR => Op::GetXattr { size: n.u32()?, name: string(rest)?.0 },
+        op::LISTXATTR => Op::ListXattr { size: n.u32()? },
+        op::REMOVEXATTR => Op::RemoveXattr { name: string(rest)?.0 },
+        op::ACCESS => Op::Access { mask: n.i32()? },
+        op::CREATE => {
+            let (flags, mode, umask) = (n.i32()?, n.u32()?, n.u32()?);
+            Op::Create { name: name(rest, false)?.0, mode, umask, flags }
+        }
+        op::INTERRUPT => Op::Interrupt,
+        op::DESTROY => Op::Destroy,
+        op::IOCTL => Op::Ioctl,
+        op::FALLOCATE => Op::Fallocate { fh: n.u64()?, offset: n.u64()?, length: n.u64()?, mode: n.i32()? },
+        op::LSEEK => Op::Lseek { fh: n.u64()?, offset: n.i64()?, whence: n.i32()? },
+        op::COPY_FILE_RANGE => {
+            let (fh_in, offset_in, _ino_out, fh_out, offset_out, len) = (n.u64()?, n.u64()?, n.u64()?, n.u64()?, n.u64()?, n.u64()?);
+            Op::CopyFileRange { fh_in, offset_in, fh_out, offset_out, len }
+        }
+        _ => Op::Unknown,
+    })
+}
+
+const GETATTR_FH: u32 = 1;
+const FSYNC_DATA: u32 = 1;
+
+const MODE: u32 = 1;
+const UID: u32 = 1 << 1;
+const GID: u32 = 1 << 2;
+const SIZE: u32 = 1 << 3;
+const ATIME: u32 = 1 << 4;
+const MTIME: u32 = 1 << 5;
+const FH: u32 = 1 << 6;
+const ATIME_NOW: u32 = 1 << 7;
+const MTIME_NOW: u32 = 1 << 8;
+const CTIME: u32 = 1 << 10;
+
+fn changes(mut n: Numbers<'_>) -> Result<Changes, Malformed> {
+    let (valid, _) = (n.u32()?, n.u32()?);
+    let (fh, size, _owner) = (n.u64()?, n.u64()?, n.u64()?);
+    let (atime, mtime, _ctime) = (n.i64()?, n.i64()?, n.i64()?);
+    let (atime_nsec, mtime_nsec, _ctime_nsec) = (n.u32()?, n.u32()?, n.u32()?);
+    let (mode, _, uid, gid) = (n.u32()?, n.u32()?, n.u32()?, n.u32()?);
+    let time = |given: u32, now: u32, sec: i64, nsec: u32| {
+        (valid & given != 0).then_some(if valid & now != 0 { SetTime::Now } else { SetTime::At(sec, nsec) })
+    };
+    Ok(Changes {
+        set: SetAttr {
+            mode: (valid & MODE != 0).then_some(mode),
+            uid: (valid & UID != 0).then_some(uid),
+            gid: (valid & GID != 0).then_some(gid),
+            size: (valid & SIZE != 0).then_some(size),
+            atime: time(ATIME, ATIME_NOW, atime, atime_nsec),
+            mtime: time(MTIME, MTIME_NOW, mtime, mtime_nsec),
+        },
+        noted: valid & CTIME != 0,
+        fh: (valid & FH != 0).then_some(fh),
+    })
+}
+
+impl Op<'_> {
+    /// The pairs of a batch.
+    pub fn forgotten(pairs: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+        pairs.chunks_exact(16).filter_map(|pair| {
+            let mut numbers = Numbers(pair);
+            Some((numbers.u64().ok()?, numbers.u64().ok()?))
+        })
+    }
+
+    /// The same, if it is one that brings no bytes of its own, and whose answer may need the room of the request.
+    pub fn answered_in_place(&self) -> Option<Op<'static>> {
+        match *self {
+            Op::Read { fh, offset, size, flags } => Some(Op::Read { fh, offset, size, flags }),
+            Op::ReadDir { fh, offset, size } => Some(Op::ReadDir { fh, offset, size }),
+            Op::ReadDirPlus { fh, offset, size } => Some(Op::ReadDirPlus { fh, offset, size }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(opcode: u32, body: &[u8]) -> Vec<u8> {
+        let mut message = vec![0; HEADER];
+        message[..4].copy_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+        message[4..8].copy_from_slice(&opcode.to_ne_bytes());
+        message[8..16].copy_from_slice(&7_u64.to_ne_bytes());
+        message.extend_from_slice(body);
+        message
+    }
+
+    fn whole(message: &[u8]) -> Result<Op<'_>, Malformed> {
+        split(message).and_then(|(head, args, rest)| decode(head.opcode, args, rest))
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn names_end_and_do_not_lead_away() {
+        assert_eq!(whole(&message(op::LOOKUP, b"a\0")), Ok(Op::Lookup { name: OsStr::new("a") }));
+        assert_eq!(whole(&message(op::LOOKUP, b"..\0")), Ok(Op::Lookup { name: OsStr::new("..") }));
+        for bad in [&b"a"[..], b"", b"\0", b"a/b\0"] {
+            assert_eq!(whole(&message(op::LOOKUP, bad)), Err(Malformed), "{bad:?}");
+        }
+        for opcode in [op::UNLINK, op::RMDIR] {
+            assert_eq!(whole(&message(opcode, b"..\0")), Err(Malformed));
+        }
+    }
+
+    #[test]
+    fn a_write_brings_what_it_says() {
+        let args = [words(&[3, 0, 4096, 0, 5, 1, 0, 0, 0o100_001, 0]), b"12345".to_vec()].concat();
+        let expected = Op::Write { fh: 3, offset: 4096, data: b"12345", write_flags: 1, flags: 0o100_001 };
+        assert_eq!(whole(&message(op::WRITE, &args)), Ok(expected));
+        assert_eq!(whole(&message(op::WRITE, &args[..args.len() - 1])), Err(Malformed));
+    }
+
+    #[test]
+    fn a_message_is_as_long_as_it_says() {
+        let mut message = message(op::STATFS, b"");
+        assert_eq!(whole(&message), Ok(Op::StatFs));
+        message.push(0);
+        assert_eq!(whole(&message), Err(Malformed));
+        assert_eq!(whole(&message[..20]), Err(Malformed));
+    }
+
+    #[test]
+    fn times_are_before_1970_too() {
+        let mut args = words(&[ATIME | MTIME | MTIME_NOW | CTIME | FH, 0, 9, 0, 0, 0, 0, 0]);
+        args.extend((-2_i64).to_ne_bytes());
+        args.extend([0; 16]);
+        args.extend(words(&[800_000_000, 0, 0, 0, 0, 0, 0, 0]));
+        let set = SetAttr { atime: Some(SetTime::At(-2, 800_000_000)), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        assert_eq!(whole(&message(op::SETATTR, &args)), Ok(Op::SetAttr(Changes { set, noted: true, fh: Some(9) })));
+    }
+
+    #[test]
+    fn a_batch_is_no_longer_than_its_message() {
+        let pair = words(&[1, 0, 2, 0]);
+        let batch = message(op::BATCH_FORGET, &[words(&[1, 0]), pair.clone()].concat());
+        let Ok(Op::BatchForget { pairs }) = whole(&batch) else { panic!("no batch") };
+        assert_eq!(Op::forgotten(pairs).collect::<Vec<_>>(), [(1, 2)]);
+        for count in [2, u32::MAX] {
+            let batch = message(op::BATCH_FORGET, &[words(&[count, 0]), pair.clone()].concat());
+            assert_eq!(whole(&batch), Err(Malformed), "{count}");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes: an answer, never a panic; and by the queues, where the arguments have more room, the same.
+        #[test]
+        fn any_bytes_are_decoded_or_refused(opcode in 0_u32..60, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let message = message(opcode, &body);
+            let by_device = whole(&message);
+            if let Ok((_, args, rest)) = split(&message) {
+                let mut room = [0xa5; 128];
+                room[..args.len()].copy_from_slice(args);
+                prop_assert_eq!(&by_device, &decode(opcode, &room, rest));
+            }
+        }
+    }
+}

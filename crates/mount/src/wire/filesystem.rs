@@ -1,0 +1,162 @@
+//! What a file system does for the kernel: a method for each request.
+
+use std::ffi::OsStr;
+
+use fuser::{AccessFlags, KernelConfig, OpenFlags, WriteFlags};
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use super::decode::{Changes, Head};
+use super::reply::{
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr,
+};
+
+/// Work that may wait for a slow disk.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Where such work is done, so that other requests are served meanwhile.
+pub trait Aside {
+    /// Here or on another thread.
+    fn run(&self, job: Job);
+}
+
+/// Who asks.
+pub struct Request<'a> {
+    pub(super) head: Head,
+    pub(super) aside: &'a dyn Aside,
+}
+
+impl Request<'_> {
+    /// Of whom the files are that he makes.
+    pub fn uid(&self) -> u32 {
+        self.head.uid
+    }
+
+    /// And their group.
+    pub fn gid(&self) -> u32 {
+        self.head.gid
+    }
+
+    /// The process, as far as we can see it.
+    pub fn pid(&self) -> u32 {
+        self.head.pid
+    }
+
+    /// Goes on with something that may wait for a slow disk; others are served meanwhile.
+    pub fn aside(&self, job: impl FnOnce() + Send + 'static) {
+        self.aside.run(Box::new(job));
+    }
+}
+
+/// A file system. Each request is answered once, by its reply, now or later, from this thread or from another.
+#[expect(unused_variables, reason = "what is not done needs no arguments")]
+pub trait FileSystem: Send + Sync + 'static {
+    /// What it wants from the kernel, at the handshake.
+    fn init(&self, config: &mut KernelConfig);
+
+    /// What a name stands for; counts as one time that the kernel knows the inode.
+    fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry);
+
+    /// The kernel does not know the inode any more, so many times.
+    fn forget(&self, ino: u64, times: u64);
+
+    /// Attributes.
+    fn getattr(&self, req: &Request<'_>, ino: u64, fh: Option<u64>, reply: ReplyAttr);
+
+    /// Changes attributes.
+    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &Changes, reply: ReplyAttr);
+
+    /// Where a symbolic link leads to.
+    fn readlink(&self, req: &Request<'_>, ino: u64, reply: ReplyData);
+
+    /// Makes a file or device.
+    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry);
+
+    /// Makes a directory.
+    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry);
+
+    /// Makes a symbolic link.
+    fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry);
+
+    /// Takes a name of a file away.
+    fn unlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty);
+
+    /// Takes a directory away.
+    fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty);
+
+    /// Gives something another name; the two are a directory and a name in it each.
+    fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty);
+
+    /// Gives a file another name, too.
+    fn link(&self, req: &Request<'_>, ino: u64, parent: u64, name: &OsStr, reply: ReplyEntry);
+
+    /// Opens a file.
+    fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen);
+
+    /// Reads.
+    fn read(&self, req: &Request<'_>, fh: u64, offset: u64, size: u32, reply: ReplyData);
+
+    /// Writes; `how` is how the kernel came to it, `flags` is what the file was opened with.
+    fn write(&self, req: &Request<'_>, fh: u64, offset: u64, data: &[u8], how: WriteFlags, flags: OpenFlags, reply: ReplyWrite);
+
+    /// The last user of an open file has gone.
+    fn release(&self, req: &Request<'_>, ino: u64, fh: u64, reply: ReplyEmpty);
+
+    /// Makes what was written durable.
+    fn fsync(&self, req: &Request<'_>, fh: u64, datasync: bool, reply: ReplyEmpty);
+
+    /// Opens a directory.
+    fn opendir(&self, req: &Request<'_>, ino: u64, reply: ReplyOpen);
+
+    /// Names in a directory, from a place on.
+    fn readdir(&self, req: &Request<'_>, ino: u64, fh: u64, offset: u64, reply: ReplyDirectory);
+
+    /// The same and what they stand for, which counts as lookups.
+    fn readdirplus(&self, req: &Request<'_>, ino: u64, fh: u64, offset: u64, reply: ReplyDirectoryPlus);
+
+    /// The last user of an open directory has gone.
+    fn releasedir(&self, req: &Request<'_>, fh: u64, reply: ReplyEmpty);
+
+    /// Makes the names of a directory durable.
+    fn fsyncdir(&self, req: &Request<'_>, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty);
+
+    /// How full it is.
+    fn statfs(&self, req: &Request<'_>, reply: ReplyStatfs);
+
+    /// Whether somebody may; asked only when the kernel does not know itself.
+    fn access(&self, req: &Request<'_>, ino: u64, mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Sets an extended attribute.
+    fn setxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, value: &[u8], flags: u32, reply: ReplyEmpty);
+
+    /// An extended attribute, or how long it is if `size` is 0.
+    fn getxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr);
+
+    /// Names of extended attributes, or how long they are if `size` is 0.
+    fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr);
+
+    /// Takes an extended attribute away.
+    fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty);
+
+    /// Makes a file (or opens the one that came first) and opens it.
+    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate);
+
+    /// Something of a device.
+    fn ioctl(&self, req: &Request<'_>, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Takes or frees room.
+    fn fallocate(&self, req: &Request<'_>, fh: u64, offset: u64, length: u64, mode: i32, reply: ReplyEmpty);
+
+    /// Finds data or a hole.
+    fn lseek(&self, req: &Request<'_>, fh: u64, offset: i64, whence: i32, reply: ReplyLseek);
+
+    /// Copies from one open file and place to another.
+    fn copy_file_range(&self, req: &Request<'_>, from: (u64, u64), to: (u64, u64), len: u64, reply: ReplyWrite) {
+        reply.error(Errno::NOSYS);
+    }
+}

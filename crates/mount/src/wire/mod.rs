@@ -1,0 +1,38 @@
+//! The FUSE protocol between the kernel and a file system.
+//!
+//! ```text
+//!   device.rs: read(2) and write(2) on /dev/fuse, threads in turn -----.
+//!                                                                      +--> decode.rs --> perform.rs --> a FileSystem
+//!   queues.rs: FUSE over io_uring, a queue for each processor ---------'                     ^                |
+//!        ^                                                                                   |                v
+//!        '----------------------------------------- answer.rs <---------------------------- reply.rs: what it answers
+//! ```
+//!
+//! All that comes is checked before it is believed. Mounting, the handshake and notices are the fuser crate's.
+
+mod answer;
+mod begin;
+mod decode;
+mod device;
+mod encode;
+mod filesystem;
+mod opcodes;
+mod perform;
+mod place;
+mod queues;
+mod reply;
+mod serve;
+
+pub use begin::{Started, begin, uring_offered};
+pub use decode::Changes;
+pub use encode::Attr;
+pub use filesystem::{FileSystem, Request};
+pub use fusedev::Backing;
+pub use reply::{
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr,
+};
+pub use serve::{Uring, Way};
+
+/// The most data of one request, and of one answer.
+pub const DATA_MAX: usize = 1 << 20;

@@ -1,0 +1,85 @@
+//! On which processor a thread of a queue is.
+//!
+//! A request that somebody waits for is served fastest where he waited: his processor goes from him to us and back, and nobody wakes
+//! another one, which takes several times as long. But one who reads through the page cache goes on while the kernel reads ahead for
+//! him, and who gathers writes while it writes them back: those are better served elsewhere.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Requests of the other kind in a row, before a thread changes over: that costs as much as some requests.
+const PATIENCE: u32 = 4;
+
+/// Of one thread.
+#[derive(Debug)]
+pub struct Place {
+    own: Option<CpuSet>,
+    others: Option<CpuSet>,
+    beside: bool,
+    /// Requests in a row that would have it otherwise.
+    against: u32,
+}
+
+impl Place {
+    /// Goes to the queue's processor, if the daemon may run there.
+    pub fn of(processor: usize) -> Place {
+        let allowed = sched_getaffinity(None).unwrap_or_default();
+        let mut place = Place { own: None, others: None, beside: false, against: 0 };
+        if processor < CpuSet::MAX_CPU && allowed.is_set(processor) {
+            let (mut own, mut others) = (CpuSet::new(), allowed);
+            own.set(processor);
+            others.unset(processor);
+            place.own = Some(own).filter(|own| sched_setaffinity(None, own).is_ok());
+            place.others = Some(others).filter(|others| others.count() > 0);
+        }
+        place
+    }
+
+    /// A request has come; `waited_for` by somebody who does nothing meanwhile.
+    pub fn note(&mut self, waited_for: bool) {
+        if waited_for != self.beside {
+            self.against = 0;
+            return;
+        }
+        self.against += 1;
+        if self.against < PATIENCE {
+            return;
+        }
+        self.against = 0;
+        let (Some(own), Some(others)) = (&self.own, &self.others) else { return };
+        if sched_setaffinity(None, if waited_for { own } else { others }).is_ok() {
+            self.beside = !waited_for;
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_thread_changes_over_when_requests_of_the_other_kind_go_on() {
+        let allowed = sched_getaffinity(None).expect("known");
+        let mine = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
+        let mut place = Place::of(mine);
+        let here = || sched_getaffinity(None).expect("known");
+        assert!(here().is_set(mine) && here().count() == 1);
+        for round in 0..3 * PATIENCE {
+            place.note(round % 2 == 0);
+        }
+        assert!(here().is_set(mine));
+        (0..PATIENCE).for_each(|_| place.note(false));
+        if allowed.count() > 1 {
+            assert!(!here().is_set(mine) && here().count() == allowed.count() - 1);
+        }
+        (0..PATIENCE).for_each(|_| place.note(true));
+        assert!(here().is_set(mine) && here().count() == 1);
+    }
+
+    #[test]
+    fn a_processor_that_is_not_ours_is_not_taken() {
+        let before = sched_getaffinity(None).expect("known");
+        let mut place = Place::of(CpuSet::MAX_CPU - 1);
+        (0..PATIENCE).for_each(|_| place.note(false));
+        assert_eq!(sched_getaffinity(None).expect("known"), before);
+    }
+}

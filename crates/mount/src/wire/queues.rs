@@ -1,0 +1,253 @@
+//! Requests over io_uring: the kernel has a queue for each processor, and puts a request into the queue of the processor where
+//! somebody asks.
+//!
+//! A thread of a queue has one place in it ([`Port`]) and serves what is put there, all by itself. The place that was free last is
+//! taken first, so somebody alone has the same thread again and again, with all it needs in the processor's cache. A request may
+//! take as long as a disk does: when no thread of a queue waits any more, the queue gets another, up to `threads`; and beyond that,
+//! of all queues together up to [`SLOW_MAX`], for those that say that they will be long.
+//!
+//! ```text
+//!   waiting --request--> busy --answer--> waiting          the last one that waited: starts another thread
+//! ```
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::{Builder, Scope};
+
+use fusedev::{Entry, Port};
+use fuser::WriteFlags;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::answer::{Answer, Place as Letter};
+use super::decode::{self, Op};
+use super::device::Readers;
+use super::filesystem::{Aside, FileSystem, Job};
+use super::perform::perform;
+use super::place::Place;
+use super::serve::Way;
+use super::{DATA_MAX, encode};
+
+/// More threads for requests that wait for a slow disk.
+const SLOW_MAX: usize = 64;
+/// From here on data are worth another processor.
+const LARGE: usize = 64 << 10;
+
+/// The threads of one processor's queue.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Waiting for a request, or about to.
+    waiting: AtomicUsize,
+    threads: AtomicUsize,
+}
+
+/// All queues of a mount.
+pub struct Queues<'a, F> {
+    readers: &'a Readers<'a, F>,
+    way: &'a Way,
+    queues: Vec<Queue>,
+    /// Threads beyond those that each queue may have.
+    slow: AtomicUsize,
+    panicked: AtomicBool,
+}
+
+/// Where a thread is started from.
+struct Here<'scope, 'env, F> {
+    scope: &'scope Scope<'scope, 'env>,
+    all: &'env Queues<'env, F>,
+    queue: usize,
+}
+
+impl<F> Clone for Here<'_, '_, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Here<'_, '_, F> {}
+
+/// A request that is long goes on here: the thread is nobody else's.
+impl<F: FileSystem> Aside for Here<'_, '_, F> {
+    fn run(&self, job: Job) {
+        let mine = &self.all.queues[self.queue];
+        if mine.waiting.load(SeqCst) == 0
+            && self.all.slow.fetch_update(SeqCst, SeqCst, |slow| (slow < SLOW_MAX).then_some(slow + 1)).is_ok()
+        {
+            self.start_another();
+        }
+        job();
+    }
+}
+
+impl<'env, F: FileSystem> Queues<'env, F> {
+    pub fn new(readers: &'env Readers<'env, F>, way: &'env Way, processors: usize) -> Self {
+        let queues = (0..processors).map(|_| Queue::default()).collect();
+        Queues { readers, way, queues, slow: AtomicUsize::new(0), panicked: AtomicBool::new(false) }
+    }
+
+    /// Starts a thread for each queue. The kernel begins with them when all have an entry; if one cannot, it is refused by `spare`.
+    pub fn start<'scope>(&'env self, scope: &'scope Scope<'scope, 'env>, ports: Vec<Port>, mut spare: Port) {
+        for (queue, port) in ports.into_iter().enumerate() {
+            let here = Here { scope, all: self, queue };
+            here.counted_in();
+            if let Err(error) = here.start(port, true) {
+                here.counted_out();
+                let refused = Entry::new(0).map_err(io::Error::from).and_then(|no_room| spare.register(self.readers.device, no_room));
+                tracing::warn!(?refused, "FUSE over io_uring is called off");
+                here.back_to_the_device(&error);
+                return;
+            }
+        }
+    }
+
+    /// Whether a request ended in a bug of ours.
+    pub fn panicked(&self) -> bool {
+        self.panicked.load(Relaxed)
+    }
+}
+
+impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
+    fn counted_in(&self) {
+        let mine = &self.all.queues[self.queue];
+        mine.threads.fetch_add(1, SeqCst);
+        mine.waiting.fetch_add(1, SeqCst);
+    }
+
+    fn counted_out(&self) {
+        let mine = &self.all.queues[self.queue];
+        mine.threads.fetch_sub(1, SeqCst);
+        mine.waiting.fetch_sub(1, SeqCst);
+    }
+
+    /// `first`: without it there is no serving by queues.
+    fn start(self, port: Port, first: bool) -> io::Result<()> {
+        let started = Builder::new().name(format!("queue-{}", self.queue)).spawn_scoped(self.scope, move || self.serve(port, first));
+        started.map(drop)
+    }
+
+    fn start_another(&self) {
+        self.counted_in();
+        let started = Port::new(self.queue as u16).and_then(|port| self.start(port, false));
+        if let Err(error) = started {
+            self.counted_out();
+            tracing::warn!(queue = self.queue, %error, "no more threads");
+        }
+    }
+
+    /// The kernel has not begun with the queues and never will.
+    fn back_to_the_device(&self, why: &io::Error) {
+        if self.all.way.is_device(format!("the kernel refused its queues ({why})")) {
+            if let Err(error) = self.all.readers.start_others(self.scope) {
+                tracing::error!(%error, "fewer threads than asked for read requests");
+            }
+        }
+    }
+
+    fn register(&self, port: &mut Port) -> io::Result<Entry> {
+        port.register(self.all.readers.device, Entry::new(DATA_MAX)?)
+    }
+
+    /// Serves until the mount has gone.
+    fn serve(self, mut port: Port, first: bool) {
+        let mine = &self.all.queues[self.queue];
+        let mut place = Place::of(self.queue);
+        let letter = Arc::default();
+        let mut next = self.register(&mut port);
+        if let Err(error) = &next
+            && !is_gone(error)
+        {
+            self.counted_out();
+            if first {
+                self.back_to_the_device(error);
+            }
+            return;
+        }
+        loop {
+            match next {
+                Ok(entry) => {
+                    if mine.waiting.fetch_sub(1, SeqCst) == 1 && mine.threads.load(SeqCst) < self.all.readers.threads {
+                        self.start_another();
+                    }
+                    let answered = self.serve_one(entry, &letter, &mut place);
+                    mine.waiting.fetch_add(1, SeqCst);
+                    next = match answered {
+                        Some(entry) => port.answer(entry),
+                        None => Err(Errno::IO.into()),
+                    };
+                }
+                Err(error) if is_gone(&error) => break,
+                Err(error) => {
+                    // The request of that entry is lost, the queue is not.
+                    tracing::error!(queue = self.queue, %error, "an answer was not taken");
+                    let again = Port::new(self.queue as u16).and_then(|fresh| {
+                        port = fresh;
+                        self.register(&mut port)
+                    });
+                    match again {
+                        Err(error) if !is_gone(&error) => {
+                            tracing::error!(queue = self.queue, %error, "a thread of a queue ends");
+                            break;
+                        }
+                        again => next = again,
+                    }
+                }
+            }
+        }
+        self.counted_out();
+    }
+
+    /// From a request to its answer, both in the entry.
+    fn serve_one(&self, mut entry: Entry, letter: &Arc<Letter>, place: &mut Place) -> Option<Entry> {
+        let readers = self.all.readers;
+        let Some(request) = entry.request() else {
+            tracing::error!("a request is longer than its room");
+            return None;
+        };
+        let (Some(header), args, rest) = (request.header.first_chunk(), request.args, request.rest) else { return None };
+        let (head, _) = decode::head(header);
+        let answer = |lent| Answer::by_queue(head.unique, readers.device, letter, lent);
+        let op = match decode::decode(head.opcode, args, rest) {
+            Ok(op) => op,
+            Err(_) => {
+                tracing::error!(opcode = head.opcode, "a request makes no sense");
+                entry.address(encode::header(head.unique, Some(Errno::IO), 0), 0);
+                return Some(entry);
+            }
+        };
+        place.note(is_waited_for(&op));
+        // After a panic the answer that is owed has been given, as it was dropped.
+        let outcome;
+        let kept = match op.answered_in_place() {
+            Some(op) => {
+                let answer = answer(Some(entry));
+                outcome = catch_unwind(AssertUnwindSafe(|| perform(readers.fs, readers.owner, head, op, self, answer)));
+                None
+            }
+            None => {
+                let answer = answer(None);
+                outcome = catch_unwind(AssertUnwindSafe(|| perform(readers.fs, readers.owner, head, op, self, answer)));
+                Some(entry)
+            }
+        };
+        if outcome.is_err() {
+            self.all.panicked.store(true, Relaxed);
+        }
+        letter.take(kept)
+    }
+}
+
+/// Of the mount.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED))
+}
+
+/// Whether whoever caused the request does nothing until it is answered.
+fn is_waited_for(op: &Op<'_>) -> bool {
+    match op {
+        Op::Read { size, flags, .. } => (*size as usize) < LARGE || flags.cast_unsigned() & OFlags::DIRECT.bits() != 0,
+        Op::Write { data, write_flags, .. } => data.len() < LARGE || write_flags & WriteFlags::FUSE_WRITE_CACHE.bits() == 0,
+        _ => true,
+    }
+}

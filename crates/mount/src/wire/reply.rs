@@ -1,0 +1,245 @@
+//! What a file system may answer, by the kind of request.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use fusedev::Backing;
+use fuser::{FileType, FopenFlags};
+use rustix::io::Errno;
+
+use super::DATA_MAX;
+use super::answer::Answer;
+use super::encode::{Attr, ENTRY, Entries, Message};
+
+macro_rules! replies {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(Answer);
+
+        impl From<Answer> for $name {
+            fn from(answer: Answer) -> $name {
+                $name(answer)
+            }
+        }
+
+        impl $name {
+            /// It cannot be done.
+            pub fn error(self, error: Errno) {
+                self.0.fail(error);
+            }
+        }
+    )*};
+}
+
+replies! {
+    /// Done, and nothing to be said of it.
+    ReplyEmpty,
+    /// What a name stands for.
+    ReplyEntry,
+    /// Attributes.
+    ReplyAttr,
+    /// An open file or directory.
+    ReplyOpen,
+    /// A new file that is open.
+    ReplyCreate,
+    /// Data.
+    ReplyData,
+    /// How much was written.
+    ReplyWrite,
+    /// Of a file system.
+    ReplyStatfs,
+    /// An extended attribute, names of them, or how long they are.
+    ReplyXattr,
+    /// A place in a file.
+    ReplyLseek,
+}
+
+impl ReplyEmpty {
+    /// Done.
+    pub fn ok(self) {
+        self.0.send(&[]);
+    }
+}
+
+impl ReplyEntry {
+    /// An inode, and how long the kernel may believe its attributes and its name.
+    pub fn entry(self, attr_ttl: Duration, name_ttl: Duration, attr: &Attr) {
+        self.0.send(Message::<ENTRY>::new().entry(attr.ino, attr_ttl, name_ttl, attr).bytes());
+    }
+
+    /// No such name, which the kernel may believe for so long: number 0 says so (fuse_lookup_name in the kernel).
+    pub fn absent(self, ttl: Duration) {
+        self.0.send(Message::<ENTRY>::new().entry(0, Duration::ZERO, ttl, &Attr::default()).bytes());
+    }
+}
+
+impl ReplyAttr {
+    /// And how long the kernel may believe them.
+    pub fn attr(self, ttl: Duration, attr: &Attr) {
+        self.0.send(Message::<104>::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).attr(attr).bytes());
+    }
+}
+
+impl ReplyOpen {
+    /// Makes a file one that opens may go straight to.
+    pub fn open_backing(&self, file: impl AsFd) -> rustix::io::Result<Backing> {
+        open_backing(&self.0, file.as_fd())
+    }
+
+    /// Reads and writes come here.
+    pub fn opened(self, fh: u64, flags: FopenFlags) {
+        self.0.send(Message::<16>::new().open(fh, flags.bits(), 0).bytes());
+    }
+
+    /// Reads and writes go straight to the backing file, which must live as long as the open.
+    pub fn opened_passthrough(self, fh: u64, flags: FopenFlags, backing: &Backing) {
+        self.0.send(Message::<16>::new().open(fh, (flags | FopenFlags::FOPEN_PASSTHROUGH).bits(), backing.number()).bytes());
+    }
+}
+
+fn open_backing(answer: &Answer, file: BorrowedFd<'_>) -> rustix::io::Result<Backing> {
+    Backing::new(answer.device(), file)
+}
+
+impl ReplyCreate {
+    /// As [`ReplyOpen::open_backing`].
+    pub fn open_backing(&self, file: impl AsFd) -> rustix::io::Result<Backing> {
+        open_backing(&self.0, file.as_fd())
+    }
+
+    /// A file, how long the kernel may believe its attributes and its name, and how it is open.
+    pub fn created(self, attr_ttl: Duration, name_ttl: Duration, attr: &Attr, fh: u64, flags: FopenFlags, backing: Option<&Backing>) {
+        let (flags, number) = match backing {
+            Some(backing) => (flags | FopenFlags::FOPEN_PASSTHROUGH, backing.number()),
+            None => (flags, 0),
+        };
+        let message = Message::<{ ENTRY + 16 }>::new().entry(attr.ino, attr_ttl, name_ttl, attr).open(fh, flags.bits(), number);
+        self.0.send(message.bytes());
+    }
+}
+
+impl ReplyData {
+    /// Where to put so many bytes: from there they go to the kernel without another copy of ours.
+    pub fn room(&mut self, length: usize) -> &mut [u8] {
+        self.0.room(length.min(DATA_MAX))
+    }
+
+    /// So many bytes of the room.
+    pub fn filled(self, length: usize) {
+        self.0.send_room(length);
+    }
+
+    /// These bytes.
+    pub fn data(self, data: &[u8]) {
+        self.0.send(data);
+    }
+}
+
+impl ReplyWrite {
+    /// So many bytes.
+    pub fn written(self, length: u32) {
+        self.0.send(Message::<8>::new().u32(length).u32(0).bytes());
+    }
+}
+
+impl ReplyStatfs {
+    /// As statvfs(3) has them: blocks in all, free, free for all; files in all, free; block size, longest name, fragment size.
+    pub fn statfs(self, blocks: [u64; 3], files: [u64; 2], block_bytes: u32, name_max: u32, fragment_bytes: u32) {
+        let mut message = Message::<80>::new();
+        for number in blocks.into_iter().chain(files) {
+            message = message.u64(number);
+        }
+        message = message.u32(block_bytes).u32(name_max).u32(fragment_bytes);
+        self.0.send((0..7).fold(message, |message, _| message.u32(0)).bytes());
+    }
+}
+
+impl ReplyXattr {
+    /// How long it is.
+    pub fn size(self, length: u32) {
+        self.0.send(Message::<8>::new().u32(length).u32(0).bytes());
+    }
+
+    /// It.
+    pub fn data(self, data: &[u8]) {
+        self.0.send(data);
+    }
+}
+
+impl ReplyLseek {
+    /// The place.
+    pub fn offset(self, offset: i64) {
+        self.0.send(Message::<8>::new().u64(offset.cast_unsigned()).bytes());
+    }
+}
+
+/// Entries that are being collected.
+#[derive(Debug)]
+struct Listing {
+    answer: Answer,
+    size: usize,
+    used: usize,
+}
+
+impl Listing {
+    fn new(answer: Answer, size: u32) -> Listing {
+        Listing { answer, size: (size as usize).min(DATA_MAX), used: 0 }
+    }
+
+    fn add(&mut self, add: impl FnOnce(&mut Entries<'_>) -> bool) -> bool {
+        let mut entries = Entries { room: self.answer.room(self.size), used: self.used };
+        let added = add(&mut entries);
+        self.used = entries.used;
+        added
+    }
+}
+
+macro_rules! listings {
+    ($($(#[$doc:meta])* $name:ident),*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(Listing);
+
+        impl $name {
+            pub(super) fn new(answer: Answer, size: u32) -> $name {
+                $name(Listing::new(answer, size))
+            }
+
+            /// All that was added.
+            pub fn ok(self) {
+                self.0.answer.send_room(self.0.used);
+            }
+
+            /// It cannot be done.
+            pub fn error(self, error: Errno) {
+                self.0.answer.fail(error);
+            }
+        }
+    )*};
+}
+
+listings! {
+    /// Names in a directory.
+    ReplyDirectory,
+    /// Names in a directory and what they stand for.
+    ReplyDirectoryPlus
+}
+
+impl ReplyDirectory {
+    /// Adds a name; `next` is where reading goes on behind it. True: it has no room.
+    pub fn add(&mut self, ino: u64, next: u64, kind: FileType, name: impl AsRef<OsStr>) -> bool {
+        !self.0.add(|entries| entries.add_plain(ino, next, kind, name.as_ref().as_bytes()))
+    }
+}
+
+impl ReplyDirectoryPlus {
+    /// Adds a name and what it stands for. True: it has no room.
+    pub fn add(&mut self, next: u64, name: impl AsRef<OsStr>, ttl: Duration, attr: &Attr) -> bool {
+        let told = Message::<ENTRY>::new().entry(attr.ino, ttl, ttl, attr);
+        let kind = (attr.mode >> 12) & 0o17;
+        !self.0.add(|entries| entries.add(told.bytes(), attr.ino, next, kind, name.as_ref().as_bytes()))
+    }
+}

@@ -1,0 +1,114 @@
+#!/bin/bash
+# TIMEOUT: 600
+# Requests over io_uring: chosen where the kernel offers it, said in status and doctor, served for every processor, not held up by
+# those that wait for a stopped disk, and ended when the daemon is killed.
+# shellcheck source=tests/system/lib.sh
+source "$(dirname "$0")/lib.sh"
+root_only
+need taskset
+
+switch=/sys/module/fuse/parameters/enable_uring
+[[ -w $switch ]] || skip "this kernel has no FUSE over io_uring"
+before=$(cat "$switch")
+below=$SCRATCH/below
+give_back() {
+    echo "$before" >"$switch"
+    if [[ -n ${below_pid:-} ]]; then kill -CONT "$below_pid" 2>/dev/null || true; fi
+    mountpoint -q "$MNT" && umount -l "$MNT"
+    mountpoint -q "$HDD" && umount -l "$HDD"
+    true
+}
+trap give_back EXIT
+
+way_is() { "$HOTSHELF" status "$MNT" | grep -q "requests  *$1" || fail "$2: $("$HOTSHELF" status "$MNT" | grep requests)"; }
+
+# Not offered: the device, and what to do.
+echo N >"$switch"
+mount_pair
+way_is "by /dev/fuse: .*echo Y >$switch" "status of a kernel that does not offer it"
+unmount_pair
+"$HOTSHELF" doctor | grep -q "^missing  FUSE over io_uring .*echo Y >$switch" || fail "doctor does not tell how to get it"
+
+echo Y >"$switch"
+"$HOTSHELF" doctor | grep -q "^ok       FUSE over io_uring" || skip "io_uring is not let in here: $("$HOTSHELF" doctor | grep 'over io_uring')"
+for flags in "--uring off" --single-thread "-o uring=off"; do
+    # shellcheck disable=SC2086
+    mount_pair $flags
+    way_is "by /dev/fuse: " "$flags"
+    unmount_pair
+done
+
+# Every processor has its queue, and requests come in them.
+mount_pair --no-passthrough
+way_is "over io_uring" "offered and not declined"
+"$HOTSHELF" status --json "$MNT" | grep -q '"uring": *true' || fail "the JSON of status does not say it"
+processors=$(nproc)
+for ((cpu = 0; cpu < processors; cpu++)); do
+    taskset -c "$cpu" sh -c "head -c 3000000 /dev/urandom >'$MNT/f$cpu' && cp '$MNT/f$cpu' '$MNT/g$cpu' && cmp '$MNT/f$cpu' '$MNT/g$cpu'" ||
+        fail "processor $cpu"
+    cmp "$SSD/f$cpu" "$MNT/g$cpu" || fail "what processor $cpu wrote"
+done
+[[ $(find "$MNT" -type f | wc -l) == $((2 * processors)) ]] || fail "a listing"
+: >"$MNT/many"
+for n in $(seq 200); do echo "$n" >>"$MNT/many"; done
+(cd "$MNT" && setfattr -n user.long -v "$(head -c 3000 /dev/zero | tr '\0' x)" many && [[ $(getfattr --only-values -n user.long many | wc -c) == 3000 ]]) ||
+    fail "a long attribute"
+
+# Killed while it is in use: nobody hangs, and the next mount takes the dead one away.
+(while cat "$MNT/many" >/dev/null 2>&1 && stat "$MNT/f0" >/dev/null 2>&1; do :; done) &
+busy=$!
+sleep 0.3
+pid=$(daemon_pid)
+kill -9 "$pid"
+timeout 20 tail --pid="$busy" -f /dev/null || fail "a reader hangs after its daemon was killed"
+timeout 20 stat "$MNT/many" 2>&1 | grep -qE 'not connected|aborted' || fail "a dead mount that answers"
+mount_pair
+way_is "over io_uring" "mounted again over a dead one"
+[[ $(wc -l <"$MNT/many") == 200 ]] || fail "what was written before the kill"
+unmount_pair
+
+# A disk that stands still holds up who waits for it, and nobody else, on the same processor.
+mkdir -p "$below/ssd" "$below/hdd"
+"$HOTSHELF" mount --ssd "$below/ssd" --hdd "$below/hdd" "$HDD" --no-passthrough
+mount_pair --adopt --promotion never
+for n in 1 2 3 4 5 6; do
+    head -c 200000 /dev/urandom >"$MNT/cold$n"
+    sha256sum <"$MNT/cold$n" >"$SCRATCH/sum$n"
+    "$HOTSHELF" migrate "$MNT/cold$n" --to hdd >/dev/null
+done
+echo warm >"$MNT/warm"
+unmount_pair
+mount_pair --promotion never
+ls -l "$MNT" >/dev/null
+below_pid=$(MNT=$HDD daemon_pid)
+[[ -n $below_pid ]] || fail "the daemon below is not known"
+kill -STOP "$below_pid"
+readers=()
+for n in 1 2 3 4 5 6; do
+    taskset -c 0 sh -c "sha256sum <'$MNT/cold$n' | cmp -s - '$SCRATCH/sum$n'" &
+    readers+=($!)
+done
+sleep 1
+for n in $(seq 20); do
+    timeout 30 taskset -c 0 sh -c "echo $n >'$MNT/warm$n' && [[ \$(cat '$MNT/warm$n') == $n ]] && rm '$MNT/warm$n'" || fail "held up by others' disk ($n)"
+done
+kill -CONT "$below_pid"
+for reader in "${readers[@]}"; do wait "$reader" || fail "a reader of the disk that stood still"; done
+unmount_pair
+"$HOTSHELF" unmount "$HDD"
+
+# What it is made of is there for an ordinary user, too.
+if command -v setpriv >/dev/null && [[ -r /dev/fuse && -w /dev/fuse && $(stat -c %a /dev/fuse) == *6 ]]; then
+    rm -rf "$SSD" "$HDD" "$below"
+    mkdir -p "$SSD" "$HDD"
+    chown 65534:65534 "$SSD" "$HDD" "$MNT"
+    cp "$HOTSHELF" "$SCRATCH/hotshelf"
+    chmod 755 "$SCRATCH/hotshelf"
+    as() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+    if as test -x "$SCRATCH"; then
+        as "$SCRATCH/hotshelf" mount --ssd "$SSD" --hdd "$HDD" "$MNT" || fail "an ordinary user cannot mount"
+        as "$SCRATCH/hotshelf" status "$MNT" | grep -q "requests  *over io_uring" || fail "an ordinary user's mount"
+        as sh -c "echo hello >'$MNT/f' && [[ \$(cat '$MNT/f') == hello ]]" || fail "an ordinary user's file"
+        as "$SCRATCH/hotshelf" unmount "$MNT" || fail "an ordinary user unmounts"
+    fi
+fi
