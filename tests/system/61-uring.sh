@@ -5,7 +5,7 @@
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
-need taskset
+need taskset setfattr
 
 switch=/sys/module/fuse/parameters/enable_uring
 [[ -w $switch ]] || skip "this kernel has no FUSE over io_uring"
@@ -30,7 +30,8 @@ unmount_pair
 "$HOTSHELF" doctor | grep -q "^missing  FUSE over io_uring .*echo Y >$switch" || fail "doctor does not tell how to get it"
 
 echo Y >"$switch"
-"$HOTSHELF" doctor | grep -q "^ok       FUSE over io_uring" || skip "io_uring is not let in here: $("$HOTSHELF" doctor | grep 'over io_uring')"
+"$HOTSHELF" doctor >"$SCRATCH/doctor"
+grep -q "^ok       FUSE over io_uring" "$SCRATCH/doctor" || skip "$(grep 'over io_uring' "$SCRATCH/doctor")"
 for flags in "--uring off" --single-thread "-o uring=off"; do
     # shellcheck disable=SC2086
     mount_pair $flags
@@ -51,8 +52,8 @@ done
 [[ $(find "$MNT" -type f | wc -l) == $((2 * processors)) ]] || fail "a listing"
 : >"$MNT/many"
 for n in $(seq 200); do echo "$n" >>"$MNT/many"; done
-(cd "$MNT" && setfattr -n user.long -v "$(head -c 3000 /dev/zero | tr '\0' x)" many && [[ $(getfattr --only-values -n user.long many | wc -c) == 3000 ]]) ||
-    fail "a long attribute"
+setfattr -n user.long -v "$(head -c 3000 /dev/zero | tr '\0' x)" "$MNT/many"
+[[ $(getfattr --absolute-names --only-values -n user.long "$MNT/many" | wc -c) == 3000 ]] || fail "a long attribute"
 
 # Killed while it is in use: nobody hangs, and the next mount takes the dead one away.
 (while cat "$MNT/many" >/dev/null 2>&1 && stat "$MNT/f0" >/dev/null 2>&1; do :; done) &
@@ -93,7 +94,12 @@ for n in 1 2 3 4 5 6; do
 done
 sleep 1
 # With no time to live each of these is a request. In the background: who waits for a daemon in the kernel takes no signal.
-(for n in $(seq 20); do taskset -c 0 cat "$MNT/warm" >/dev/null && taskset -c 0 stat "$MNT/warm" >/dev/null || exit 1; done; echo done >"$SCRATCH/served") &
+(
+    for n in $(seq 20); do
+        taskset -c 0 sh -c "cat '$MNT/warm' && stat '$MNT/warm'" >/dev/null || exit 1
+    done
+    echo done >"$SCRATCH/served"
+) &
 for ((tries = 0; tries < 100; tries++)); do
     [[ -e $SCRATCH/served ]] && break
     sleep 0.1

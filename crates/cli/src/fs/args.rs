@@ -105,7 +105,7 @@ pub struct FsMountArgs {
     /// Serve with this many threads; over io_uring, of each processor [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// Whether requests come over io_uring, which is faster: auto (where the kernel offers it, see `hotshelf doctor`) or off [default: auto]
+    /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub uring: Option<Uring>,
     /// Stay in the foreground, log to standard error

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{Builder, Scope};
@@ -60,7 +61,7 @@ impl<'env, F: FileSystem> Readers<'env, F> {
         Ok(())
     }
 
-    /// Whether one of those has ended before its time.
+    /// Whether one of those has ended before its time, or a request in a bug of ours.
     pub fn failed(&self) -> bool {
         self.failed.load(Relaxed)
     }
@@ -97,7 +98,11 @@ impl<'env, F: FileSystem> Readers<'env, F> {
             }
             Ok(op) => {
                 let _turn = turns.map(Turns::take);
-                perform(self.fs, self.owner, head, op, &self.lanes, answer());
+                let answer = answer();
+                // The answer that is owed is given when it is dropped.
+                if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.lanes, answer))).is_err() {
+                    self.failed.store(true, Relaxed);
+                }
             }
             Err(_) => {
                 tracing::error!(opcode = head.opcode, "a request makes no sense");

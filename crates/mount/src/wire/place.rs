@@ -4,7 +4,7 @@
 //! another one, which takes several times as long. But one who reads through the page cache goes on while the kernel reads ahead for
 //! him, and who gathers writes while it writes them back: those are better served elsewhere.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Requests of the other kind in a row, before a thread changes over: that costs as much as some requests.
 const PATIENCE: u32 = 4;
@@ -20,9 +20,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Goes to the queue's processor, if the daemon may run there.
-    pub fn of(processor: usize) -> Place {
-        let allowed = sched_getaffinity(None).unwrap_or_default();
+    /// Goes to the queue's processor, if it is one where the daemon may run.
+    pub fn of(processor: usize, allowed: CpuSet) -> Place {
         let mut place = Place { own: None, others: None, beside: false, against: 0 };
         if processor < CpuSet::MAX_CPU && allowed.is_set(processor) {
             let (mut own, mut others) = (CpuSet::new(), allowed);
@@ -55,12 +54,13 @@ impl Place {
 #[cfg(test)]
 mod test {
     use super::*;
+    use rustix::thread::sched_getaffinity;
 
     #[test]
     fn a_thread_changes_over_when_requests_of_the_other_kind_go_on() {
         let allowed = sched_getaffinity(None).expect("known");
         let mine = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
-        let mut place = Place::of(mine);
+        let mut place = Place::of(mine, allowed);
         let here = || sched_getaffinity(None).expect("known");
         assert!(here().is_set(mine) && here().count() == 1);
         for round in 0..3 * PATIENCE {
@@ -78,7 +78,7 @@ mod test {
     #[test]
     fn a_processor_that_is_not_ours_is_not_taken() {
         let before = sched_getaffinity(None).expect("known");
-        let mut place = Place::of(CpuSet::MAX_CPU - 1);
+        let mut place = Place::of(CpuSet::MAX_CPU - 1, before);
         (0..PATIENCE).for_each(|_| place.note(false));
         assert_eq!(sched_getaffinity(None).expect("known"), before);
     }

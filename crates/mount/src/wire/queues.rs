@@ -20,6 +20,7 @@ use fusedev::{Entry, Port};
 use fuser::WriteFlags;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::answer::{Answer, Place as Letter};
 use super::decode::{self, Op};
@@ -48,6 +49,8 @@ pub struct Queues<'a, F> {
     readers: &'a Readers<'a, F>,
     way: &'a Way,
     queues: Vec<Queue>,
+    /// Where the daemon may run: a thread has it from the one that starts it, which is bound.
+    allowed: CpuSet,
     /// Threads beyond those that each queue may have.
     slow: AtomicUsize,
     panicked: AtomicBool,
@@ -84,7 +87,8 @@ impl<F: FileSystem> Aside for Here<'_, '_, F> {
 impl<'env, F: FileSystem> Queues<'env, F> {
     pub fn new(readers: &'env Readers<'env, F>, way: &'env Way, processors: usize) -> Self {
         let queues = (0..processors).map(|_| Queue::default()).collect();
-        Queues { readers, way, queues, slow: AtomicUsize::new(0), panicked: AtomicBool::new(false) }
+        let allowed = sched_getaffinity(None).unwrap_or_default();
+        Queues { readers, way, queues, allowed, slow: AtomicUsize::new(0), panicked: AtomicBool::new(false) }
     }
 
     /// Starts a thread for each queue. The kernel begins with them when all have an entry; if one cannot, it is refused by `spare`.
@@ -152,7 +156,7 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
     /// Serves until the mount has gone.
     fn serve(self, mut port: Port, first: bool) {
         let mine = &self.all.queues[self.queue];
-        let mut place = Place::of(self.queue);
+        let mut place = Place::of(self.queue, self.all.allowed);
         let letter = Arc::default();
         let mut next = self.register(&mut port);
         if let Err(error) = &next

@@ -74,6 +74,6 @@ impl<F: FileSystem> Started<F> {
         });
         drop(session);
         served?;
-        if readers.failed() || queues.panicked() { Err(io::Error::other("a serving thread ended before its time")) } else { Ok(()) }
+        if readers.failed() || queues.panicked() { Err(io::Error::other("a request ended in a bug (see the log)")) } else { Ok(()) }
     }
 }
