@@ -35,8 +35,9 @@ pub fn status(status: &Status) {
         Some(reason) => say!("  file data         through the daemon: {reason}"),
     }
     match &status.uring_reason {
-        None => say!("  requests          over io_uring"),
         Some(reason) => say!("  requests          by /dev/fuse: {reason}"),
+        None if status.uring => say!("  requests          over io_uring"),
+        None => say!("  requests          by /dev/fuse"),
     }
     for pin in &status.pinned {
         say!("  pinned            {pin}");

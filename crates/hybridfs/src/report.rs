@@ -79,9 +79,11 @@ pub struct Status {
     pub passthrough: bool,
     /// Why it does not, if it does not.
     pub passthrough_reason: Option<String>,
-    /// Whether requests come over io_uring.
+    /// Whether requests come over io_uring. A daemon of before does not say.
+    #[serde(default)]
     pub uring: bool,
     /// Why not.
+    #[serde(default)]
     pub uring_reason: Option<String>,
     /// Opens of regular files found on the SSD.
     pub hits: u64,
