@@ -13,8 +13,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::handles::{Handles, OpenFile};
 use crate::modes::Modes;
 use crate::wire::{
-    self, Changes, DATA_MAX, FileSystem, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    self, Changes, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 
 const O_ACCMODE: i32 = 0o3;
@@ -286,13 +286,13 @@ impl FileSystem for Front {
         }
     }
 
-    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let made = self.inner.fs.make(caller(req), parent, name, Make::Node(mode, rdev_from_fuse(rdev)), umask);
+    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, rdev: u32, reply: ReplyEntry) {
+        let made = self.inner.fs.make(caller(req), parent, name, Make::Node(new.mode, rdev_from_fuse(rdev)), new.umask);
         self.entry(reply, made);
     }
 
-    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let made = self.inner.fs.make(caller(req), parent, name, Make::Directory(mode), umask);
+    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, reply: ReplyEntry) {
+        let made = self.inner.fs.make(caller(req), parent, name, Make::Directory(new.mode), new.umask);
         self.entry(reply, made);
     }
 
@@ -331,9 +331,9 @@ impl FileSystem for Front {
         });
     }
 
-    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, flags: i32, reply: ReplyCreate) {
         let fs = &self.inner.fs;
-        match fs.create(caller(req), parent, name, mode, umask, flags & O_EXCL != 0) {
+        match fs.create(caller(req), parent, name, new.mode, new.umask, flags & O_EXCL != 0) {
             Ok((attr, handle)) => {
                 // A newcomer may outgrow the SSD: it goes through us.
                 let inode = handle.inode.clone();
@@ -371,7 +371,7 @@ impl FileSystem for Front {
         }
     }
 
-    fn write(&self, req: &Request<'_>, fh: u64, offset: u64, data: &[u8], how: WriteFlags, flags: OpenFlags, reply: ReplyWrite) {
+    fn write(&self, req: &Request<'_>, (fh, offset): (u64, u64), data: &[u8], how: WriteFlags, flags: OpenFlags, reply: ReplyWrite) {
         let file = match self.file(fh) {
             Ok(file) => file,
             Err(error) => return reply.error(error),

@@ -15,8 +15,8 @@ use super::nodes::{Nodes, ROOT};
 use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, rdev_from_fuse, xattr_reply};
 use crate::handles::Table;
 use crate::wire::{
-    Attr, Changes, DATA_MAX, FileSystem, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    Attr, Changes, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
@@ -287,14 +287,14 @@ impl FileSystem for RawFront {
         }
     }
 
-    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let Some(kind) = kind_of(mode) else { return reply.error(Errno::INVAL) };
-        let (mode, rdev) = ((mode & 0o7777) as u16, rdev_from_fuse(rdev));
-        self.entry(reply, self.at(parent, |fs, dir| fs.mknod(dir, name.as_bytes(), kind, mode, rdev, &creds(req, umask))));
+    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, rdev: u32, reply: ReplyEntry) {
+        let Some(kind) = kind_of(new.mode) else { return reply.error(Errno::INVAL) };
+        let (mode, rdev) = ((new.mode & 0o7777) as u16, rdev_from_fuse(rdev));
+        self.entry(reply, self.at(parent, |fs, dir| fs.mknod(dir, name.as_bytes(), kind, mode, rdev, &creds(req, new.umask))));
     }
 
-    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        self.entry(reply, self.at(parent, |fs, dir| fs.mkdir(dir, name.as_bytes(), (mode & 0o7777) as u16, &creds(req, umask))));
+    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, reply: ReplyEntry) {
+        self.entry(reply, self.at(parent, |fs, dir| fs.mkdir(dir, name.as_bytes(), (new.mode & 0o7777) as u16, &creds(req, new.umask))));
     }
 
     fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
@@ -334,11 +334,11 @@ impl FileSystem for RawFront {
         }
     }
 
-    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, flags: i32, reply: ReplyCreate) {
         let made = self.at(parent, |fs, dir| {
             let exclusive = OFlags::from_bits_retain(flags as u32) & OFlags::EXCL;
             let flags = open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
-            let file = fs.open_at(dir, name.as_bytes(), flags, (mode & 0o7777) as u16, &creds(req, umask))?;
+            let file = fs.open_at(dir, name.as_bytes(), flags, (new.mode & 0o7777) as u16, &creds(req, new.umask))?;
             let attr = self.told(file.node().clone())?;
             Ok((file, attr))
         });
@@ -358,7 +358,7 @@ impl FileSystem for RawFront {
         }
     }
 
-    fn write(&self, req: &Request<'_>, fh: u64, offset: u64, data: &[u8], how: WriteFlags, _flags: OpenFlags, reply: ReplyWrite) {
+    fn write(&self, req: &Request<'_>, (fh, offset): (u64, u64), data: &[u8], how: WriteFlags, _flags: OpenFlags, reply: ReplyWrite) {
         match self.write_now(req, fh, offset, data, how) {
             Ok(n) => reply.written(n as u32),
             Err(error) => reply.error(code(&error)),

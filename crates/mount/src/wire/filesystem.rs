@@ -49,6 +49,15 @@ impl Request<'_> {
     }
 }
 
+/// Permissions of something new.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMode {
+    /// Type and permissions that were asked for.
+    pub mode: u32,
+    /// What is taken from them, unless a list is inherited.
+    pub umask: u32,
+}
+
 /// A file system. Each request is answered once, by its reply, now or later, from this thread or from another.
 #[expect(unused_variables, reason = "what is not done needs no arguments")]
 pub trait FileSystem: Send + Sync + 'static {
@@ -71,10 +80,10 @@ pub trait FileSystem: Send + Sync + 'static {
     fn readlink(&self, req: &Request<'_>, ino: u64, reply: ReplyData);
 
     /// Makes a file or device.
-    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry);
+    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, rdev: u32, reply: ReplyEntry);
 
     /// Makes a directory.
-    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry);
+    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, reply: ReplyEntry);
 
     /// Makes a symbolic link.
     fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry);
@@ -97,8 +106,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Reads.
     fn read(&self, req: &Request<'_>, fh: u64, offset: u64, size: u32, reply: ReplyData);
 
-    /// Writes; `how` is how the kernel came to it, `flags` is what the file was opened with.
-    fn write(&self, req: &Request<'_>, fh: u64, offset: u64, data: &[u8], how: WriteFlags, flags: OpenFlags, reply: ReplyWrite);
+    /// Writes to a place in an open file; `how` is how the kernel came to it, `flags` is what the file was opened with.
+    fn write(&self, req: &Request<'_>, to: (u64, u64), data: &[u8], how: WriteFlags, flags: OpenFlags, reply: ReplyWrite);
 
     /// The last user of an open file has gone.
     fn release(&self, req: &Request<'_>, ino: u64, fh: u64, reply: ReplyEmpty);
@@ -142,7 +151,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty);
 
     /// Makes a file (or opens the one that came first) and opens it.
-    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate);
+    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, flags: i32, reply: ReplyCreate);
 
     /// Something of a device.
     fn ioctl(&self, req: &Request<'_>, reply: ReplyEmpty) {

@@ -26,7 +26,7 @@ mod serve;
 pub use begin::{Started, begin, uring_offered};
 pub use decode::Changes;
 pub use encode::Attr;
-pub use filesystem::{FileSystem, Request};
+pub use filesystem::{FileSystem, NewMode, Request};
 pub use fusedev::Backing;
 pub use reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,

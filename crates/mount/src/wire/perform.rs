@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::answer::Answer;
 use super::decode::{Head, Op};
-use super::filesystem::{Aside, FileSystem, Request};
+use super::filesystem::{Aside, FileSystem, NewMode, Request};
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
 
 /// Whether the request may be done for this user. Without `--allow-other` only the owner of the mount is let in, which the kernel
@@ -51,8 +51,8 @@ pub fn perform(fs: &impl FileSystem, owner: Option<u32>, head: Head, op: Op<'_>,
         Op::SetAttr(changes) => fs.setattr(req, ino, &changes, answer.into()),
         Op::ReadLink => fs.readlink(req, ino, answer.into()),
         Op::Symlink { name, target } => fs.symlink(req, ino, name, target, answer.into()),
-        Op::MkNod { name, mode, umask, rdev } => fs.mknod(req, ino, name, mode, umask, rdev, answer.into()),
-        Op::MkDir { name, mode, umask } => fs.mkdir(req, ino, name, mode, umask, answer.into()),
+        Op::MkNod { name, mode, umask, rdev } => fs.mknod(req, ino, name, NewMode { mode, umask }, rdev, answer.into()),
+        Op::MkDir { name, mode, umask } => fs.mkdir(req, ino, name, NewMode { mode, umask }, answer.into()),
         Op::Unlink { name } => fs.unlink(req, ino, name, answer.into()),
         Op::RmDir { name } => fs.rmdir(req, ino, name, answer.into()),
         Op::Rename { name, new_parent, new_name, flags } => {
@@ -62,7 +62,7 @@ pub fn perform(fs: &impl FileSystem, owner: Option<u32>, head: Head, op: Op<'_>,
         Op::Open { flags } => fs.open(req, ino, OpenFlags(flags), answer.into()),
         Op::Read { fh, offset, size, .. } => fs.read(req, fh, offset, size, answer.into()),
         Op::Write { fh, offset, data, write_flags, flags } => {
-            fs.write(req, fh, offset, data, WriteFlags::from_bits_retain(write_flags), OpenFlags(flags), answer.into());
+            fs.write(req, (fh, offset), data, WriteFlags::from_bits_retain(write_flags), OpenFlags(flags), answer.into());
         }
         Op::StatFs => fs.statfs(req, answer.into()),
         Op::Release { fh } => fs.release(req, ino, fh, answer.into()),
@@ -77,7 +77,7 @@ pub fn perform(fs: &impl FileSystem, owner: Option<u32>, head: Head, op: Op<'_>,
         Op::ReleaseDir { fh } => fs.releasedir(req, fh, answer.into()),
         Op::FsyncDir { fh, datasync } => fs.fsyncdir(req, ino, fh, datasync, answer.into()),
         Op::Access { mask } => fs.access(req, ino, AccessFlags::from_bits_retain(mask), answer.into()),
-        Op::Create { name, mode, umask, flags } => fs.create(req, ino, name, mode, umask, flags, answer.into()),
+        Op::Create { name, mode, umask, flags } => fs.create(req, ino, name, NewMode { mode, umask }, flags, answer.into()),
         Op::Ioctl => fs.ioctl(req, answer.into()),
         Op::Fallocate { fh, offset, length, mode } => fs.fallocate(req, fh, offset, length, mode, answer.into()),
         Op::Lseek { fh, offset, whence } => fs.lseek(req, fh, offset, whence, answer.into()),

@@ -142,10 +142,10 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
 
     /// The kernel has not begun with the queues and never will.
     fn back_to_the_device(&self, why: &io::Error) {
-        if self.all.way.is_device(format!("the kernel refused its queues ({why})")) {
-            if let Err(error) = self.all.readers.start_others(self.scope) {
-                tracing::error!(%error, "fewer threads than asked for read requests");
-            }
+        if self.all.way.is_device(format!("the kernel refused its queues ({why})"))
+            && let Err(error) = self.all.readers.start_others(self.scope)
+        {
+            tracing::error!(%error, "fewer threads than asked for read requests");
         }
     }
 
