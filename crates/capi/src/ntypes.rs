@@ -59,10 +59,10 @@ pub struct nvmedfs_mkfs_options {
     pub log_bytes: u64,
 }
 
-/// How a file system is used. Call nvmedfs_options_init first. The memory it asks the allocator for is at most three quarters of
-/// `memory_bytes`, if that is given; else the sum of its four sizes, 16 MiB, buffers of 24 MiB, and up to 5 KiB for each open file. What
-/// the program's allocator takes beside is the last quarter with a good one; the C library's takes up to as much again where many threads
-/// allocate (MALLOC_ARENA_MAX=1: less, and slower).
+/// How a file system is used. Call nvmedfs_options_init first. The memory it asks the allocator for is at most `memory_bytes` less a
+/// quarter, or less a sixteenth and 48 MiB if that leaves more, if `memory_bytes` is given; else the sum of its four sizes, 16 MiB, buffers
+/// of 24 MiB, and up to 5 KiB for each open file. What the program's allocator takes beside is the rest with a good one; the C library's
+/// takes up to as much again where many threads allocate (MALLOC_ARENA_MAX=1: less, and slower).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct nvmedfs_options {

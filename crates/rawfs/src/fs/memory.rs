@@ -1,7 +1,7 @@
 //! One number for the memory of a whole file system: what it is divided into, and what is in use of it.
 //!
 //! ```text
-//!  allocator   1/4, what it takes beside what it is asked for, and the program; of the others:
+//!  allocator   1/4, at most 1/16 and 48 MiB: what it takes beside what it is asked for, and the program; of the others:
 //!  bitmaps     as the image is large: half a byte for each block of 4 KiB
 //!  buffers     3/32, 1 MiB to 8 MiB for each of the three lanes; 8 MiB for the log, batches, lone requests and spare blocks
 //!  the rest    at most 1/4 changed nodes (twice what begins a checkpoint)   7/16 files not written yet    1/8 data that the log has
@@ -37,6 +37,8 @@ const LEAST: usize = 14 << 20;
 const BESIDE: usize = 6 << 20;
 const LANES: usize = 3;
 const MIB: usize = 1 << 20;
+/// What the allocator takes however much it is asked for: what waits to go back to the system, and the program.
+const ALLOCATOR: usize = 48 * MIB;
 
 /// Memory for all of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +54,12 @@ impl Memory {
 
     /// What is given out: the allocator takes the rest.
     fn given(self) -> usize {
-        self.bytes / 4 * 3
+        (self.bytes / 4 * 3).max((self.bytes / 16 * 15).saturating_sub(ALLOCATOR))
+    }
+
+    /// The least of which so many bytes are given out.
+    fn giving(bytes: usize) -> usize {
+        (bytes.div_ceil(3) * 4).min((bytes + ALLOCATOR).div_ceil(15) * 16)
     }
 
     fn lane(self) -> usize {
@@ -69,7 +76,7 @@ impl Memory {
         let kept = LEAST + bitmaps(blocks);
         let (small, large) = (kept + LANES * MIB, kept + LANES * 8 * MIB);
         let given = if small / 32 <= MIB { small } else { large.min(kept / 29 * 32 + 64) };
-        given.div_ceil(3) * 4
+        Memory::giving(given)
     }
 
     /// Sets what store and files take, for a device of so many blocks.
@@ -261,7 +268,7 @@ mod test {
     #[test]
     fn all_of_it_is_given_out_and_too_little_is_told() {
         let (mut settings, mut files) = (Settings::default(), FsSettings::default());
-        for (total, blocks) in [(64 * MIB, 1 << 18), (1 << 30, 1 << 28), (16 << 30, 1 << 20)] {
+        for (total, blocks) in [(64 * MIB, 1 << 18), (1 << 30, 1 << 28), (12 << 30, 1 << 21), (16 << 30, 1 << 20)] {
             Memory::of(total).divide(blocks, &mut settings, &mut files).expect("enough");
             let stays = 2 * settings.dirty_bytes + settings.filled_bytes + files.dirty_bytes + files.cache_bytes;
             let budget = settings.budget.expect("one for all");
