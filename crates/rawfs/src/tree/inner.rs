@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::node::Link;
-use super::{Damaged, HEADER, NODE_BYTES, NodeAt, shared};
+use super::{Damaged, HEADER, NODE_BYTES, NodeAt, Sought, shared};
 
 /// Lengths of separator, prefix and what the two share; slot and sum.
 const CHILD_HEAD: usize = 2 + 2 + 2 + 4 + 4;
@@ -46,7 +46,8 @@ impl Inner {
 
     /// The child that a key belongs to.
     pub fn find(&self, key: &[u8]) -> usize {
-        self.children.get(1..).unwrap_or_default().partition_point(|child| &*child.separator <= key)
+        let sought = Sought::new(key);
+        self.children.get(1..).unwrap_or_default().partition_point(|child| sought.order_of(&child.separator).is_le())
     }
 
     /// Reads the children of a page.

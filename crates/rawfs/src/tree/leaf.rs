@@ -1,6 +1,8 @@
 //! A leaf: entries in key order in one page. Slots (offsets) grow from the front, cells from the back.
 
-use super::{Damaged, HEADER, NODE_BYTES};
+use std::cmp::Ordering;
+
+use super::{Damaged, HEADER, NODE_BYTES, Sought};
 
 /// Key length and value length, before their bytes.
 const CELL_HEAD: usize = 4;
@@ -122,13 +124,13 @@ impl Leaf {
 
     /// Where the key is, or where it would go.
     pub fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.count);
+        let (sought, mut low, mut high) = (Sought::new(key), 0, self.count);
         while low < high {
             let middle = usize::midpoint(low, high);
-            match self.key(middle).cmp(key) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Ok(middle),
-                std::cmp::Ordering::Greater => high = middle,
+            match sought.order_of(self.key(middle)) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => high = middle,
             }
         }
         Err(low)

@@ -25,6 +25,7 @@ mod scan;
 #[cfg(test)]
 mod test;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use inner::Child;
@@ -96,6 +97,42 @@ pub struct Tree {
 /// Bytes that two strings begin with alike.
 fn shared(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+/// A key that is looked for, with its first bytes as a number: most comparisons end there.
+struct Sought<'k> {
+    head: u64,
+    key: &'k [u8],
+}
+
+/// As many bytes as a number has, as a number that is ordered as they are; zeros behind those that are fewer.
+fn head(bytes: &[u8]) -> u64 {
+    if let Some(first) = bytes.first_chunk() {
+        return u64::from_be_bytes(*first);
+    }
+    // In pieces that may overlap, as a copy of so many bytes is a call.
+    let (len, byte) = (bytes.len(), |at: usize| u64::from(bytes[at]) << (56 - 8 * at));
+    match (bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(first), Some(last)) => u64::from(u32::from_be_bytes(*first)) << 32 | u64::from(u32::from_be_bytes(*last)) << (64 - 8 * len),
+        _ if len > 0 => byte(0) | byte(len / 2) | byte(len - 1),
+        _ => 0,
+    }
+}
+
+impl<'k> Sought<'k> {
+    fn new(key: &'k [u8]) -> Sought<'k> {
+        Sought { head: head(key), key }
+    }
+
+    /// How the other one compares to it.
+    fn order_of(&self, other: &[u8]) -> Ordering {
+        const HEAD: usize = size_of::<u64>();
+        head(other).cmp(&self.head).then_with(|| match (other.get(HEAD..), self.key.get(HEAD..)) {
+            (Some(other), Some(key)) => other.cmp(key),
+            // What one has more than the other is zeros, or behind them.
+            _ => other.len().cmp(&self.key.len()),
+        })
+    }
 }
 
 impl Default for Tree {

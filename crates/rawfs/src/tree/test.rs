@@ -369,3 +369,15 @@ fn damaged_nodes_are_refused_or_harmless() {
     }
     assert!(accepted > 1000, "{accepted} damaged nodes were tried");
 }
+
+#[test]
+fn keys_compare_as_their_bytes_do() {
+    let mut rng = crate::testing::rng();
+    let mut key = || (0..rng.usize(..20)).map(|_| [0, 0, 1, 0xff][rng.usize(..4)]).collect::<Vec<u8>>();
+    for _ in 0..100_000 {
+        let (one, mut other) = (key(), key());
+        other.splice(..0, one[..one.len() / 2].iter().copied());
+        assert_eq!(Sought::new(&one).order_of(&other), other.cmp(&one), "{other:?} to {one:?}");
+        assert!(Sought::new(&one).order_of(&one).is_eq());
+    }
+}
