@@ -216,6 +216,9 @@ impl Core {
         let mut again = false;
         loop {
             let names = self.locks.shared();
+            if !again && let Some(held) = self.hold_at_once(&names, base, path, follow, creds)? {
+                return Ok(held);
+            }
             // Of a damaged image one key for the whole path may give what the directory's own names do not: that is not asked twice.
             let found = if again { self.find_slowly(base, path, follow, creds, &mut 0) } else { self.find(base, path, follow, creds) };
             let (dir, name, slash, found) = match found? {

@@ -14,6 +14,7 @@ use parking_lot::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 use super::core::Core;
 use super::error::{Error, Result};
 use super::extent::{Run, pieces};
+use super::job::Job;
 use super::record::{Body, Record};
 use super::table::{Inode, State};
 use crate::disk::Flight;
@@ -290,7 +291,12 @@ impl Core {
     /// Writes back everything; the first error, but all are tried. `synced`: a sync follows.
     pub fn write_back_all(&self, synced: bool) -> Result<()> {
         let all: Vec<u64> = self.dirty.lock().keys().copied().collect();
-        self.write_back_each(&all, synced)
+        let Some(job) = Job::new(&all, self.files_together()).filter(|_| synced) else { return self.write_back_each(&all, synced) };
+        let job = Arc::new(job);
+        self.bell.help(&job);
+        job.work(self);
+        self.bell.take_back(&job);
+        job.wait()
     }
 
     /// Everything of a file is on the device when this returns.

@@ -12,8 +12,11 @@ use super::record::{Body, HEAD, RUNS_MAX};
 use super::table::{Inode, State};
 use crate::{Batch, Block, Extent, Lane};
 
-/// Files of one batch, at most.
+/// Files of one batch, at most; and at least, however little memory there is.
 const FILES_MAX: usize = 2048;
+const FILES_LEAST: usize = 64;
+/// The part of the nodes that may be changed that one batch may change: others let go of memory only once it is done.
+const CHANGED_PART: usize = 4;
 /// Blocks written together, at most; a file with more goes alone.
 const BLOCKS_MAX: usize = 2048;
 
@@ -57,10 +60,15 @@ fn log_bytes(state: &State) -> usize {
 }
 
 impl Core {
+    /// Files of one batch, at most: each may change a node of its own.
+    pub fn files_together(&self) -> usize {
+        (self.store.changed_max() / CHANGED_PART).clamp(FILES_LEAST, FILES_MAX)
+    }
+
     /// Writes back the files of these numbers; the first error, but all are tried. No lock is held. `synced`: a sync follows.
     pub fn write_back_each(&self, numbers: &[u64], synced: bool) -> Result<()> {
         let mut outcome = Ok(());
-        for some in numbers.chunks(FILES_MAX) {
+        for some in numbers.chunks(self.files_together()) {
             let held: Vec<Held<'_>> = some.iter().filter_map(|ino| self.in_use(*ino)).collect();
             let mut rest = &held[..];
             while rest.len() > 1 {

@@ -8,7 +8,8 @@
 //!
 //! - [`calls`]: what can be called. [`file`]: what is held and open. `walk`, `open`, `make`, `remove`, `rename`, `attrs`, `xattr`, `acl`,
 //!   `list`: one kind of call each.
-//! - `read`, `write`, `space`, `flush`, `group`: the path of data. [`transaction`]: writes to many files that happen all or not at all.
+//! - `read`, `write`, `space`, `flush`, `group`, `job`: the path of data. [`transaction`]: writes to many files that happen all or not at
+//!   all.
 //! - [`key`], [`record`], [`extent`]: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
 //!   [`changes`]: names and attributes in them; `trial`: how those are tried first.
 //! - `vectored`, `copy`, `advice`: more that an open file can do. `later`: calls that return at once.
@@ -33,6 +34,7 @@ pub mod file;
 mod fill;
 mod flush;
 mod group;
+mod job;
 pub mod key;
 mod later;
 pub mod list;

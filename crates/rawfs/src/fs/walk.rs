@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::core::Core;
+use super::core::{Core, Held};
 use super::creds::{Creds, EXEC};
 use super::error::{Error, Result};
 use super::key::{ENC_MAX, Item};
+use super::locks::Shared;
 use super::name::{self, Name};
 use super::record::{Body, Kind, Record, Value};
 use super::{NAME_MAX, PATH_MAX, key};
@@ -54,6 +55,11 @@ fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
 }
 
+/// What is before the last part of a path, with the slash.
+fn above<'p>(path: &'p [u8], last: &[u8]) -> &'p [u8] {
+    &path[..path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count() - last.len()]
+}
+
 /// Refuses what no path can be.
 fn allowed(path: &[u8]) -> Result<()> {
     match path.len() {
@@ -92,7 +98,7 @@ impl Core {
     /// A hit shows that all above are directories, and none a symbolic link or a zone.
     fn find_at_once(&self, base: &Arc<Name>, path: &[u8], follow: bool) -> Result<Option<Found>> {
         let slash = path.last() == Some(&b'/');
-        let known = self.recent_dir(base, path)?;
+        let (known, moves) = (self.recent_dir(base, path)?, name::moves());
         let (key, name) = match &known {
             Some((dir, name)) => (dir.entry(name), *name),
             None => match self.whole_key(base, path)? {
@@ -104,8 +110,40 @@ impl Core {
         if value.as_ref().is_none_or(|value| value.kind() == Kind::Symlink && (follow || slash)) {
             return Ok(None);
         }
-        let dir = known.map_or_else(|| self.chain(base, path), |(dir, _)| dir);
+        let dir = match known {
+            Some((dir, _)) => dir,
+            None => {
+                let dir = self.chain(base, path);
+                if Arc::ptr_eq(self.begin(base, path), &self.root) {
+                    self.recent.put(above(path, name), &dir, moves);
+                }
+                dir
+            }
+        };
         Ok(Some(Found::Entry { dir, name: name.to_vec(), value, slash }))
+    }
+
+    /// Holds what a path leads to, if its directory was looked for of late: one lookup, under the directory's lock. `None`: it has to be
+    /// looked for otherwise.
+    pub fn hold_at_once(&self, names: &Shared<'_>, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<Option<Held<'_>>> {
+        if creds.looks() {
+            return Ok(None);
+        }
+        let Some((dir, name)) = self.recent_dir(base, path)? else { return Ok(None) };
+        let _dir = self.locks.look(names, &dir);
+        // Who removes a directory has its lock.
+        if dir.is_gone() {
+            return Ok(None);
+        }
+        let epoch = self.table.epoch();
+        let Some(value) = self.entry(&dir, name)? else { return Ok(None) };
+        let slash = path.last() == Some(&b'/');
+        match value.kind() {
+            Kind::Symlink if follow || slash => Ok(None),
+            Kind::Dir => self.hold_value(&dir, name, &value, epoch).map(Some),
+            _ if slash => Err(Errno::NOTDIR.into()),
+            _ => self.hold_value(&dir, name, &value, epoch).map(Some),
+        }
     }
 
     fn tail_at_once(&self, base: &Arc<Name>, path: &[u8]) -> Result<Option<Tail>> {
@@ -114,7 +152,7 @@ impl Core {
         }
         let moves = name::moves();
         let Some((_, name)) = self.whole_key(base, path)? else { return Ok(None) };
-        let above = &path[..path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count() - name.len()];
+        let above = above(path, name);
         let slash = path.last() == Some(&b'/');
         let tail = |dir| Some(Tail { dir, last: Last::Name(name.to_vec()), slash });
         if parts(above).next().is_none() {

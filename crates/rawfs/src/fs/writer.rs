@@ -1,5 +1,5 @@
-//! The thread that writes back what has waited long enough, or what there is too much of. Errors are kept with the files, for their
-//! handles.
+//! The thread that writes back what has waited long enough, or what there is too much of, and that helps who waits for many files. Errors
+//! are kept with the files, for their handles.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::core::Core;
 use super::error::{Error, Result};
+use super::job::Job;
 
 /// See the module.
 pub struct Writer {
@@ -21,13 +22,21 @@ pub struct Writer {
 #[derive(Default)]
 pub struct Bell {
     rung: AtomicBool,
-    end: Mutex<bool>,
+    asked: Mutex<Asked>,
     heard: Condvar,
 }
 
+#[derive(Default)]
+struct Asked {
+    end: bool,
+    /// Somebody waits for this.
+    job: Option<Arc<Job>>,
+}
+
 /// Why the thread goes on.
-#[derive(PartialEq, Eq)]
 enum Why {
+    /// Somebody waits.
+    Help(Arc<Job>),
     /// Memory is getting full.
     Full,
     /// It is time.
@@ -39,23 +48,45 @@ impl Bell {
     /// Memory is getting full.
     pub fn ring(&self) {
         if !self.rung.load(Ordering::Relaxed) && !self.rung.swap(true, Ordering::SeqCst) {
-            let _end = self.end.lock();
+            let _asked = self.asked.lock();
             self.heard.notify_all();
         }
     }
 
+    /// Asks for help with a job, once the thread has time; one at a time.
+    pub fn help(&self, job: &Arc<Job>) {
+        let mut asked = self.asked.lock();
+        if asked.job.is_none() {
+            asked.job = Some(Arc::clone(job));
+            self.heard.notify_all();
+        }
+    }
+
+    /// Nothing of it is left for the thread.
+    pub fn take_back(&self, job: &Arc<Job>) {
+        let mut asked = self.asked.lock();
+        if asked.job.as_ref().is_some_and(|asked| Arc::ptr_eq(asked, job)) {
+            asked.job = None;
+        }
+    }
+
     fn wait(&self, until: Instant) -> Why {
-        let mut end = self.end.lock();
+        let mut asked = self.asked.lock();
+        let mut late = false;
         loop {
-            if *end {
+            if asked.end {
                 return Why::End;
+            }
+            if let Some(job) = asked.job.take() {
+                return Why::Help(job);
             }
             if self.rung.swap(false, Ordering::SeqCst) {
                 return Why::Full;
             }
-            if self.heard.wait_until(&mut end, until).timed_out() {
-                return if *end { Why::End } else { Why::Time };
+            if late {
+                return Why::Time;
             }
+            late = self.heard.wait_until(&mut asked, until).timed_out();
         }
     }
 }
@@ -75,15 +106,18 @@ impl Writer {
                 let mut next = later(every);
                 loop {
                     let why = bell.wait(next);
-                    let Some(core) = core.upgrade().filter(|_| why != Why::End) else { break };
-                    if why == Why::Full {
-                        core.keep_room();
-                        continue;
+                    let Some(core) = core.upgrade() else { break };
+                    match why {
+                        Why::End => break,
+                        Why::Help(job) => job.work(&core),
+                        Why::Full => core.keep_room(),
+                        Why::Time => {
+                            if let Err(error) = core.write_back_all(false) {
+                                tracing::warn!(%error, "write-back");
+                            }
+                            next = later(every);
+                        }
                     }
-                    if let Err(error) = core.write_back_all(false) {
-                        tracing::warn!(%error, "write-back");
-                    }
-                    next = later(every);
                 }
             }
         };
@@ -100,7 +134,7 @@ fn later(every: Duration) -> Instant {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        *self.bell.end.lock() = true;
+        self.bell.asked.lock().end = true;
         self.bell.heard.notify_all();
         let _ = self.thread.take().map(JoinHandle::join);
     }

@@ -36,7 +36,7 @@ pub use settings::{BudgetSettings, FormatOptions, Recovery, Settings, Usage};
 use crate::budget::Budget;
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::layout::Shape;
+use crate::layout::{NODE_BYTES, Shape};
 pub use crate::tree::Next;
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 use checkpoint::Mark;
@@ -173,6 +173,11 @@ impl Store {
     /// The memory it shares with who is above, if there is one number for it.
     pub(crate) fn budget(&self) -> Option<&Arc<Budget>> {
         self.inner.budget.as_ref()
+    }
+
+    /// Nodes that may be changed before a checkpoint begins.
+    pub(crate) fn changed_max(&self) -> usize {
+        self.inner.settings.dirty_bytes / NODE_BYTES
     }
 
     /// Free blocks in a row, near `goal` if that is wanted; perhaps fewer. They are the caller's until a batch uses them or they

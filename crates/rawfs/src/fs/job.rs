@@ -1,0 +1,78 @@
+//! Many files that somebody waits for to be written back: he and the thread that writes back do it together, piece by piece. While one
+//! waits for the device the other has work.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::core::Core;
+use super::error::{Error, Result};
+
+/// Fewer files than this are no work for two.
+const FILES_MIN: usize = 128;
+/// Pieces of a job of some hundred files: two for each, so that both end at about the same time.
+const PIECES: usize = 4;
+
+/// See the module. A sync follows.
+pub struct Job {
+    numbers: Vec<u64>,
+    /// Files of a piece.
+    piece: usize,
+    /// The first piece that nobody has taken.
+    next: AtomicUsize,
+    ended: Mutex<Ended>,
+    all: Condvar,
+}
+
+struct Ended {
+    pieces: usize,
+    /// The first error, but all are tried.
+    outcome: Result<()>,
+}
+
+/// A piece that somebody is at work on. Dropped without an outcome, it has failed.
+struct Taken<'j> {
+    job: &'j Job,
+    outcome: Result<()>,
+}
+
+impl Job {
+    /// For files of these numbers, in pieces of so many at most; `None`: they are too few.
+    pub fn new(numbers: &[u64], most: usize) -> Option<Job> {
+        (numbers.len() >= FILES_MIN).then(|| Job {
+            numbers: numbers.to_vec(),
+            piece: numbers.len().div_ceil(PIECES).min(most),
+            next: AtomicUsize::new(0),
+            ended: Mutex::new(Ended { pieces: 0, outcome: Ok(()) }),
+            all: Condvar::new(),
+        })
+    }
+
+    /// Takes pieces as long as there are any.
+    pub fn work(&self, core: &Core) {
+        while let Some(files) = self.numbers.chunks(self.piece).nth(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let died = Err(Error::Store(crate::Error::NoResources));
+            let mut taken = Taken { job: self, outcome: died };
+            taken.outcome = core.write_back_each(files, true);
+        }
+    }
+
+    /// Returns when all pieces have ended, whoever had them.
+    pub fn wait(&self) -> Result<()> {
+        let mut ended = self.ended.lock();
+        while ended.pieces < self.numbers.len().div_ceil(self.piece) {
+            self.all.wait(&mut ended);
+        }
+        ended.outcome.clone()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut ended = self.job.ended.lock();
+        ended.pieces += 1;
+        let before = std::mem::replace(&mut ended.outcome, Ok(()));
+        ended.outcome = before.and(std::mem::replace(&mut self.outcome, Ok(())));
+        self.job.all.notify_all();
+    }
+}
