@@ -49,7 +49,16 @@ struct Frozen {
 }
 
 impl Inner {
+    /// For who waits for it.
     pub(super) fn checkpoint(&self) -> Result<(), Error> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let done = self.checkpoint_ahead();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        done
+    }
+
+    /// Before anybody has to wait for it.
+    pub(super) fn checkpoint_ahead(&self) -> Result<(), Error> {
         let mut last = self.last.lock();
         let mark = Mark { clean: false, life: last.superblock.life, log: None, always: false };
         self.checkpoint_as(&mut last, mark)

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -14,8 +15,14 @@ use crate::error::Error;
 use crate::page::Page;
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
-/// Blocks brought to their places in one go.
+/// Blocks brought to their places in one go; and where nobody waits for it, so that the syncs of others find the device free.
 const AT_ONCE: usize = 128;
+const AT_LEISURE: usize = 16;
+/// Between two of those, at most.
+const REST: Duration = Duration::from_millis(8);
+/// What may be added to the log, and of what waits, while a checkpoint brings its blocks to their places: this part of all there is room
+/// for. It begins when half is used.
+const MEANWHILE: u64 = 4;
 /// The part of the log that data in it may take, at most.
 const LOG_PART: u64 = 2;
 
@@ -111,11 +118,35 @@ impl Inner {
 
     /// Brings blocks to their places. Not on the lane for data: who waits for a checkpoint may have writes under way there.
     pub(super) fn write_filled(&self, blocks: &[(Block, Page)]) -> Result<(), Error> {
-        for some in blocks.chunks(AT_ONCE) {
+        let (begun, mut done) = (self.amounts(), 0);
+        while done < blocks.len() {
+            let waits = self.is_waited_for();
+            let some = &blocks[done..blocks.len().min(done + if waits { AT_ONCE } else { AT_LEISURE })];
             let writes: Vec<(Block, &[u8])> = some.iter().map(|(at, page)| (*at, &page[..])).collect();
             self.disk.write_blocks(Lane::Metadata, &writes)?;
+            done += some.len();
+            let until = Instant::now() + REST;
+            while done < blocks.len() && !self.is_waited_for() && self.is_ahead(begun, done, blocks.len()) && Instant::now() < until {
+                std::thread::sleep(REST / 8);
+            }
         }
         Ok(())
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Bytes of the log in use, and blocks that wait.
+    fn amounts(&self) -> [u64; 2] {
+        [self.log.usage().1, self.filled.len() as u64]
+    }
+
+    /// Whether so much of it is done that it will have ended before much more has come.
+    fn is_ahead(&self, begun: [u64; 2], done: usize, of: usize) -> bool {
+        let room = [self.log.usage().0, self.fill_max() as u64].map(|room| room / MEANWHILE);
+        let come = self.amounts();
+        (0..2).all(|n| u128::from(come[n].saturating_sub(begun[n])) * of as u128 <= u128::from(room[n]) * done as u128)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the store's threads share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -54,6 +54,8 @@ pub struct Inner {
     pub(super) generation: AtomicU64,
     /// Wakes who makes checkpoints.
     pub(super) bell: Bell,
+    /// Who waits for a checkpoint; and one as long as no thread makes them in the background.
+    pub(super) waiting: AtomicUsize,
 }
 
 /// What batches change.

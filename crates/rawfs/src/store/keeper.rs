@@ -1,6 +1,7 @@
 //! The thread that makes checkpoints.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -63,16 +64,18 @@ impl Keeper {
         let run = move || {
             while of_thread.bell.wait() {
                 // What failed is remembered by the log, and told to all who wait for it.
-                let _ = of_thread.checkpoint();
+                let _ = of_thread.checkpoint_ahead();
             }
         };
         let thread = std::thread::Builder::new().name("rawfs-checkpoint".to_owned()).spawn(run).map_err(|_| Error::NoResources)?;
+        inner.waiting.fetch_sub(1, Ordering::Relaxed);
         Ok(Keeper { inner: Arc::clone(inner), thread: Some(thread) })
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        self.inner.waiting.fetch_add(1, Ordering::Relaxed);
         self.inner.bell.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -7,7 +7,7 @@
 //! checkpoint needs is overwritten before the checkpoint at the end counts, so all of this may be interrupted and begins again.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -149,6 +149,7 @@ pub(super) fn assemble(
         last: Mutex::new(Last { superblock: *superblock, slots }),
         generation: AtomicU64::new(superblock.generation),
         bell: Bell::default(),
+        waiting: AtomicUsize::new(1),
         state: RwLock::new(state),
         disk,
     }
