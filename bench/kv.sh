@@ -6,7 +6,7 @@
 # DURABLE_EVERY: each so many puts of a thread are durable when they return, with all before; others are seen only (1 and 100).
 # STORE=sqlite: SQLite instead, rawfs by its extension (bench/kv-sqlite.c), each put durable; JOURNALS (delete, which is its default,
 # and wal); who finds it locked looks again after 50 us.
-# FULL=1: 1,000,000 keys, 600 s; with SQLite, set MALLOC_ARENA_MAX=1 or a larger MEMORY_MIB, or the control group ends it.
+# FULL=1: 1,000,000 keys, 600 s.
 # KEYS, GETTERS, PUTTERS, RUNS, SEED, SIZE.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -24,8 +24,10 @@ fi
 source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
 
-# What is left beside the store's cache and the program is asked for as what rawfs may have with its allocator's share, a quarter.
-files=$(((memory * 7 / 8 - cache - 24) * 4 / 3))
+# What is left beside the store's cache and the program, as what rawfs may have with its allocator's share: a quarter, at most a
+# sixteenth and 48 MiB (docs/decisions/0063).
+left=$((memory * 7 / 8 - cache - 24))
+files=$((left * 4 / 3 < (left + 48) * 16 / 15 ? left * 4 / 3 : (left + 48) * 16 / 15))
 
 # side SIDE EVERY RUN: see on_side.
 side() {
@@ -33,14 +35,14 @@ side() {
         "seed=$((seed + $3))" "memory_mib=$files"
 }
 
-# sqlite_side SIDE JOURNAL RUN: the same with SQLite. The C library's allocator takes half as much again, so rawfs may have less.
+# sqlite_side SIDE JOURNAL RUN: the same with SQLite; the extension has an allocator of its own.
 sqlite_side() {
     local at=$SCRATCH/ext4/db more=()
     if [[ $1 == kernel ]]; then
         ext4_mount
     else
         "$HOTSHELF" fs mkfs "$loop" --force >/dev/null
-        at="file:/db?vfs=hotshelf&image=$loop&memory=$((files * 3 / 4))MiB" more=("$extension")
+        at="file:/db?vfs=hotshelf&image=$loop&memory=${files}MiB" more=("$extension")
     fi
     limited "$SCRATCH/kv-sqlite" "$at" "$stat" "$keys" "$seconds" "$getters" "$putters" "$cache" "$2" \
         "$((seed + $3))" "${more[@]}" >"$SCRATCH/said"

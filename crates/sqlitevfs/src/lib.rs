@@ -34,3 +34,8 @@ mod vfs;
 
 pub use api::Api;
 pub use vfs::register;
+
+/// For what this library allocates; SQLite and the program keep theirs.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
