@@ -393,6 +393,7 @@ fn limits(config: &Config, sizes: &Sizes, memory_bytes: u64) -> Limits {
     limits.dirty_age_ms = u32::try_from(config.dirty_age.0.as_millis()).unwrap_or(u32::MAX);
     limits.dirty_percent = (config.dirty_limit.of(memory_bytes).saturating_mul(100) / memory_bytes.max(1)).clamp(1, 90) as u32;
     limits.read_ahead = u32::try_from(config.read_ahead.of(memory_bytes)).unwrap_or(u32::MAX);
+    limits.read_around = u32::try_from(config.read_around.of(memory_bytes)).unwrap_or(u32::MAX);
     limits.admission.stream_bytes = config.stream_cutoff.of(memory_bytes);
     if !config.second_touch {
         limits.admission.ghosts = 0;

@@ -47,6 +47,8 @@ pub struct Config {
     pub dirty_age: Age,
     /// Most that is read ahead of a sequential reader; 0: nothing.
     pub read_ahead: Size,
+    /// Most that is read around a page that is asked for, from a slow disk, while the SSD has room for it; 0: that page alone.
+    pub read_around: Size,
     /// Files below are read and written past the kernel's page cache (`O_DIRECT`), where their file system can.
     pub direct: bool,
     /// Memory of this process alone: nobody else sees the cache.
@@ -86,6 +88,7 @@ impl Default for Config {
             dirty_limit: Size::Percent(20),
             dirty_age: Age(std::time::Duration::from_secs(30)),
             read_ahead: Size::Bytes(512 << 10),
+            read_around: Size::Bytes(128 << 10),
             direct: false,
             private: false,
             group: None,

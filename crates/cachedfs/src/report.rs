@@ -130,6 +130,7 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
         below_writes: counters.sum(Count::BelowWrites),
         throttled: counters.sum(Count::Throttled),
         read_ahead_pages: counters.sum(Count::ReadAhead),
+        read_around_pages: counters.sum(Count::ReadAround),
         syncs: counters.sum(Count::Syncs),
         leaders: state.leaders,
         leader_files: state.known,

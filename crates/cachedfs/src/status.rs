@@ -42,6 +42,8 @@ pub struct Status {
     pub throttled: u64,
     /// Pages that were read ahead.
     pub read_ahead_pages: u64,
+    /// Pages that came from below because they lay around one that was asked for.
+    pub read_around_pages: u64,
     /// Calls of sync.
     pub syncs: u64,
     /// Leaders so far.

@@ -38,6 +38,8 @@ const STEP_PAGES: usize = 256;
 const STEP_HINTS: usize = 256;
 /// Promoted pages that are written in one batch, at least, with a page of summary.
 const BATCH_WORTH_WRITING: usize = 32;
+/// Frames that wait for a batch to be written, at most.
+const STAGED_MOST: usize = 2 * BATCH_WORTH_WRITING;
 /// So long who asks comes before what the last leader had not ended.
 const TAKING_UP_MS: u32 = 1000;
 /// Frames are kept free from this share on, up to twice as many: 1 of 64.
@@ -52,6 +54,10 @@ pub struct Worker {
     asked: Vec<Asked>,
     hints: Vec<Hint>,
     marked: Vec<(Name, u32)>,
+    /// Frames of pages that nobody asked for, until the SSD has these.
+    staged: Vec<Name>,
+    /// Pages of the SSD that nobody asked for when they were put, less those that gave their place to one that was.
+    unasked: u64,
     /// Where the write-back sweep has come to.
     swept: (FileKey, PageIndex),
     begun: Instant,
@@ -89,6 +95,8 @@ impl Worker {
             asked: Vec::new(),
             hints: Vec::new(),
             marked: Vec::new(),
+            staged: Vec::new(),
+            unasked: 0,
             swept: (FileKey(0), PageIndex(0)),
             begun: Instant::now(),
             took_over: shelf.world.now_ms(),
@@ -223,6 +231,7 @@ impl Worker {
         if busy && hints.iter().try_for_each(|hint| self.promote_one(shelf, hint)).is_ok() {
             self.close_batch(shelf);
         }
+        self.release_staged(shelf);
         self.hints = hints;
         busy
     }
@@ -236,8 +245,16 @@ impl Worker {
         if log.books.lookup(key, page) != Lookup::Miss {
             return Ok(());
         }
+        if hint.is_around {
+            self.staged.push(shelf.name(hint.file, hint.page));
+            if !log.books.has_room() {
+                return Ok(());
+            }
+        }
         let in_sequence = if hint.in_stream { u64::MAX } else { 0 };
-        let refused = match admission.admit(now, key, page, in_sequence, record.rule(), log.books.has_room()) {
+        // What was asked for once is worth more than what was not, and may have its place.
+        let instead = !log.books.has_room() && self.unasked > 0;
+        let refused = match admission.admit(now, key, page, in_sequence, record.rule(), instead || log.books.has_room()) {
             Verdict::Admit => None,
             Verdict::First => Some(Count::RefusedFirst),
             Verdict::Stream => Some(Count::RefusedStream),
@@ -262,6 +279,11 @@ impl Worker {
         match log.put(key, page, Version::Clean, &bytes) {
             Ok(()) => {
                 shelf.counters.add(Count::Promoted, 1);
+                if hint.is_around {
+                    self.unasked += 1;
+                } else if instead {
+                    self.unasked -= 1;
+                }
                 if let Some(admission) = &mut self.admission {
                     admission.spend(now, PAGE_BYTES as u64);
                 }
@@ -286,6 +308,13 @@ impl Worker {
         }
     }
 
+    /// What nobody asked for stays in frames until the SSD can be read for it, and makes room for what is.
+    fn release_staged(&mut self, shelf: &Shelf) {
+        if self.log.as_ref().is_none_or(|log| log.waiting() == 0) || self.staged.len() > STAGED_MOST {
+            self.staged.drain(..).for_each(|name| _ = shelf.pages.release(name));
+        }
+    }
+
     /// A page as it is below: from its frame. Not if it is marked: that goes its own way. One that has left its frame is read again
     /// if that is fast: readers of a slow disk have better use for it.
     fn bytes_of(&mut self, shelf: &Shelf, hint: &Hint, key: FileKey, bytes: &mut Page) -> bool {
@@ -298,7 +327,7 @@ impl Worker {
         if let Some(snapshot) = shelf.pages.snapshot(shelf.name(hint.file, hint.page), bytes) {
             return snapshot.marks.is_none();
         }
-        if hint.was_slow {
+        if hint.was_slow || hint.is_around {
             return false;
         }
         let Ok(below) = self.below(shelf, key) else { return false };
@@ -319,6 +348,10 @@ impl Worker {
 
     fn tell(&self, shelf: &Shelf) {
         shelf.header.set(Word::Known, self.known.len() as u32);
+        // Where its bytes are counted, they are for what was asked for.
+        let is_counted = shelf.limits.admission.bytes_per_day != u64::MAX;
+        let has_room = self.has_log(shelf) && !is_counted && self.log.as_ref().is_some_and(|log| log.books.has_room());
+        shelf.header.set(Word::SsdRoom, has_room.into());
         if let Some(log) = &self.log {
             let (live, dirty) = log.books.len();
             // Those of the catalogue stay dirty for ever, and nobody waits for them.

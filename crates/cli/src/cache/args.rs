@@ -116,6 +116,9 @@ pub struct CreateArgs {
     /// Most that is read ahead of a sequential reader [default: 512KiB]
     #[arg(long, value_name = "SIZE")]
     pub read_ahead: Option<Size>,
+    /// Most that is read around a page that is asked for, from a slow disk, while the SSD has room for it [default: 128KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub read_around: Option<Size>,
     /// Most that is written to the SSD in a day [default: no limit]
     #[arg(long, value_name = "SIZE")]
     pub bytes_per_day: Option<Size>,

@@ -73,6 +73,7 @@ fn config(args: &CreateArgs) -> anyhow::Result<Config> {
         dirty_limit: args.dirty_limit.unwrap_or(plain.dirty_limit),
         dirty_age: args.dirty_age.unwrap_or(plain.dirty_age),
         read_ahead: args.read_ahead.unwrap_or(plain.read_ahead),
+        read_around: args.read_around.unwrap_or(plain.read_around),
         bytes_per_day: args.bytes_per_day,
         stream_cutoff: args.stream_cutoff.unwrap_or(plain.stream_cutoff),
         second_touch: !args.first_touch,

@@ -165,6 +165,8 @@ impl Page<'_> {
         });
         self.one("counter", "below_writes_total", "Writes that this took, after merging.", |status| Some(status.below_writes as f64));
         self.one("counter", "read_ahead_pages_total", "Read ahead.", |status| Some(status.read_ahead_pages as f64));
+        let around = |status: &Status| Some(status.read_around_pages as f64);
+        self.one("counter", "read_around_pages_total", "Read because they lay around one that was asked for.", around);
         self.one("counter", "throttled_total", "Writers that had to wait for room.", |status| Some(status.throttled as f64));
         self.one("counter", "syncs_total", "Calls of sync.", |status| Some(status.syncs as f64));
         self.one("gauge", "lost_ranges", "Ranges of files that are lost or cannot be written.", |status| Some(status.lost.len() as f64));

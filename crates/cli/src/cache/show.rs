@@ -119,11 +119,12 @@ fn tiers(tiers: &[Tier]) {
 
 fn work(status: &Status) {
     say!(
-        "  worker    {} pages promoted, {} written back in {} writes, {} read ahead; {} syncs",
+        "  worker    {} pages promoted, {} written back in {} writes, {} read ahead, {} around; {} syncs",
         status.promoted_pages,
         status.written_back_pages,
         status.below_writes,
         status.read_ahead_pages,
+        status.read_around_pages,
         status.syncs
     );
     if status.ssd.is_some() {

@@ -82,11 +82,11 @@ fn panel(before: &Status, now: &status::Report, seconds: f64) {
     );
     let worker = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
     say!(
-        "worker {:.0} pages/s promoted, {:.0} pages/s written back in {:.0} writes/s, {:.0} pages/s read ahead",
+        "worker {:.0} pages/s promoted, {:.0} pages/s written back in {:.0} writes/s, {:.0} pages/s read ahead or around",
         worker(status.promoted_pages, before.promoted_pages),
         worker(status.written_back_pages, before.written_back_pages),
         worker(status.below_writes, before.below_writes),
-        worker(status.read_ahead_pages, before.read_ahead_pages)
+        worker(status.read_ahead_pages + status.read_around_pages, before.read_ahead_pages + before.read_around_pages)
     );
 }
 

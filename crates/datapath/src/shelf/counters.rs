@@ -65,11 +65,13 @@ pub enum Count {
     RefusedRule,
     /// Pages that the SSD's books had no place for.
     RefusedFull,
+    /// Pages read below because they lay around one that was asked for.
+    ReadAround,
 }
 
-const COUNTS: usize = 21;
+const COUNTS: usize = 22;
 const TIERS: usize = 3;
-const _: () = assert!(Count::RefusedFull as usize + 1 == COUNTS && Tier::Below as usize + 1 == TIERS);
+const _: () = assert!(Count::ReadAround as usize + 1 == COUNTS && Tier::Below as usize + 1 == TIERS);
 /// Quarters of octaves from 64 ns to a second.
 const BUCKETS: usize = 96;
 /// Reads of each tier, then writes.

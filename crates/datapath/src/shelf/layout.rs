@@ -20,7 +20,7 @@ use super::record::RECORD_BYTES;
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const PAGE: usize = 4096;
 /// Bytes of the settings' text.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;
@@ -109,9 +109,13 @@ pub(crate) enum Word {
     SsdFound = 344,
     /// He has only begun to lead: what needs him waits.
     Beginning = 352,
+    /// Bytes that are read below around what is asked for, at most.
+    ReadAround = 356,
+    /// The SSD has room for pages that nobody asked for.
+    SsdRoom = 360,
 }
 
-const _: () = assert!(Word::Beginning as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
+const _: () = assert!(Word::SsdRoom as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
 
 /// What `SsdFailed` says: it worked, or nothing of it was needed, and now nobody uses it.
 pub(crate) const FAILED: u32 = 1;

@@ -17,6 +17,7 @@
 //!
 //! [`reads`] is the same for who does not wait: what the SSD has comes through one queue of his own.
 
+mod around;
 mod catalogue;
 mod counters;
 mod flush;
@@ -36,6 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use around::Around;
 use block::Device;
 use pagecache::shared::{Name, SharedPages};
 use parking_lot::Mutex;
@@ -162,6 +164,10 @@ pub struct Limits {
     pub ssd_dirty_percent: u32,
     /// Bytes that are read ahead of a stream, at most.
     pub read_ahead: u32,
+    /// Bytes that are read below around a page that is asked for, at most, while the SSD has room; 0: that page alone.
+    pub read_around: u32,
+    /// If the page alone takes less, nothing is read around it. Zero: that is not measured.
+    pub slow_below: Duration,
     /// What is admitted to the SSD.
     pub admission: ssdcache::Limits,
 }
@@ -170,7 +176,15 @@ impl Limits {
     /// For an SSD of so many slots; 0: none.
     pub fn new(slots: u32) -> Limits {
         let admission = ssdcache::Limits::new(slots);
-        Limits { dirty_age_ms: 5_000, dirty_percent: 40, ssd_dirty_percent: 30, read_ahead: 512 << 10, admission }
+        Limits {
+            dirty_age_ms: 5_000,
+            dirty_percent: 40,
+            ssd_dirty_percent: 30,
+            read_ahead: 512 << 10,
+            read_around: 128 << 10,
+            slow_below: Duration::from_millis(1),
+            admission,
+        }
     }
 }
 
@@ -204,6 +218,7 @@ pub struct Shelf {
     pub(crate) plain: Option<Arc<dyn Device>>,
     pub(crate) world: Arc<dyn World>,
     pub(crate) limits: Limits,
+    pub(crate) around: Around,
     /// Opens of this process, by file.
     pub(crate) opens: Mutex<std::collections::HashMap<FileNo, u32>>,
     /// The leader, where he is stepped by who asks (tests, and one process without threads).
@@ -225,6 +240,7 @@ impl Shelf {
         set(Word::DirtyAge, limits.dirty_age_ms);
         set(Word::DirtyLimit, ((u64::from(sizes.frames.frames) * u64::from(limits.dirty_percent)) / 100).max(1) as u32);
         set(Word::ReadAhead, limits.read_ahead);
+        set(Word::ReadAround, limits.read_around);
         Layout::ready(region);
     }
 
@@ -259,6 +275,7 @@ impl Shelf {
             plain,
             world,
             limits,
+            around: Around::new(limits.slow_below),
             opens: Mutex::default(),
             inline: Mutex::new(None),
             is_inline: AtomicBool::new(false),

@@ -421,7 +421,7 @@ impl Open {
         }
     }
 
-    /// A run of pages that only the file below has, and what a stream will want next.
+    /// A run of pages that only the file below has, and what a stream will want next, or what lies around them.
     fn fetch_below(
         &self,
         run: &[(Piece, Ticket)],
@@ -431,39 +431,50 @@ impl Open {
         again: &mut Vec<Piece>,
     ) -> Result<(), Errno> {
         let (begun, begun_ms) = (Instant::now(), self.shelf.world.now_ms());
-        let first = run[0].0.page;
-        let ahead = self.ahead(in_stream, first + run.len() as u64);
-        let tickets: Vec<_> = (0..ahead).map(|n| self.shelf.pages.ticket(self.name(first + run.len() as u64 + n))).collect();
-        let mut bytes = vec![0; (run.len() + ahead as usize) * PAGE_BYTES];
+        let asked = run[0].0.page..run[0].0.page + run.len() as u64;
+        let ahead = self.ahead(in_stream, asked.end);
+        let all = if ahead > 0 { asked.start..asked.end + ahead } else { self.around(asked.clone()) };
+        let is_around = ahead == 0 && all != asked;
+        let others = (all.start..asked.start).chain(asked.end..all.end);
+        let others: Vec<_> = others.map(|page| (page, self.shelf.pages.ticket(self.name(page)))).collect();
+        let mut bytes = vec![0; (all.end - all.start) as usize * PAGE_BYTES];
         let size = self.size();
-        let got = self.below.read_at(first * PAGE_BYTES as u64, &mut bytes).map_err(|error| errno_of(&error))?;
+        let got = self.below.read_at(all.start * PAGE_BYTES as u64, &mut bytes).map_err(|error| errno_of(&error))?;
+        if ahead == 0 {
+            self.shelf.around.took(is_around, begun.elapsed());
+        }
         if self.was_truncated(before) {
             again.extend(run.iter().map(|(piece, _)| *piece));
             return Ok(());
         }
-        let was_slow = self.shelf.world.now_ms() != begun_ms;
+        // A slow disk answers soon at times; who has to read there again may not be so lucky.
+        let was_slow = self.shelf.world.now_ms() != begun_ms || self.shelf.around.is_slow();
         // Behind the end that we know of is nothing, whatever is there below.
-        let end = usize::try_from(size.saturating_sub(first * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
-        bytes[got.min(end).min(got)..].fill(0);
+        let end = usize::try_from(size.saturating_sub(all.start * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        bytes[got.min(end)..].fill(0);
         let counters = &self.shelf.counters;
         counters.add(Count::Misses, run.len() as u64);
         counters.add(Count::BelowRead, got as u64);
-        let (asked, further) = bytes.as_chunks::<PAGE_BYTES>().0.split_at(run.len());
-        for ((piece, ticket), page) in run.iter().zip(asked) {
-            self.take_in(*piece, *ticket, page, to, again);
-            self.hint(piece.page, in_stream, was_slow);
+        let pages = bytes.as_chunks::<PAGE_BYTES>().0;
+        let page_of = |number: u64| &pages[(number - all.start) as usize];
+        for (piece, ticket) in run {
+            self.take_in(*piece, *ticket, page_of(piece.page), to, again);
         }
-        for (n, (page, ticket)) in further.iter().zip(tickets).enumerate() {
-            let number = first + (run.len() + n) as u64;
+        for (number, ticket) in others {
             if number * PAGE_BYTES as u64 >= size || !matches!(self.on_ssd(number), Ok(None)) {
                 continue;
             }
-            let name = self.name(number);
-            if self.shelf.pages.insert(name, page, Marks::NONE, ticket, self.shelf.world.now_ms()) == Inserted::NoRoom {
-                break;
+            let now_ms = self.shelf.world.now_ms();
+            match self.shelf.pages.insert(self.name(number), page_of(number), Marks::NONE, ticket, now_ms) {
+                Inserted::NoRoom => break,
+                Inserted::Present if is_around => continue,
+                _ => {}
             }
-            counters.add(Count::ReadAhead, 1);
-            self.hint(number, in_stream, was_slow);
+            counters.add(if is_around { Count::ReadAround } else { Count::ReadAhead }, 1);
+            self.hint(number, in_stream, was_slow, is_around);
+        }
+        for (piece, _) in run {
+            self.hint(piece.page, in_stream, was_slow, false);
         }
         counters.took(Tier::Below, begun.elapsed().as_nanos() as u64);
         Ok(())
@@ -480,10 +491,10 @@ impl Open {
         (in_stream.min(limit) / PAGE_BYTES as u64).min(left)
     }
 
-    fn hint(&self, page: u64, in_stream: u64, was_slow: bool) {
+    fn hint(&self, page: u64, in_stream: u64, was_slow: bool, is_around: bool) {
         if self.shelf.has_ssd() && self.mode() != Mode::PassThrough {
             let in_stream = in_stream >= self.shelf.limits.admission.stream_bytes;
-            self.shelf.hint(Hint { file: self.no, page, in_stream, was_slow });
+            self.shelf.hint(Hint { file: self.no, page, in_stream, was_slow, is_around });
         }
     }
 

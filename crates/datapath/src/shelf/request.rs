@@ -208,7 +208,7 @@ impl Drop for Posted<'_> {
     }
 }
 
-/// A page that was read below: file (20 bits), page (40), and two more bits.
+/// A page that was read below: file (20 bits), page (40), and three more bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hint {
     pub(crate) file: FileNo,
@@ -216,6 +216,8 @@ pub(crate) struct Hint {
     pub(crate) in_stream: bool,
     /// The reader waited for it: nobody should again. It is in a frame, for now.
     pub(crate) was_slow: bool,
+    /// Nobody asked for it: it lay around one that was asked for.
+    pub(crate) is_around: bool,
 }
 
 /// The leader is woken for so many hints.
@@ -233,10 +235,11 @@ impl Hints {
     #[must_use]
     pub(crate) fn tell(&self, hint: Hint) -> bool {
         let count = self.region.u64(self.at).fetch_add(1, Ordering::Relaxed);
-        let bits = 1 << 63 | u64::from(hint.in_stream) << 62 | u64::from(hint.was_slow) << 61;
+        let bits = 1 << 63 | u64::from(hint.in_stream) << 62 | u64::from(hint.was_slow) << 61 | u64::from(hint.is_around) << 60;
         let word = bits | u64::from(hint.file.0) << 40 | (hint.page & ((1 << 40) - 1));
         self.region.u64(self.at + 64 + 8 * (count as usize % HINTS)).store(word, Ordering::Relaxed);
-        hint.was_slow || count % HINTS_RING == HINTS_RING - 1
+        // Of what lay around another page he hears by that one's hint.
+        !hint.is_around && (hint.was_slow || count % HINTS_RING == HINTS_RING - 1)
     }
 
     /// Takes up to `most`; `read` is how far the reader has come.
@@ -248,8 +251,9 @@ impl Hints {
             *read += 1;
             if word != 0 {
                 let file = FileNo((word >> 40) as u32 & 0xf_ffff);
-                let (in_stream, was_slow) = (word >> 62 & 1 == 1, word >> 61 & 1 == 1);
-                out.push(Hint { file, page: word & ((1 << 40) - 1), in_stream, was_slow });
+                let bit = |n: u32| word >> n & 1 == 1;
+                let page = word & ((1 << 40) - 1);
+                out.push(Hint { file, page, in_stream: bit(62), was_slow: bit(61), is_around: bit(60) });
             }
         }
     }

@@ -10,7 +10,7 @@ use super::list::{FREE, MAIN, ORPHANS, SMALL};
 use super::read::HITS_MOST;
 use super::shard::{DOUBT, EVICTIONS, FILLED, MARKED, Shard};
 use super::word::Word;
-use super::{Replacement, SharedPages};
+use super::{Name, Replacement, SharedPages};
 
 enum Verdict {
     Leaves,
@@ -44,7 +44,7 @@ impl Shard<'_> {
         for _ in 0..most {
             let Some(local) = self.first(queue) else { return false };
             match self.verdict(local, queue) {
-                Verdict::Leaves if self.let_go(local) => return true,
+                Verdict::Leaves if self.let_go(local, self.queue(local) == SMALL) => return true,
                 Verdict::Leaves | Verdict::Rotated => self.send_to(queue, local),
                 Verdict::Promoted(hits) => {
                     self.records[local as usize][HITS].store(hits, Relaxed);
@@ -71,7 +71,7 @@ impl Shard<'_> {
     }
 
     /// Evicts this page. False: somebody has a hand on it.
-    fn let_go(&self, local: u32) -> bool {
+    fn let_go(&self, local: u32, is_remembered: bool) -> bool {
         let (at, record) = (self.global(local), &self.records[local as usize]);
         let word = record.word();
         let idle = word.is_named() && !word.is_changing() && word.marks().is_none();
@@ -84,10 +84,9 @@ impl Shard<'_> {
             record.give_back(word);
             return false;
         }
-        let newcomer = self.queue(local) == SMALL;
         let key = self.pages.key_of_word(record[NAME].load(Relaxed));
         self.remove(local, word);
-        if newcomer {
+        if is_remembered {
             self.remember(&key);
         }
         if self.get(FILLED) == 0 {
@@ -119,6 +118,16 @@ impl Shard<'_> {
 }
 
 impl SharedPages {
+    /// A page that was brought and that nobody has asked for leaves, as if it had not come: it is not remembered. False: it is not here,
+    /// was asked for or changed, somebody has a hand on it, or there are frames to spare.
+    pub fn release(&self, name: Name) -> bool {
+        let key = self.key(name);
+        let shard = self.lock(key.shard);
+        let Some((at, _)) = self.probe(&key) else { return false };
+        let is_unused = shard.get(FILLED) != 0 && self.records[at][HITS].load(Relaxed) == 0;
+        is_unused && shard.let_go((at % self.plan.frames as usize) as u32, false)
+    }
+
     /// Where fewer than `low` frames are free, lets pages leave until there are `high`: for whoever leads, now and then. Each shard
     /// has its share of both. The pages that left.
     pub fn evict_ahead(&self, low: u32, high: u32) -> u32 {

@@ -80,8 +80,16 @@ impl Trial {
             90..93 => self.invalidate(name),
             93..95 => self.cut(name),
             95..96 => self.drop_clean(name.file),
-            96..98 => drop(self.pages.evict_ahead(2, 5)),
+            96..97 => drop(self.pages.evict_ahead(2, 5)),
+            97..98 => self.release(name),
             _ => self.compare(),
+        }
+    }
+
+    fn release(&mut self, name: Name) {
+        if self.pages.release(name) {
+            let known = self.model.remove(&name).expect("it was brought");
+            assert!(known.marks.is_none() && self.pins.iter().all(|(pinned, _)| *pinned != name), "{name:?}");
         }
     }
 

@@ -21,7 +21,7 @@ struct Bench {
 }
 
 fn limits() -> Limits {
-    Limits { dirty_percent: 60, read_ahead: 0, ..Limits::new(SSD.slots()) }
+    Limits { dirty_percent: 60, read_ahead: 0, read_around: 0, ..Limits::new(SSD.slots()) }
 }
 
 fn empty() -> Remains {
@@ -34,18 +34,22 @@ fn empty() -> Remains {
 
 impl Bench {
     fn new(remains: Remains, mode: Mode) -> Bench {
+        Bench::with(remains, mode, limits(), Rule::Always)
+    }
+
+    fn with(remains: Remains, mode: Mode, limits: Limits, rule: Rule) -> Bench {
         let machine = Machine::new(Kind::Memory, 1, remains);
         let sizes = Sizes { frames: FRAMES, ssd: Some(SSD), files: 16 };
         let layout = Layout::of(sizes);
         let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
-        Shelf::format(&region, sizes, &limits(), mode, 7, "");
+        Shelf::format(&region, sizes, &limits, mode, 7, "");
         let seats = Arc::new(Seats::pretend(Arc::clone(&region), layout.seats));
         let ssd: Arc<dyn block::Device> = Arc::new(Ssd(Arc::clone(&machine)));
         let world = Arc::new(Outside(Arc::clone(&machine)));
-        let parts = Parts { region, seats, device: Some(Arc::clone(&ssd)), plain: Some(ssd), world, limits: limits() };
+        let parts = Parts { region, seats, device: Some(Arc::clone(&ssd)), plain: Some(ssd), world, limits };
         let shelf = Shelf::attach(parts).expect("attached");
         shelf.lead_inline(Worker::begin(&shelf));
-        let how = How { rule: Rule::Always, ..How::default() };
+        let how = How { rule, ..How::default() };
         let open = |key: u64| {
             let below = Arc::new(Handle { machine: Arc::clone(&machine), key });
             shelf.open(FileKey(key), format!("/f{key}").as_ref(), how, below).expect("opened")
@@ -166,4 +170,59 @@ fn pages_are_kept_over_cuts() {
         println!("{mode:?}: of {before} pages on the SSD at 20 cuts {after} were there afterwards, {share:.3}");
         assert!(share >= 0.95, "{share}");
     }
+}
+
+/// An empty SSD over a file that nobody has read yet, each page with its number in it; reads bring 8 pages around.
+fn unread(pages: u64) -> Bench {
+    let limits = Limits { read_around: 32 << 10, slow_below: std::time::Duration::ZERO, ..limits() };
+    let bench = Bench::with(empty(), Mode::WriteAround, limits, Rule::Normal);
+    (0..pages).for_each(|page| bench.write(0, page));
+    bench
+}
+
+impl Bench {
+    /// A page that was written is read; the leader has his turn.
+    fn read(&self, page: u64) {
+        let mut bytes = [0; PAGE_BYTES];
+        assert_eq!(self.opens[0].read(page * PAGE_BYTES as u64, &mut bytes), Ok(PAGE_BYTES));
+        assert!(bytes.iter().all(|byte| *byte == page as u8 | 1), "page {page}");
+        self.step();
+    }
+}
+
+#[test]
+fn what_lies_around_fills_an_empty_ssd() {
+    let bench = unread(8_192);
+    let mut rng = fastrand::Rng::with_seed(4);
+    (0..256).for_each(|block| bench.read(1_024 + block * 8 + rng.u64(..8)));
+    (0..8).for_each(|_| bench.step());
+    let misses = bench.sum(Count::Misses);
+    (1_024..3_072).for_each(|page| bench.read(page));
+    assert_eq!(bench.sum(Count::Misses), misses, "they are on the SSD");
+}
+
+#[test]
+fn what_was_asked_for_takes_the_place_of_what_was_not() {
+    let bench = unread(16_384);
+    let (slots, mut rng) = (f64::from(SSD.slots()), fastrand::Rng::with_seed(5));
+    (0..2_048).for_each(|block| bench.read(block * 8 + rng.u64(..8)));
+    let around = bench.sum(Count::ReadAround);
+    assert!(around > slots * 0.6 && around < slots, "until an eighth is left: {around} of {slots}");
+    // Read once each, and none is told that it is its first time.
+    let rest: Vec<u64> = (10_000..12_000).filter(|page| page % 2 == 0).collect();
+    let (first, promoted) = (bench.sum(Count::RefusedFirst), bench.sum(Count::Promoted));
+    rest.iter().for_each(|page| bench.read(*page));
+    assert!(bench.sum(Count::Promoted) - promoted > 0.8 * rest.len() as f64);
+    assert_eq!((bench.sum(Count::RefusedFirst), bench.sum(Count::ReadAround)), (first, around));
+}
+
+#[test]
+fn where_the_days_bytes_are_counted_nothing_comes_that_nobody_asked_for() {
+    let mut limits = Limits { read_around: 32 << 10, slow_below: std::time::Duration::ZERO, ..limits() };
+    limits.admission.bytes_per_day = 1 << 30;
+    let bench = Bench::with(empty(), Mode::WriteAround, limits, Rule::Normal);
+    (0..4_096).for_each(|page| bench.write(0, page));
+    (0..512).for_each(|block| bench.read(block * 8));
+    assert_eq!(bench.sum(Count::ReadAround), 0.0);
+    assert!(bench.sum(Count::Promoted) > 400.0);
 }

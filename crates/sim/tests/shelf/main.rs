@@ -64,7 +64,9 @@ impl Setup {
     }
 
     fn limits(self) -> Limits {
-        let mut limits = Limits { dirty_age_ms: 50, dirty_percent: 60, ssd_dirty_percent: 40, read_ahead: 32 << 10, ..Limits::new(0) };
+        // Around each page that is read below, however fast that is.
+        let around = Limits { read_around: 32 << 10, slow_below: std::time::Duration::ZERO, ..Limits::new(0) };
+        let mut limits = Limits { dirty_age_ms: 50, dirty_percent: 60, ssd_dirty_percent: 40, read_ahead: 32 << 10, ..around };
         if self.has_budget {
             (limits.admission.bytes_per_day, limits.admission.burst_bytes) = (1, 100 * PAGE_BYTES as u64);
         }
