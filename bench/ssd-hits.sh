@@ -6,6 +6,7 @@
 #   fio       the device by fio's io_uring, and
 #   fio-ours  the file by our engine under fio: to-fio
 #   kernel    the cache's own file in its file system, by fio, O_DIRECT, psync at depth 1, else io_uring: to-kernel
+#   buffered  the same without O_DIRECT, each page once, none of them in the kernel's page cache: to-buffered
 # BATCH (0): requests in one submission of raw and ours; 0: all that take the place of what has ended.
 # TARGETS ("near far disk"): the SSD is a loop device over a file in memory with its worker on the processor of the program (which then
 # has to do the drive's work, too: the hardest case) or on the other one (see block-fio.sh), or a file on the disk of TMPDIR.
@@ -78,6 +79,7 @@ run() {
         fio-ours) on_fio --filename="$data" --size="${mib}M" --runtime="$seconds" --iodepth="$2" --ioengine="external:$engine" \
             --config="$HOTSHELF_CONFIG" ;;
         kernel) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" ;;
+        buffered) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" --direct=0 --invalidate=1 --norandommap=0 --time_based=0 ;;
     esac
 }
 
@@ -96,8 +98,9 @@ of() {
     median "${all[@]}"
 }
 
-sides=(raw ours fio fio-ours kernel)
-printf '  %-10s %8s %8s %8s %8s %8s   %6s %6s %9s   %6s %6s   %s\n' target.depth "${sides[@]}" to-raw to-fio to-kernel cpu-raw cpu added
+sides=(raw ours fio fio-ours kernel buffered)
+printf '  %-10s %8s %8s %8s %8s %8s %8s   %6s %6s %9s %11s   %7s %6s   %s\n' target.depth "${sides[@]}" to-raw to-fio to-kernel to-buffered \
+    cpu-raw cpu added
 for target in $targets; do
     on=0-$(($(nproc) - 1))
     case $target in
@@ -123,13 +126,15 @@ for target in $targets; do
             done
         done
         to_raw=$(between ours raw) to_fio=$(between fio-ours fio) to_kernel=$(between fio-ours kernel)
+        to_buffered=$(between fio-ours buffered)
         cpu_raw=$(of cpu raw) cpu_ours=$(of cpu ours) added=
         ((depth > 1)) || added=$(awk "BEGIN { printf \"%.2f us\", 1e6 / $(of iops ours) - 1e6 / $(of iops raw) }")
-        printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f   %6s %6s %9s   %6.2f %6.2f   %s\n' "$target.$depth" \
+        printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f %8.0f   %6s %6s %9s %11s   %7.2f %6.2f   %s\n' "$target.$depth" \
             "$(of iops raw)" "$(of iops ours)" "$(of iops fio)" "$(of iops fio-ours)" "$(of iops kernel)" \
-            "$to_raw" "$to_fio" "$to_kernel" "$cpu_raw" "$cpu_ours" "$added"
+            "$(of iops buffered)" "$to_raw" "$to_fio" "$to_kernel" "$to_buffered" "$cpu_raw" "$cpu_ours" "$added"
         note ssd-hits "case=$target.$depth" "batch=$batch" "raw=$(of iops raw)" "ours=$(of iops ours)" "fio=$(of iops fio)" \
             "fio_ours=$(of iops fio-ours)" "kernel=$(of iops kernel)" "to_raw=$to_raw" "to_fio=$to_fio" "to_kernel=$to_kernel" \
+            "buffered=$(of iops buffered)" "to_buffered=$to_buffered" \
             "cpu_raw_us=$cpu_raw" "cpu_us=$cpu_ours" "added=$added"
     done
     echo "  $target: of all pages read $(of_cache "$HOTSHELF_CONFIG" '{n: round(x["ratio"], 3) for n, x in t.items()}')"
