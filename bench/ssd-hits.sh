@@ -99,8 +99,8 @@ of() {
 }
 
 sides=(raw ours fio fio-ours kernel buffered)
-printf '  %-10s %8s %8s %8s %8s %8s %8s   %6s %6s %9s %11s   %7s %6s   %s\n' target.depth "${sides[@]}" to-raw to-fio to-kernel to-buffered \
-    cpu-raw cpu added
+printf '  %-10s %8s %8s %8s %8s %8s %8s   %6s %6s %9s %11s   %7s %6s   %s\n' target.depth "${sides[@]}" to-raw to-fio to-kernel \
+    to-buffered cpu-raw cpu added
 for target in $targets; do
     on=0-$(($(nproc) - 1))
     case $target in
