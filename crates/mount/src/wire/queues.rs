@@ -3,12 +3,11 @@
 //!
 //! A thread of a queue has one place in it ([`Port`]) and serves what is put there, all by itself. The place that was free last is
 //! taken first, so somebody alone has the same thread again and again, with all it needs in the processor's cache. A request may
-//! take as long as a disk does: when no thread of a queue waits any more, the queue gets another, up to `threads`; and beyond that,
-//! of all queues together up to [`SLOW_MAX`], for those that say that they will be long.
+//! take as long as a disk does: a queue has `threads` of them, and of all queues together up to [`SLOW_MAX`] more are started when
+//! requests say that they will be long.
 //!
-//! ```text
-//!   waiting --request--> busy --answer--> waiting          the last one that waited: starts another thread
-//! ```
+//! They are there before they are needed: a request that finds no place free is not given to a thread that comes later, but to the
+//! next one that has answered, which may be as long as a disk takes (fuse_uring_do_register in the kernel looks for none).
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +32,10 @@ use super::{DATA_MAX, encode};
 
 /// More threads for requests that wait for a slow disk.
 const SLOW_MAX: usize = 64;
+/// Threads that wait before another is started.
+const SPARE: usize = 2;
+/// Threads at first, of all queues together: a machine may have hundreds of processors.
+const FIRST_MAX: usize = 512;
 /// From here on data are worth another processor.
 const LARGE: usize = 64 << 10;
 
@@ -75,7 +78,7 @@ impl<F> Copy for Here<'_, '_, F> {}
 impl<F: FileSystem> Aside for Here<'_, '_, F> {
     fn run(&self, job: Job) {
         let mine = &self.all.queues[self.queue];
-        if mine.waiting.load(SeqCst) == 0
+        if mine.waiting.load(SeqCst) < SPARE
             && self.all.slow.fetch_update(SeqCst, SeqCst, |slow| (slow < SLOW_MAX).then_some(slow + 1)).is_ok()
         {
             self.start_another();
@@ -103,6 +106,11 @@ impl<'env, F: FileSystem> Queues<'env, F> {
                 here.back_to_the_device(&error);
                 return;
             }
+        }
+        let each = self.readers.threads.min((FIRST_MAX / self.queues.len().max(1)).max(SPARE));
+        for queue in 0..self.queues.len() {
+            let here = Here { scope, all: self, queue };
+            (1..each).for_each(|_| here.start_another());
         }
     }
 
@@ -171,7 +179,7 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
         loop {
             match next {
                 Ok(entry) => {
-                    if mine.waiting.fetch_sub(1, SeqCst) == 1 && mine.threads.load(SeqCst) < self.all.readers.threads {
+                    if mine.waiting.fetch_sub(1, SeqCst) <= SPARE && mine.threads.load(SeqCst) < self.all.readers.threads {
                         self.start_another();
                     }
                     let answered = self.serve_one(entry, &letter, &mut place);
