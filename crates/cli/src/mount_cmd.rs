@@ -269,7 +269,11 @@ mod test {
         // The pair and the place are mount(8)'s own words.
         let not = ["ssd", "hdd", "mountpoint", "options", "ready_pipe", "dry_run", "config"];
         for flag in flags.filter(|flag| !not.contains(&flag.get_id().as_str())) {
-            let value = if flag.get_id() == "promotion" { "never" } else { "7" };
+            let value = match flag.get_id().as_str() {
+                "promotion" => "never",
+                "uring" => "off",
+                _ => "7",
+            };
             let takes_value = flag.get_action().takes_values();
             let word = if takes_value { format!("{}={value}", flag.get_id()) } else { flag.get_id().to_string() };
             options(&[&word.replace("pin=", "pin=a")]).unwrap_or_else(|error| panic!("{word}: {error}"));
