@@ -60,10 +60,10 @@ static void submit(UAIO *aio, struct uaio *requests, int count, int batch)
 static uint64_t many(int ufd, char *memory, uint64_t pages, double end, int depth, int batch)
 {
     static struct uaio requests[DEPTH_MAX];
-    UAIO *aio = uaio_create((uint32_t)depth);
+    UAIO *aio = uaio_create_with((uint32_t)depth, UAIO_ONE_THREAD | UAIO_WAITS);
     uint64_t count = 0;
     if (!aio)
-        fail("uaio_create");
+        fail("uaio_create_with");
     for (int i = 0; i < depth; i++)
         requests[i] = (struct uaio){.ufd = ufd, .op = UAIO_READ, .buf = memory + (size_t)i * PAGE, .n = PAGE, .off = next_place(pages)};
     submit(aio, requests, depth, batch);

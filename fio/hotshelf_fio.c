@@ -101,13 +101,13 @@ static void free_job(struct job *job) {
     free(job);
 }
 
-/* What depth beyond 1 needs. */
+/* What depth beyond 1 needs. A job is one thread, which reaps when it has to wait: but it may be made by another one. */
 static int make_queue(struct job *job) {
     job->waiting = calloc(job->depth, sizeof *job->waiting);
     job->ended = calloc(job->depth, sizeof *job->ended);
     if (!job->waiting || !job->ended)
         return -1;
-    job->aio = uaio_create(job->depth);
+    job->aio = uaio_create_with(job->depth, UAIO_ONE_THREAD | UAIO_WAITS);
     if (!job->aio)
         log_err("hotshelf: %s\n", hs_error());
     return job->aio ? 0 : -1;

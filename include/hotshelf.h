@@ -322,6 +322,20 @@ struct timespec;
 #define UAIO_FDATASYNC 3
 
 /**
+ * For uaio_create_with: one thread alone will submit and reap, the first one that does. Reads of what is on the SSD then are up to a
+ * third faster. Another thread is told EBUSY; it may destroy it when no read is under way, or when the one thread has ended. If it does
+ * (or hs_shutdown) while that one lives, the SSD stays open until it has ended too.
+ */
+#define UAIO_ONE_THREAD (1 << 0)
+
+/**
+ * With UAIO_ONE_THREAD: uaio_reap is called to wait, with a `min` of 1 or more, when there is nothing else to do. Then a wait may look for
+ * up to 20 microseconds before it sleeps, where that is measured to be faster for no more of the processor; and a uaio_reap that finds
+ * nothing is a system call, which is the wrong choice for who asks again and again.
+ */
+#define UAIO_WAITS (1 << 1)
+
+/**
  * For struct nvmedfs_mkfs_options: what is there is overwritten.
  */
 #define NVMEDFS_FORCE (1 << 0)
@@ -1354,13 +1368,20 @@ int uclosedir(struct UDIR *dir);
 struct UAIO *uaio_create(uint32_t depth);
 
 /**
+ * As uaio_create, for a program that promises more: `flags` are UAIO_ONE_THREAD and UAIO_WAITS, or 0. Thread-safe.
+ *
+ * Returns it, or NULL: EINVAL (depth or flags), EMFILE.
+ */
+struct UAIO *uaio_create_with(uint32_t depth, uint32_t flags);
+
+/**
  * Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants
  * one after the other waits for the first. Reads of what is in memory have ended when this returns, those of what is on the SSD are
  * its own work, many in one submission; the rest is done by threads of the library. Thread-safe, and cheapest if one thread alone
- * submits and reaps.
+ * submits and reaps, above all if that was promised (UAIO_ONE_THREAD).
  *
- * Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first). One that is wrong ends
- * the call, and those before it are taken.
+ * Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first); EBUSY (it was promised to
+ * another thread). One that is wrong ends the call, and those before it are taken.
  */
 int uaio_submit(struct UAIO *aio,
                 const struct uaio *requests,
@@ -1370,12 +1391,13 @@ int uaio_submit(struct UAIO *aio,
  * Takes requests that have ended: at least `min`, unless fewer are there at all or `timeout` (NULL: none) is over, at most `max`.
  * `result` of each is what the call would have returned, or a negative errno. Thread-safe: each goes to one thread.
  *
- * Returns how many, or -1: EBADF; EFAULT; EINVAL (min, max or timeout).
+ * Returns how many, or -1: EBADF; EFAULT; EINVAL (min, max or timeout); EBUSY (it was promised to another thread).
  */
 int uaio_reap(struct UAIO *aio, struct uaio *done, int min, int max, const struct timespec *timeout);
 
 /**
- * Waits for what is under way, and forgets it. Thread-safe. Returns 0, or -1: EBADF.
+ * Waits for what is under way, and forgets it. Thread-safe. Returns 0, or -1: EBADF; EBUSY (it was promised to another thread, which
+ * lives and has reads under way).
  */
 int uaio_destroy(struct UAIO *aio);
 

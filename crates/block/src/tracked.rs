@@ -183,6 +183,34 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         &mut self.queue
     }
 
+    /// How long a wait may be, with what has to be done meanwhile.
+    fn at_most(&self, at_most: Duration) -> Duration {
+        match self.due() {
+            Time::NEVER => at_most,
+            due => at_most.min(due.since(self.clock.now())),
+        }
+    }
+
+    /// Behind `own` completions are `below` of the device's: what of it all is reported comes first, and is counted.
+    #[inline]
+    fn report(&mut self, own: usize, below: usize, completions: &mut [Completion]) -> usize {
+        let mut reported = own;
+        for at in own..own + below {
+            if let Some(completion) = self.end(completions[at]) {
+                completions[reported] = completion;
+                reported += 1;
+            }
+        }
+        for completion in &completions[..reported] {
+            if completion.status.is_err() {
+                self.reports(*completion);
+            }
+        }
+        self.expire(below == 0);
+        self.in_flight -= u32::try_from(reported).expect("no more than the depth");
+        reported
+    }
+
     /// What the device says of a slot, as it is reported; none if it is not to be reported.
     #[inline]
     fn end(&mut self, completion: Completion) -> Option<Completion> {
@@ -381,21 +409,17 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let own = self.own.take(completions);
         let below = self.queue.poll(&mut completions[own..]);
-        let mut reported = own;
-        for at in own..own + below {
-            if let Some(completion) = self.end(completions[at]) {
-                completions[reported] = completion;
-                reported += 1;
-            }
+        self.report(own, below, completions)
+    }
+
+    #[inline]
+    fn wait_and_poll(&mut self, at_most: Duration, completions: &mut [Completion]) -> usize {
+        if self.own.len() > 0 {
+            self.ring();
+            return self.poll(completions);
         }
-        for completion in &completions[..reported] {
-            if completion.status.is_err() {
-                self.reports(*completion);
-            }
-        }
-        self.expire(below == 0);
-        self.in_flight -= u32::try_from(reported).expect("no more than the depth");
-        reported
+        let below = self.queue.wait_and_poll(self.at_most(at_most), completions);
+        self.report(0, below, completions)
     }
 
     fn in_flight(&self) -> u32 {
@@ -406,12 +430,7 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         if self.own.len() > 0 {
             return self.ring();
         }
-        let mut limit = at_most;
-        let due = self.due();
-        if due != Time::NEVER {
-            limit = limit.min(due.since(self.clock.now()));
-        }
-        self.queue.wait(limit);
+        self.queue.wait(self.at_most(at_most));
     }
 
     fn event(&self) -> Option<BorrowedFd<'_>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use block::Armed;
 use datapath::shelf::{self, Open};
 
-pub use datapath::shelf::Outcome;
+pub use datapath::shelf::{Outcome, ReadsOptions};
 
 use crate::cached::Cached;
 use crate::file::File;
@@ -19,7 +19,7 @@ use crate::forks;
 /// [`File::read_at`] does it, in a thread of the caller's.
 ///
 /// `B` is where the bytes go, owned until the read has ended; `T` is the caller's own word for it. Used by one thread at a time, in
-/// the process that made it: in the child of a fork all of it is slow.
+/// the process that made it: in the child of a fork all of it is slow. Who uses it from one thread alone says so ([`Reads::with`]).
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,6 +46,7 @@ use crate::forks;
 /// ```
 pub struct Reads<T, B> {
     depth: u32,
+    options: ReadsOptions,
     generation: u32,
     /// Of the instance whose file was read last; none before the first.
     engine: ManuallyDrop<Option<shelf::Reads<Job<T, B>>>>,
@@ -93,7 +94,13 @@ fn ended<T, B>((job, outcome): (Job<T, B>, Outcome)) -> Ended<T, B> {
 impl<T, B: AsMut<[u8]>> Reads<T, B> {
     /// For so many reads, under way or ended and not taken.
     pub fn new(depth: u32) -> Reads<T, B> {
-        Reads { depth, generation: forks::now(), engine: ManuallyDrop::new(None) }
+        Reads::with(depth, ReadsOptions::default())
+    }
+
+    /// Likewise, for who promises more. What is under way when another thread than the one it was promised to drops it is waited for
+    /// only if that thread has ended, and the SSD's file stays open until that thread has.
+    pub fn with(depth: u32, options: ReadsOptions) -> Reads<T, B> {
+        Reads { depth, options, generation: forks::now(), engine: ManuallyDrop::new(None) }
     }
 
     /// Begins a read as [`File::read_at`] has it. The device hears of it at the next `ring`, `take` or `wait`.
@@ -124,7 +131,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
             }
             *self.engine = None;
         }
-        Some(self.engine.get_or_insert_with(|| shelf::Reads::new(file.shelf(), self.depth)))
+        Some(self.engine.get_or_insert_with(|| shelf::Reads::new(file.shelf(), self.depth, self.options)))
     }
 
     /// Reads that have not ended.
@@ -144,7 +151,20 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         self.engine.as_mut()?.take().map(ended)
     }
 
-    /// Rings, then waits until one may have ended, or for `at_most`. Returns early at will.
+    /// One of those that [`Reads::poll`] or [`Reads::wait`] has seen. Unlike [`Reads::take`] it does not look for more.
+    pub fn take_seen(&mut self) -> Option<Ended<T, B>> {
+        self.engine.as_mut()?.take_seen().map(ended)
+    }
+
+    /// Rings, and sees what has ended.
+    pub fn poll(&mut self) {
+        if let Some(engine) = &mut *self.engine {
+            engine.poll();
+        }
+    }
+
+    /// Rings, waits until one may have ended, or for `at_most`, and sees which have. Returns early at will; at once if some that were
+    /// seen were not taken.
     pub fn wait(&mut self, at_most: Duration) {
         if let Some(engine) = &mut *self.engine {
             engine.wait(at_most);

@@ -10,28 +10,11 @@ use libc::timespec;
 use crate::edge::answer;
 use crate::fail::{Fail, Outcome};
 use crate::library::{Kind, Object, end, enroll, ensure_init, with};
-use crate::memory::Memory;
-use crate::transfer::offset_of;
 use crate::types::*;
-use crate::uopen::share;
-use crate::urequests::{Job, Requests};
+use crate::urequests::Requests;
 
 /// Most requests under way or not collected, of one UAIO.
 const DEPTH_MAX: u32 = 1 << 16;
-
-/// # Safety
-/// As `uaio_submit`.
-unsafe fn job_of(request: &uaio) -> Outcome<(Job, Memory)> {
-    let moves = match request.op {
-        UAIO_READ | UAIO_WRITE => true,
-        UAIO_FSYNC | UAIO_FDATASYNC => false,
-        op => return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: UAIO_..."))),
-    };
-    // SAFETY: the caller's promise.
-    let memory = if moves { unsafe { Memory::new(request.buf, request.n) }? } else { Memory::NONE };
-    let at = if moves { offset_of(request.off)? } else { 0 };
-    Ok((Job::new(*request, share(request.ufd)?, at), memory))
-}
 
 impl Kind for Requests {
     const NAME: &'static str = "UAIO";
@@ -45,22 +28,36 @@ impl Kind for Requests {
 /// Returns it, or NULL: EINVAL (depth), EMFILE.
 #[unsafe(no_mangle)]
 pub extern "C" fn uaio_create(depth: u32) -> *mut UAIO {
+    uaio_create_with(depth, 0)
+}
+
+/// As uaio_create, for a program that promises more: `flags` are UAIO_ONE_THREAD and UAIO_WAITS, or 0. Thread-safe.
+///
+/// Returns it, or NULL: EINVAL (depth or flags), EMFILE.
+#[unsafe(no_mangle)]
+pub extern "C" fn uaio_create_with(depth: u32, flags: u32) -> *mut UAIO {
     answer(|| {
         ensure_init()?;
         if !(1..=DEPTH_MAX).contains(&depth) {
             return Err(Fail::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
         }
-        enroll(Object::Requests(Requests::new(depth)?))
+        if flags & !(UAIO_ONE_THREAD | UAIO_WAITS) != 0 {
+            return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: UAIO_ONE_THREAD, UAIO_WAITS or 0")));
+        }
+        if flags == UAIO_WAITS {
+            return Err(Fail::new(libc::EINVAL, "UAIO_WAITS goes with UAIO_ONE_THREAD"));
+        }
+        enroll(Object::Requests(Requests::new(depth, flags)?))
     })
 }
 
 /// Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants
 /// one after the other waits for the first. Reads of what is in memory have ended when this returns, those of what is on the SSD are
 /// its own work, many in one submission; the rest is done by threads of the library. Thread-safe, and cheapest if one thread alone
-/// submits and reaps.
+/// submits and reaps, above all if that was promised (UAIO_ONE_THREAD).
 ///
-/// Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first). One that is wrong ends
-/// the call, and those before it are taken.
+/// Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first); EBUSY (it was promised to
+/// another thread). One that is wrong ends the call, and those before it are taken.
 ///
 /// # Safety
 /// `requests` has `count` elements; the `buf` of each has `n` bytes and belongs to the library until it is reaped.
@@ -72,11 +69,10 @@ pub unsafe extern "C" fn uaio_submit(aio: *mut UAIO, requests: *const uaio, coun
             return Err(Fail::new(libc::EFAULT, "requests is NULL"));
         }
         with(aio, |ours: &Arc<Requests>| {
-            let mut requests = (0..count).map(|n| {
-                // SAFETY: the caller's promise.
-                unsafe { job_of(&*requests.add(n)) }
-            });
-            ours.submit(&mut requests).map(|done| done as c_int)
+            // SAFETY: the caller's promise.
+            let requests = if count > 0 { unsafe { std::slice::from_raw_parts(requests, count) } } else { &[] };
+            // SAFETY: likewise.
+            unsafe { ours.submit(requests) }.map(|done| done as c_int)
         })
     })
 }
@@ -97,7 +93,7 @@ pub unsafe fn time_of(timeout: *const timespec) -> Outcome<Option<Instant>> {
 /// Takes requests that have ended: at least `min`, unless fewer are there at all or `timeout` (NULL: none) is over, at most `max`.
 /// `result` of each is what the call would have returned, or a negative errno. Thread-safe: each goes to one thread.
 ///
-/// Returns how many, or -1: EBADF; EFAULT; EINVAL (min, max or timeout).
+/// Returns how many, or -1: EBADF; EFAULT; EINVAL (min, max or timeout); EBUSY (it was promised to another thread).
 ///
 /// # Safety
 /// `done` has room for `max`; `timeout` is NULL or valid.
@@ -121,13 +117,14 @@ pub unsafe extern "C" fn uaio_reap(aio: *mut UAIO, done: *mut uaio, min: c_int, 
                 to.write(request);
                 to = to.add(1);
             };
-            Ok(ours.reap(least, most, until, out) as c_int)
+            ours.reap(least, most, until, out).map(|count| count as c_int)
         })
     })
 }
 
-/// Waits for what is under way, and forgets it. Thread-safe. Returns 0, or -1: EBADF.
+/// Waits for what is under way, and forgets it. Thread-safe. Returns 0, or -1: EBADF; EBUSY (it was promised to another thread, which
+/// lives and has reads under way).
 #[unsafe(no_mangle)]
 pub extern "C" fn uaio_destroy(aio: *mut UAIO) -> c_int {
-    answer(|| end(aio, |_: &Requests| Ok(()), Requests::finish))
+    answer(|| end(aio, Requests::may_end, Requests::finish))
 }

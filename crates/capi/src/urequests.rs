@@ -5,123 +5,213 @@
 //! Waiting. Whoever reaps and finds too little waits for the queue: with the lock held as long as no other thread has ever used these
 //! requests and the threads have nothing to do, which costs one system call. Else by its event and one of ours, without the lock; one
 //! thread does that, and the others wait until it lets them look.
+//!
+//! One thread (UAIO_ONE_THREAD). The queue is then of a kind that the kernel lets no other thread into (decision 66). So nobody
+//! gets as far as that: the first who submits or reaps is the one, others are refused. Who ends it may be another, if the queue has
+//! nothing or its thread has ended; a shutdown does not ask, and leaves behind what it cannot wait for.
 #![expect(unsafe_code, reason = "a request has an address in it")]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use block::Armed;
-use cachedfs::{Begun, Outcome as Way, Reads};
+use cachedfs::{Begun, Outcome as Way, Reads, ReadsOptions};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::fail::{Fail, Outcome};
 use crate::memory::Memory;
 use crate::open::Open;
+use crate::transfer::offset_of;
 use crate::types::*;
+use crate::uopen::share;
 
 /// Most threads of one UAIO. A read that has to wait for a disk occupies one.
 const THREADS_MAX: usize = 64;
 /// How long nobody looks whether something else is to be done.
 const SLICE: Duration = Duration::from_secs(1);
-/// More than one thread uses it.
-const SEVERAL: usize = 1;
+/// How long who wants to end it waits for a call of its one thread to be over.
+const INSIDE: Duration = Duration::from_millis(10);
+/// No thread uses it yet.
+const NOBODY: u64 = 0;
+/// More than one does.
+const SEVERAL: u64 = u64::MAX;
 
 /// What a UAIO is.
 pub struct Requests {
     /// For threads.
     me: Weak<Requests>,
     depth: usize,
+    has_one_thread: bool,
     state: Mutex<State>,
     to_do: Condvar,
     done: Condvar,
     /// Wakes who waits for the queue without the lock.
     wake: OwnedFd,
-    /// Which thread uses it; 0: none yet.
-    user: AtomicUsize,
+    /// Which thread uses it.
+    user: AtomicU64,
+    /// It is being destroyed: nobody waits for more.
+    is_ending: AtomicBool,
 }
 
 struct State {
-    reads: Reads<Job, Memory>,
-    waiting: VecDeque<(Job, Memory)>,
+    reads: Reads<u32, Memory>,
+    /// Requests under way or not reaped; by the numbers that `free` lacks.
+    jobs: Box<[Job]>,
+    free: Vec<u32>,
+    files: Files,
+    waiting: VecDeque<u32>,
     under_way: usize,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<u32>,
     threads: usize,
     idle: usize,
     /// Somebody waits for the queue, without the lock.
     has_reaper: bool,
     closed: bool,
+    /// Of the one thread, as long as it lives.
+    life: Weak<()>,
+}
+
+/// As it came, with the result filled in when it has ended.
+#[derive(Clone, Copy)]
+struct Job {
+    request: uaio,
+    /// Of `files`.
+    file: u32,
+}
+
+// SAFETY: numbers, and an address that only the program looks at.
+unsafe impl Send for Job {}
+
+impl Job {
+    const NONE: Job = Job { request: uaio { ufd: -1, op: 0, buf: std::ptr::null_mut(), n: 0, off: 0, user: 0, result: 0 }, file: 0 };
+
+    /// Does it, with the thread that calls.
+    fn run(&self, open: &Open, memory: Memory) -> i64 {
+        let at = self.request.off as u64; // looked at when it came
+        let run = || {
+            open.run(|open| match self.request.op {
+                UAIO_READ => memory.with_mut(|bytes| open.read_at(at, bytes)),
+                UAIO_WRITE => memory.with(|bytes| open.write_at(at, bytes)),
+                op => open.sync(op == UAIO_FDATASYNC).map(|()| 0),
+            })
+        };
+        let done = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(Fail::new(libc::EIO, "a mistake inside hotshelf")));
+        done.map_or_else(|fail| -i64::from(fail.errno), |bytes| bytes as i64)
+    }
+}
+
+/// What is kept open for requests, with how many: counted under the lock, so that a request changes no word that threads share.
+#[derive(Default)]
+struct Files(Vec<Option<(Arc<Open>, u32)>>);
+
+impl Files {
+    fn get(&self, file: u32) -> Option<&Arc<Open>> {
+        self.0.get(file as usize)?.as_ref().map(|(open, _)| open)
+    }
+
+    /// For one more request.
+    fn take(&mut self, open: Arc<Open>) -> u32 {
+        let is_this = |place: &Option<(Arc<Open>, u32)>| place.as_ref().is_some_and(|(other, _)| Arc::ptr_eq(other, &open));
+        let known = self.0.iter().position(is_this);
+        let at = known.or_else(|| self.0.iter().position(Option::is_none)).unwrap_or_else(|| {
+            self.0.push(None);
+            self.0.len() - 1
+        });
+        self.0[at].get_or_insert((open, 0)).1 += 1;
+        at as u32
+    }
+
+    fn take_again(&mut self, file: u32) {
+        if let Some(Some((_, requests))) = self.0.get_mut(file as usize) {
+            *requests += 1;
+        }
+    }
+
+    /// For one request less. What nobody needs any more is handed out: to close it may take long.
+    fn give(&mut self, file: u32) -> Option<Arc<Open>> {
+        let place = self.0.get_mut(file as usize)?;
+        let (_, requests) = place.as_mut()?;
+        *requests -= 1;
+        if *requests == 0 { place.take().map(|(open, _)| open) } else { None }
+    }
 }
 
 impl State {
     fn all(&self) -> usize {
-        self.waiting.len() + self.under_way + self.ended.len() + self.reads.under_way()
+        self.jobs.len() - self.free.len()
+    }
+
+    fn end(&mut self, token: u32, result: i64) -> Option<Arc<Open>> {
+        let job = &mut self.jobs[token as usize];
+        job.request.result = result;
+        self.ended.push_back(token);
+        self.files.give(job.file)
+    }
+
+    /// To be done by the thread that calls.
+    fn job(&self, token: u32) -> Option<(Job, Arc<Open>, Memory)> {
+        let job = self.jobs[token as usize];
+        let open = Arc::clone(self.files.get(job.file)?);
+        // SAFETY: who submitted it promised that.
+        let memory = unsafe { memory_of(&job.request) }.ok()?;
+        Some((job, open, memory))
     }
 }
 
-/// As it came, with the result filled in.
-struct Ended(uaio);
-
-// SAFETY: numbers, and an address that only the program looks at.
-unsafe impl Send for Ended {}
-
-/// A request that is not a read, or not begun yet.
-pub struct Job {
-    request: Ended,
-    open: Arc<Open>,
-    at: u64,
+/// # Safety
+/// As `uaio_submit` says of `buf`.
+unsafe fn memory_of(request: &uaio) -> Outcome<Memory> {
+    if matches!(request.op, UAIO_READ | UAIO_WRITE) {
+        // SAFETY: the caller's promise.
+        unsafe { Memory::new(request.buf, request.n) }
+    } else {
+        Ok(Memory::NONE)
+    }
 }
 
-impl Job {
-    pub fn new(request: uaio, open: Arc<Open>, at: u64) -> Job {
-        Job { request: Ended(request), open, at }
-    }
-
-    /// It is the next one to be begun.
-    fn expect(&self) {
-        if let (UAIO_READ, Some(file)) = (self.request.0.op, self.open.cached()) {
-            file.expect(self.at);
+/// The number of the calling thread; none other has it or had it.
+#[inline]
+fn this_thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(NOBODY);
+    thread_local!(static ME: Cell<u64> = const { Cell::new(NOBODY) });
+    match ME.get() {
+        NOBODY => {
+            ME.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+            ME.get()
         }
-    }
-
-    fn run(&self, memory: Memory) -> Outcome<usize> {
-        self.open.run(|open| match self.request.0.op {
-            UAIO_READ => memory.with_mut(|bytes| open.read_at(self.at, bytes)),
-            UAIO_WRITE => memory.with(|bytes| open.write_at(self.at, bytes)),
-            op => open.sync(op == UAIO_FDATASYNC).map(|()| 0),
-        })
-    }
-
-    /// Does it, with the thread that calls.
-    fn end(self, memory: Memory) -> Ended {
-        let done = catch_unwind(AssertUnwindSafe(|| self.run(memory)));
-        let done = done.unwrap_or_else(|_| Err(Fail::new(libc::EIO, "a mistake inside hotshelf")));
-        self.ended(done.map_or_else(|fail| -i64::from(fail.errno), |bytes| bytes as i64))
-    }
-
-    fn ended(mut self, result: i64) -> Ended {
-        self.request.0.result = result;
-        self.request
+        me => me,
     }
 }
 
-/// The calling thread, by an address that no other living thread has.
-fn me() -> usize {
-    thread_local! { static ME: u64 = const { 0 } }
-    ME.try_with(|me| std::ptr::from_ref(me).addr()).unwrap_or(SEVERAL)
+/// Gone when the calling thread ends; one that is ending already has none.
+fn life() -> Weak<()> {
+    thread_local!(static LIFE: Arc<()> = Arc::new(()));
+    LIFE.try_with(Arc::downgrade).unwrap_or_default()
+}
+
+#[cold]
+fn of_another() -> Fail {
+    Fail::new(libc::EBUSY, "it was promised to one thread (UAIO_ONE_THREAD), which is another one")
 }
 
 impl Requests {
-    pub fn new(depth: u32) -> Outcome<Arc<Requests>> {
+    pub fn new(depth: u32, flags: u32) -> Outcome<Arc<Requests>> {
         let no_event = |errno: rustix::io::Errno| Fail::new(errno.raw_os_error(), "an event for requests (eventfd)");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
         let places = depth as usize;
+        let has_one_thread = flags & UAIO_ONE_THREAD != 0;
         let state = State {
-            reads: Reads::new(depth),
+            reads: Reads::with(depth, ReadsOptions { one_thread: has_one_thread, waits: flags & UAIO_WAITS != 0 }),
+            jobs: vec![Job::NONE; places].into(),
+            free: (0..depth).rev().collect(),
+            files: Files::default(),
             waiting: VecDeque::with_capacity(places),
             under_way: 0,
             ended: VecDeque::with_capacity(places),
@@ -129,84 +219,135 @@ impl Requests {
             idle: 0,
             has_reaper: false,
             closed: false,
+            life: Weak::new(),
         };
-        let (state, user) = (Mutex::new(state), AtomicUsize::new(0));
-        let (to_do, done) = (Condvar::new(), Condvar::new());
-        Ok(Arc::new_cyclic(|me| Requests { me: Weak::clone(me), depth: places, state, to_do, done, wake, user }))
+        let (user, is_ending) = (AtomicU64::new(NOBODY), AtomicBool::new(false));
+        let (state, to_do, done) = (Mutex::new(state), Condvar::new(), Condvar::new());
+        let make = |me: &Weak<Requests>| Requests {
+            me: Weak::clone(me),
+            depth: places,
+            has_one_thread,
+            state,
+            to_do,
+            done,
+            wake,
+            user,
+            is_ending,
+        };
+        Ok(Arc::new_cyclic(make))
     }
 
     /// For a call of the program's.
-    fn enter(&self) -> MutexGuard<'_, State> {
-        let (user, me) = (self.user.load(Ordering::Relaxed), me());
-        let is_first = || self.user.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if user != me && user != SEVERAL && !(user == 0 && is_first()) {
+    fn enter(&self) -> Outcome<MutexGuard<'_, State>> {
+        let me = this_thread();
+        if self.user.load(Ordering::Relaxed) == me { Ok(self.state.lock()) } else { self.enter_as_another(me) }
+    }
+
+    #[cold]
+    fn enter_as_another(&self, me: u64) -> Outcome<MutexGuard<'_, State>> {
+        let before = self.user.compare_exchange(NOBODY, me, Ordering::Relaxed, Ordering::Relaxed);
+        if self.has_one_thread && before.is_err() {
+            return Err(of_another());
+        }
+        if before.is_err() {
             self.user.store(SEVERAL, Ordering::Relaxed);
         }
-        self.state.lock()
+        let mut state = self.state.lock();
+        if self.has_one_thread {
+            state.life = life();
+        }
+        Ok(state)
     }
 
     /// Takes in as many as there is room for, until one is wrong.
-    pub fn submit(&self, requests: &mut dyn Iterator<Item = Outcome<(Job, Memory)>>) -> Outcome<usize> {
-        let mut state = self.enter();
-        let mut done = 0;
-        let mut failed = None;
+    ///
+    /// # Safety
+    /// As `uaio_submit`.
+    pub unsafe fn submit(&self, requests: &[uaio]) -> Outcome<usize> {
+        let mut state = self.enter()?;
         let mut last = None;
-        let mut next = requests.next();
-        while let Some(request) = next {
-            next = requests.next();
-            if let Some(Ok((job, _))) = &next {
-                job.expect();
-            }
-            match request.and_then(|(job, memory)| self.add(&mut state, &mut last, job, memory)) {
-                Ok(()) => done += 1,
-                Err(fail) => {
-                    failed = Some(fail);
-                    break;
-                }
+        let mut outcome = Ok(requests.len());
+        for (done, request) in requests.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            if let Err(fail) = unsafe { self.add(&mut state, &mut last, request, requests.get(done + 1)) } {
+                outcome = if done == 0 { Err(fail) } else { Ok(done) };
+                break;
             }
         }
         state.reads.ring();
-        match failed {
-            Some(fail) if done == 0 => Err(fail),
-            _ => Ok(done),
+        if let Some((_, file)) = last {
+            drop(state.files.give(file));
         }
+        outcome
     }
 
-    /// `last`: a share of the file of the request before, which mostly is that of the next, too.
-    fn add(&self, state: &mut State, last: &mut Option<Arc<Open>>, job: Job, memory: Memory) -> Outcome<()> {
+    /// `last`: the ufd of the request before and its file, kept for the call, which mostly are those of the next, too.
+    ///
+    /// # Safety
+    /// As `uaio_submit`.
+    #[inline]
+    unsafe fn add(&self, state: &mut State, last: &mut Option<(c_int, u32)>, request: &uaio, next: Option<&uaio>) -> Outcome<()> {
+        let moves = match request.op {
+            UAIO_READ | UAIO_WRITE => true,
+            UAIO_FSYNC | UAIO_FDATASYNC => false,
+            op => return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: UAIO_..."))),
+        };
+        // SAFETY: the caller's promise.
+        let memory = unsafe { memory_of(request) }?;
+        let at = if moves { offset_of(request.off)? } else { 0 };
+        let file = match *last {
+            Some((ufd, file)) if ufd == request.ufd => file,
+            _ => {
+                let file = state.files.take(share(request.ufd)?);
+                if let Some((_, before)) = last.replace((request.ufd, file)) {
+                    drop(state.files.give(before));
+                }
+                file
+            }
+        };
+        self.begin(state, Job { request: *request, file }, at, memory, next)
+    }
+
+    #[inline]
+    fn begin(&self, state: &mut State, job: Job, at: u64, memory: Memory, next: Option<&uaio>) -> Outcome<()> {
         if state.closed {
             return Err(Fail::new(libc::EBADF, "it is being destroyed"));
         }
         let full = || Fail::new(libc::EAGAIN, "as many requests as it is deep are under way or not reaped");
-        if state.all() >= self.depth {
-            return Err(full());
-        }
-        let open = match last {
-            Some(open) if Arc::ptr_eq(open, &job.open) => open,
-            _ => last.insert(Arc::clone(&job.open)),
-        };
-        let Some(file) = open.cached().filter(|_| job.request.0.op == UAIO_READ) else { return self.hand_over(state, job, memory) };
-        match open.run(|_| Ok(state.reads.begin(file, job.at, memory, job)))? {
-            Begun::UnderWay => Ok(()),
-            Begun::Full(..) => Err(full()),
-            Begun::Ended(ended) => match ended.outcome {
-                Way::Read(bytes) => {
-                    state.ended.push_back(ended.token.ended(bytes as i64));
-                    Ok(())
+        let Some(&token) = state.free.last() else { return Err(full()) };
+        let State { reads, files, .. } = state;
+        let open = files.get(job.file).filter(|_| job.request.op == UAIO_READ);
+        let way = match open.and_then(|open| Some((open, open.cached()?))) {
+            None => Some(Way::Slow),
+            Some((open, file)) => {
+                if let Some(next) = next.filter(|next| next.ufd == job.request.ufd && next.op == UAIO_READ && next.off >= 0) {
+                    file.expect(next.off as u64);
                 }
-                Way::Slow => self.hand_over(state, ended.token, memory),
-            },
-        }
-    }
-
-    /// To a thread.
-    fn hand_over(&self, state: &mut State, job: Job, memory: Memory) -> Outcome<()> {
-        if !self.has_thread(state) {
+                match open.run(|_| Ok(reads.begin(file, at, memory, token)))? {
+                    Begun::UnderWay => None,
+                    Begun::Full(..) => return Err(full()),
+                    Begun::Ended(ended) => Some(ended.outcome),
+                }
+            }
+        };
+        if way == Some(Way::Slow) && !self.has_thread(state) {
             return Err(Fail::new(libc::EAGAIN, "no thread can be started"));
         }
-        state.waiting.push_back((job, memory));
-        self.to_do.notify_one();
+        state.free.pop();
+        state.files.take_again(job.file);
+        state.jobs[token as usize] = job;
+        match way {
+            None => {}
+            Some(Way::Read(bytes)) => drop(state.end(token, bytes as i64)),
+            Some(Way::Slow) => self.hand_over(state, token),
+        }
         Ok(())
+    }
+
+    /// To a thread, which there is.
+    fn hand_over(&self, state: &mut State, token: u32) {
+        state.waiting.push_back(token);
+        self.to_do.notify_one();
     }
 
     /// Whether there is a thread for one more; one is started if all are busy and there may be another.
@@ -226,14 +367,15 @@ impl Requests {
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some((job, memory)) = state.waiting.pop_front() {
+            if let Some(token) = state.waiting.pop_front() {
                 state.under_way += 1;
-                drop(state);
-                let ended = job.end(memory);
-                state = self.state.lock();
+                let job = state.job(token);
+                let result =
+                    MutexGuard::unlocked(&mut state, || job.map_or(i64::from(-libc::EIO), |(job, open, memory)| job.run(&open, memory)));
                 state.under_way -= 1;
-                state.ended.push_back(ended);
+                let unused = state.end(token, result);
                 self.tell(&state);
+                MutexGuard::unlocked(&mut state, || drop(unused));
             } else if state.closed {
                 state.threads -= 1;
                 self.done.notify_all();
@@ -255,50 +397,63 @@ impl Requests {
         }
     }
 
-    /// What the queue has ended.
+    /// What the queue was seen to have ended.
     fn collect(&self, state: &mut State) {
-        while let Some(ended) = state.reads.take() {
-            let (job, memory) = (ended.token, ended.buffer);
+        while let Some(ended) = state.reads.take_seen() {
+            let token = ended.token;
             match ended.outcome {
-                Way::Read(bytes) => state.ended.push_back(job.ended(bytes as i64)),
-                Way::Slow if self.has_thread(state) => {
-                    state.waiting.push_back((job, memory));
-                    self.to_do.notify_one();
+                Way::Read(bytes) => drop(state.end(token, bytes as i64)),
+                Way::Slow if self.has_thread(state) => self.hand_over(state, token),
+                Way::Slow => {
+                    let job = state.job(token);
+                    drop(state.end(token, job.map_or(i64::from(-libc::EIO), |(job, open, memory)| job.run(&open, memory))));
                 }
-                Way::Slow => state.ended.push_back(job.end(memory)),
             }
         }
     }
 
     /// Hands out what has ended: waits for `min` of them, all there are, or the time.
-    pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, mut out: impl FnMut(uaio)) -> usize {
-        let mut state = self.enter();
+    pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, mut out: impl FnMut(uaio)) -> Outcome<usize> {
+        let mut state = self.enter()?;
+        let mut has_looked = false;
         loop {
             self.collect(&mut state);
-            if state.ended.len() >= min.min(state.all()) || until.is_some_and(|until| Instant::now() >= until) {
-                break;
+            let is_enough = state.ended.len() >= min.min(state.all()) || self.is_ending.load(Ordering::Relaxed);
+            if is_enough || until.is_some_and(|until| Instant::now() >= until) {
+                // A wait tells what has ended, too. Who did not wait takes with him what there is beside.
+                if has_looked || state.ended.len() >= max {
+                    break;
+                }
+                state.reads.poll();
+            } else {
+                self.wait(&mut state, until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE)));
             }
-            self.wait(&mut state, until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE)));
+            has_looked = true;
         }
         let count = state.ended.len().min(max);
-        state.ended.drain(..count).for_each(|Ended(request)| out(request));
+        let State { ended, jobs, free, .. } = &mut *state;
+        for token in ended.drain(..count) {
+            out(jobs[token as usize].request);
+            free.push(token);
+        }
         if self.user.load(Ordering::Relaxed) == SEVERAL {
             // What we collected may be theirs, and somebody has to wait for the queue.
             self.tell(&state);
         }
-        count
+        Ok(count)
     }
 
-    /// Until something may have ended.
+    /// Until something may have ended; sees what has.
     fn wait(&self, state: &mut MutexGuard<'_, State>, at_most: Duration) {
         let is_alone = self.user.load(Ordering::Relaxed) != SEVERAL && state.waiting.is_empty() && state.under_way == 0;
         if state.reads.under_way() == 0 || state.has_reaper {
             self.done.wait_for(state, at_most);
         } else if is_alone {
-            state.reads.wait(at_most);
+            return state.reads.wait(at_most);
         } else if state.reads.arm() == Armed::Waiting {
             self.wait_unlocked(state, at_most);
         }
+        state.reads.poll();
     }
 
     fn wait_unlocked(&self, state: &mut MutexGuard<'_, State>, at_most: Duration) {
@@ -317,17 +472,38 @@ impl Requests {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]); // empty already is fine
     }
 
-    /// Waits for all that is under way.
+    /// Whether the queue is this thread's to wait for, or nobody's yet.
+    fn is_ours(&self) -> bool {
+        let user = self.user.load(Ordering::Relaxed);
+        !self.has_one_thread || user == NOBODY || user == this_thread()
+    }
+
+    /// Whether the calling thread may end it; see the module.
+    pub fn may_end(&self) -> Outcome<()> {
+        if self.is_ours() {
+            return Ok(());
+        }
+        let state = self.state.try_lock_for(INSIDE).ok_or_else(of_another)?;
+        if state.reads.under_way() == 0 || state.life.strong_count() == 0 {
+            return Ok(());
+        }
+        let why = "reads are under way of the one thread that it was promised to (UAIO_ONE_THREAD): it has to reap them, or to end, first";
+        Err(Fail::new(libc::EBUSY, why))
+    }
+
+    /// Waits for all that is under way, as far as that is for this thread to do.
     pub fn finish(&self) -> Outcome<()> {
-        let mut state = self.enter();
+        self.is_ending.store(true, Ordering::Relaxed);
+        let is_ours = self.is_ours();
+        let mut state = if is_ours { self.enter()? } else { self.state.lock() };
         state.closed = true;
         self.to_do.notify_all();
-        loop {
+        if is_ours {
             self.collect(&mut state);
-            if state.reads.under_way() == 0 {
-                break;
-            }
+        }
+        while is_ours && state.reads.under_way() > 0 {
             self.wait(&mut state, SLICE);
+            self.collect(&mut state);
         }
         self.tell(&state);
         while state.threads > 0 {
@@ -335,6 +511,52 @@ impl Requests {
         }
         // With its queue.
         state.reads = Reads::new(0);
+        state.files = Files::default();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_a_number_of_its_own_and_a_life() {
+        let (mine, other) = (this_thread(), std::thread::spawn(|| (this_thread(), life())).join().expect("ended"));
+        assert_eq!(this_thread(), mine);
+        assert_ne!(other.0, mine);
+        assert_eq!((other.1.strong_count(), life().strong_count()), (0, 1));
+        // Nor has one that comes later, and may have the other's memory.
+        let later = std::thread::spawn(this_thread).join().expect("ended");
+        assert!(later != mine && later != other.0);
+    }
+
+    #[test]
+    fn another_thread_is_refused_and_the_first_is_not_disturbed() {
+        let requests = Requests::new(4, UAIO_ONE_THREAD).expect("made");
+        let reap = |requests: &Requests| requests.reap(0, 4, None, |_| {}).map_err(|fail| fail.errno);
+        assert_eq!(reap(&requests), Ok(0));
+        let other = Arc::clone(&requests);
+        std::thread::spawn(move || {
+            assert_eq!(reap(&other), Err(libc::EBUSY));
+            // SAFETY: there is none.
+            assert_eq!(unsafe { other.submit(&[]) }.map_err(|fail| fail.errno), Err(libc::EBUSY));
+            assert!(other.may_end().is_ok(), "nothing is under way");
+        })
+        .join()
+        .expect("refused");
+        assert_eq!(reap(&requests), Ok(0));
+        assert!(requests.finish().is_ok());
+    }
+
+    #[test]
+    fn without_the_promise_anybody_comes() {
+        let requests = Requests::new(4, 0).expect("made");
+        for _ in 0..3 {
+            let requests = Arc::clone(&requests);
+            std::thread::spawn(move || assert!(matches!(requests.reap(0, 4, None, |_| {}), Ok(0)))).join().expect("reaped");
+        }
+        assert_eq!(requests.user.load(Ordering::Relaxed), SEVERAL);
+        assert!(requests.finish().is_ok());
     }
 }

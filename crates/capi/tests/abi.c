@@ -133,6 +133,8 @@ int main(void)
     NUMBER(UAIO_WRITE);
     NUMBER(UAIO_FSYNC);
     NUMBER(UAIO_FDATASYNC);
+    NUMBER(UAIO_ONE_THREAD);
+    NUMBER(UAIO_WAITS);
     TYPE(nvmedfs_mkfs_options);
     FIELD(nvmedfs_mkfs_options, size);
     FIELD(nvmedfs_mkfs_options, flags);

@@ -1,8 +1,11 @@
-/* Asynchronous requests on files whose pages are on an SSD: by one thread, by several at once, and by threads that end before what
-   they have submitted. Each page bears its number and a version; a page that is read is whole and of a version that was there. */
+/* Asynchronous requests on files whose pages are on an SSD: by one thread, which may have promised to be alone, by several at once, and
+   by threads that end before what they have submitted. Each page bears its number and a version; a page that is read is whole and of a
+   version that was there. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "sure.h"
@@ -37,12 +40,12 @@ static void fill(void)
     SURE(ufsync(ufd) == 0);
 }
 
-static void one_thread(void)
+static void one_thread(unsigned int flags)
 {
     static unsigned int memory[DEPTH][PAGE / 4];
     struct uaio requests[DEPTH], done[DEPTH];
     unsigned int pages[DEPTH], seed = 1;
-    UAIO *aio = uaio_create(DEPTH);
+    UAIO *aio = uaio_create_with(DEPTH, flags);
     SURE(aio != NULL);
     for (int round = 0; round < ROUNDS; round++) {
         for (unsigned int i = 0; i < DEPTH; i++) {
@@ -60,6 +63,14 @@ static void one_thread(void)
             }
         }
         SURE(uaio_reap(aio, done, 1, 1, NULL) == 0);
+        /* Without waiting, and not for long. */
+        SURE(uaio_submit(aio, requests, DEPTH) == DEPTH);
+        for (int got = 0, now; got < DEPTH; got += now) {
+            struct timespec time = {0, round % 3 * 1000};
+            SURE((now = uaio_reap(aio, done, round % 3 > 0, 7, round % 3 ? &time : NULL)) >= 0);
+            for (int i = 0; i < now; i++)
+                SURE(done[i].result == PAGE);
+        }
     }
     /* A writer among them, and the end of the file. */
     requests[0].op = UAIO_FSYNC;
@@ -72,6 +83,137 @@ static void one_thread(void)
     for (int i = 0; i < DEPTH; i++)
         requests[i] = (struct uaio){ufd, UAIO_READ, memory[i], PAGE, (off_t)(i * 37 % PAGES) * PAGE, 0, 0};
     SURE(uaio_submit(aio, requests, DEPTH) == DEPTH && uaio_destroy(aio) == 0);
+}
+
+/* Promised to one thread: what another one is told. */
+static void *is_another(void *argument)
+{
+    UAIO *aio = argument;
+    static unsigned int memory[PAGE / 4];
+    struct uaio request = {ufd, UAIO_READ, memory, PAGE, 0, 0, 0};
+    FAILS(EBUSY, uaio_submit(aio, &request, 1));
+    SURE(strstr(hs_error(), "UAIO_ONE_THREAD") != NULL);
+    FAILS(EBUSY, uaio_reap(aio, &request, 0, 1, NULL));
+    FAILS(EBUSY, uaio_destroy(aio));
+    SURE(strstr(hs_error(), "UAIO_ONE_THREAD") != NULL);
+    return NULL;
+}
+
+static void *destroys(void *argument)
+{
+    UAIO *aio = argument;
+    struct uaio request;
+    FAILS(EBUSY, uaio_reap(aio, &request, 0, 1, NULL));
+    SURE(uaio_destroy(aio) == 0);
+    FAILS(EBADF, uaio_destroy(aio));
+    return NULL;
+}
+
+static void *submits_and_ends(void *argument);
+
+struct batch {
+    UAIO *aio;
+    struct uaio *requests;
+    int begun; /* is told when reads are under way */
+};
+
+static void in_a_thread(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    SURE(pthread_create(&thread, NULL, run, argument) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+static void promised(void)
+{
+    static unsigned int memory[DEPTH][PAGE / 4];
+    struct uaio requests[DEPTH], done[DEPTH];
+    struct batch batch = {NULL, requests, -1};
+    for (int flags = UAIO_ONE_THREAD; flags <= (UAIO_ONE_THREAD | UAIO_WAITS); flags += UAIO_WAITS)
+        for (int round = 0; round < 4; round++) {
+            for (unsigned int i = 0; i < DEPTH; i++)
+                requests[i] = (struct uaio){ufd, UAIO_READ, memory[i], PAGE, (off_t)((unsigned)round * 31 + i * 17) % PAGES * PAGE, i, 0};
+            /* One thread makes it, another one uses it, and a third is refused. */
+            UAIO *aio = uaio_create_with(DEPTH, (uint32_t)flags);
+            SURE(aio != NULL && uaio_submit(aio, requests, DEPTH) == DEPTH);
+            in_a_thread(is_another, aio);
+            SURE(uaio_reap(aio, done, DEPTH, DEPTH, NULL) == DEPTH);
+            for (int i = 0; i < DEPTH; i++)
+                check(memory[done[i].user], (unsigned int)(done[i].off / PAGE));
+            in_a_thread(destroys, aio);
+            /* The one thread has ended with reads under way. */
+            batch.aio = uaio_create_with(DEPTH, (uint32_t)flags);
+            SURE(batch.aio != NULL);
+            in_a_thread(submits_and_ends, &batch);
+            FAILS(EBUSY, uaio_reap(batch.aio, done, 1, 1, NULL));
+            SURE(uaio_destroy(batch.aio) == 0);
+        }
+    SURE(uaio_create_with(DEPTH, 4) == NULL && errno == EINVAL);
+    SURE(uaio_create_with(DEPTH, UAIO_WAITS) == NULL && errno == EINVAL);
+}
+
+/* The parent's alone; and its end takes nothing along. */
+static void forked(void)
+{
+    static unsigned int memory[PAGE / 4];
+    struct uaio request = {ufd, UAIO_READ, memory, PAGE, 77 * PAGE, 0, 0};
+    int status;
+    UAIO *aio = uaio_create_with(DEPTH, UAIO_ONE_THREAD | UAIO_WAITS);
+    SURE(aio != NULL && uaio_submit(aio, &request, 1) == 1);
+    pid_t child = fork();
+    SURE(child >= 0);
+    if (child == 0) {
+        FAILS(EPERM, uaio_reap(aio, &request, 1, 1, NULL));
+        FAILS(EPERM, uaio_destroy(aio));
+        exit(0);
+    }
+    SURE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    SURE(uaio_reap(aio, &request, 1, 1, NULL) == 1 && request.result == PAGE);
+    check(memory, 77);
+    SURE(uaio_destroy(aio) == 0);
+}
+
+/* Goes on while the process ends. */
+static void *never_ends(void *argument)
+{
+    struct batch *batch = argument;
+    for (int round = 0;; round++) {
+        /* Until the library has ended. */
+        if (uaio_submit(batch->aio, batch->requests, DEPTH) != DEPTH)
+            return NULL;
+        if (round == 0)
+            SURE(write(batch->begun, "x", 1) == 1);
+        if (uaio_reap(batch->aio, batch->requests, DEPTH, DEPTH, NULL) != DEPTH)
+            return NULL;
+    }
+}
+
+static void *sleeps_with_reads(void *argument)
+{
+    struct batch *batch = argument;
+    SURE(uaio_submit(batch->aio, batch->requests, DEPTH) == DEPTH);
+    SURE(write(batch->begun, "x", 1) == 1);
+    for (;;)
+        pause();
+}
+
+/* A process that ends while another thread has reads under way, asleep or at it, ends all the same. */
+static void ends_in_the_middle(const char *how)
+{
+    static unsigned int memory[DEPTH][PAGE / 4];
+    static struct uaio requests[DEPTH];
+    static struct batch batch;
+    int ends[2];
+    char byte;
+    pthread_t thread;
+    SURE(hs_init("cache.toml") == 0 && (ufd = uopen("file", O_RDONLY)) >= 0);
+    for (unsigned int i = 0; i < DEPTH; i++)
+        requests[i] = (struct uaio){ufd, UAIO_READ, memory[i], PAGE, (off_t)(i * 37 % PAGES) * PAGE, i, 0};
+    SURE(pipe(ends) == 0);
+    batch = (struct batch){uaio_create_with(DEPTH, UAIO_ONE_THREAD | UAIO_WAITS), requests, ends[1]};
+    SURE(batch.aio != NULL);
+    SURE(pthread_create(&thread, NULL, strcmp(how, "asleep") == 0 ? sleeps_with_reads : never_ends, &batch) == 0);
+    SURE(read(ends[0], &byte, 1) == 1);
+    exit(0);
 }
 
 struct shared {
@@ -142,11 +284,6 @@ static void several_threads(void)
 }
 
 /* Submitted by a thread that is gone when another one asks for them. */
-struct batch {
-    UAIO *aio;
-    struct uaio *requests;
-};
-
 static void *submits_and_ends(void *argument)
 {
     struct batch *batch = argument;
@@ -160,11 +297,10 @@ static void of_threads_that_ended(void)
     struct uaio requests[DEPTH];
     UAIO *aio = uaio_create(DEPTH);
     for (int round = 0; round < ROUNDS / 2; round++) {
-        pthread_t thread;
-        struct batch batch = {aio, requests};
+        struct batch batch = {aio, requests, -1};
         for (unsigned int i = 0; i < DEPTH; i++)
             requests[i] = (struct uaio){ufd, UAIO_READ, memory[i], PAGE, (off_t)((unsigned int)round * 71 + i * 13) % PAGES * PAGE, i, 0};
-        SURE(pthread_create(&thread, NULL, submits_and_ends, &batch) == 0 && pthread_join(thread, NULL) == 0);
+        in_a_thread(submits_and_ends, &batch);
         SURE(uaio_reap(aio, requests, DEPTH, DEPTH, NULL) == DEPTH);
         for (int i = 0; i < DEPTH; i++) {
             SURE(requests[i].result == PAGE);
@@ -177,7 +313,9 @@ static void of_threads_that_ended(void)
 int main(int argc, char **argv)
 {
     char dir[3000], line[12000];
-    SURE(argc == 2 && chdir(argv[1]) == 0 && getcwd(dir, sizeof dir) != NULL);
+    SURE(argc >= 2 && chdir(argv[1]) == 0 && getcwd(dir, sizeof dir) != NULL);
+    if (argc == 3)
+        ends_in_the_middle(argv[2]);
     FILE *file = fopen("cache.toml", "w");
     snprintf(line, sizeof line, "[cache]\nmemory = \"256KiB\"\nruntime_dir = \"%s\"\nssd = \"%s/ssd\"\nssd_size = \"24MiB\"\n", dir, dir);
     SURE(file != NULL && fputs(line, file) >= 0 && fclose(file) == 0);
@@ -185,7 +323,11 @@ int main(int argc, char **argv)
     SURE((ufd = uopen("file", O_RDWR | O_CREAT, 0600)) == 3);
     for (int i = 0; i < 2; i++) {
         fill();
-        one_thread();
+        one_thread(0);
+        one_thread(UAIO_ONE_THREAD);
+        one_thread(UAIO_ONE_THREAD | UAIO_WAITS);
+        promised();
+        forked();
         several_threads();
         of_threads_that_ended();
     }

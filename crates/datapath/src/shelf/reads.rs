@@ -38,6 +38,16 @@ const PARTS_MAX: u32 = 256;
 const BATCH: usize = 32;
 /// One read of so many is timed: the clock costs a good part of a hit.
 const TIMED: u32 = 16;
+
+/// How [`Reads`] are used; see [`QueueOptions`], whose words these are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadsOptions {
+    /// One thread alone begins reads and takes what has ended. Another one that does is a mistake, and panics.
+    pub one_thread: bool,
+    /// It waits rather than looks: a look that finds nothing costs a system call.
+    pub waits: bool,
+}
+
 /// A read as its caller makes it: owned until it has ended.
 pub trait Job {
     /// Of which file, and where to.
@@ -109,10 +119,12 @@ struct Lane {
 }
 
 impl Lane {
-    fn open(shelf: &Shelf, depth: u32) -> Result<Lane, OpenError> {
+    fn open(shelf: &Shelf, depth: u32, options: ReadsOptions) -> Result<Lane, OpenError> {
         let device = shelf.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
         let depth = depth.next_power_of_two().min(PARTS_MAX);
-        let mut queue = Tracked::new(device.queue(&QueueOptions { depth, ..QueueOptions::default() })?, Patience::default());
+        let ReadsOptions { one_thread, waits } = options;
+        let options = QueueOptions { depth, one_thread, waits, ..QueueOptions::default() };
+        let mut queue = Tracked::new(device.queue(&options)?, Patience::default());
         let block_bytes = queue.geometry().block_bytes;
         if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
             return Err(OpenError::Unusable(format!("blocks of {block_bytes} bytes")));
@@ -161,9 +173,9 @@ impl Lane {
         self.is_over && self.slots.iter().all(|slot| slot.part.is_none())
     }
 
-    /// A part has ended: its bytes go to the caller. False: they are not what they should be, or could not be read.
-    fn give(&mut self, slot: u32, part: &Part, open: &Open, to: &mut [u8]) -> bool {
-        let buf = &self.slots[slot as usize].buf;
+    /// A part has ended: its bytes go to the caller. False: they are not what they should be.
+    fn give(&mut self, slot: u32, open: &Open, to: &mut [u8]) -> bool {
+        let Slot { buf, part: Some(part) } = &self.slots[slot as usize] else { return false };
         let whole = part.piece.at..part.piece.at + part.piece.len;
         // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts.
         let is_good = match to.get_mut(whole).and_then(|to| <&mut Page>::try_from(to).ok()) {
@@ -188,20 +200,19 @@ impl Lane {
         is_good
     }
 
-    /// The part of a place, whose memory is free again, unless the device still has it.
-    fn end(&mut self, tag: Tag, is_held: bool) -> Option<Part> {
-        let slot = u32::try_from(tag.0).ok()?;
-        let part = self.slots.get_mut(slot as usize)?.part.take()?;
+    /// A place has no part any more. Its memory is free again, unless the device still has it.
+    fn free(&mut self, slot: u32, is_held: bool) {
+        self.slots[slot as usize].part = None;
         if !is_held {
             self.free.push(slot);
         }
-        Some(part)
     }
 }
 
 /// Reads under way of one process, used by one thread at a time; see the module.
 pub struct Reads<J> {
     shelf: Arc<Shelf>,
+    options: ReadsOptions,
     reads: Box<[Option<Read<J>>]>,
     free: Vec<u32>,
     /// Reads with pages for which the queue had no place.
@@ -216,9 +227,10 @@ pub struct Reads<J> {
 
 impl<J: Job> Reads<J> {
     /// For so many reads, under way or ended and not taken.
-    pub fn new(shelf: &Arc<Shelf>, depth: u32) -> Reads<J> {
+    pub fn new(shelf: &Arc<Shelf>, depth: u32, options: ReadsOptions) -> Reads<J> {
         Reads {
             shelf: Arc::clone(shelf),
+            options,
             reads: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth as usize),
@@ -275,7 +287,7 @@ impl<J: Job> Reads<J> {
 
     fn has_lane(&mut self) -> bool {
         if self.lane.is_none() {
-            let opened = Lane::open(&self.shelf, self.reads.len() as u32);
+            let opened = Lane::open(&self.shelf, self.reads.len() as u32, self.options);
             let comes_back = self.shelf.lanes.as_ref().is_some_and(|lanes| lanes.comes_back());
             self.is_without = opened.is_err() && !comes_back;
             self.lane = opened
@@ -336,19 +348,33 @@ impl<J: Job> Reads<J> {
         }
     }
 
-    /// One that has ended, if there is one.
+    /// One that has ended, if there is one. Rings.
     pub fn take(&mut self) -> Option<(J, Outcome)> {
         if self.ended.is_empty() {
-            self.reap();
+            self.poll();
         }
         self.ended.pop_front()
     }
 
-    /// Rings, then waits until one may have ended, or for `at_most`. Returns early at will.
+    /// One of those that were seen to have ended.
+    pub fn take_seen(&mut self) -> Option<(J, Outcome)> {
+        self.ended.pop_front()
+    }
+
+    /// Rings, and sees what has ended.
+    pub fn poll(&mut self) {
+        if let Some(lane) = &mut self.lane {
+            lane.ring();
+            self.reap(None);
+        }
+    }
+
+    /// Rings, waits until one may have ended, or for `at_most`, and sees which have. Returns early at will; at once if some that were
+    /// seen were not taken.
     pub fn wait(&mut self, at_most: Duration) {
         if let Some(lane) = self.lane.as_mut().filter(|_| self.ended.is_empty()) {
             lane.due = None;
-            lane.queue.wait(at_most);
+            self.reap(Some(at_most));
         }
     }
 
@@ -369,16 +395,21 @@ impl<J: Job> Reads<J> {
         }
     }
 
-    fn reap(&mut self) {
-        let Some(lane) = &mut self.lane else { return };
-        lane.ring();
+    /// Sees what has ended, after waiting for it if that is asked for.
+    fn reap(&mut self, mut wait: Option<Duration>) {
         let mut batch = [Completion::EMPTY; BATCH];
-        let (mut hits, mut count) = (0, BATCH);
-        while count == BATCH {
+        let mut hits = 0;
+        loop {
             let Some(lane) = &mut self.lane else { return };
-            count = lane.queue.poll(&mut batch);
+            let count = match wait.take() {
+                Some(at_most) => lane.queue.wait_and_poll(at_most, &mut batch),
+                None => lane.queue.poll(&mut batch),
+            };
             for completion in &batch[..count] {
                 hits += u64::from(self.end_part(*completion));
+            }
+            if count < BATCH || self.lane.as_ref().is_none_or(|lane| lane.queue.in_flight() == 0) {
+                break;
             }
         }
         if hits > 0 {
@@ -405,15 +436,16 @@ impl<J: Job> Reads<J> {
     /// Whether it was a hit.
     fn end_part(&mut self, completion: Completion) -> bool {
         let Some(lane) = &mut self.lane else { return false };
-        let is_held = completion.status.is_err() && lane.queue.holds(completion.tag);
-        let Some(part) = lane.end(completion.tag, is_held) else { return false };
-        let Some(read) = &mut self.reads[part.read as usize] else { return false };
+        let slot = completion.tag.0 as u32;
+        let Some(Part { read: index, .. }) = lane.slots.get(slot as usize).and_then(|slot| slot.part) else { return false };
+        let Some(read) = &mut self.reads[index as usize] else { return false };
         read.parts -= 1;
         let (open, to) = read.job.split();
+        let is_good = completion.status.is_ok() && lane.give(slot, open, to);
         lane.is_over |= completion.status == Err(Error::Gone);
-        let is_good = completion.status.is_ok() && lane.give(completion.tag.0 as u32, &part, open, to);
+        lane.free(slot, completion.status.is_err() && lane.queue.holds(completion.tag));
         read.is_slow |= !is_good;
-        if let Some(ended) = self.take_if_ended(part.read) {
+        if let Some(ended) = self.take_if_ended(index) {
             self.ended.push_back(ended);
         }
         is_good

@@ -31,6 +31,11 @@ use crate::units::Tag;
 /// (30 seconds for NVMe and SCSI), is not waited for; the queue is given up before.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
+/// How long a queue of one thread that is dropped by another waits for what the first one left in the kernel when it ended: that has
+/// ended with it, and is on its way to the ring.
+const LEFT_BEHIND: Duration = Duration::from_millis(100);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// See the module.
 pub(crate) struct UringQueue<C: Commands> {
     ring: Ring<C::Entry, C::End>,
@@ -202,6 +207,9 @@ impl<C: Commands> UringQueue<C> {
             }
         }
         let mut entered = self.ring.submit(0);
+        if entered == Err(Errno::EXIST) {
+            return self.give_up_outside();
+        }
         while self.books.in_kernel > 0 {
             let count = self.reap(&mut ended);
             ended[..count].iter().for_each(|completion| self.own.push(*completion));
@@ -211,6 +219,25 @@ impl<C: Commands> UringQueue<C> {
             }
             if count == 0 {
                 entered = self.wait_in_kernel(left);
+            }
+        }
+        self.books.giving_up = false;
+        if self.books.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
+    }
+
+    /// Likewise where the kernel lets only another thread in. While that one lives, what it has not asked for does not come.
+    #[cold]
+    fn give_up_outside(&mut self) -> Result<(), Error> {
+        let end = Instant::now() + LEFT_BEHIND;
+        let mut ended = [Completion::EMPTY; 32];
+        loop {
+            let count = self.reap(&mut ended);
+            ended[..count].iter().for_each(|completion| self.own.push(*completion));
+            match self.books.in_kernel {
+                0 => break,
+                _ if count > 0 => {}
+                _ if Instant::now() < end => std::thread::sleep(LOOK_AGAIN),
+                _ => break,
             }
         }
         self.books.giving_up = false;
