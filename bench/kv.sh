@@ -6,7 +6,8 @@
 # DURABLE_EVERY: each so many puts of a thread are durable when they return, with all before; others are seen only (1 and 100).
 # STORE=sqlite: SQLite instead, rawfs by its extension (bench/kv-sqlite.c), each put durable; JOURNALS (delete, which is its default,
 # and wal); who finds it locked looks again after 50 us.
-# FULL=1: 1,000,000 keys, 600 s.
+# FULL=1: 1,000,000 keys, 600 s, on 4 GiB, which lib-rawfs.sh fills beforehand: on a sparse file both sides' first writes to a place
+# would be the file system's below.
 # KEYS, GETTERS, PUTTERS, RUNS, SEED, SIZE.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -14,7 +15,7 @@ need mkfs.ext4 losetup
 [[ $(id -u) == 0 ]] || { echo "SKIP: loop devices need root"; exit 0; }
 runs=${RUNS:-1} getters=${GETTERS:-1} putters=${PUTTERS:-1} cache=${CACHE_MIB:-16} seed=${SEED:-1}
 if [[ ${FULL:-0} == 1 ]]; then
-    keys=${KEYS:-1000000} seconds=${SECONDS_EACH:-600} size=${SIZE:-8G} memory=${MEMORY_MIB:-512}
+    keys=${KEYS:-1000000} seconds=${SECONDS_EACH:-600} size=${SIZE:-4G} memory=${MEMORY_MIB:-512}
 else
     enough=128
     [[ ${STORE:-redb} == redb ]] || enough=256
