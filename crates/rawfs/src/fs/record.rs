@@ -2,8 +2,11 @@
 //!
 //! Everything here comes from a device and is not trusted: [`Record::parse`] refuses what [`Record::bytes`] cannot have made.
 
+use std::sync::Arc;
+
 use super::extent::{self, Run};
 use super::time::Stamp;
+use super::xattr::Attributes;
 
 /// Bytes before the body.
 pub const HEAD: usize = 96;
@@ -123,6 +126,8 @@ pub struct Record {
     pub zone: bool,
     /// Whether there are extended attributes in Files.
     pub xattrs: bool,
+    /// Those of a removed directory, which is nowhere but in memory.
+    pub kept: Option<Arc<Attributes>>,
     /// The content.
     pub body: Body,
 }
@@ -216,6 +221,7 @@ impl Record {
             btime: now,
             zone: false,
             xattrs: false,
+            kept: None,
             body,
         }
     }
@@ -288,6 +294,7 @@ impl Record {
             btime: time(76),
             zone: flags & ZONE != 0,
             xattrs: flags & XATTRS != 0,
+            kept: None,
             body: Body::None,
         }
     }

@@ -118,7 +118,7 @@ impl Core {
         };
         let _dirs = self.locks.change(&names, &[&dir, &victim]);
         let parent = self.dir_record(&dir)?;
-        let record = self.dir_entry(&dir, &name, creds)?;
+        let mut record = self.dir_entry(&dir, &name, creds)?;
         if victim.is_gone() {
             return Err(Errno::NOENT.into());
         }
@@ -128,6 +128,7 @@ impl Core {
         let (mut batch, now) = (Batch::new(), self.now());
         batch.delete(Tree::Names, &dir.entry(&name));
         self.put_end_of_more(&mut batch, &record);
+        self.keep_xattrs(&mut record);
         self.touch(&mut batch, &dir, &parent, now, -1);
         self.apply(batch)?;
         self.dir_removed(&victim, record, now);

@@ -195,9 +195,13 @@ impl Core {
         }
         let (mut batch, now) = (Batch::new(), self.now());
         let mut gone = Gone::All;
+        let mut removed = None;
         if let (Some(target), Some(state)) = (target, &gone_state) {
             if Core::is_dir(&target.value) {
-                self.put_end_of_more(&mut batch, &self.stored(target.value.clone())?);
+                let mut record = self.stored(target.value.clone())?;
+                self.put_end_of_more(&mut batch, &record);
+                self.keep_xattrs(&mut record);
+                removed = Some(Record { nlink: 0, ctime: now, ..record });
             } else {
                 gone = self.put_unlinked(&mut batch, &target.held, state, &target.value, now)?;
             }
@@ -205,12 +209,12 @@ impl Core {
         batch.delete(Tree::Names, &from.dir.entry(&from.name));
         let zone = self.put_moved(&mut batch, from, to, &source.value, now, &mut |batch, enc, to| move_below(batch, &enc, &to))?;
         let is_dir = Core::is_dir(&source.value);
-        let replaced = target.is_some_and(|target| Core::is_dir(&target.value));
+        let replaced = removed.is_some();
         self.touch_both(&mut batch, from, to, parents, now, (-i64::from(is_dir), i64::from(is_dir) - i64::from(replaced)));
         let lsn = self.apply(batch)?;
         if let (Some(target), Some(state)) = (target, &mut gone_state) {
-            if let (true, Value::Here(record)) = (replaced, &target.value) {
-                state.record = Record { nlink: 0, ctime: now, ..record.clone() };
+            if let Some(record) = removed {
+                state.record = record;
                 self.note(|| Effect::RemovedDir { name: trail(to), record: state.record.clone() });
                 if let Some(name) = to.dir.find(&to.name) {
                     name.remove_dir(state.record.clone());

@@ -90,11 +90,20 @@ impl Core {
 impl Core {
     /// All of a file.
     pub(super) fn xattrs(&self, record: &Record) -> Result<Attributes> {
+        if let Some(kept) = &record.kept {
+            return Ok(Attributes::clone(kept));
+        }
         if !record.xattrs {
             return Ok(Attributes::new());
         }
         let stored = self.get_long(record.ino, Item::Xattrs)?;
         parse(&stored).ok_or(Error::Malformed { ino: record.ino, what: "extended attributes that are none" })
+    }
+
+    /// A directory is being removed: who has it open still has its attributes, above all the list that says who may what.
+    pub(super) fn keep_xattrs(&self, record: &mut Record) {
+        // What is damaged is gone with the directory.
+        record.kept = self.xattrs(record).ok().map(Arc::new);
     }
 
     /// One of them.
@@ -108,6 +117,10 @@ impl Core {
             return Err(Errno::NOSPC.into());
         }
         record.xattrs = !all.is_empty();
+        if record.kept.is_some() {
+            record.kept = Some(Arc::new(all.clone()));
+            return Ok(());
+        }
         self.put_long(batch, record.ino, Item::Xattrs, &bytes(all));
         Ok(())
     }

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use super::{Machine, close_clean, content, file, root};
 use crate::fs::check::check;
 use crate::fs::record::{NLINK_AT, Value};
-use crate::fs::{Fs, Kind, key};
+use crate::fs::{Creds, Fs, Kind, Node, key};
 use crate::{Batch, Tree};
 
 fn mkdir(fs: &Fs, path: &str) {
@@ -204,6 +204,46 @@ fn a_large_directory_with_a_short_name_may_get_a_longer_one() {
         for number in [0, 1500, 2999] {
             fs.stat(fs.root(), format!("{to}/file {number}").as_bytes(), true, &root()).expect("there");
         }
+    }
+    close_clean(fs, &machine);
+}
+
+/// Of a removed directory, too: as ext4 has it.
+#[test]
+fn who_has_a_removed_directory_has_its_attributes_and_what_its_list_says() {
+    // All for all, and nothing for one user.
+    let entries: [(u16, u16, u32); 5] = [(1, 7, u32::MAX), (2, 0, 5), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 7, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        list.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+        list.extend(id.to_le_bytes());
+    }
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    let refused = Creds { uid: 5, ..root() };
+    let errno = |dir: &Node, creds: &Creds| fs.stat(dir, b"x", true, creds).map_err(|error| error.errno()).map(drop);
+    for how in 0..3 {
+        let dir = fs.mkdir(fs.root(), b"/d", 0o777, &root()).expect("made");
+        fs.set_xattr(&dir, b"system.posix_acl_access", &list, XattrFlags::empty(), &root()).expect("set");
+        fs.set_xattr(&dir, b"user.a", b"1", XattrFlags::empty(), &root()).expect("set");
+        assert_eq!((errno(&dir, &refused), errno(&dir, &root())), (Err(Errno::ACCESS), Err(Errno::NOENT)));
+        match how {
+            0 => fs.rmdir(fs.root(), b"/d", &root()).expect("empty"),
+            1 => {
+                mkdir(&fs, "/other");
+                fs.rename(fs.root(), b"/other", fs.root(), b"/d", RenameFlags::empty(), &root()).expect("over an empty one");
+                fs.rmdir(fs.root(), b"/d", &root()).expect("empty");
+            }
+            _ => {
+                let mut transaction = fs.begin();
+                transaction.rmdir(fs.root(), b"/d", &root()).expect("one more");
+                fs.commit(transaction).expect("committed");
+            }
+        }
+        assert_eq!((errno(&dir, &refused), errno(&dir, &root())), (Err(Errno::ACCESS), Err(Errno::NOENT)), "{how}");
+        assert_eq!(fs.get_xattr(&dir, b"user.a", &root()).expect("kept"), b"1", "{how}");
+        fs.set_xattr(&dir, b"user.b", b"2", XattrFlags::CREATE, &root()).expect("set");
+        assert_eq!(fs.get_xattr(&dir, b"user.b", &root()).expect("set before"), b"2", "{how}");
     }
     close_clean(fs, &machine);
 }
