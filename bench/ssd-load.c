@@ -1,4 +1,5 @@
-/* Reads 4 KiB at random from a file through the u calls: what block's example `load` does on a raw device.
+/* Reads 4 KiB at random from a file through the u calls: what block's example `load` does on a raw device, both into memory that the
+   queue knows.
 
    ssd-load FILE DEPTH SECONDS BATCH: upread at depth 1, else uaio_*, BATCH requests in one submission (0: all that take the place
    of what has ended). $HOTSHELF_CONFIG says which cache. Prints `iops=... cpu_us=...`; cpu_us is user and system time of the process
@@ -57,12 +58,13 @@ static void submit(UAIO *aio, struct uaio *requests, int count, int batch)
     }
 }
 
-static uint64_t many(int ufd, char *memory, uint64_t pages, double end, int depth, int batch)
+static uint64_t many(int ufd, uint64_t pages, double end, int depth, int batch)
 {
     static struct uaio requests[DEPTH_MAX];
     UAIO *aio = uaio_create_with((uint32_t)depth, UAIO_ONE_THREAD | UAIO_WAITS);
     uint64_t count = 0;
-    if (!aio)
+    char *memory;
+    if (!aio || !(memory = uaio_memory(aio, (size_t)depth * PAGE)))
         fail("uaio_create_with");
     for (int i = 0; i < depth; i++)
         requests[i] = (struct uaio){.ufd = ufd, .op = UAIO_READ, .buf = memory + (size_t)i * PAGE, .n = PAGE, .off = next_place(pages)};
@@ -94,13 +96,13 @@ int main(int argc, char **argv)
     int depth = atoi(argv[2]), batch = atoi(argv[4]);
     double seconds = atof(argv[3]);
     struct stat st;
-    char *memory = depth > 0 && depth <= DEPTH_MAX ? aligned_alloc(PAGE, (size_t)depth * PAGE) : NULL;
+    char *memory = depth > 0 && depth <= DEPTH_MAX ? aligned_alloc(PAGE, PAGE) : NULL;
     int ufd = uopen(argv[1], O_RDONLY);
     if (!memory || ufd < 0 || ufstat(ufd, &st) != 0 || st.st_size < PAGE)
         fail(argv[1]);
     uint64_t pages = (uint64_t)st.st_size / PAGE;
     double cpu = now(CLOCK_PROCESS_CPUTIME_ID), end = now(CLOCK_MONOTONIC) + seconds;
-    uint64_t count = depth == 1 ? one_by_one(ufd, memory, pages, end) : many(ufd, memory, pages, end, depth, batch);
+    uint64_t count = depth == 1 ? one_by_one(ufd, memory, pages, end) : many(ufd, pages, end, depth, batch);
     cpu = now(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     printf("iops=%.0f cpu_us=%.3f\n", (double)count / seconds, cpu * 1e6 / (double)(count ? count : 1));
     uclose(ufd);

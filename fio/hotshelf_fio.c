@@ -145,6 +145,22 @@ static void engine_cleanup(struct thread_data *td) {
     end_library();
 }
 
+/* fio's buffers: where there is a queue, memory that pages of the SSD come into without a copy. It goes with the
+   queue. fio refuses mem= beside it. */
+static int engine_iomem_alloc(struct thread_data *td, size_t bytes) {
+    const struct job *job = td->io_ops_data;
+    td->orig_buffer = job->aio ? uaio_memory(job->aio, bytes) : malloc(bytes);
+    if (!td->orig_buffer)
+        log_err("hotshelf: no memory for buffers of %zu bytes\n", bytes);
+    return td->orig_buffer ? 0 : 1;
+}
+
+static void engine_iomem_free(struct thread_data *td) {
+    const struct job *job = td->io_ops_data;
+    if (!job || !job->aio)
+        free(td->orig_buffer);
+}
+
 static int ufd_of(const struct fio_file *file) { return (int)(intptr_t)file->engine_data; }
 
 static int flags_of(const struct thread_data *td) {
@@ -340,6 +356,8 @@ struct ioengine_ops ioengine = {
     .open_file = engine_open,
     .close_file = engine_close,
     .invalidate = engine_invalidate,
+    .iomem_alloc = engine_iomem_alloc,
+    .iomem_free = engine_iomem_free,
     .get_file_size = generic_get_file_size,
     .queue = engine_queue,
     .commit = engine_commit,

@@ -1375,6 +1375,19 @@ struct UAIO *uaio_create(uint32_t depth);
 struct UAIO *uaio_create_with(uint32_t depth, uint32_t flags);
 
 /**
+ * Memory for reads of `aio`, at least `bytes` of it, page-aligned and zeroed. A page of 4096 bytes that is read whole, at multiples of
+ * that in the file and in this memory, comes from the SSD without a copy; any other use of it is as of other memory. It is freed by
+ * uaio_destroy. May be called again for more. Thread-safe.
+ *
+ * A drive that hangs is waited for up to 36 seconds. If it is given up then, reads into this memory fail with EIO, and the drive may still
+ * write where they were to: that piece is not to be used any more.
+ *
+ * Returns it, or NULL: EBADF; EINVAL (no bytes); ENOMEM; EBUSY (it was promised to another thread).
+ */
+void *uaio_memory(struct UAIO *aio,
+                  size_t bytes);
+
+/**
  * Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants
  * one after the other waits for the first. Reads of what is in memory have ended when this returns, those of what is on the SSD are
  * its own work, many in one submission; the rest is done by threads of the library. Thread-safe, and cheapest if one thread alone

@@ -248,12 +248,19 @@ impl File {
         }
     }
 
-    /// A read at this byte begins soon, by [`crate::Reads`]: who knows more than one ahead says so of the next before he begins the
-    /// one before it. Only a hint.
+    /// A read at this byte begins soon, by [`crate::Reads`]: who knows what he will read says so a few reads before. Only a hint.
     #[inline]
     pub fn expect(&self, at: u64) {
         if let Some(cached) = self.cached.as_ref().and_then(|(_, here)| here.get()) {
             cached.open.expect(at);
+        }
+    }
+
+    /// The same of the very next one, which [`File::expect`] has told of. Only a hint.
+    #[inline]
+    pub fn expect_next(&self, at: u64) {
+        if let Some(cached) = self.cached.as_ref().and_then(|(_, here)| here.get()) {
+            cached.open.expect_next(at);
         }
     }
 

@@ -1,11 +1,12 @@
 //! Reads that nobody stands and waits for.
 
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::Armed;
+use block::{Arena, Armed};
 use datapath::shelf::{self, Open};
 
 pub use datapath::shelf::{Outcome, ReadsOptions};
@@ -48,6 +49,7 @@ pub struct Reads<T, B> {
     depth: u32,
     options: ReadsOptions,
     generation: u32,
+    memory: Vec<Arena>,
     /// Of the instance whose file was read last; none before the first.
     engine: ManuallyDrop<Option<shelf::Reads<Job<T, B>>>>,
 }
@@ -100,7 +102,22 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
     /// Likewise, for who promises more. What is under way when another thread than the one it was promised to drops it is waited for
     /// only if that thread has ended, and the SSD's file stays open until that thread has.
     pub fn with(depth: u32, options: ReadsOptions) -> Reads<T, B> {
-        Reads { depth, options, generation: forks::now(), engine: ManuallyDrop::new(None) }
+        Reads { depth, options, generation: forks::now(), memory: Vec::new(), engine: ManuallyDrop::new(None) }
+    }
+
+    /// Memory into which the device itself writes pages of the SSD that are read whole, at multiples of their size: without a copy. Else
+    /// it is like any other. It is there as long as this object, or longer if the device does not let go of it. A read into it waits
+    /// for a device that hangs until its queue was reset, and may be [`Outcome::Lost`].
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn memory(&mut self, bytes: usize) -> io::Result<Arena> {
+        let arena = Arena::private(bytes)?;
+        self.memory.push(arena.clone());
+        if let Some(engine) = &mut *self.engine {
+            engine.know(&arena);
+        }
+        Ok(arena)
     }
 
     /// Begins a read as [`File::read_at`] has it. The device hears of it at the next `ring`, `take` or `wait`.
@@ -131,7 +148,12 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
             }
             *self.engine = None;
         }
-        Some(self.engine.get_or_insert_with(|| shelf::Reads::new(file.shelf(), self.depth, self.options)))
+        let fresh = || {
+            let mut engine = shelf::Reads::new(file.shelf(), self.depth, self.options);
+            self.memory.iter().for_each(|memory| engine.know(memory));
+            engine
+        };
+        Some(self.engine.get_or_insert_with(fresh))
     }
 
     /// Reads that have not ended.

@@ -73,6 +73,7 @@ impl Trial {
         let got = match ended.outcome {
             Outcome::Read(got) => got,
             Outcome::Slow => self.file.read_at(asked.at, &mut ended.buffer).expect("read"),
+            Outcome::Lost => panic!("of memory of the caller's alone"),
         };
         self.ended[if ended.outcome == Outcome::Slow { 2 } else { later }] += 1;
         assert_eq!(got as u64, (want as u64).min(size.saturating_sub(asked.at)), "seed {}: {asked:?}", self.seed);

@@ -1,7 +1,7 @@
 //! Requests that the program does not wait for, as C asks for them; `urequests.rs` has their life.
 #![expect(unsafe_code, reason = "called by C")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,19 @@ pub extern "C" fn uaio_create_with(depth: u32, flags: u32) -> *mut UAIO {
         }
         enroll(Object::Requests(Requests::new(depth, flags)?))
     })
+}
+
+/// Memory for reads of `aio`, at least `bytes` of it, page-aligned and zeroed. A page of 4096 bytes that is read whole, at multiples of
+/// that in the file and in this memory, comes from the SSD without a copy; any other use of it is as of other memory. It is freed by
+/// uaio_destroy. May be called again for more. Thread-safe.
+///
+/// A drive that hangs is waited for up to 36 seconds. If it is given up then, reads into this memory fail with EIO, and the drive may still
+/// write where they were to: that piece is not to be used any more.
+///
+/// Returns it, or NULL: EBADF; EINVAL (no bytes); ENOMEM; EBUSY (it was promised to another thread).
+#[unsafe(no_mangle)]
+pub extern "C" fn uaio_memory(aio: *mut UAIO, bytes: usize) -> *mut c_void {
+    answer(|| with(aio, |ours: &Arc<Requests>| ours.memory(bytes)))
 }
 
 /// Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants

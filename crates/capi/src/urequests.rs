@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +34,8 @@ use crate::uopen::share;
 
 /// Most threads of one UAIO. A read that has to wait for a disk occupies one.
 const THREADS_MAX: usize = 64;
+/// How many reads ahead are named: a line from memory takes as long as some reads take to be begun.
+const AHEAD: usize = 2;
 /// How long nobody looks whether something else is to be done.
 const SLICE: Duration = Duration::from_secs(1);
 /// How long who wants to end it waits for a call of its one thread to be over.
@@ -196,6 +198,23 @@ fn life() -> Weak<()> {
     LIFE.try_with(Arc::downgrade).unwrap_or_default()
 }
 
+/// Where the reads behind this one are looked for comes nearer meanwhile: of the next what was found there, of one further on where that
+/// begins. `is_first`: nobody has said so before.
+#[inline]
+fn look_ahead(file: &cachedfs::File, request: &uaio, is_first: bool, others: &[uaio]) {
+    let is_alike = |other: &&uaio| other.ufd == request.ufd && other.op == UAIO_READ && other.off >= 0;
+    if is_first {
+        let first = others.iter().take(AHEAD - 1).filter(is_alike);
+        first.chain([request]).for_each(|read| file.expect(read.off as u64));
+    }
+    if let Some(later) = others.get(AHEAD - 1).filter(is_alike) {
+        file.expect(later.off as u64);
+    }
+    if let Some(next) = others.first().filter(is_alike) {
+        file.expect_next(next.off as u64);
+    }
+}
+
 #[cold]
 fn of_another() -> Fail {
     Fail::new(libc::EBUSY, "it was promised to one thread (UAIO_ONE_THREAD), which is another one")
@@ -207,8 +226,9 @@ impl Requests {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
         let places = depth as usize;
         let has_one_thread = flags & UAIO_ONE_THREAD != 0;
+        let options = ReadsOptions { one_thread: has_one_thread, waits: flags & UAIO_WAITS != 0, ..ReadsOptions::default() };
         let state = State {
-            reads: Reads::with(depth, ReadsOptions { one_thread: has_one_thread, waits: flags & UAIO_WAITS != 0 }),
+            reads: Reads::with(depth, options),
             jobs: vec![Job::NONE; places].into(),
             free: (0..depth).rev().collect(),
             files: Files::default(),
@@ -259,6 +279,20 @@ impl Requests {
         Ok(state)
     }
 
+    /// Memory for its reads, until it is destroyed.
+    pub fn memory(&self, bytes: usize) -> Outcome<*mut c_void> {
+        if bytes == 0 || bytes > isize::MAX as usize {
+            return Err(Fail::new(libc::EINVAL, format!("memory of {bytes} bytes")));
+        }
+        let none = |error| Fail::new(libc::ENOMEM, format!("{bytes} bytes for reads: {error}"));
+        let mut state = self.enter()?;
+        if state.closed {
+            return Err(Fail::new(libc::EBADF, "it is being destroyed"));
+        }
+        let arena = state.reads.memory(bytes.next_multiple_of(pagecache::PAGE_BYTES)).map_err(none)?;
+        Ok(arena.region().address(0).cast())
+    }
+
     /// Takes in as many as there is room for, until one is wrong.
     ///
     /// # Safety
@@ -269,7 +303,7 @@ impl Requests {
         let mut outcome = Ok(requests.len());
         for (done, request) in requests.iter().enumerate() {
             // SAFETY: the caller's promise.
-            if let Err(fail) = unsafe { self.add(&mut state, &mut last, request, requests.get(done + 1)) } {
+            if let Err(fail) = unsafe { self.add(&mut state, &mut last, request, done == 0, &requests[done + 1..]) } {
                 outcome = if done == 0 { Err(fail) } else { Ok(done) };
                 break;
             }
@@ -286,7 +320,14 @@ impl Requests {
     /// # Safety
     /// As `uaio_submit`.
     #[inline]
-    unsafe fn add(&self, state: &mut State, last: &mut Option<(c_int, u32)>, request: &uaio, next: Option<&uaio>) -> Outcome<()> {
+    unsafe fn add(
+        &self,
+        state: &mut State,
+        last: &mut Option<(c_int, u32)>,
+        request: &uaio,
+        is_first: bool,
+        others: &[uaio],
+    ) -> Outcome<()> {
         let moves = match request.op {
             UAIO_READ | UAIO_WRITE => true,
             UAIO_FSYNC | UAIO_FDATASYNC => false,
@@ -305,11 +346,15 @@ impl Requests {
                 file
             }
         };
-        self.begin(state, Job { request: *request, file }, at, memory, next)
+        let open = state.files.get(file).filter(|_| request.op == UAIO_READ);
+        if let Some(cached) = open.and_then(|open| open.cached()) {
+            look_ahead(cached, request, is_first, others);
+        }
+        self.begin(state, Job { request: *request, file }, at, memory)
     }
 
     #[inline]
-    fn begin(&self, state: &mut State, job: Job, at: u64, memory: Memory, next: Option<&uaio>) -> Outcome<()> {
+    fn begin(&self, state: &mut State, job: Job, at: u64, memory: Memory) -> Outcome<()> {
         if state.closed {
             return Err(Fail::new(libc::EBADF, "it is being destroyed"));
         }
@@ -319,16 +364,11 @@ impl Requests {
         let open = files.get(job.file).filter(|_| job.request.op == UAIO_READ);
         let way = match open.and_then(|open| Some((open, open.cached()?))) {
             None => Some(Way::Slow),
-            Some((open, file)) => {
-                if let Some(next) = next.filter(|next| next.ufd == job.request.ufd && next.op == UAIO_READ && next.off >= 0) {
-                    file.expect(next.off as u64);
-                }
-                match open.run(|_| Ok(reads.begin(file, at, memory, token)))? {
-                    Begun::UnderWay => None,
-                    Begun::Full(..) => return Err(full()),
-                    Begun::Ended(ended) => Some(ended.outcome),
-                }
-            }
+            Some((open, file)) => match open.run(|_| Ok(reads.begin(file, at, memory, token)))? {
+                Begun::UnderWay => None,
+                Begun::Full(..) => return Err(full()),
+                Begun::Ended(ended) => Some(ended.outcome),
+            },
         };
         if way == Some(Way::Slow) && !self.has_thread(state) {
             return Err(Fail::new(libc::EAGAIN, "no thread can be started"));
@@ -340,6 +380,7 @@ impl Requests {
             None => {}
             Some(Way::Read(bytes)) => drop(state.end(token, bytes as i64)),
             Some(Way::Slow) => self.hand_over(state, token),
+            Some(Way::Lost) => drop(state.end(token, i64::from(-libc::EIO))),
         }
         Ok(())
     }
@@ -403,6 +444,7 @@ impl Requests {
             let token = ended.token;
             match ended.outcome {
                 Way::Read(bytes) => drop(state.end(token, bytes as i64)),
+                Way::Lost => drop(state.end(token, i64::from(-libc::EIO))),
                 Way::Slow if self.has_thread(state) => self.hand_over(state, token),
                 Way::Slow => {
                     let job = state.job(token);

@@ -40,13 +40,15 @@ static void fill(void)
     SURE(ufsync(ufd) == 0);
 }
 
-static void one_thread(unsigned int flags)
+static void one_thread(unsigned int flags, int is_lent)
 {
-    static unsigned int memory[DEPTH][PAGE / 4];
+    static unsigned int own[DEPTH][PAGE / 4];
     struct uaio requests[DEPTH], done[DEPTH];
     unsigned int pages[DEPTH], seed = 1;
     UAIO *aio = uaio_create_with(DEPTH, flags);
     SURE(aio != NULL);
+    unsigned int(*memory)[PAGE / 4] = is_lent ? uaio_memory(aio, sizeof own) : own;
+    SURE(memory != NULL);
     for (int round = 0; round < ROUNDS; round++) {
         for (unsigned int i = 0; i < DEPTH; i++) {
             pages[i] = (seed = seed * 1103515245 + 12345) / 65536 % PAGES;
@@ -83,6 +85,40 @@ static void one_thread(unsigned int flags)
     for (int i = 0; i < DEPTH; i++)
         requests[i] = (struct uaio){ufd, UAIO_READ, memory[i], PAGE, (off_t)(i * 37 % PAGES) * PAGE, 0, 0};
     SURE(uaio_submit(aio, requests, DEPTH) == DEPTH && uaio_destroy(aio) == 0);
+}
+
+/* Memory that reads may come into without a copy: also pieces of pages, many pages, and what lies on no boundary. */
+static void lent_memory(void)
+{
+    enum { MANY = 16 };
+    UAIO *aio = uaio_create_with(DEPTH, UAIO_ONE_THREAD);
+    SURE(aio != NULL && uaio_memory(aio, 0) == NULL && errno == EINVAL);
+    SURE(uaio_memory(aio, (size_t)-1) == NULL && errno == EINVAL);
+    char *first = uaio_memory(aio, 1);
+    SURE(first != NULL && (size_t)first % PAGE == 0 && first[0] == 0 && first[PAGE - 1] == 0);
+    for (unsigned int round = 0; round < ROUNDS * 10; round++) {
+        unsigned int page = round * 61 % (PAGES - MANY), later = round % 3 * 100;
+        struct uaio requests[3], done[3];
+        static char *memory;
+        /* The first is told to a queue that is not there yet, this one to one that is. */
+        SURE(round != 1 || (memory = uaio_memory(aio, (2 * MANY + 1) * PAGE)) != NULL);
+        char *many = round ? memory + later : first, *piece = memory + (MANY + 1) * PAGE;
+        int count = round ? 3 : 1;
+        requests[0] = (struct uaio){ufd, UAIO_READ, many, (round ? MANY : 1) * PAGE, (off_t)page * PAGE, 0, 0};
+        requests[1] = (struct uaio){ufd, UAIO_READ, piece, PAGE - 8, (off_t)page * PAGE + 8, 1, 0};
+        requests[2] = (struct uaio){ufd, UAIO_READ, piece + PAGE, 2 * PAGE, (off_t)PAGES * PAGE - PAGE - 16, 2, 0};
+        SURE(uaio_submit(aio, requests, count) == count && uaio_reap(aio, done, count, count, NULL) == count);
+        for (int i = 0; i < count; i++)
+            SURE(done[i].result == (done[i].user == 0 ? (int64_t)requests[0].n : done[i].user == 1 ? PAGE - 8 : PAGE + 16));
+        for (unsigned int i = 0; i < requests[0].n / PAGE; i++) {
+            unsigned int words[PAGE / 4];
+            memcpy(words, many + (size_t)i * PAGE, PAGE);
+            check(words, page + i);
+        }
+        for (size_t i = 0; round && i < PAGE / 8 - 1; i++)
+            SURE(((unsigned int *)piece)[2 * i] == page && ((unsigned int *)(piece + PAGE))[2 * i + 4] == PAGES - 1);
+    }
+    SURE(uaio_destroy(aio) == 0);
 }
 
 /* Promised to one thread: what another one is told. */
@@ -323,9 +359,12 @@ int main(int argc, char **argv)
     SURE((ufd = uopen("file", O_RDWR | O_CREAT, 0600)) == 3);
     for (int i = 0; i < 2; i++) {
         fill();
-        one_thread(0);
-        one_thread(UAIO_ONE_THREAD);
-        one_thread(UAIO_ONE_THREAD | UAIO_WAITS);
+        for (int is_lent = 0; is_lent < 2; is_lent++) {
+            one_thread(0, is_lent);
+            one_thread(UAIO_ONE_THREAD, is_lent);
+            one_thread(UAIO_ONE_THREAD | UAIO_WAITS, is_lent);
+        }
+        lent_memory();
         promised();
         forked();
         several_threads();

@@ -300,6 +300,14 @@ impl Open {
         }
     }
 
+    /// It is the next one that begins, and `expect` has said so before: what was found where it is looked for comes nearer.
+    #[inline]
+    pub fn expect_next(&self, at: u64) {
+        if at < self.size() {
+            self.prefetch_on_ssd(at / PAGE_BYTES as u64);
+        }
+    }
+
     /// The page will be looked for on the SSD, unless it is in a frame.
     #[inline]
     pub(super) fn prefetch_on_ssd(&self, page: u64) {

@@ -15,6 +15,9 @@
 //!
 //! The device writes into memory of this process alone. A page that left its place on the SSD meanwhile fails its checksum, and the
 //! read is slow: it looks again.
+//!
+//! What goes to memory that was made for that ([`Reads::know`]) the device writes there itself. Such a read ends only when the device
+//! has let go of it, or is lost with a device that never does.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -22,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::tracked::Patience;
-use block::{Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Submit, Tag, Time, Tracked};
+use block::{Arena, Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag, Time, Tracked};
 use pagecache::shared::Ticket;
 use ssdcache::{Found, PAGE_BYTES, Page, Seen};
 
@@ -46,6 +49,8 @@ pub struct ReadsOptions {
     pub one_thread: bool,
     /// It waits rather than looks: a look that finds nothing costs a system call.
     pub waits: bool,
+    /// How long the SSD is waited for.
+    pub patience: Patience,
 }
 
 /// A read as its caller makes it: owned until it has ended.
@@ -61,6 +66,9 @@ pub enum Outcome {
     Read(usize),
     /// It has to go below, or to wait: [`Open::read`] does it.
     Slow,
+    /// The SSD was given up in the middle of it, and may still write where it was to: memory of [`Reads::know`], which is not to be
+    /// used any more.
+    Lost,
 }
 
 /// What became of a read.
@@ -85,6 +93,7 @@ struct Read<J> {
     /// Parts in the queue.
     parts: u32,
     is_slow: bool,
+    is_lost: bool,
     begun: Option<Instant>,
 }
 
@@ -95,6 +104,10 @@ struct Part {
     piece: Piece,
     ticket: Ticket,
     found: Found,
+    /// Memory of the caller that the device writes into; none: into that of the place.
+    straight: Option<Span>,
+    /// It is over its time, and the device still has that memory.
+    is_kept: bool,
 }
 
 /// A place in the queue, with its memory.
@@ -110,10 +123,13 @@ struct Lane {
     free: Vec<u32>,
     /// Blocks of a page.
     blocks: u32,
+    timeout: Duration,
     /// Something was submitted since the last ring; all of it has this deadline.
     due: Option<Time>,
     /// Where a page that is only read in part is verified.
     scratch: Box<Page>,
+    /// Memory of callers that the queue was told of.
+    memory: Vec<Arena>,
     /// The queue ended: nothing more comes of it.
     is_over: bool,
 }
@@ -122,9 +138,9 @@ impl Lane {
     fn open(shelf: &Shelf, depth: u32, options: ReadsOptions) -> Result<Lane, OpenError> {
         let device = shelf.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
         let depth = depth.next_power_of_two().min(PARTS_MAX);
-        let ReadsOptions { one_thread, waits } = options;
+        let ReadsOptions { one_thread, waits, patience } = options;
         let options = QueueOptions { depth, one_thread, waits, ..QueueOptions::default() };
-        let mut queue = Tracked::new(device.queue(&options)?, Patience::default());
+        let mut queue = Tracked::new(device.queue(&options)?, patience);
         let block_bytes = queue.geometry().block_bytes;
         if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
             return Err(OpenError::Unusable(format!("blocks of {block_bytes} bytes")));
@@ -139,21 +155,44 @@ impl Lane {
             slots,
             free,
             blocks: PAGE_BYTES as u32 / block_bytes,
+            timeout: patience.timeout.unwrap_or(Duration::MAX),
             due: None,
             scratch: Box::new([0; PAGE_BYTES]),
+            memory: Vec::new(),
             is_over: false,
         })
+    }
+
+    /// The device may write into this memory, if that is possible.
+    fn know(&mut self, arena: &Arena) {
+        if self.queue.register(arena).is_ok() {
+            self.memory.push(arena.clone());
+        }
+    }
+
+    /// Where the device can write a whole page by itself.
+    #[inline]
+    fn straight(&self, to: &[u8]) -> Option<Span> {
+        let at = to.as_ptr() as usize;
+        if self.memory.is_empty() || to.len() != PAGE_BYTES || !at.is_multiple_of(PAGE_BYTES) {
+            return None;
+        }
+        let within = |arena: &Arena| {
+            let from = at.checked_sub(arena.region().address(0) as usize)?;
+            (from + PAGE_BYTES <= arena.region().len()).then(|| arena.span(from, PAGE_BYTES as u32))
+        };
+        self.memory.iter().find_map(within)
     }
 
     /// False: there is no place.
     fn submit(&mut self, part: Part) -> bool {
         let Some(&slot) = self.free.last() else { return false };
-        let timeout = || self.queue.clock().due(Patience::default().timeout.unwrap_or(Duration::MAX));
-        let due = self.due.unwrap_or_else(timeout);
+        let due = self.due.unwrap_or_else(|| self.queue.clock().due(self.timeout));
         let lba = Lba(bytes_at(part.found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
         let request = Request::read(Tag(slot.into()), lba, self.blocks);
         let place = &mut self.slots[slot as usize];
-        if self.queue.submit_by(&request, &[place.buf.span()], due) == Submit::Full {
+        let to = part.straight.unwrap_or(place.buf.span());
+        if self.queue.submit_by(&request, &[to], due) == Submit::Full {
             return false;
         }
         self.due = Some(due);
@@ -178,9 +217,11 @@ impl Lane {
         let Slot { buf, part: Some(part) } = &self.slots[slot as usize] else { return false };
         let whole = part.piece.at..part.piece.at + part.piece.len;
         // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts.
-        let is_good = match to.get_mut(whole).and_then(|to| <&mut Page>::try_from(to).ok()) {
+        let is_good = match to.get_mut(whole.clone()).and_then(|to| <&mut Page>::try_from(to).ok()) {
             Some(to) => {
-                buf.read(0, to);
+                if part.straight.is_none() {
+                    buf.read(0, to);
+                }
                 let is_good = open.is_good(&part.found, to);
                 open.cut_in_place(part.piece.page, to);
                 is_good
@@ -194,8 +235,19 @@ impl Lane {
         };
         if is_good && open.wants(part.piece) {
             // The caller's memory is not ours to believe a second time.
-            buf.read(0, &mut self.scratch[..]);
-            open.insert_clean(part.piece, part.ticket, &self.scratch);
+            let is_still_good = match part.straight {
+                None => {
+                    buf.read(0, &mut self.scratch[..]);
+                    true
+                }
+                Some(_) => {
+                    self.scratch.copy_from_slice(&to[whole]);
+                    open.is_good(&part.found, &self.scratch)
+                }
+            };
+            if is_still_good {
+                open.insert_clean(part.piece, part.ticket, &self.scratch);
+            }
         }
         is_good
     }
@@ -218,6 +270,8 @@ pub struct Reads<J> {
     /// Reads with pages for which the queue had no place.
     waiting: VecDeque<u32>,
     ended: VecDeque<(J, Outcome)>,
+    /// That the device may write into.
+    memory: Vec<Arena>,
     /// None until the first page of the SSD is read.
     lane: Option<Lane>,
     /// The SSD has no queue for us: all of it is slow.
@@ -235,6 +289,7 @@ impl<J: Job> Reads<J> {
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth as usize),
             ended: VecDeque::with_capacity(depth as usize),
+            memory: Vec::new(),
             lane: None,
             is_without: shelf.lanes.is_none() || shelf.view.is_none(),
             begun: 0,
@@ -244,6 +299,15 @@ impl<J: Job> Reads<J> {
     /// Whose pages they are.
     pub fn shelf(&self) -> &Arc<Shelf> {
         &self.shelf
+    }
+
+    /// Pages of the SSD that are read whole into this memory, at multiples of their size, come there without a copy. It is kept as long
+    /// as reads may be under way. Else it is memory like any other.
+    pub fn know(&mut self, memory: &Arena) {
+        if let Some(lane) = &mut self.lane {
+            lane.know(memory);
+        }
+        self.memory.push(memory.clone());
     }
 
     /// Reads that have not ended.
@@ -277,7 +341,7 @@ impl<J: Job> Reads<J> {
         let Some(index) = self.free.pop() else { return Begun::Full(job) };
         self.begun = self.begun.wrapping_add(1);
         let begun = self.begun.is_multiple_of(TIMED).then(Instant::now);
-        self.reads[index as usize] = Some(Read { job, at, len, looked: 0, parts: 0, is_slow: false, begun });
+        self.reads[index as usize] = Some(Read { job, at, len, looked: 0, parts: 0, is_slow: false, is_lost: false, begun });
         self.look(index);
         match self.take_if_ended(index) {
             Some((job, outcome)) => Begun::Ended(job, outcome),
@@ -297,6 +361,9 @@ impl<J: Job> Reads<J> {
                     }
                 })
                 .ok();
+            if let Some(lane) = &mut self.lane {
+                self.memory.iter().for_each(|memory| lane.know(memory));
+            }
         }
         self.lane.is_some()
     }
@@ -318,7 +385,8 @@ impl<J: Job> Reads<J> {
                     read.is_slow = true;
                     break;
                 };
-                if !lane.submit(Part { read: index, piece, ticket, found }) {
+                let straight = lane.straight(&to[piece.at..piece.at + piece.len]);
+                if !lane.submit(Part { read: index, piece, ticket, found, straight, is_kept: false }) {
                     self.waiting.push_back(index);
                     return;
                 }
@@ -338,7 +406,12 @@ impl<J: Job> Reads<J> {
         if let Some(begun) = read.begun.filter(|_| !read.is_slow) {
             self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
         }
-        Some((read.job, if read.is_slow { Outcome::Slow } else { Outcome::Read(read.len) }))
+        let outcome = match read {
+            Read { is_lost: true, .. } => Outcome::Lost,
+            Read { is_slow: true, .. } => Outcome::Slow,
+            Read { len, .. } => Outcome::Read(len),
+        };
+        Some((read.job, outcome))
     }
 
     /// Tells the device of all that was begun.
@@ -415,6 +488,10 @@ impl<J: Job> Reads<J> {
         if hits > 0 {
             self.shelf.count_ssd_hits(hits);
         }
+        if let Some(lane) = self.lane.as_mut().filter(|lane| lane.is_over || lane.queue.is_gone()) {
+            lane.is_over = true;
+            self.lose_kept();
+        }
         if self.lane.as_ref().is_some_and(Lane::is_spent) {
             self.lane = None;
             self.give_up_waiting();
@@ -433,17 +510,45 @@ impl<J: Job> Reads<J> {
         }
     }
 
+    /// The device does not let go of it any more.
+    #[cold]
+    fn lose_kept(&mut self) {
+        for slot in 0..self.lane.as_ref().map_or(0, |lane| lane.slots.len()) {
+            self.end_kept(slot as u32, true);
+        }
+    }
+
+    /// A part over its time is at its end, too.
+    #[cold]
+    fn end_kept(&mut self, slot: u32, is_lost: bool) {
+        let Some(lane) = &mut self.lane else { return };
+        let Some(part) = lane.slots[slot as usize].part.take_if(|part| part.is_kept) else { return };
+        let Some(read) = &mut self.reads[part.read as usize] else { return };
+        read.parts -= 1;
+        read.is_slow = true;
+        read.is_lost |= is_lost;
+        let ended = self.take_if_ended(part.read);
+        self.ended.extend(ended);
+    }
+
     /// Whether it was a hit.
     fn end_part(&mut self, completion: Completion) -> bool {
         let Some(lane) = &mut self.lane else { return false };
         let slot = completion.tag.0 as u32;
-        let Some(Part { read: index, .. }) = lane.slots.get(slot as usize).and_then(|slot| slot.part) else { return false };
+        let Some(part) = lane.slots.get_mut(slot as usize).and_then(|slot| slot.part.as_mut()) else { return false };
+        let index = part.read;
         let Some(read) = &mut self.reads[index as usize] else { return false };
+        let is_held = completion.status.is_err() && lane.queue.holds(completion.tag);
+        lane.is_over |= completion.status == Err(Error::Gone);
+        if is_held && part.straight.is_some() {
+            // Named when it is released, or lost with the queue.
+            part.is_kept = true;
+            return false;
+        }
         read.parts -= 1;
         let (open, to) = read.job.split();
         let is_good = completion.status.is_ok() && lane.give(slot, open, to);
-        lane.is_over |= completion.status == Err(Error::Gone);
-        lane.free(slot, completion.status.is_err() && lane.queue.holds(completion.tag));
+        lane.free(slot, is_held);
         read.is_slow |= !is_good;
         if let Some(ended) = self.take_if_ended(index) {
             self.ended.push_back(ended);
@@ -454,6 +559,7 @@ impl<J: Job> Reads<J> {
     /// Places are free again, or memory that the device had kept.
     fn go_on(&mut self) {
         while let Some(tag) = self.lane.as_mut().and_then(|lane| lane.queue.take_released()) {
+            self.end_kept(tag.0 as u32, false);
             let Some(lane) = &mut self.lane else { return };
             lane.free.push(tag.0 as u32);
         }

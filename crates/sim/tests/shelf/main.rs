@@ -8,6 +8,7 @@
 mod blocks;
 mod faults;
 mod figures;
+mod hanging;
 mod model;
 mod world;
 

@@ -91,6 +91,18 @@ pub struct Machine {
     pub failing: AtomicU32,
     /// What of the SSD fails: bit 0 reads, bit 1 writes and flushes.
     pub ssd_failing: AtomicU32,
+    pub hang: Mutex<Hang>,
+}
+
+/// What reads of the SSD do that begin now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Hang {
+    #[default]
+    No,
+    /// They end with a reset of their queue; until then the SSD writes into their memory when it likes.
+    UntilReset,
+    /// They never end.
+    ForEver,
 }
 
 #[derive(Clone, Default)]
@@ -178,6 +190,7 @@ impl Machine {
             reports: Mutex::default(),
             failing: AtomicU32::new(0),
             ssd_failing: AtomicU32::new(0),
+            hang: Mutex::default(),
         })
     }
 
@@ -236,15 +249,28 @@ impl Device for Ssd {
             Drive::Memory(memory) => Box::new(Volatile::new(memory.queue(options)?, &self.0.medium, true)),
             Drive::Nvme(_, namespace) => namespace.queue(options)?,
         };
-        Ok(Box::new(Watched { queue, machine: Arc::clone(&self.0), failed: Vec::new() }))
+        Ok(Box::new(Watched { queue, machine: Arc::clone(&self.0), arenas: Vec::new(), failed: Vec::new(), hanging: Vec::new() }))
     }
 }
 
 struct Watched {
     queue: Box<dyn Queue>,
     machine: Arc<Machine>,
+    arenas: Vec<Arena>,
     /// Requests that the SSD failed, to be told.
     failed: Vec<Completion>,
+    /// Memory of those that hang.
+    hanging: Vec<Span>,
+}
+
+impl Watched {
+    /// The SSD is not done with what hangs.
+    fn spoil(&self) {
+        for span in &self.hanging {
+            let arena = self.arenas.iter().find(|arena| arena.id() == span.arena).expect("registered");
+            arena.region().write(span.at as usize, &vec![0xaa; span.bytes as usize]);
+        }
+    }
 }
 
 impl Queue for Watched {
@@ -255,6 +281,7 @@ impl Queue for Watched {
         self.queue.depth()
     }
     fn register(&mut self, arena: &Arena) -> Result<(), Error> {
+        self.arenas.push(arena.clone());
         self.queue.register(arena)
     }
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
@@ -267,21 +294,26 @@ impl Queue for Watched {
             self.failed.push(Completion { tag: request.tag, status: Err(Error::Media) });
             return Submit::Queued;
         }
+        if request.op == block::Op::Read && *self.machine.hang.lock() != Hang::No {
+            self.hanging.extend(data);
+            return Submit::Queued;
+        }
         self.queue.submit(request, data)
     }
     fn ring(&mut self) {
         self.queue.ring();
     }
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
+        self.spoil();
         let count = self.failed.len().min(completions.len());
         completions.iter_mut().zip(self.failed.drain(..count)).for_each(|(to, failed)| *to = failed);
         if count > 0 { count } else { self.queue.poll(completions) }
     }
     fn in_flight(&self) -> u32 {
-        self.queue.in_flight() + self.failed.len() as u32
+        self.queue.in_flight() + (self.failed.len() + self.hanging.len()) as u32
     }
     fn wait(&mut self, at_most: std::time::Duration) {
-        if self.failed.is_empty() {
+        if self.failed.is_empty() && self.hanging.is_empty() {
             self.queue.wait(at_most);
         }
     }
@@ -289,6 +321,11 @@ impl Queue for Watched {
         self.queue.cancel(tag);
     }
     fn reset(&mut self) -> Result<(), Error> {
+        self.spoil();
+        if *self.machine.hang.lock() == Hang::ForEver {
+            return Err(Error::Timeout);
+        }
+        self.hanging.clear();
         self.queue.reset()
     }
 }

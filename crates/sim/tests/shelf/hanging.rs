@@ -1,0 +1,146 @@
+//! An SSD that hangs while it may write into memory of the caller's: no read ends before the SSD has let go of where it was to, or it
+//! is told that it never will.
+#![expect(unsafe_code, reason = "reads memory that a device writes")]
+
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+
+use block::tracked::Patience;
+use block::{Arena, Buf};
+use datapath::shelf::{Begun, Job, Open, Outcome, Reads, ReadsOptions};
+use ssdcache::{Mode, PAGE_BYTES, SsdCache};
+
+use super::model::{CELL, CELLS, cell_bytes};
+use super::world::{Hang, Kind, Machine};
+use super::{FILES, Process, SSD, Setup, open_at};
+
+const DEPTH: usize = 8;
+const CELLS_OF_PAGE: usize = PAGE_BYTES / CELL;
+
+/// A read into a piece of the lent memory.
+struct Lent {
+    open: Open,
+    to: Buf,
+    key: u64,
+    page: u64,
+}
+
+impl Job for Lent {
+    fn split(&mut self) -> (&Open, &mut [u8]) {
+        // SAFETY: the arena's memory, of this one owner; the device is done with it when this is asked for.
+        (&self.open, unsafe { std::slice::from_raw_parts_mut(self.to.address(), self.to.len()) })
+    }
+}
+
+impl Lent {
+    fn check(&self, bytes: &[u8]) {
+        for (n, cell) in bytes.chunks(CELL).enumerate() {
+            let at = self.page as usize * CELLS_OF_PAGE + n;
+            assert!(*cell == cell_bytes(self.key, at, 1), "file {} page {} cell {n}: {:x?}", self.key, self.page, &cell[..8]);
+        }
+    }
+}
+
+/// Outcomes, by how they were.
+fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
+    let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
+    for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
+        ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
+    }
+    let machine = Machine::new(Kind::Memory, 0, Machine::empty(ssd, FILES));
+    let setup = Setup {
+        kind: Kind::Memory,
+        has_ssd: true,
+        mode: Mode::WriteBack,
+        records: 16,
+        has_budget: false,
+        switches: false,
+        fails: false,
+        has_peer: false,
+    };
+    let region = setup.segment();
+    let seats = setup.seats(&region);
+    let process = Process::start(&machine, &region, &seats, setup);
+    // More than memory has.
+    for key in FILES {
+        let bytes: Vec<u8> = (0..CELLS).flat_map(|cell| cell_bytes(key, cell, 1)).collect();
+        process.with(key, |open| {
+            assert_eq!(open.write(0, &bytes), Ok(bytes.len()));
+            open.sync().expect("synced");
+        });
+    }
+    let ms = Duration::from_millis;
+    let patience = Patience { timeout: Some(ms(2)), cancel_grace: ms(1), reset_after: Some(ms(2)) };
+    let mut reads = Reads::new(&process.shelf, DEPTH as u32, ReadsOptions { patience, ..ReadsOptions::default() });
+    let memory = Arena::private(DEPTH * PAGE_BYTES).expect("memory");
+    reads.know(&memory);
+    let (mut outcomes, mut rng) = (BTreeMap::new(), fastrand::Rng::with_seed(7));
+    let mut kept = Vec::new();
+    let mut ended = |job: Lent, outcome: Outcome| {
+        let what = match outcome {
+            Outcome::Read(count) => {
+                assert_eq!(count, PAGE_BYTES);
+                job.check(&job.to.to_vec());
+                "read"
+            }
+            Outcome::Slow => {
+                let mut bytes = vec![0; PAGE_BYTES];
+                assert_eq!(job.open.read(job.page * PAGE_BYTES as u64, &mut bytes), Ok(PAGE_BYTES));
+                job.check(&bytes);
+                job.to.write(0, &bytes);
+                kept.push(job);
+                "slow"
+            }
+            Outcome::Lost => {
+                // As it is told: the piece is used no more.
+                let _no_more = ManuallyDrop::new(job.to);
+                "lost"
+            }
+        };
+        *outcomes.entry(what).or_insert(0) += 1;
+        // What was given to the caller stays as it is.
+        kept.iter().for_each(|job: &Lent| job.check(&job.to.to_vec()));
+        kept.truncate(2);
+    };
+    for round in 0..60 {
+        *machine.hang.lock() = if round % 4 == 2 { hang } else { Hang::No };
+        for _ in 0..rng.usize(1..=DEPTH) {
+            let Some(to) = memory.allocate(PAGE_BYTES) else { break };
+            let (key, page) = (rng.u64(FILES), rng.u64(..(CELLS / CELLS_OF_PAGE) as u64));
+            let job = Lent { open: open_at(&machine, &process.shelf, key), to, key, page };
+            match reads.begin(job, page * PAGE_BYTES as u64) {
+                Begun::Ended(job, outcome) => ended(job, outcome),
+                Begun::UnderWay => {}
+                Begun::Full(_) => panic!("never more than it was made for"),
+            }
+        }
+        reads.ring();
+        let until_told = if hang == Hang::ForEver { hang } else { Hang::No };
+        *machine.hang.lock() = until_told;
+        while reads.under_way() > 0 {
+            reads.wait(Duration::from_secs(60));
+            // Who goes the slow way does not hang.
+            *machine.hang.lock() = Hang::No;
+            while let Some((job, outcome)) = reads.take_seen() {
+                ended(job, outcome);
+            }
+            *machine.hang.lock() = until_told;
+        }
+    }
+    outcomes
+}
+
+#[test]
+fn memory_comes_back_with_the_reset() {
+    let outcomes = run(Hang::UntilReset);
+    println!("{outcomes:?}");
+    assert!(outcomes["read"] > 0 && outcomes["slow"] > 0 && !outcomes.contains_key("lost"), "{outcomes:?}");
+}
+
+#[test]
+fn memory_of_a_drive_that_never_answers_is_lost_and_that_is_told() {
+    let outcomes = run(Hang::ForEver);
+    println!("{outcomes:?}");
+    assert!(outcomes["read"] > 0 && outcomes["lost"] > 0, "{outcomes:?}");
+}
