@@ -9,9 +9,9 @@ use super::word::Word;
 use super::{Name, SharedPages};
 
 /// Pages of a file that follow each other and are in one shard.
-const GROUP_SHIFT: u32 = 4;
-const FILE_BITS: u32 = 20;
-const PAGE_BITS: u32 = 40;
+pub(super) const GROUP_SHIFT: u32 = 4;
+pub(super) const FILE_BITS: u32 = 20;
+pub(super) const PAGE_BITS: u32 = 40;
 /// Looks at a gate before the lock is taken to see clearly.
 const LOOKS: usize = 8;
 

@@ -58,8 +58,9 @@ impl Shard<'_> {
         if !marks.is_none() {
             self.pages.marked_from(self.no, at, Marks::NONE, now_ms);
         }
-        record.give_back(word.named(marks));
+        // The word is the moment: who looks without the index sees it from then on, and who looks with it, too.
         self.index_insert(key, local);
+        record.give_back(word.named(marks));
         self.push_last(self.queue_for(key), local);
         self.add(INSERTS, 1);
         true

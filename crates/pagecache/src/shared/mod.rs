@@ -26,6 +26,7 @@ mod evict;
 mod find;
 mod frame;
 mod ghost;
+mod guess;
 mod insert;
 mod invalidate;
 mod list;
@@ -89,6 +90,7 @@ pub struct SharedPages {
     my_pins: Box<[AtomicU32]>,
     /// Where the next search for marked pages begins.
     sweep: AtomicU32,
+    guesses: guess::Guesses,
 }
 
 /// Frames from which on a page that is written whole goes past the processor's caches: 64 MiB.
@@ -157,6 +159,7 @@ impl SharedPages {
             counters: Words::new(region, at + plan.counters_at, Seats::COUNT * LANES),
             my_pins: (0..frames).map(|_| AtomicU32::new(0)).collect(),
             sweep: AtomicU32::new(0),
+            guesses: guess::Guesses::default(),
             region: region.clone(),
         })
     }

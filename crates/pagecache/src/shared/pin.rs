@@ -30,7 +30,7 @@ impl SharedPages {
         check_piece(offset, 0);
         let key = self.key(name);
         loop {
-            let Some((at, word)) = self.find(&key) else {
+            let Some((at, word)) = self.look(&key, offset).or_else(|| self.find_again(&key)) else {
                 self.count(Count::Misses);
                 return None;
             };
@@ -46,6 +46,7 @@ impl SharedPages {
             let word = Word(self.records[at][WORD].load(SeqCst));
             if word.is_named() && !word.is_leaving() && self.records[at][NAME].load(Relaxed) == key.name {
                 self.touch(at);
+                self.learn(&key, at);
                 self.count(Count::Hits);
                 return Some(Pin { frame: at as u32 });
             }

@@ -24,12 +24,13 @@ impl SharedPages {
     pub fn read(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
         check_piece(offset, to.len());
         let key = self.key(name);
-        match self.probe(&key) {
+        match self.look(&key, offset) {
             Some((at, word)) if !word.is_changing() => {
                 self.copy_out(at, offset, to);
                 fence(Acquire);
                 if word.is_same_version(self.records[at].word()) {
                     self.touch(at);
+                    self.learn(&key, at);
                     self.count(Count::Hits);
                     return true;
                 }

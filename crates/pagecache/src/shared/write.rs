@@ -40,7 +40,7 @@ impl SharedPages {
         check_piece(offset, from.len());
         let key = self.key(name);
         // A miss is looked at again by who brings the page.
-        let Some((at, word)) = self.probe(&key) else { return Wrote::Missing };
+        let Some((at, word)) = self.look_to_write(&key) else { return Wrote::Missing };
         let is_first = word.marks().is_none() && !marks.is_none();
         if is_first || word.is_changing() || !self.take(at, word, word.taken_by(self.me).with(marks)) {
             return Wrote::Unmarked;

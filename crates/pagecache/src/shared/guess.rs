@@ -1,0 +1,138 @@
+//! Where a page is likely to be, before it is looked for.
+//!
+//! The frames of a shard are given out in their order while they are all free, and the pages of a file that is read through come to a
+//! shard in theirs: then page and frame are the same distance apart, all the way. So the frame's record is looked at first. If it bears
+//! the page's name that is the page, as it would be if the index had led there, and the index, of which each line may come from memory,
+//! is not needed; the bytes are on their way meanwhile. The distance is learnt from one hit in some. A guess that is wrong costs two
+//! lines that nobody needs, and none is made again until it would have been right once more. Of this process alone.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::SharedPages;
+use super::find::{FILE_BITS, GROUP_SHIFT, Key, PAGE_BITS};
+use super::frame::{Frame, NAME};
+use super::word::Word;
+
+/// Distances that are known, by shard and file.
+const PLACES: usize = 256;
+/// One hit in so many is learnt from: others may read these lines meanwhile. All of them in tests, which have few pages.
+const LEARNT: u64 = if cfg!(test) { 1 } else { 32 };
+/// The last two hits had this distance.
+const SURE: u32 = 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Guesses(Box<[AtomicU32]>);
+
+impl Default for Guesses {
+    fn default() -> Self {
+        Guesses((0..PLACES).map(|_| AtomicU32::new(0)).collect())
+    }
+}
+
+impl Guesses {
+    #[inline]
+    fn of(&self, key: &Key) -> &AtomicU32 {
+        let file = (key.name >> PAGE_BITS) as usize & ((1 << FILE_BITS) - 1);
+        &self.0[(key.shard ^ file.wrapping_mul(0x4f)) % PLACES]
+    }
+}
+
+impl SharedPages {
+    /// The how many-th page of its file in its shard, if all of them are there.
+    #[inline]
+    fn turn(&self, key: &Key) -> u32 {
+        let page = key.name & ((1 << PAGE_BITS) - 1);
+        let run = page >> GROUP_SHIFT >> self.plan.shards.trailing_zeros();
+        (run << GROUP_SHIFT | page & ((1 << GROUP_SHIFT) - 1)) as u32
+    }
+
+    /// The frame that a page is thought to be in.
+    #[inline]
+    fn guessed(&self, key: &Key) -> Option<usize> {
+        let guess = self.guesses.of(key).load(Relaxed);
+        let local = self.turn(key).wrapping_add(guess >> 1) & (u32::MAX >> 1);
+        (guess & SURE == SURE && local < self.plan.frames).then(|| key.shard * self.plan.frames as usize + local as usize)
+    }
+
+    /// As [`SharedPages::probe`], and looks first where the page is thought to be: there the record tells. The bytes from `offset` on
+    /// are on their way meanwhile.
+    #[inline]
+    pub(super) fn look(&self, key: &Key, offset: usize) -> Option<(usize, Word)> {
+        let guess = self.guessed(key).and_then(|at| {
+            self.region.prefetch(self.data(at) + offset);
+            self.named_there(key, at)
+        });
+        guess.or_else(|| self.probe(key))
+    }
+
+    /// Likewise for who writes: a page that is written whole goes past the processor's caches.
+    #[inline]
+    pub(super) fn look_to_write(&self, key: &Key) -> Option<(usize, Word)> {
+        self.guessed(key).and_then(|at| self.named_there(key, at)).or_else(|| self.probe(key))
+    }
+
+    #[inline]
+    fn named_there(&self, key: &Key, at: usize) -> Option<(usize, Word)> {
+        let record = &self.records[at];
+        let word = record.word();
+        (word.is_named() && record[NAME].load(Relaxed) == key.name).then_some((at, word))
+    }
+
+    /// It was found there.
+    #[inline]
+    pub(super) fn learn(&self, key: &Key, at: usize) {
+        if (key.hash >> 16).is_multiple_of(LEARNT) {
+            self.learn_from(key, at);
+        }
+    }
+
+    fn learn_from(&self, key: &Key, at: usize) {
+        let place = self.guesses.of(key);
+        let known = place.load(Relaxed);
+        let local = (at - key.shard * self.plan.frames as usize) as u32;
+        let distance = local.wrapping_sub(self.turn(key)) & (u32::MAX >> 1);
+        let now = distance << 1 | u32::from(known >> 1 == distance);
+        if now != known {
+            place.store(now, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::super::oracle::{cache, name, put, small};
+    use super::super::{Inserted, Marks, Replacement};
+
+    /// Of so many pages that were put in this order, those that are where they are thought to be, and those thought elsewhere.
+    fn guesses(order: impl Iterator<Item = u64>) -> (usize, usize) {
+        let (pages, ..) = cache(&small(4 * 160, 4, Replacement::S3Fifo));
+        // Another file was first.
+        (0..37).for_each(|page| assert_eq!(put(&pages, name(1, page), 1, Marks::NONE), Inserted::Done));
+        order.for_each(|page| assert_eq!(put(&pages, name(2, page), 2, Marks::NONE), Inserted::Done));
+        let mut byte = [0];
+        for _ in 0..8 {
+            (0..400).for_each(|page| assert!(pages.read(name(2, page), 9, &mut byte)));
+        }
+        let found = |key: &super::Key| pages.find(key).map(|(at, _)| at);
+        let made: Vec<bool> =
+            (0..400).map(|page| pages.key(name(2, page))).filter_map(|key| Some(found(&key) == Some(pages.guessed(&key)?))).collect();
+        let right = made.iter().filter(|right| **right).count();
+        (right, made.len() - right)
+    }
+
+    #[test]
+    fn a_file_that_was_read_through_is_where_it_is_thought_to_be() {
+        let (right, wrong) = guesses(0..400);
+        assert!(right > 380 && wrong == 0, "{right} right, {wrong} wrong");
+    }
+
+    #[test]
+    fn of_one_that_came_in_any_order_hardly_anything_is_guessed() {
+        let mut order: Vec<u64> = (0..400).collect();
+        fastrand::Rng::with_seed(3).shuffle(&mut order);
+        let (right, wrong) = guesses(order.into_iter());
+        assert!(right + wrong < 40 + 160, "{right} right, {wrong} wrong");
+    }
+}
