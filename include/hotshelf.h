@@ -1377,7 +1377,7 @@ struct UAIO *uaio_create_with(uint32_t depth, uint32_t flags);
 /**
  * Memory for reads of `aio`, at least `bytes` of it, page-aligned and zeroed. A page of 4096 bytes that is read whole, at multiples of
  * that in the file and in this memory, comes from the SSD without a copy; any other use of it is as of other memory. It is freed by
- * uaio_destroy. May be called again for more. Thread-safe.
+ * uaio_destroy and hs_shutdown. May be called again for more. Thread-safe.
  *
  * A drive that hangs is waited for up to 36 seconds. If it is given up then, reads into this memory fail with EIO, and the drive may still
  * write where they were to: that piece is not to be used any more.
