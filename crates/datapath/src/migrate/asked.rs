@@ -41,7 +41,7 @@ impl Worker {
             } else {
                 Err(Errno::OWNERDEAD)
             };
-            shelf.requests.answer(asked.slot, answer);
+            self.answered(shelf, &asked, answer);
         }
     }
 
@@ -114,8 +114,14 @@ impl Worker {
         });
         for asked in syncs {
             let result = results.iter().find(|(no, _)| *no == asked.file).map_or(all, |(_, result)| *result);
-            shelf.requests.answer(asked.slot, result.map(|()| 0));
+            self.answered(shelf, asked, result.map(|()| 0));
         }
+    }
+
+    /// What status tells comes first: who was answered and looks sees at least what was done for them.
+    fn answered(&self, shelf: &Shelf, asked: &Asked, answer: Result<u32, Errno>) {
+        self.tell(shelf);
+        shelf.requests.answer(asked.slot, answer);
     }
 
     fn sync_files(&mut self, shelf: &Shelf, files: &[FileNo]) -> Vec<(FileNo, Result<(), Errno>)> {
