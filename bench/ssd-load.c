@@ -62,10 +62,12 @@ static uint64_t many(int ufd, uint64_t pages, double end, int depth, int batch)
 {
     static struct uaio requests[DEPTH_MAX];
     UAIO *aio = uaio_create_with((uint32_t)depth, UAIO_ONE_THREAD | UAIO_WAITS);
-    uint64_t count = 0;
-    char *memory;
-    if (!aio || !(memory = uaio_memory(aio, (size_t)depth * PAGE)))
+    if (!aio)
         fail("uaio_create_with");
+    char *memory = uaio_memory(aio, (size_t)depth * PAGE);
+    if (!memory)
+        fail("uaio_memory");
+    uint64_t count = 0;
     for (int i = 0; i < depth; i++)
         requests[i] = (struct uaio){.ufd = ufd, .op = UAIO_READ, .buf = memory + (size_t)i * PAGE, .n = PAGE, .off = next_place(pages)};
     submit(aio, requests, depth, batch);

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use shm::{Region, Seats};
-use ssdcache::{Mode, PAGE_BYTES, SsdCache};
+use ssdcache::{Mode, PAGE_BYTES};
 
 use super::model::{CELL, CELLS, cell_bytes};
 use super::world::{Kind, Machine};
-use super::{FILES, Process, SSD, Setup};
+use super::{FILES, Process, Setup, formatted};
 
 /// Cells of a page.
 const PAGE: usize = PAGE_BYTES / CELL;
@@ -35,21 +35,8 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mode = [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough][rng.usize(..3)];
-        let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
-        for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
-            ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
-        }
-        let machine = Machine::new(Kind::Memory, 0, Machine::empty(ssd, FILES));
-        let setup = Setup {
-            kind: Kind::Memory,
-            has_ssd: true,
-            mode,
-            records: 16,
-            has_budget: false,
-            switches: false,
-            fails: false,
-            has_peer: false,
-        };
+        let machine = Machine::new(Kind::Memory, 0, formatted());
+        let setup = Setup::plain(mode);
         let region = setup.segment();
         let seats = setup.seats(&region);
         let process = Process::start(&machine, &region, &seats, setup);

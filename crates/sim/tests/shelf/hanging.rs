@@ -9,11 +9,11 @@ use std::time::Duration;
 use block::tracked::Patience;
 use block::{Arena, Buf};
 use datapath::shelf::{Begun, Job, Open, Outcome, Reads, ReadsOptions};
-use ssdcache::{Mode, PAGE_BYTES, SsdCache};
+use ssdcache::{Mode, PAGE_BYTES};
 
 use super::model::{CELL, CELLS, cell_bytes};
 use super::world::{Hang, Kind, Machine};
-use super::{FILES, Process, SSD, Setup, open_at};
+use super::{FILES, Process, Setup, formatted, open_at};
 
 const DEPTH: usize = 8;
 const CELLS_OF_PAGE: usize = PAGE_BYTES / CELL;
@@ -44,21 +44,8 @@ impl Lent {
 
 /// Outcomes, by how they were.
 fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
-    let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
-    for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
-        ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
-    }
-    let machine = Machine::new(Kind::Memory, 0, Machine::empty(ssd, FILES));
-    let setup = Setup {
-        kind: Kind::Memory,
-        has_ssd: true,
-        mode: Mode::WriteBack,
-        records: 16,
-        has_budget: false,
-        switches: false,
-        fails: false,
-        has_peer: false,
-    };
+    let machine = Machine::new(Kind::Memory, 0, formatted());
+    let setup = Setup::plain(Mode::WriteBack);
     let region = setup.segment();
     let seats = setup.seats(&region);
     let process = Process::start(&machine, &region, &seats, setup);

@@ -47,7 +47,21 @@ struct Setup {
     has_peer: bool,
 }
 
+/// An empty SSD and empty files.
+fn formatted() -> Remains {
+    let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
+    for (page, bytes) in ssd.chunks_exact_mut(PAGE_BYTES).zip(SsdCache::format([9; 16], SSD)) {
+        page.copy_from_slice(&bytes);
+    }
+    Machine::empty(ssd, FILES)
+}
+
 impl Setup {
+    /// An SSD and one process, where nothing changes and nothing fails by itself.
+    fn plain(mode: Mode) -> Setup {
+        Setup { kind: Kind::Memory, has_ssd: true, mode, records: 16, has_budget: false, switches: false, fails: false, has_peer: false }
+    }
+
     fn of(kind: Kind, seed: u64, rng: &mut fastrand::Rng) -> Setup {
         let mode = [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround][rng.usize(..4)];
         let records = if rng.u8(..5) == 0 { 2 } else { 16 };
@@ -257,11 +271,7 @@ impl Run {
     fn new(kind: Kind, seed: u64) -> Run {
         let mut rng = fastrand::Rng::with_seed(seed);
         let setup = Setup::of(kind, seed, &mut rng);
-        let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
-        for (n, page) in SsdCache::format([9; 16], SSD).iter().enumerate() {
-            ssd[n * PAGE_BYTES..(n + 1) * PAGE_BYTES].copy_from_slice(page);
-        }
-        let machine = Machine::new(kind, 0, Machine::empty(ssd, FILES));
+        let machine = Machine::new(kind, 0, formatted());
         let region = setup.segment();
         let seats = setup.seats(&region);
         let process = Alive::new(Process::start(&machine, &region, &seats, setup));
