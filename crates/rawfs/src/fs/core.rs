@@ -405,7 +405,7 @@ impl Core {
         if !removed(&state) || self.table.holds(inode) != 1 {
             return false;
         }
-        self.forget_pages(&mut state, 0);
+        self.forget_pages(&mut state, ..);
         (state.changed, state.listed) = (false, false);
         self.weigh(&mut state);
         self.dirty.lock().remove(&inode.ino);
@@ -421,7 +421,7 @@ impl Core {
         if let Some(trial) = &self.trial {
             return trial.note(Effect::Left(state.record.clone()));
         }
-        self.forget_pages(&mut state, 0);
+        self.forget_pages(&mut state, ..);
         if let Err(error) = self.purge(&state.record) {
             // It is among the orphans, which the next open of the image removes.
             tracing::warn!(ino = inode.ino, %error, "a removed file could not be freed");

@@ -1,6 +1,6 @@
 //! Which blocks a file has: in its record while they are few, else in items of Files.
 
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 use super::core::Core;
@@ -217,10 +217,10 @@ impl Core {
         }
     }
 
-    /// Drops blocks that are not written, from one on.
-    pub fn forget_pages(&self, state: &mut State, from: u64) {
-        let gone = state.pages.split_off(&from).len() as u64;
-        self.fewer_unwritten(gone);
+    /// Drops blocks that are not written.
+    pub fn forget_pages(&self, state: &mut State, blocks: impl RangeBounds<u64>) {
+        let gone = state.pages.extract_if(blocks, |_, _| true).count();
+        self.fewer_unwritten(gone as u64);
     }
 
     /// Takes a file off the list of what is to be written back, if there is nothing. Its lock is held, and the file by the caller.

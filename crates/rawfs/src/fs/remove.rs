@@ -93,7 +93,7 @@ impl Core {
             Gone::Name => {}
             Gone::LastName => state.at = Some(At::Files),
             Gone::All => {
-                self.forget_pages(state, 0);
+                self.forget_pages(state, ..);
                 (state.at, state.changed) = (None, false);
                 self.unlist(&held.inode, state);
             }

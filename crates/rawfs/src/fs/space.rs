@@ -44,13 +44,13 @@ impl Core {
 
     fn shorten(&self, inode: &Arc<Inode>, state: &mut State, size: u64) -> Result<()> {
         let from = size.div_ceil(BLOCK);
-        if from > 0 && !state.pages.is_empty() {
-            self.write_back(inode, state)?;
-        }
         if self.next_run(&state.record, from)?.is_some() {
+            if from > 0 {
+                self.write_back(inode, state)?;
+            }
             self.cut_file(inode, state, size, from)?;
         }
-        self.forget_pages(state, from);
+        self.forget_pages(state, from..);
         state.record.size = size;
         Ok(())
     }
@@ -116,11 +116,13 @@ impl Core {
             return Ok(());
         }
         self.to_blocks(state);
-        self.write_back(inode, state)?;
         let (mut block, end) = (bytes.start / BLOCK, bytes.end.div_ceil(BLOCK));
         while block < end {
             let until = end.min(block + RESERVE_MAX);
-            self.reserve_some(inode, state, &(block..until))?;
+            if !self.has_room_for(state, &(block..until))? {
+                self.write_back(inode, state)?;
+                self.reserve_some(inode, state, &(block..until))?;
+            }
             block = until;
         }
         if grows {
@@ -128,6 +130,19 @@ impl Core {
             state.record.size = bytes.end;
         }
         Ok(())
+    }
+
+    /// Whether each block of a range has its place, or is still to be written and has room set aside.
+    fn has_room_for(&self, state: &State, range: &Range<u64>) -> Result<bool> {
+        let are_pages = |mut blocks: Range<u64>| blocks.all(|block| state.pages.contains_key(&block));
+        let mut at = range.start;
+        for run in self.runs(&state.record, range)? {
+            if !are_pages(at..run.at) {
+                return Ok(false);
+            }
+            at = run.end();
+        }
+        Ok(are_pages(at..range.end))
     }
 
     /// Fills the holes in a range with blocks that read as zeros.
@@ -172,8 +187,14 @@ impl Core {
             content[bytes.start.min(size) as usize..bytes.end.min(size) as usize].fill(0);
             return Ok(());
         }
-        self.write_back(inode, state)?;
         let whole = bytes.start.div_ceil(BLOCK)..bytes.end / BLOCK;
+        if self.next_run(&state.record, whole.start)?.is_some_and(|run| run.at < whole.end) {
+            // What frees the blocks says how long the file is, so what was written has to be there.
+            self.write_back(inode, state)?;
+        }
+        if !whole.is_empty() {
+            self.forget_pages(state, whole.clone());
+        }
         for block in [bytes.start / BLOCK, bytes.end / BLOCK] {
             let part = bytes.start.max(block * BLOCK)..bytes.end.min((block + 1) * BLOCK);
             if whole.contains(&block) || part.is_empty() || part.start >= state.record.size {

@@ -216,7 +216,7 @@ impl Core {
         let outcome = call(&mut files);
         if outcome.is_err() {
             for (_, state, before) in &mut files {
-                self.forget_pages(state, 0);
+                self.forget_pages(state, ..);
                 state.record = before.clone();
                 state.changed = false;
             }
@@ -314,7 +314,7 @@ impl Core {
                 return Err(Errno::OPNOTSUPP.into());
             }
             let from = size.div_ceil(BLOCK_BYTES as u64);
-            self.forget_pages(state, from);
+            self.forget_pages(state, from..);
             self.cut(batch, &mut state.record, from)?;
         }
         state.record.size = size;

@@ -76,6 +76,36 @@ fn a_large_file_survives_random_writes_and_holes() {
 }
 
 #[test]
+fn holes_in_what_is_not_written_yet_cost_the_device_nothing() {
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    let open = file(&fs, "/f");
+    let mut model = pattern(1, 40 * BLOCK_BYTES);
+    let keep = |mode| mode | FallocateFlags::KEEP_SIZE;
+    let before = fs.store().disk().counts();
+    open.write_at(&model, 0).expect("written");
+    for at in [511, 5 * BLOCK_BYTES + 1, 9 * BLOCK_BYTES] {
+        let bytes = at..at + 3 * BLOCK_BYTES;
+        open.allocate(keep(FallocateFlags::PUNCH_HOLE), at as u64, bytes.len() as u64).expect("punched");
+        model[bytes].fill(0);
+    }
+    open.allocate(keep(FallocateFlags::empty()), 20 * BLOCK_BYTES as u64 + 7, 9_999).expect("set aside");
+    open.allocate(FallocateFlags::ZERO_RANGE, 30 * BLOCK_BYTES as u64 + 7, 99).expect("zeroed");
+    model[30 * BLOCK_BYTES + 7..][..99].fill(0);
+    open.set_len(33 * BLOCK_BYTES as u64 + 5).expect("cut");
+    model.truncate(33 * BLOCK_BYTES + 5);
+    assert_eq!(fs.store().disk().counts(), before);
+    assert!(content(&open) == model);
+    // 34 blocks, of which 2, 2 and 3 are holes.
+    assert_eq!(open.node().stat().expect("held").blocks, 27 * 8);
+    drop(open);
+    close_clean(fs, &machine);
+    let fs = machine.open();
+    assert!(content(&file(&fs, "/f")) == model);
+    close_clean(fs, &machine);
+}
+
+#[test]
 fn a_damaged_block_is_an_error_that_names_file_and_place_and_the_rest_is_read() {
     let mut machine = Machine::new(64 << 20);
     machine.settings.read_ahead_bytes = 64 << 10;
