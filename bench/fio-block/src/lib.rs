@@ -64,7 +64,7 @@ pub unsafe extern "C" fn job_open(path: *const c_char, direct: c_int, writes: c_
 pub unsafe extern "C" fn job_memory(job: *mut Job, bytes: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
     let job = unsafe { &mut *job };
-    let arena = given("memory", Arena::private(bytes.next_multiple_of(2 << 20)));
+    let arena = given("memory", Arena::private(bytes));
     given("registering memory", job.queue.register(&arena));
     let buf = given("memory", arena.allocate(bytes).ok_or("no room"));
     let begin = buf.address();

@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 pub(super) const PIECE_SHIFT_MAX: u32 = 30;
 /// And so many pieces.
 const PIECES_MAX: u32 = 1 << 14;
-/// Memory is registered page by page, too, up to so many: enough for a deep queue of small requests, and a millisecond at open. The
+/// Memory is registered page by page, too, up to so many: enough for a deep queue of small requests, and half a millisecond at open. The
 /// kernel looks at each request of a longer piece whether it has to be divided, which took a tenth of all its time (Linux 6.18,
 /// decision 10).
 const SINGLE_PAGES_MAX: u64 = 1024;
@@ -135,14 +135,15 @@ impl Buffers {
         let room = SINGLE_PAGES_MAX - self.known.iter().map(|known| known.paged >> PAGE_SHIFT).sum::<u64>();
         let known = self.known.last_mut().expect("just added");
         known.first_page = self.pieces;
-        for _ in 0..room.min(known.pinned >> PAGE_SHIFT) {
-            let page = libc::iovec { iov_base: (known.base + known.paged) as *mut libc::c_void, iov_len: 1 << PAGE_SHIFT };
+        let base = known.base;
+        let pages: Vec<libc::iovec> = (0..room.min(known.pinned >> PAGE_SHIFT))
+            .map(|page| libc::iovec { iov_base: (base + (page << PAGE_SHIFT)) as *mut libc::c_void, iov_len: 1 << PAGE_SHIFT })
+            .collect();
+        if !pages.is_empty() {
             // SAFETY: `known` keeps the arena, and is dropped when the ring has nothing in flight, or leaked.
-            if unsafe { ring.register(self.pieces, page) }.is_err() {
-                break;
-            }
-            known.paged += 1 << PAGE_SHIFT;
-            self.pieces += 1;
+            let taken = unsafe { ring.register_many(self.pieces, &pages) };
+            known.paged = u64::from(taken) << PAGE_SHIFT;
+            self.pieces += taken;
         }
     }
 

@@ -28,7 +28,8 @@ use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp, io_uring_enter, io_uring_ptr, io_uring_register, io_uring_rsrc_update};
+use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp};
+use rustix::io_uring::{io_uring_enter, io_uring_ptr, io_uring_register, io_uring_rsrc_update, io_uring_rsrc_update2};
 
 use super::bell::RingBell;
 use super::patience::{LOOK, Patience};
@@ -200,6 +201,23 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     pub(super) unsafe fn register(&self, place: u32, piece: libc::iovec) -> io::Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.uring.submitter().register_buffers_update(place, &[piece], None) }
+    }
+
+    /// Pins as many of these as the kernel lets us, from the first on, in one call.
+    ///
+    /// # Safety
+    /// As of [`Ring::register`], for each of them.
+    pub(super) unsafe fn register_many(&self, place: u32, pieces: &[libc::iovec]) -> u32 {
+        let mut update = io_uring_rsrc_update2::default();
+        (update.offset, update.nr) = (place, pieces.len() as u32);
+        update.data = io_uring_ptr::new(pieces.as_ptr().cast_mut().cast());
+        // SAFETY: one update, of its own size, with so many pieces; their memory is the caller's promise. The crate's call keeps to itself
+        // how many were taken.
+        let taken = unsafe {
+            let bytes = size_of_val(&update) as u32;
+            io_uring_register(self.fd(), IoringRegisterOp::RegisterBuffersUpdate, (&raw const update).cast(), bytes)
+        };
+        taken.unwrap_or(0)
     }
 
     /// The kernel is told of what was pushed. `in_kernel` is all it has not ended then: if that is more than what is new, what
