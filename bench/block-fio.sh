@@ -5,9 +5,8 @@
 #   page    a file in the page cache: nothing but software
 #   near    a loop device over a file in memory, O_DIRECT, its worker on the processor of the program
 #   far     the same with its worker on the other processor
-#   free    the same where the scheduler puts both, now here, now there: after RAMP (2) seconds that do not count. When a program begins,
-#           its requests are carried out beside it for 0.2 to 1.3 s, at twice the rate of what follows; for ours that is shorter, and why is
-#           not known (RAMP=0 to see it: 0.84 to 0.93 of fio's at depth 1 in runs of a second)
+#   free    the same where the scheduler puts both, now here, now there; after RAMP (0) seconds that do not count. When a program begins,
+#           its requests are carried out beside it for 0.2 to 1.3 s, at twice the rate of what follows (decision 10)
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
 # limit gives 15 % fewer IOPS in bursts; with BY=fio the one that fills a queue of more than one goes with the wait, in one call where
@@ -30,7 +29,7 @@
 source "$(dirname "$0")/lib.sh"
 need fio losetup taskset cc
 rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-2} ops=${OPS:-randread randwrite} targets=${TARGETS:-page near far free disk}
-depths=${DEPTHS:-1 8 32} ramp=${RAMP:-2}
+depths=${DEPTHS:-1 8 32} ramp=${RAMP:-0}
 cd "$(dirname "$0")/.."
 target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 case ${BY:-fio} in
