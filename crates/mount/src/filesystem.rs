@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use fuser::{AccessFlags, FileType, FopenFlags, INodeNo, InitFlags, KernelConfig, Notifier, OpenFlags, WriteFlags};
@@ -523,7 +524,7 @@ impl FileSystem for Front {
     }
 
     fn getxattr(&self, _req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
-        xattr_reply(reply, size, self.inner.fs.getxattr(ino, name));
+        xattr_reply(reply, size, label_told(name, self.inner.fs.getxattr(ino, name)));
     }
 
     fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr) {
@@ -578,6 +579,16 @@ impl FileSystem for Front {
                 Err(error) => reply.error(error),
             }
         });
+    }
+}
+
+/// A label of SELinux that is not there is not supported, if the kernel is without SELinux; what was labelled elsewhere keeps its label.
+/// `ls -l` asks for it of file after file, a request each, until it is told so.
+pub(crate) fn label_told(name: &OsStr, value: Result<Vec<u8>, Errno>) -> Result<Vec<u8>, Errno> {
+    static HAS_SELINUX: LazyLock<bool> = LazyLock::new(|| Path::new("/sys/fs/selinux").exists());
+    match value {
+        Err(Errno::NODATA) if name == "security.selinux" && !*HAS_SELINUX => Err(Errno::OPNOTSUPP),
+        value => value,
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
-use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, rdev_from_fuse, xattr_reply};
+use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_told, rdev_from_fuse, xattr_reply};
 use crate::handles::Table;
 use crate::wire::{
     Attr, Changes, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
@@ -437,7 +437,7 @@ impl FileSystem for RawFront {
 
     fn getxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = self.node(ino).and_then(|node| self.inner.fs.get_xattr(&node, name.as_bytes(), &creds(req, 0)));
-        xattr_reply(reply, size, value.map_err(|error| error.errno()));
+        xattr_reply(reply, size, label_told(name, value.map_err(|error| error.errno())));
     }
 
     fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr) {
