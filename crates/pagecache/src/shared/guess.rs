@@ -4,7 +4,7 @@
 //! shard in theirs: then page and frame are the same distance apart, all the way. So the frame's record is looked at first. If it bears
 //! the page's name that is the page, as it would be if the index had led there, and the index, of which each line may come from memory,
 //! is not needed; the bytes are on their way meanwhile. The distance is learnt from one hit in some. A guess that is wrong costs two
-//! lines that nobody needs, and none is made again until it would have been right once more. Of this process alone.
+//! lines that nobody needs; after the next hit that is learnt from none is made until two in a row agree. Of this process alone.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;

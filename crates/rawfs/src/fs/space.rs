@@ -116,13 +116,12 @@ impl Core {
             return Ok(());
         }
         self.to_blocks(state);
+        // Memory's promise of blocks to what is unwritten does not bind others who set blocks aside.
+        self.write_back(inode, state)?;
         let (mut block, end) = (bytes.start / BLOCK, bytes.end.div_ceil(BLOCK));
         while block < end {
             let until = end.min(block + RESERVE_MAX);
-            if !self.has_room_for(state, &(block..until))? {
-                self.write_back(inode, state)?;
-                self.reserve_some(inode, state, &(block..until))?;
-            }
+            self.reserve_some(inode, state, &(block..until))?;
             block = until;
         }
         if grows {
@@ -130,19 +129,6 @@ impl Core {
             state.record.size = bytes.end;
         }
         Ok(())
-    }
-
-    /// Whether each block of a range has its place, or is still to be written and has room set aside.
-    fn has_room_for(&self, state: &State, range: &Range<u64>) -> Result<bool> {
-        let are_pages = |mut blocks: Range<u64>| blocks.all(|block| state.pages.contains_key(&block));
-        let mut at = range.start;
-        for run in self.runs(&state.record, range)? {
-            if !are_pages(at..run.at) {
-                return Ok(false);
-            }
-            at = run.end();
-        }
-        Ok(are_pages(at..range.end))
     }
 
     /// Fills the holes in a range with blocks that read as zeros.
