@@ -79,6 +79,9 @@ pub enum Command {
                       Not seen: system calls of a program's own assembly; such programs among the children; its own text.\n\
                       The kernel module kernel/nofscache sees all of these.")]
     Nocache(NocacheArgs),
+    /// Read directories of a mount for its daemon, which calls this by itself
+    #[command(hide = true)]
+    Ahead,
     /// Write man pages or completions into a directory
     #[command(hide = true, after_help = "Example:\n  hotshelf generate man target/man")]
     Generate(GenerateArgs),

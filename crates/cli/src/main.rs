@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         Command::Nvme(args) => nvme::nvme(&args),
         Command::Queue(args) => queue::queue(&args),
         Command::Nocache(args) => nocache::nocache(&args),
+        Command::Ahead => mount::tell_ahead().map(|()| true).map_err(Into::into),
         Command::Generate(args) => generate::generate(&args),
     };
     match outcome {

@@ -1,7 +1,7 @@
 //! Listing directories: the union of both sides, as it was when the listing began.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -132,9 +132,34 @@ impl Hybrid {
         }
     }
 
+    /// Name and attributes of a known file, if it is a regular one and still in this directory. Adds a reference.
+    pub fn known_in(&self, dir: u64, ino: u64) -> Result<Option<(OsString, Attr)>> {
+        let Some(place) = self.nodes.place(ino).filter(|place| place.parent == dir && place.kind == Kind::Regular && !place.nameless)
+        else {
+            return Ok(None);
+        };
+        let kind = FileType::RegularFile;
+        let entry = Entry { tier: place.tier(), name: place.name.as_bytes().into(), kind, both: false };
+        let attr = self.entry_attr(&*self.dir(dir)?, &entry, true)?;
+        match attr {
+            Some(attr) if attr.ino == ino => Ok(Some((place.name, attr))),
+            // Somebody else has that name now.
+            Some(attr) => {
+                self.forget(attr.ino, 1);
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
     /// The number of the directory above.
     pub fn parent_of(&self, ino: u64) -> u64 {
-        self.nodes.place(ino).map_or(ROOT, |place| place.parent)
+        self.nodes.with(ino, |node| node.parent).unwrap_or(ROOT)
+    }
+
+    /// The path of a known file, from the root on.
+    pub fn path_of(&self, ino: u64) -> Option<Vec<u8>> {
+        self.nodes.path(ino)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kernel's requests, one method each.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -7,11 +8,13 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use fuser::{AccessFlags, FileType, FopenFlags, INodeNo, InitFlags, KernelConfig, Notifier, OpenFlags, WriteFlags};
-use hybridfs::{Attr, Caller, Handle, Hybrid, Make, Outcome, Reason, Written};
+use hybridfs::{Attr, Caller, Handle, Hybrid, Listing, Make, Outcome, Reason, Written};
+use parking_lot::Mutex;
 use rustix::fs::{FileType as Kind, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::handles::{Handles, OpenFile};
+use crate::ahead::Ahead;
+use crate::handles::{Handles, OpenDir, OpenFile};
 use crate::modes::Modes;
 use crate::wire::{
     self, Changes, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
@@ -43,6 +46,7 @@ pub(crate) struct Inner {
     pub fs: Arc<Hybrid>,
     pub handles: Handles,
     pub modes: Modes,
+    pub ahead: Ahead,
     /// The kernel gathers writes: its write-back cache.
     pub gathers: bool,
     pub ttl: Duration,
@@ -202,6 +206,80 @@ impl Front {
         if direct { WRITE_ONLY } else { FopenFlags::empty() }
     }
 
+    fn list(&self, listing: &Listing, ino: u64, offset: u64, reply: &mut ReplyDirectory) -> Result<(), Errno> {
+        let fs = &self.inner.fs;
+        let entries = fs.entries(listing, offset == 0)?;
+        for at in offset.. {
+            let full = match at {
+                0 => reply.add(ino, 1, FileType::Directory, "."),
+                1 => reply.add(fs.parent_of(ino), 2, FileType::Directory, ".."),
+                _ => {
+                    let Some(entry) = entries.get((at - 2) as usize) else { break };
+                    match fs.entry_attr(&listing.dir, entry, false)? {
+                        Some(attr) => reply.add(attr.ino, at + 1, kind(attr.stat.kind()), OsStr::from_bytes(&entry.name)),
+                        None => false,
+                    }
+                }
+            };
+            if full {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn list_with_attributes(&self, listing: &Listing, ino: u64, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<(), Errno> {
+        let fs = &self.inner.fs;
+        let entries = fs.entries(listing, offset == 0)?;
+        for at in offset.. {
+            let full = match at {
+                0 | 1 => {
+                    // The kernel takes no reference for these two.
+                    let (number, name) = if at == 0 { (ino, ".") } else { (fs.parent_of(ino), "..") };
+                    let attr = wire::Attr { ino: number, ..told(&fs.getattr(number)?) };
+                    reply.add(at + 1, name, Duration::ZERO, &attr)
+                }
+                _ => {
+                    let Some(entry) = entries.get((at - 2) as usize) else { break };
+                    match fs.entry_attr(&listing.dir, entry, true) {
+                        Ok(Some(attr)) => self.entry_in(reply, at + 1, OsStr::from_bytes(&entry.name), &attr),
+                        Ok(None) => false,
+                        // What has references already must be told; the error comes again when reading goes on.
+                        Err(_) if at > offset => true,
+                        Err(error) => return Err(error),
+                    }
+                }
+            };
+            if full {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// As many of these files as there is room for; those that are still there and can be looked at.
+    fn tell_ahead(&self, dir: u64, files: &mut VecDeque<u64>, reply: &mut ReplyDirectoryPlus) {
+        let mut next = 0;
+        while let Some(ino) = files.front() {
+            if let Ok(Some((name, attr))) = self.inner.fs.known_in(dir, *ino) {
+                next += 1;
+                if self.entry_in(reply, next, &name, &attr) {
+                    break;
+                }
+            }
+            files.pop_front();
+        }
+    }
+
+    /// Adds an entry that has a reference, which is given back if there is no room: true.
+    fn entry_in(&self, reply: &mut ReplyDirectoryPlus, next: u64, name: &OsStr, attr: &Attr) -> bool {
+        let full = reply.add(next, name, self.attr_ttl(attr), &told(attr));
+        if full {
+            self.inner.fs.forget(attr.ino, 1);
+        }
+        full
+    }
+
     fn write_done(&self, file: &OpenFile, flags: WriteFlags) {
         // Written back from a shared mapping: the kernel has not seen the time change.
         if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
@@ -263,6 +341,10 @@ impl FileSystem for Front {
             None => self.inner.fs.getattr(ino),
         };
         self.attr(reply, attr);
+        if fh.is_none() && self.inner.ahead.listens() {
+            let dir = self.inner.fs.parent_of(ino);
+            self.inner.ahead.asked(dir, ino, || self.inner.fs.path_of(dir));
+        }
     }
 
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &Changes, reply: ReplyAttr) {
@@ -406,6 +488,9 @@ impl FileSystem for Front {
             }
             self.inner.modes.leave(&file.handle.inode);
             self.inner.fs.release(&file.handle, stat.as_ref());
+            if file.handle.write {
+                self.inner.ahead.wrote(self.inner.fs.parent_of(ino), ino);
+            }
         }
         reply.ok();
     }
@@ -420,34 +505,22 @@ impl FileSystem for Front {
         }
     }
 
-    fn opendir(&self, _req: &Request<'_>, ino: u64, reply: ReplyOpen) {
-        match self.inner.fs.open_listing(ino) {
-            Ok(listing) => reply.opened(self.inner.handles.listings.add(listing), FopenFlags::empty()),
+    fn opendir(&self, req: &Request<'_>, ino: u64, reply: ReplyOpen) {
+        let dir = match self.inner.ahead.for_helper(req.pid(), ino) {
+            Some(files) => Ok(OpenDir::Ahead(Mutex::new(files))),
+            None => self.inner.fs.open_listing(ino).map(OpenDir::Listing),
+        };
+        match dir {
+            Ok(dir) => reply.opened(self.inner.handles.dirs.add(dir), FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
     }
 
     fn readdir(&self, _req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
-        let fs = &self.inner.fs;
-        let outcome = self.inner.handles.listings.get(fh).and_then(|listing| {
-            let entries = fs.entries(&listing, offset == 0)?;
-            for at in offset.. {
-                let full = match at {
-                    0 => reply.add(ino, 1, FileType::Directory, "."),
-                    1 => reply.add(fs.parent_of(ino), 2, FileType::Directory, ".."),
-                    _ => {
-                        let Some(entry) = entries.get((at - 2) as usize) else { break };
-                        match fs.entry_attr(&listing.dir, entry, false)? {
-                            Some(attr) => reply.add(attr.ino, at + 1, kind(attr.stat.kind()), OsStr::from_bytes(&entry.name)),
-                            None => false,
-                        }
-                    }
-                };
-                if full {
-                    break;
-                }
-            }
-            Ok(())
+        let outcome = self.inner.handles.dirs.get(fh).and_then(|dir| match &*dir {
+            OpenDir::Listing(listing) => self.list(listing, ino, offset, &mut reply),
+            // Without attributes there is nothing to tell.
+            OpenDir::Ahead(_) => Ok(()),
         });
         match outcome {
             Ok(()) => reply.ok(),
@@ -456,38 +529,12 @@ impl FileSystem for Front {
     }
 
     fn readdirplus(&self, _req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let fs = &self.inner.fs;
-        let outcome = self.inner.handles.listings.get(fh).and_then(|listing| {
-            let entries = fs.entries(&listing, offset == 0)?;
-            for at in offset.. {
-                let full = match at {
-                    0 | 1 => {
-                        // The kernel takes no reference for these two.
-                        let (number, name) = if at == 0 { (ino, ".") } else { (fs.parent_of(ino), "..") };
-                        let attr = wire::Attr { ino: number, ..told(&fs.getattr(number)?) };
-                        reply.add(at + 1, name, Duration::ZERO, &attr)
-                    }
-                    _ => {
-                        let Some(entry) = entries.get((at - 2) as usize) else { break };
-                        match fs.entry_attr(&listing.dir, entry, true)? {
-                            Some(attr) => {
-                                let ttl = self.attr_ttl(&attr);
-                                let name = OsStr::from_bytes(&entry.name);
-                                let full = reply.add(at + 1, name, ttl, &told(&attr));
-                                if full {
-                                    fs.forget(attr.ino, 1);
-                                }
-                                full
-                            }
-                            None => false,
-                        }
-                    }
-                };
-                if full {
-                    break;
-                }
+        let outcome = self.inner.handles.dirs.get(fh).and_then(|dir| match &*dir {
+            OpenDir::Listing(listing) => self.list_with_attributes(listing, ino, offset, &mut reply),
+            OpenDir::Ahead(files) => {
+                self.tell_ahead(ino, &mut files.lock(), &mut reply);
+                Ok(())
             }
-            Ok(())
         });
         match outcome {
             Ok(()) => reply.ok(),
@@ -496,7 +543,7 @@ impl FileSystem for Front {
     }
 
     fn releasedir(&self, _req: &Request<'_>, fh: u64, reply: ReplyEmpty) {
-        self.inner.handles.listings.remove(fh);
+        self.inner.handles.dirs.remove(fh);
         reply.ok();
     }
 

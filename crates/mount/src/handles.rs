@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hybridfs::{Handle, Listing};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// An open file as the kernel knows it.
 #[derive(Debug)]
@@ -15,6 +15,15 @@ pub struct OpenFile {
     pub handle: Handle,
     /// Its data bypasses us.
     pub bypass: bool,
+}
+
+/// An open directory as the kernel knows it.
+#[derive(Debug)]
+pub enum OpenDir {
+    /// Somebody reads it.
+    Listing(Listing),
+    /// The helper is told of these files in it.
+    Ahead(Mutex<VecDeque<u64>>),
 }
 
 /// Numbered open things.
@@ -61,5 +70,5 @@ pub struct Handles {
     /// Files.
     pub files: Table<OpenFile>,
     /// Directories.
-    pub listings: Table<Listing>,
+    pub dirs: Table<OpenDir>,
 }

@@ -4,6 +4,7 @@
 //! (FUSE passthrough). Knows nothing of policies and moves.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod control;
 mod filesystem;
 mod handles;
@@ -17,6 +18,7 @@ mod turns;
 pub mod unmount;
 mod wire;
 
+pub use ahead::help as tell_ahead;
 pub use options::{MountFlags, Options, PassthroughMode};
 pub use session::{MountError, run};
 pub use wire::{Uring, uring_offered};

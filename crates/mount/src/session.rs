@@ -12,6 +12,7 @@ use hybridfs::report::{Status, TierName, Why};
 use hybridfs::{Hybrid, Listener, StartError};
 use rustix::io::Errno;
 
+use crate::ahead::Ahead;
 use crate::control::{ControlHandler, ControlServer};
 use crate::filesystem::{Front, Inner};
 use crate::handles::Handles;
@@ -103,13 +104,14 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     let why_not = match options.passthrough {
         PassthroughMode::Off => Some("switched off".to_owned()),
         PassthroughMode::WriteBack => Some("switched off by --write-back: the kernel gathers writes".to_owned()),
-        PassthroughMode::Auto if !may_pass_through() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
+        PassthroughMode::Auto if !is_privileged() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
         PassthroughMode::Auto => None,
     };
     let inner = Arc::new(Inner {
         fs: running.fs.clone(),
         handles: Handles::default(),
         modes: Modes::new(why_not),
+        ahead: Ahead::default(),
         gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
         checked: options.kernel_checks_permissions(),
@@ -125,6 +127,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     };
     if options.passthrough == PassthroughMode::WriteBack {
         let_gather(&mountpoint);
+    }
+    if let Some(program) = options.helper.filter(|_| options.cache_ttl_s > 0 && is_privileged())
+        && let Err(error) = inner.ahead.begin(program, &mountpoint)
+    {
+        tracing::info!(%error, "attributes are not told ahead");
     }
     let notifier = session.notifier();
     let _ = inner.notifier.set(notifier.clone());
@@ -159,8 +166,8 @@ fn let_gather(mountpoint: &Path) {
     }
 }
 
-/// The kernel asks for CAP_SYS_ADMIN in its first user namespace.
-fn may_pass_through() -> bool {
+/// For passthrough the kernel asks for CAP_SYS_ADMIN in its first user namespace.
+fn is_privileged() -> bool {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);

@@ -396,10 +396,15 @@ impl FileSystem for RawFront {
     }
 
     fn readdirplus(&self, _req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let mut failed = None;
+        let (mut failed, mut any) = (None, false);
         let listed = self.node(ino).and_then(|dir| {
             self.list(fh, offset, &mut |entry, next| match self.add_plus(&dir, entry, next, &mut reply) {
-                Ok(room) => room,
+                Ok(room) => {
+                    any |= room;
+                    room
+                }
+                // What has references already must be told; the error comes again when reading goes on.
+                Err(_) if any => false,
                 Err(error) => {
                     failed = Some(error);
                     false
