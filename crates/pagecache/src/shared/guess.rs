@@ -4,9 +4,9 @@
 //! shard in theirs: then page and frame are the same distance apart, all the way. So the frame's record is looked at first. If it bears
 //! the page's name that is the page, as it would be if the index had led there, and the index, of which each line may come from memory,
 //! is not needed; the bytes are on their way meanwhile. The distance is learnt from one hit in some. A guess that is wrong costs two
-//! lines that nobody needs; after the next hit that is learnt from none is made until two in a row agree. Of this process alone.
+//! lines that nobody needs; after the next hit that is learnt from none is made until two pages in a row agree. Of this process alone.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::SharedPages;
@@ -18,22 +18,24 @@ use super::word::Word;
 const PLACES: usize = 256;
 /// One hit in so many is learnt from: others may read these lines meanwhile. All of them in tests, which have few pages.
 const LEARNT: u64 = if cfg!(test) { 1 } else { 32 };
-/// The last two hits had this distance.
-const SURE: u32 = 1;
+/// The last two pages had this distance.
+const SURE: u64 = 1;
+/// Above it stands the distance, of 31 bits, and above that which page it was of: the same page twice says nothing.
+const PAGE_SHIFT: u32 = 32;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Guesses(Box<[AtomicU32]>);
+pub(super) struct Guesses(Box<[AtomicU64; PLACES]>);
 
 impl Default for Guesses {
     fn default() -> Self {
-        Guesses((0..PLACES).map(|_| AtomicU32::new(0)).collect())
+        Guesses(Box::new([const { AtomicU64::new(0) }; PLACES]))
     }
 }
 
 impl Guesses {
     #[inline]
-    fn of(&self, key: &Key) -> &AtomicU32 {
+    fn of(&self, key: &Key) -> &AtomicU64 {
         let file = (key.name >> PAGE_BITS) as usize & ((1 << FILE_BITS) - 1);
         &self.0[(key.shard ^ file.wrapping_mul(0x4f)) % PLACES]
     }
@@ -52,32 +54,43 @@ impl SharedPages {
     #[inline]
     fn guessed(&self, key: &Key) -> Option<usize> {
         let guess = self.guesses.of(key).load(Relaxed);
-        let local = self.turn(key).wrapping_add(guess >> 1) & (u32::MAX >> 1);
-        (guess & SURE == SURE && local < self.plan.frames).then(|| key.shard * self.plan.frames as usize + local as usize)
+        if guess & SURE != SURE {
+            std::hint::cold_path();
+            return None;
+        }
+        let local = self.turn(key).wrapping_add(guess as u32 >> 1) & (u32::MAX >> 1);
+        (local < self.plan.frames).then(|| key.shard * self.plan.frames as usize + local as usize)
     }
 
     /// As [`SharedPages::probe`], and looks first where the page is thought to be: there the record tells. The bytes from `offset` on
     /// are on their way meanwhile.
     #[inline]
     pub(super) fn look(&self, key: &Key, offset: usize) -> Option<(usize, Word)> {
-        let guess = self.guessed(key).and_then(|at| {
+        if let Some(at) = self.guessed(key) {
             self.region.prefetch(self.data(at) + offset);
-            self.named_there(key, at)
-        });
-        guess.or_else(|| self.probe(key))
+            if let Some(word) = self.named_there(key, at) {
+                return Some((at, word));
+            }
+        }
+        self.probe(key)
     }
 
     /// Likewise for who writes: a page that is written whole goes past the processor's caches.
     #[inline]
     pub(super) fn look_to_write(&self, key: &Key) -> Option<(usize, Word)> {
-        self.guessed(key).and_then(|at| self.named_there(key, at)).or_else(|| self.probe(key))
+        if let Some(at) = self.guessed(key)
+            && let Some(word) = self.named_there(key, at)
+        {
+            return Some((at, word));
+        }
+        self.probe(key)
     }
 
     #[inline]
-    fn named_there(&self, key: &Key, at: usize) -> Option<(usize, Word)> {
+    fn named_there(&self, key: &Key, at: usize) -> Option<Word> {
         let record = &self.records[at];
         let word = record.word();
-        (word.is_named() && record[NAME].load(Relaxed) == key.name).then_some((at, word))
+        (word.is_named() && record[NAME].load(Relaxed) == key.name).then_some(word)
     }
 
     /// It was found there.
@@ -92,8 +105,13 @@ impl SharedPages {
         let place = self.guesses.of(key);
         let known = place.load(Relaxed);
         let local = (at - key.shard * self.plan.frames as usize) as u32;
-        let distance = local.wrapping_sub(self.turn(key)) & (u32::MAX >> 1);
-        let now = distance << 1 | u32::from(known >> 1 == distance);
+        let turn = self.turn(key);
+        let distance = local.wrapping_sub(turn) & (u32::MAX >> 1);
+        let agrees = known as u32 >> 1 == distance;
+        if agrees && (known >> PAGE_SHIFT) as u32 == turn {
+            return;
+        }
+        let now = u64::from(turn) << PAGE_SHIFT | u64::from(distance << 1) | u64::from(agrees);
         if now != known {
             place.store(now, Relaxed);
         }
@@ -134,5 +152,17 @@ mod test {
         fastrand::Rng::with_seed(3).shuffle(&mut order);
         let (right, wrong) = guesses(order.into_iter());
         assert!(right + wrong < 40 + 160, "{right} right, {wrong} wrong");
+    }
+
+    #[test]
+    fn the_same_page_again_is_no_agreement() {
+        let (pages, ..) = cache(&small(4 * 160, 4, Replacement::S3Fifo));
+        // Backwards: all distances differ.
+        (0..400).rev().for_each(|page| assert_eq!(put(&pages, name(2, page), 2, Marks::NONE), Inserted::Done));
+        let mut byte = [0];
+        for page in 0..400 {
+            (0..3).for_each(|_| assert!(pages.read(name(2, page), 9, &mut byte)));
+            assert_eq!(pages.guessed(&pages.key(name(2, page))), None, "page {page}");
+        }
     }
 }
