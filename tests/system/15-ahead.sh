@@ -20,7 +20,7 @@ write_files() {
     for ((n = $2; n <= $3; n++)); do echo "file $n" >"$1/$n"; done
 }
 # ask DIR FIRST LAST: stat(2) of each, by a program that looks at nothing else.
-ask() { (cd "$1" && seq "$2" "$3" | xargs stat -c %s) >/dev/null; }
+ask() { (cd "$1" && seq "$2" "$3" | xargs stat -c "%s %b") >/dev/null; }
 # known FILE: the kernel has its attributes, as the daemon is stopped.
 known() {
     local code=0

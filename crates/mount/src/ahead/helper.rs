@@ -121,6 +121,8 @@ fn start(program: &PathBuf, mount: OwnedFd) -> std::io::Result<(Child, ChildStdi
 
 /// What the helper does: reads each directory that is named on standard input, below the one that is its standard output, to the end.
 pub fn help() -> std::io::Result<()> {
+    // It was started by another name than the program's own.
+    let _ = rustix::thread::set_name(c"hotshelf-ahead");
     for path in std::io::stdin().lock().split(0) {
         // The directory may have gone, or the mount; then nobody needs it.
         let _ = read(rustix::stdio::stdout(), OsStr::from_bytes(&path?));
