@@ -27,6 +27,10 @@ pub(super) const SINCE: usize = 4;
 pub(super) const QUEUE: usize = 5;
 /// Its neighbours there.
 pub(super) const LINKS: usize = 6;
+/// What its writer's lane had counted when it was last written whole. A hint.
+pub(super) const WRITTEN: usize = 7;
+/// A page that was written whole no more writes ago is likely to be in the processor's caches: 32 MiB.
+const NEAR: u64 = 1 << 13;
 
 /// Looks at a frame that is taken before the processor is given away, and before it is slept.
 const SPINS: u32 = 200;
@@ -137,14 +141,24 @@ impl SharedPages {
         }
     }
 
-    /// Copies what a program writes into a frame that we have taken.
+    /// Copies what a program writes into a frame that we have taken; `no`: its lane's count of writes. Whole pages that are written again
+    /// and again stay in the processor's caches, others go past them.
     #[inline]
-    pub(super) fn copy_written(&self, at: usize, offset: usize, from: &[u8]) {
-        if self.is_large && from.len() == PAGE_BYTES {
+    pub(super) fn copy_written(&self, at: usize, offset: usize, from: &[u8], no: u64) {
+        if self.is_large && from.len() == PAGE_BYTES && !self.was_written(at, no) {
             self.region.write_past(self.data(at), from);
         } else {
             self.copy_in(at, offset, from);
         }
+    }
+
+    /// Whether a frame that we have taken was written whole of late. It is now.
+    #[inline]
+    fn was_written(&self, at: usize, no: u64) -> bool {
+        let last = &self.records[at][WRITTEN];
+        let since = no.wrapping_sub(last.load(Relaxed));
+        last.store(no, Relaxed);
+        since < NEAR
     }
 
     /// Copies into a frame that we have taken.
@@ -159,5 +173,23 @@ impl SharedPages {
         } else {
             self.region.write(self.data(at) + offset, from);
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::super::oracle::{cache, small};
+    use super::super::{Replacement, SharedPages};
+    use super::NEAR;
+
+    #[test]
+    fn a_page_is_near_for_so_many_writes() {
+        let (pages, ..) = cache(&small(64, 1, Replacement::S3Fifo));
+        let near = |at, no: u64| SharedPages::was_written(&pages, at, no);
+        assert!(!near(3, 2 * NEAR) && near(3, 2 * NEAR) && near(3, 3 * NEAR - 1));
+        assert!(!near(3, 4 * NEAR - 1), "so many later it is not");
+        assert!(near(3, 4 * NEAR) && !near(4, 4 * NEAR), "each by itself");
+        // Another writer counts for himself, from anywhere.
+        assert!(!near(3, 1) && near(3, 2));
     }
 }

@@ -40,11 +40,13 @@ fn new_lane() -> usize {
 }
 
 impl SharedPages {
-    /// A load and a store: an atomic addition would wait for all stores of the copy before.
+    /// How many they are of this lane. A load and a store: an atomic addition would wait for all stores of the copy before.
     #[inline]
-    pub(super) fn count(&self, what: Count) {
+    pub(super) fn count(&self, what: Count) -> u64 {
         let counter = &self.counters[usize::from(self.me.0) * LANES + lane()][what as usize];
-        counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
+        let now = counter.load(Relaxed).wrapping_add(1);
+        counter.store(now, Relaxed);
+        now
     }
 
     /// How it stands.

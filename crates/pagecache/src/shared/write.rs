@@ -53,10 +53,10 @@ impl SharedPages {
     /// Into a frame that we have taken; `word` is what it was before, and its marks what they will be.
     #[inline]
     fn write_taken(&self, at: usize, word: Word, (offset, from): (usize, &[u8])) {
-        self.copy_written(at, offset, from);
+        let no = self.count(Count::Writes);
+        self.copy_written(at, offset, from, no);
         self.records[at].give_back(word.changed());
         self.touch(at);
-        self.count(Count::Writes);
     }
 
     /// A frame that we have taken has a mark now; it had these before.
