@@ -108,7 +108,8 @@ impl SharedPages {
         let turn = self.turn(key);
         let distance = local.wrapping_sub(turn) & (u32::MAX >> 1);
         let agrees = known as u32 >> 1 == distance;
-        if agrees && (known >> PAGE_SHIFT) as u32 == turn {
+        // Nothing new, and nothing is stored: others read this line.
+        if agrees && (known & SURE == SURE || (known >> PAGE_SHIFT) as u32 == turn) {
             return;
         }
         let now = u64::from(turn) << PAGE_SHIFT | u64::from(distance << 1) | u64::from(agrees);
