@@ -52,7 +52,7 @@ write_files "$odd" 1 100
 ask "$odd" 1 30
 wait_until 20 known "$odd/100"
 [[ $(helpers "$pid" | wc -l) == 1 ]] || fail "another helper"
-# Each asked for as soon as it is written, or none at all: nothing is left to tell, nothing is asked.
+# None is asked for: nothing is told.
 write_files "$MNT/c" 1 100
 known "$MNT/c/50" && fail "the kernel knows what it was not told"
 alike c

@@ -123,9 +123,10 @@ fn start(program: &PathBuf, mount: OwnedFd) -> std::io::Result<(Child, ChildStdi
 pub fn help() -> std::io::Result<()> {
     // It was started by another name than the program's own.
     let _ = rustix::thread::set_name(c"hotshelf-ahead");
+    let mount = std::io::stdout();
     for path in std::io::stdin().lock().split(0) {
         // The directory may have gone, or the mount; then nobody needs it.
-        let _ = read(rustix::stdio::stdout(), OsStr::from_bytes(&path?));
+        let _ = read(mount.as_fd(), OsStr::from_bytes(&path?));
     }
     Ok(())
 }

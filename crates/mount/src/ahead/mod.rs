@@ -29,14 +29,16 @@ impl Ahead {
     pub fn begin(&self, program: PathBuf, mountpoint: &Path) -> std::io::Result<()> {
         let (mount, watch) = own_mount::take(mountpoint)?;
         let helper = Arc::new(Helper::new(program, mount));
-        let _ = self.helper.set(helper.clone());
+        let watched = helper.clone();
         let name = "unmounted".to_owned();
         let _detached = std::thread::Builder::new().name(name).spawn(move || {
             if let Err(error) = watch.until_unmounted() {
                 tracing::info!(%error, "attributes are not told ahead: the list of mounts cannot be watched");
             }
-            helper.end();
+            watched.end();
         })?;
+        // Only now: a mount of ours that nobody gives back would never end.
+        let _ = self.helper.set(helper);
         Ok(())
     }
 

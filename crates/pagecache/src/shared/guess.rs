@@ -75,7 +75,7 @@ impl SharedPages {
         self.probe(key)
     }
 
-    /// Likewise for who writes: a page that is written whole goes past the processor's caches.
+    /// Likewise for who writes: a page that is written whole may go past the processor's caches.
     #[inline]
     pub(super) fn look_to_write(&self, key: &Key) -> Option<(usize, Word)> {
         if let Some(at) = self.guessed(key)
