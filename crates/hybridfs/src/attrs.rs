@@ -223,6 +223,7 @@ impl Hybrid {
 
     fn acl_changed(&self, ino: u64, name: &OsStr) {
         self.nodes.attributes_changed(ino);
+        self.tell_changed(ino);
         if name == "system.posix_acl_default" {
             self.dirs.ask_again(ino);
         }

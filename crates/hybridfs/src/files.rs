@@ -361,7 +361,9 @@ impl Hybrid {
                 Ok(()) => {
                     handle.inode.note_truncated(0);
                     self.space.wrote(io.tier, if takes { len } else { 0 });
-                    return self.drop_set_id(caller, io.tier, file.as_fd());
+                    let dropped = self.drop_set_id(caller, io.tier, file.as_fd());
+                    self.tell_changed(handle.inode.ino);
+                    return dropped;
                 }
                 Err(error) => return self.noted(io.tier, Err(error)),
             }

@@ -139,9 +139,7 @@ impl Hybrid {
         if outcome == Outcome::Done {
             let code = reason as u8 | if to == TierName::Hdd { 0x80 } else { 0 };
             self.nodes.change(ino, |node| node.last_move = (now_s(), code));
-            if let Some(listener) = self.listener.read().clone() {
-                listener.attributes_changed(ino);
-            }
+            self.tell_changed(ino);
         }
     }
 

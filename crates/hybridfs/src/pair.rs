@@ -30,7 +30,8 @@ const GATES: usize = 256;
 
 /// Told when the file system changed something the kernel may have cached.
 pub trait Listener: Send + Sync {
-    /// Attributes of `ino` changed without the kernel asking (it moved).
+    /// Attributes of `ino` changed without the kernel asking (it moved), or by a call that the kernel does not order with looks at them:
+    /// what it was answered before the change, and considers after it, must not count.
     fn attributes_changed(&self, ino: u64);
 }
 
@@ -181,6 +182,12 @@ impl Hybrid {
     /// Nobody is told any more.
     pub fn clear_listener(&self) {
         *self.listener.write() = None;
+    }
+
+    pub(crate) fn tell_changed(&self, ino: u64) {
+        if let Some(listener) = self.listener.read().clone() {
+            listener.attributes_changed(ino);
+        }
     }
 
     /// Whether `promotion = on-open` wants this file moved before it is opened.

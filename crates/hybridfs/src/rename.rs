@@ -139,6 +139,7 @@ impl Hybrid {
             done?;
         }
         self.nodes.renamed(source.ino, to.parent, to.name);
+        self.tell_changed(source.ino);
         Ok(())
     }
 
@@ -164,6 +165,8 @@ impl Hybrid {
         self.run_steps(from, to, &steps)?;
         self.nodes.renamed(source.ino, to.parent, to.name);
         self.nodes.renamed(target.ino, from.parent, from.name);
+        self.tell_changed(source.ino);
+        self.tell_changed(target.ino);
         Ok(())
     }
 

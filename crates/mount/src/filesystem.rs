@@ -4,16 +4,17 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use fuser::{AccessFlags, FileType, FopenFlags, INodeNo, InitFlags, KernelConfig, Notifier, OpenFlags, WriteFlags};
+use fuser::{AccessFlags, FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use hybridfs::{Attr, Caller, Handle, Hybrid, Listing, Make, Outcome, Reason, Written};
 use parking_lot::Mutex;
 use rustix::fs::{FileType as Kind, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::ahead::Ahead;
+use crate::changed::Changed;
 use crate::handles::{Handles, OpenDir, OpenFile};
 use crate::modes::Modes;
 use crate::wire::{
@@ -52,7 +53,7 @@ pub(crate) struct Inner {
     pub ttl: Duration,
     /// The kernel checks permissions by mode and ACL.
     pub checked: bool,
-    pub notifier: OnceLock<Notifier>,
+    pub changed: Arc<Changed>,
 }
 
 fn caller(req: &Request<'_>) -> Caller {
@@ -155,15 +156,6 @@ impl Front {
         self.inner.handles.files.get(fh)
     }
 
-    /// Attributes the kernel holds are not right any more.
-    fn attributes_changed(&self, ino: u64) {
-        if let Some(notifier) = self.inner.notifier.get()
-            && let Err(error) = notifier.inval_inode(INodeNo(ino), -1, 0)
-        {
-            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
-        }
-    }
-
     fn open_now(&self, caller: Caller, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
         let access = flags.0 & O_ACCMODE;
         let (read, write) = (access != O_WRONLY, access != 0);
@@ -179,7 +171,7 @@ impl Front {
             Some(backing) => {
                 if write {
                     // From now on data may change without a request; what the kernel knew was for longer.
-                    self.attributes_changed(ino);
+                    self.inner.changed.tell(ino);
                     fs.stamp_cache(ino, None);
                 }
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: true });
@@ -283,7 +275,7 @@ impl Front {
     fn write_done(&self, file: &OpenFile, flags: WriteFlags) {
         // Written back from a shared mapping: the kernel has not seen the time change.
         if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            self.attributes_changed(file.handle.inode.ino);
+            self.inner.changed.tell(file.handle.inode.ino);
         }
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod changed;
 pub mod control;
 mod filesystem;
 mod handles;

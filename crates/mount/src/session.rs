@@ -4,12 +4,12 @@ use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
+use fuser::{Config, MountOption, SessionACL};
 use hybridfs::report::{Status, TierName, Why};
-use hybridfs::{Hybrid, Listener, StartError};
+use hybridfs::{Hybrid, StartError};
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
@@ -115,7 +115,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
         checked: options.kernel_checks_permissions(),
-        notifier: OnceLock::new(),
+        changed: Arc::default(),
     });
     let front = Front { inner: inner.clone() };
     let session = match begin(front, &options, &mountpoint, &source::source_name(&ssd, &hdd)) {
@@ -133,9 +133,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     {
         tracing::info!(%error, "attributes are not told ahead");
     }
-    let notifier = session.notifier();
-    let _ = inner.notifier.set(notifier.clone());
-    running.fs.set_listener(Arc::new(Invalidate(notifier)));
+    inner.changed.begin(session.notifier());
+    running.fs.set_listener(inner.changed.clone());
     let stop: Arc<dyn Fn() + Send + Sync> = {
         let mountpoint = mountpoint.clone();
         Arc::new(move || unmount_patiently(&mountpoint))
@@ -279,16 +278,6 @@ pub(crate) fn hint(error: &std::io::Error) -> &'static str {
             " (an ordinary user needs fusermount3, a mount point of their own, and user_allow_other in /etc/fuse.conf for --allow-other)"
         }
         _ => "",
-    }
-}
-
-struct Invalidate(Notifier);
-
-impl Listener for Invalidate {
-    fn attributes_changed(&self, ino: u64) {
-        if let Err(error) = self.0.inval_inode(INodeNo(ino), -1, 0) {
-            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
-        }
     }
 }
 

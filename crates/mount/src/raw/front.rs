@@ -12,6 +12,7 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
+use crate::changed::Changed;
 use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_told, rdev_from_fuse, xattr_reply};
 use crate::handles::Table;
 use crate::wire::{
@@ -44,6 +45,7 @@ pub struct Inner {
     pub fs: Fs,
     pub nodes: Nodes,
     pub opened: Table<Opened>,
+    pub changed: Changed,
 }
 
 /// The front door.
@@ -311,9 +313,15 @@ impl FileSystem for RawFront {
     }
 
     fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
+        let creds = creds(req, 0);
         let renamed = self.at(from.0, |fs, dir| {
             let target = self.node(to.0)?;
-            fs.rename(dir, from.1.as_bytes(), &target, to.1.as_bytes(), flags, &creds(req, 0))
+            let number = |dir: &Node, name: &OsStr| fs.lookup(dir, name.as_bytes(), false, &creds).map(|node| node.ino()).ok();
+            let moved = number(dir, from.1);
+            let exchanged = number(&target, to.1).filter(|_| flags.contains(RenameFlags::EXCHANGE));
+            fs.rename(dir, from.1.as_bytes(), &target, to.1.as_bytes(), flags, &creds)?;
+            [moved, exchanged].into_iter().flatten().for_each(|ino| self.inner.changed.tell(ino));
+            Ok(())
         });
         empty(reply, renamed);
     }
@@ -437,6 +445,7 @@ impl FileSystem for RawFront {
             self.inner.fs.set_xattr(&node, name.as_bytes(), value, flags, &creds(req, 0))?;
             if name == "system.posix_acl_access" && req.uid() != 0 { self.lose_foreign_set_gid(&node, req) } else { Ok(()) }
         });
+        self.inner.changed.tell(ino);
         empty(reply, set);
     }
 
@@ -451,14 +460,18 @@ impl FileSystem for RawFront {
     }
 
     fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.node(ino).and_then(|node| self.inner.fs.remove_xattr(&node, name.as_bytes(), &creds(req, 0))));
+        let removed = self.node(ino).and_then(|node| self.inner.fs.remove_xattr(&node, name.as_bytes(), &creds(req, 0)));
+        self.inner.changed.tell(ino);
+        empty(reply, removed);
     }
 
     fn fallocate(&self, req: &Request<'_>, fh: u64, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         let allocated = self.opened(fh).and_then(|opened| {
             opened.file.allocate(mode, offset, length)?;
-            if req.uid() == 0 { Ok(()) } else { self.lose_set_id(opened.file.node(), req) }
+            let lost = if req.uid() == 0 { Ok(()) } else { self.lose_set_id(opened.file.node(), req) };
+            self.inner.changed.tell(opened.file.node().ino());
+            lost
         });
         empty(reply, allocated);
     }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::front::{Inner, RawFront};
 use super::nodes::Nodes;
+use crate::changed::Changed;
 use crate::handles::Table;
 use crate::options::MountFlags;
 use crate::session::{MountError, check_mountpoint, hint, unmount_patiently, watch_signals};
@@ -71,7 +72,7 @@ pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), Raw
     let mountpoint = check_mountpoint(&options.mountpoint)?;
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default() });
+    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default(), changed: Changed::default() });
     let served = serve(&inner, options, &mountpoint, ready);
     inner.opened.clear();
     inner.nodes.clear();
@@ -93,6 +94,7 @@ fn serve(inner: &Arc<Inner>, options: &RawOptions, mountpoint: &Path, ready: imp
         let mountpoint = mountpoint.to_owned();
         Arc::new(move || unmount_patiently(&mountpoint))
     };
+    inner.changed.begin(session.notifier());
     let signals = watch_signals(stop);
     let committer = Committer::start(inner);
     ready();

@@ -1,0 +1,32 @@
+//! Telling the kernel that the attributes it has of a file are not right any more.
+
+use std::sync::OnceLock;
+
+use fuser::{INodeNo, Notifier};
+
+/// Tells nothing before the kernel can be told.
+#[derive(Debug, Default)]
+pub struct Changed(OnceLock<Notifier>);
+
+impl Changed {
+    /// Begins: the file system is mounted.
+    pub fn begin(&self, notifier: Notifier) {
+        let _ = self.0.set(notifier);
+    }
+
+    /// Answers that were given before now, and that the kernel has not looked at yet, count for nothing either.
+    pub fn tell(&self, ino: u64) {
+        if let Some(notifier) = self.0.get()
+            && let Err(error) = notifier.inval_inode(INodeNo(ino), -1, 0)
+        {
+            // It knows nothing of the file, most often.
+            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
+        }
+    }
+}
+
+impl hybridfs::Listener for Changed {
+    fn attributes_changed(&self, ino: u64) {
+        self.tell(ino);
+    }
+}
