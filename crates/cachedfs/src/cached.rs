@@ -26,7 +26,11 @@ pub struct Cached {
     pub open: Open,
     /// The file below, to read and, if we may, to write.
     pub local: Arc<Local>,
+    /// Of the process that took it in.
+    pub generation: u32,
+    /// The last change of the mode that was looked at; and the same again if the file goes through the cache since.
     changes: AtomicU32,
+    is_through: AtomicU32,
     is_bare: AtomicBool,
     is_dropped: AtomicBool,
     settling: Mutex<()>,
@@ -92,10 +96,12 @@ impl Cached {
         let counted = Counted(Arc::clone(count));
         let made = Arc::new(Cached {
             changes: AtomicU32::new(to.shelf.mode_changes().wrapping_sub(1)),
+            is_through: AtomicU32::new(to.shelf.mode_changes().wrapping_sub(1)),
             is_bare: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
             settling: Mutex::new(()),
             local: Arc::clone(local),
+            generation: crate::forks::now(),
             age: dirty_age.map(|age| (age, Mutex::new(Instant::now()))),
             watched: OnceLock::new(),
             pins: Mutex::default(),
@@ -124,6 +130,12 @@ impl Cached {
         self.open.shelf()
     }
 
+    /// Whether calls go through the cache, for certain.
+    #[inline]
+    pub fn is_through(&self) -> bool {
+        self.is_through.load(Ordering::Acquire) == self.shelf().mode_changes()
+    }
+
     /// Whether calls go to the file as they are.
     #[inline]
     pub fn is_bare(&self) -> Result<bool, Errno> {
@@ -150,6 +162,7 @@ impl Cached {
                 self.look_below()?;
             }
             self.changes.store(changes, Ordering::Release);
+            self.is_through.store(if is_bare { changes.wrapping_sub(1) } else { changes }, Ordering::Release);
             // Somebody else who has the file open may have settled meanwhile, as it is now.
             if self.shelf().mode_changes() == changes {
                 return Ok(is_bare);

@@ -125,15 +125,14 @@ impl Cached {
     /// ENXIO: it is behind the end of the file.
     #[inline]
     fn lend(&self, at: u64, len: usize) -> Result<Lent, Errno> {
-        let (pin, offset, len) = self.open.pin(at, len)?;
-        let address = self.open.address(&pin) as usize + offset;
-        Ok(Lent { pin, address, len: len as u32, generation: crate::forks::now() })
+        let (pin, bytes, len) = self.open.pin(at, len)?;
+        Ok(Lent { pin, address: bytes as usize, len: len as u32, generation: self.generation })
     }
 
-    /// What the parent of a fork was lent is the parent's to give back.
+    /// For the process that took the file in. What the parent of a fork was lent is the parent's to give back.
     #[inline]
     fn give_back(&self, lent: Lent) {
-        if lent.generation == crate::forks::now() {
+        if lent.generation == self.generation {
             self.open.unpin(lent.pin);
         }
     }
@@ -143,6 +142,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         if let Held::Frame { file, lent } = &mut self.0
             && let Some(lent) = lent.take()
+            && file.generation == crate::forks::now()
         {
             file.give_back(lent);
         }
@@ -205,6 +205,9 @@ impl File {
     fn through(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
         let Some((opening, here)) = &self.cached else { return Ok(None) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
+        if cached.is_through() {
+            return Ok(Some(cached));
+        }
         match cached.is_bare() {
             Ok(false) => Ok(Some(cached)),
             Ok(true) => Ok(None),

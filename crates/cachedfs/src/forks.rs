@@ -1,6 +1,7 @@
 //! What a process has for itself and a child forked from it makes anew: a seat, an open file.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use shm::Generations;
@@ -8,6 +9,8 @@ use shm::Generations;
 use crate::error::{Error, Kind};
 
 static GENERATIONS: OnceLock<Generations> = OnceLock::new();
+/// No generation.
+static NONE: AtomicU32 = AtomicU32::new(0);
 
 /// The generation of this process: constant, another one in a child.
 #[inline]
@@ -19,6 +22,8 @@ pub fn now() -> u32 {
 #[derive(Debug)]
 pub struct PerProcess<T> {
     generation: u32,
+    /// What this process's generation is, where a load tells; else [`NONE`].
+    live: &'static AtomicU32,
     here: Option<T>,
     /// One thread at a time makes it anew.
     making: Mutex<()>,
@@ -36,18 +41,20 @@ impl<T> PerProcess<T> {
                 Generations::new().map_err(|error| Error::new(Kind::System, rustix::io::Errno::NOMEM, format!("memory: {error}")))?;
             let _ = GENERATIONS.set(made);
         }
-        Ok(PerProcess { generation: now(), here: Some(here), making: Mutex::new(()), after: OnceLock::new() })
+        let live = GENERATIONS.get().and_then(Generations::live).unwrap_or(&NONE);
+        Ok(PerProcess { generation: now(), live, here: Some(here), making: Mutex::new(()), after: OnceLock::new() })
     }
 
     /// This process's, if it has one.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        if self.generation == now() { self.here.as_ref() } else { self.later() }
+        if self.live.load(Ordering::Acquire) == self.generation { self.here.as_ref() } else { self.get_slowly() }
     }
 
     #[cold]
-    fn later(&self) -> Option<&T> {
-        self.after.get()?.get()
+    #[inline(never)]
+    fn get_slowly(&self) -> Option<&T> {
+        if self.generation == now() { self.here.as_ref() } else { self.after.get()?.get() }
     }
 
     /// That of the nearest process before this one.

@@ -18,9 +18,9 @@ const STEP: u64 = 256 << 20;
 /// From so many bytes on huge pages are worth the time they take: below, the TLB has most of the small ones.
 const JOINED_MIN: usize = 64 << 20;
 /// The processor time that huge pages may take when a file is made, and for each GiB. Usually it is a tenth of a second a GiB, less than
-/// small ones take; up to two where memory has to be moved to make some.
+/// small ones take; up to two where memory has to be moved to make some, or where a virtual machine's host only now brings it.
 const JOINING: std::time::Duration = std::time::Duration::from_secs(1);
-const JOINING_EACH: std::time::Duration = std::time::Duration::from_secs(1);
+const JOINING_EACH: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// statfs(2).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;

@@ -10,39 +10,44 @@ use crate::region::{Pages, Region};
 /// kernel sets the word to zero in a child (`MADV_WIPEONFORK`).
 #[derive(Debug)]
 pub struct Generations {
-    word: Words<AtomicU32>,
+    /// None: the kernel cannot wipe it.
+    word: Option<&'static AtomicU32>,
     last: AtomicU32,
-    is_wiped: bool,
 }
 
 impl Generations {
-    /// One for a process and all that come from it.
+    /// One for a process and all that come from it. Its memory is never given back.
     ///
     /// # Errors
     /// No memory.
     pub fn new() -> std::io::Result<Generations> {
         let word = Region::private(4, Pages::Small)?;
         let is_wiped = word.wiped_by_fork();
-        Ok(Generations { word: Words::new(&Arc::new(word), 0, 1), last: AtomicU32::new(0), is_wiped })
+        let word = is_wiped.then(|| &Box::leak(Box::new(Words::new(&Arc::new(word), 0, 1)))[0]);
+        Ok(Generations { word, last: AtomicU32::new(0) })
     }
 
     /// The same number for as long as no fork lies between.
     #[inline]
     pub fn now(&self) -> u32 {
-        if !self.is_wiped {
-            return std::process::id();
-        }
-        match self.word[0].load(Ordering::Acquire) {
-            0 => self.begin(),
-            now => now,
+        match self.word.map(|word| word.load(Ordering::Acquire)) {
+            Some(now) if now != 0 => now,
+            _ => self.begin(),
         }
     }
 
+    /// What [`Generations::now`] says, or zero: nobody has asked in this process yet. None where a load does not tell.
+    pub fn live(&self) -> Option<&'static AtomicU32> {
+        self.word
+    }
+
     #[cold]
+    #[inline(never)]
     fn begin(&self) -> u32 {
+        let Some(word) = self.word else { return std::process::id() };
         // Counted first: whoever is forked in between counts on from here.
         let next = self.last.fetch_add(1, Ordering::SeqCst).wrapping_add(1).max(1);
-        self.word[0].compare_exchange(0, next, Ordering::SeqCst, Ordering::Acquire).map_or_else(|now| now, |_| next)
+        word.compare_exchange(0, next, Ordering::SeqCst, Ordering::Acquire).map_or_else(|now| now, |_| next)
     }
 }
 

@@ -23,4 +23,4 @@ pub use handle::FileHandle;
 pub use lock::{Held, OwnedLock};
 pub use region::{AttachError, Pages, Region};
 pub use seats::{NoSeat, SeatNo, Seats};
-pub use words::{Word, Words};
+pub use words::{One, Word, Words};

@@ -204,9 +204,9 @@ impl Region {
         self.write(at, from);
     }
 
-    /// Tells the processor that the cache line of this byte will be read soon. Only a hint; none where it knows no such.
+    /// Tells the processor that the cache line of this byte will be read soon. Only a hint; none where it knows no such. The address.
     #[inline]
-    pub fn prefetch(&self, at: usize) {
+    pub fn prefetch(&self, at: usize) -> *const u8 {
         let address = self.address(at);
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // SAFETY: it reads nothing that the program sees, and cannot fail.
@@ -214,8 +214,7 @@ impl Region {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(address.cast());
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = address;
+        address
     }
 
     /// Sets bytes.

@@ -64,6 +64,37 @@ impl<W: Word> Deref for Words<W> {
     }
 }
 
+/// One element, which needs no index.
+pub struct One<W: Word>(Words<W>);
+
+impl<W: Word> One<W> {
+    /// At byte `at`, as [`Words::new`].
+    pub fn new(region: &Arc<Region>, at: usize) -> One<W> {
+        One(Words::new(region, at, 1))
+    }
+
+    /// The memory it is in.
+    pub fn region(&self) -> &Arc<Region> {
+        self.0.region()
+    }
+}
+
+impl<W: Word> Deref for One<W> {
+    type Target = W;
+
+    #[inline(always)]
+    fn deref(&self) -> &W {
+        // SAFETY: as for `Words`, which has this one element.
+        unsafe { self.0.first.as_ref() }
+    }
+}
+
+impl<W: Word> fmt::Debug for One<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "One({} bytes)", size_of::<W>())
+    }
+}
+
 impl<W: Word> fmt::Debug for Words<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Words({} of {} bytes)", self.len, size_of::<W>())
@@ -87,6 +118,7 @@ mod test {
         let records = Words::<[AtomicU64; 8]>::new(&region, 64, 63);
         records[62][7].store(5, Ordering::Relaxed);
         assert_eq!(region.u64(4088).load(Ordering::Relaxed), 5);
+        assert_eq!(One::<[AtomicU64; 8]>::new(&region, 64 + 62 * 64)[7].load(Ordering::Relaxed), 5);
         assert_eq!((records.len(), Words::<AtomicU32>::new(&region, 4096, 0).len()), (63, 0));
     }
 

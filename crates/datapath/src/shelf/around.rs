@@ -119,7 +119,7 @@ impl Open {
         if header.get(Word::SsdRoom) == 0 || unit <= asked.end - asked.start || !self.shelf.has_ssd() || !self.shelf.around.is_next() {
             return asked;
         }
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         if record.rule() == Rule::Never || self.mode() == Mode::PassThrough {
             return asked;
         }

@@ -15,7 +15,7 @@ impl Open {
     /// What kept it from that; EIO and others once more if an earlier write-back failed and this handle was not told; ESTALE
     /// while the file is in conflict with a change from outside.
     pub fn sync(&self) -> Result<(), Errno> {
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         if record.has(flag::CONFLICT) {
             return Err(Errno::STALE);
         }

@@ -260,12 +260,12 @@ impl Open {
 
     /// Its times were set: they count, not when it was written.
     pub fn times_were_set(&self) {
-        self.shelf.records.get(self.no).written().store(0, Ordering::Relaxed);
+        self.record().written().store(0, Ordering::Relaxed);
     }
 
     /// Why a write-back failed since this handle was last told; it is told now.
     pub fn untold(&self) -> Option<Errno> {
-        let (failures, errno) = self.shelf.records.get(self.no).failures();
+        let (failures, errno) = self.record().failures();
         let seen = self.stream.seen.swap(failures, Ordering::AcqRel);
         errno.filter(|_| seen != failures)
     }
@@ -289,7 +289,7 @@ impl Open {
     /// # Errors
     /// As [`Open::drop_changed`].
     pub fn look_below(&self) -> Result<(), OpenFailed> {
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         let state = || (record.has(flag::WRITING), record.stamp());
         for _ in 0..LOOKS {
             let before = state();

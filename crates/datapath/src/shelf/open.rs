@@ -9,7 +9,7 @@ use shm::Held;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
 
 use super::layout::{NEVER_OPENED, Word};
-use super::record::{FileNo, PATH_MAX, Stamp, flag};
+use super::record::{FileNo, Kept, PATH_MAX, Record, Stamp, flag};
 use super::request::Ask;
 use super::{Below, Shelf, Stream};
 
@@ -18,6 +18,7 @@ pub struct Open {
     pub(super) shelf: Arc<Shelf>,
     pub(super) no: FileNo,
     pub(super) key: FileKey,
+    record: Kept,
     pub(super) below: Arc<dyn Below>,
     pub(super) stream: Stream,
 }
@@ -62,7 +63,8 @@ impl Shelf {
             return Err(OpenFailed::LongPath);
         }
         let (no, is_new) = self.record_for(key, path, how, &*below)?;
-        let open = Open { shelf: Arc::clone(self), no, key, below, stream: Stream::default() };
+        let record = self.records.kept(no);
+        let open = Open { shelf: Arc::clone(self), no, key, record, below, stream: Stream::default() };
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
         // Who finds a record that is not taken in yet asks again: it is answered at once.
         if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {
@@ -222,7 +224,12 @@ impl Open {
     /// The length all users see.
     #[inline]
     pub fn size(&self) -> u64 {
-        self.shelf.records.get(self.no).size().load(Ordering::Acquire)
+        self.record.size().load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn record(&self) -> Record<'_> {
+        self.record.get()
     }
 
     /// Its key.
@@ -244,12 +251,12 @@ impl Open {
     /// The file's mode.
     #[inline]
     pub fn mode(&self) -> Mode {
-        self.shelf.records.get(self.no).mode().within(self.shelf.mode())
+        self.record().mode().within(self.shelf.mode())
     }
 
     /// Whether a look at the file below shows a change that is not ours.
     pub fn is_changed(&self, now: Stamp) -> bool {
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         !record.has(flag::WRITING) && record.stamp() != now
     }
 
@@ -267,7 +274,7 @@ impl Open {
     /// # Errors
     /// `Conflict`: it had dirty pages; nothing is dropped, and each sync fails until its owner has decided.
     pub fn drop_changed(&self, now: Stamp) -> Result<(), OpenFailed> {
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         let before = record.stamp();
         let size = record.size().load(Ordering::Acquire);
         let dirty = self.is_dirty().map_err(OpenFailed::Failed)?;
@@ -299,7 +306,7 @@ impl Open {
     /// # Errors
     /// The leader's.
     pub fn discard(&self) -> Result<(), Errno> {
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         let now = self.below.stamp().map_err(|error| errno_of(&error))?;
         record.set_stamp(now);
         record.size().store(now.size, Ordering::Release);
@@ -310,14 +317,14 @@ impl Open {
 
     /// It has no name any more: nothing of it needs to be kept when it is closed.
     pub fn unlinked(&self) {
-        self.shelf.records.get(self.no).flags().fetch_or(flag::UNLINKED, Ordering::AcqRel);
+        self.record().flags().fetch_or(flag::UNLINKED, Ordering::AcqRel);
     }
 
     /// It has another name.
     pub fn renamed(&self, path: &Path) {
         let lock = self.shelf.records.lock();
         let _held = lock.lock();
-        self.shelf.records.get(self.no).set_path(path);
+        self.record().set_path(path);
     }
 
     /// Does what changes the file below in our name (fallocate, rename, chmod): afterwards that is no change from outside.
@@ -326,7 +333,7 @@ impl Open {
     /// What `change` answers.
     pub fn ours<T>(&self, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let _held = self.shelf.lock_file(self.no);
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
         let result = change();
         record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
@@ -350,7 +357,7 @@ impl Open {
 
     /// When it was written last, ns since 1970; 0: not since it was opened first.
     pub fn written_ns(&self) -> u64 {
-        self.shelf.records.get(self.no).written().load(Ordering::Relaxed)
+        self.record().written().load(Ordering::Relaxed)
     }
 
     fn drop_all(&self) -> Result<(), Errno> {

@@ -295,7 +295,7 @@ impl Open {
         }
         let page = at / PAGE_BYTES as u64;
         self.shelf.pages.prefetch(self.name(page));
-        if let (Some(view), Some(number)) = (&self.shelf.view, self.shelf.records.get(self.no).on_ssd()) {
+        if let (Some(view), Some(number)) = (&self.shelf.view, self.record().on_ssd()) {
             view.prefetch(number, PageIndex(page));
         }
     }
@@ -311,7 +311,7 @@ impl Open {
     /// The page will be looked for on the SSD, unless it is in a frame.
     #[inline]
     pub(super) fn prefetch_on_ssd(&self, page: u64) {
-        if let (Some(view), Some(number)) = (&self.shelf.view, self.shelf.records.get(self.no).on_ssd()) {
+        if let (Some(view), Some(number)) = (&self.shelf.view, self.record().on_ssd()) {
             view.prefetch_found(number, PageIndex(page));
         }
     }
@@ -319,7 +319,7 @@ impl Open {
     /// As `on_ssd`, without waiting.
     pub(super) fn look_on_ssd(&self, page: u64) -> Seen {
         let Some(view) = &self.shelf.view else { return Seen::Miss };
-        let Some(number) = self.shelf.records.get(self.no).on_ssd() else { return Seen::Miss };
+        let Some(number) = self.record().on_ssd() else { return Seen::Miss };
         match view.lookup(number, self.key, PageIndex(page)) {
             Seen::Hit(found) if !found.is_dirty() && !self.shelf.has_ssd() => Seen::Miss,
             seen => seen,
@@ -416,7 +416,7 @@ impl Open {
     }
 
     fn path(&self) -> std::path::PathBuf {
-        self.shelf.records.get(self.no).path()
+        self.record().path()
     }
 
     /// Into a frame, and to the caller.
@@ -574,18 +574,29 @@ impl Open {
     /// # Errors
     /// As [`Open::read`]; ENOMEM: no frame is free for it.
     #[inline]
-    pub fn pin(&self, at: u64, len: usize) -> Result<(Pin, usize, usize), Errno> {
+    pub fn pin(&self, at: u64, len: usize) -> Result<(Pin, *const u8, usize), Errno> {
         let offset = (at % PAGE_BYTES as u64) as usize;
         let size = self.size();
         if at >= size {
             return Err(Errno::NXIO);
         }
         let len = len.min(PAGE_BYTES - offset).min(usize::try_from(size - at).unwrap_or(usize::MAX));
-        for _ in 0..TRIES {
-            if let Some(pin) = self.shelf.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
-                return Ok((pin, offset, len));
-            }
+        let (pin, bytes) = match self.shelf.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
+            Some(pinned) => pinned,
+            None => self.pin_read(at, offset)?,
+        };
+        Ok((pin, bytes, len))
+    }
+
+    /// The page is not there yet.
+    #[cold]
+    #[inline(never)]
+    fn pin_read(&self, at: u64, offset: usize) -> Result<(Pin, *const u8), Errno> {
+        for _ in 1..TRIES {
             self.read_pieces(at, &mut [0])?;
+            if let Some(pinned) = self.shelf.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
+                return Ok(pinned);
+            }
         }
         Err(Errno::NOMEM)
     }
@@ -594,12 +605,6 @@ impl Open {
     #[inline]
     pub fn unpin(&self, pin: Pin) {
         self.shelf.pages.unpin(pin);
-    }
-
-    /// Where a pinned page is.
-    #[inline]
-    pub fn address(&self, pin: &Pin) -> *const u8 {
-        self.shelf.pages.address(pin)
     }
 }
 

@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use shm::{OwnedLock, Region, SeatNo, Seats, Words};
+use shm::{One, OwnedLock, Region, SeatNo, Seats, Words};
 use ssdcache::{FileKey, Mode, Rule};
 
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: usize = 1024;
+/// Where the length is.
+const SIZE: usize = 8;
 /// Longest path, bytes; a file with a longer one is not cached.
 pub const PATH_MAX: usize = RECORD_BYTES - 128;
 
@@ -83,6 +85,27 @@ pub(crate) struct Record<'a> {
     at: usize,
 }
 
+/// A record whose place is known.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    wide: One<Wide>,
+    narrow: One<Narrow>,
+    at: usize,
+}
+
+impl Kept {
+    /// As [`Record::size`].
+    #[inline]
+    pub(crate) fn size(&self) -> &AtomicU64 {
+        &self.wide[SIZE / 8]
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Record<'_> {
+        Record { wide: &self.wide, narrow: &self.narrow, region: self.wide.region(), at: self.at }
+    }
+}
+
 impl Records {
     /// Those of a region that has them all: `count`, one at least, from `at` on.
     pub(crate) fn new(region: &Arc<Region>, at: usize, count: u32, seats: &Arc<Seats>, me: SeatNo) -> Records {
@@ -100,6 +123,12 @@ impl Records {
     pub(crate) fn get(&self, no: FileNo) -> Record<'_> {
         let number = no.0.min(self.count - 1) as usize;
         Record { wide: &self.wide[number], narrow: &self.narrow[number], region: &self.region, at: self.at + 64 + number * RECORD_BYTES }
+    }
+
+    /// One record, for who asks for it often.
+    pub(crate) fn kept(&self, no: FileNo) -> Kept {
+        let at = self.get(no).at;
+        Kept { wide: One::new(&self.region, at), narrow: One::new(&self.region, at), at }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (FileNo, Record<'_>)> {
@@ -151,7 +180,7 @@ impl<'a> Record<'a> {
 
     #[inline]
     pub(crate) fn size(self) -> &'a AtomicU64 {
-        self.u64(8)
+        self.u64(SIZE)
     }
 
     pub(crate) fn open_by(self) -> &'a AtomicU64 {

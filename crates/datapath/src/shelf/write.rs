@@ -37,13 +37,13 @@ impl Open {
 
     /// Into one page, within the file, that has a mark already: nothing is to be asked and nobody to be waited for. False: it is not
     /// written, or it is to be written once more.
-    #[inline]
+    #[inline(always)]
     fn write_hit(&self, at: u64, from: &[u8]) -> bool {
         let offset = (at % PAGE_BYTES as u64) as usize;
         if from.is_empty() || from.len() > PAGE_BYTES - offset || self.mode() != Mode::WriteBack {
             return false;
         }
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         let before = record.truncations().load(Ordering::Acquire);
         if !before.is_multiple_of(2) || record.size().load(Ordering::Acquire) < at.saturating_add(from.len() as u64) {
             return false;
@@ -110,7 +110,7 @@ impl Open {
     /// which whoever gets the lock next drops ([`super::Shelf::lock_file`]).
     fn write_through(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
         let marks = if self.shelf.view.is_some() { Marks::SSD_STALE } else { Marks::NONE };
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         if self.shelf.has_ssd() && !record.has(flag::THROUGH) {
             self.shelf.ask(Ask::Through, self.no, 0, 0)?;
         }
@@ -165,7 +165,7 @@ impl Open {
                 return self.write_frames(at, from, end, Marks::DIRTY);
             }
             self.write_pages(at, from, Marks::DIRTY)?;
-            self.note_time(self.shelf.records.get(self.no));
+            self.note_time(self.record());
             if !self.was_truncated(before) {
                 return Ok(());
             }
@@ -174,7 +174,7 @@ impl Open {
 
     /// With the file's lock held.
     fn write_frames(&self, at: u64, from: &[u8], end: u64, marks: Marks) -> Result<(), Errno> {
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         let size_before = self.size();
         self.write_pages(at, from, marks)?;
         let size = record.size().fetch_max(end, Ordering::AcqRel);
@@ -266,7 +266,7 @@ impl Open {
             Inserted::NoRoom => {
                 // What of this write is in frames already may be all there is to make room with: it has to be in the file.
                 let before = page * PAGE_BYTES as u64 + offset as u64;
-                self.shelf.records.get(self.no).size().fetch_max(before, Ordering::AcqRel);
+                self.record().size().fetch_max(before, Ordering::AcqRel);
                 self.make_room()?;
             }
         }
@@ -311,7 +311,7 @@ impl Open {
     /// How many truncations there were, twice; waits while there is one.
     pub(super) fn truncations(&self) -> u32 {
         loop {
-            let now = self.shelf.records.get(self.no).truncations().load(Ordering::Acquire);
+            let now = self.record().truncations().load(Ordering::Acquire);
             if now.is_multiple_of(2) {
                 return now;
             }
@@ -322,7 +322,7 @@ impl Open {
     /// Whether one began since then: what was read below may be older than what it took from the SSD.
     #[inline]
     pub(super) fn was_truncated(&self, before: u32) -> bool {
-        self.shelf.records.get(self.no).truncations().load(Ordering::Acquire) != before
+        self.record().truncations().load(Ordering::Acquire) != before
     }
 
     /// As ftruncate.
@@ -337,7 +337,7 @@ impl Open {
             return Err(Errno::FBIG);
         }
         let _held = self.shelf.lock_file(self.no);
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         let before = self.size();
         record.truncations().fetch_add(1, Ordering::AcqRel);
         record.size().store(len, Ordering::Release);
@@ -383,7 +383,7 @@ impl Open {
         edge(at, first * page)?;
         edge(last * page, end)?;
         // As in a truncation: nobody takes in what is below before the newer pages on the SSD are gone with it.
-        let record = self.shelf.records.get(self.no);
+        let record = self.record();
         record.truncations().fetch_add(1, Ordering::AcqRel);
         let told = self.shelf.ask(Ask::Punch, self.no, first, last).map(drop);
         record.truncations().fetch_add(1, Ordering::AcqRel);

@@ -15,6 +15,15 @@ pub(super) const PAGE_BITS: u32 = 40;
 /// Looks at a gate before the lock is taken to see clearly.
 const LOOKS: usize = 8;
 
+/// A name and its shard: what a guess needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// File and page, as it stands in the record.
+    pub name: u64,
+    pub shard: usize,
+    run: u64,
+}
+
 /// A name and where to look for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
@@ -22,6 +31,14 @@ pub(super) struct Key {
     pub name: u64,
     pub shard: usize,
     pub hash: u64,
+}
+
+impl Place {
+    /// A number whose last [`GROUP_SHIFT`] bits are others for each page of a group.
+    #[inline]
+    pub fn sample(&self) -> u64 {
+        self.name ^ self.run
+    }
 }
 
 impl Key {
@@ -57,7 +74,7 @@ impl Name {
     #[inline]
     pub(super) fn word(self) -> u64 {
         let Name { file, page } = self;
-        assert!(file.0 >> FILE_BITS == 0 && page.0 >> PAGE_BITS == 0, "{file:?} {page:?}");
+        assert!(u64::from(file.0 >> FILE_BITS) | page.0 >> PAGE_BITS == 0, "{file:?} {page:?}");
         u64::from(file.0) << PAGE_BITS | page.0
     }
 
@@ -74,14 +91,23 @@ impl SharedPages {
         self.key_of_word(name.word())
     }
 
+    #[inline]
+    pub(super) fn key_of_word(&self, name: u64) -> Key {
+        self.key_of(self.place(name))
+    }
+
+    #[inline]
+    pub(super) fn key_of(&self, Place { name, shard, run }: Place) -> Key {
+        Key { name, shard, hash: fold(run ^ name.rotate_left(32), self.secrets[1] ^ 0xa409_3822_299f_31d0) }
+    }
+
     /// Of each run of as many groups as there are shards every shard gets one: a file that is read through fills them evenly. Which
     /// gets which is another for each run, so that no stride meets one shard alone.
     #[inline]
-    pub(super) fn key_of_word(&self, name: u64) -> Key {
+    pub(super) fn place(&self, name: u64) -> Place {
         let group = name >> GROUP_SHIFT;
-        let run = fold(group >> self.plan.shards.trailing_zeros() ^ self.secrets[0], self.secrets[1]);
-        let shard = (group ^ run) as usize & (self.plan.shards - 1);
-        Key { name, shard, hash: fold(run ^ name.rotate_left(32), self.secrets[1] ^ 0xa409_3822_299f_31d0) }
+        let run = fold(group >> self.plan.shards_shift ^ self.secrets[0], self.secrets[1]);
+        Place { name, shard: (group ^ run) as usize & (self.plan.shards - 1), run }
     }
 
     /// Where the index of the key's shard begins to look.

@@ -10,14 +10,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::SharedPages;
-use super::find::{FILE_BITS, GROUP_SHIFT, Key, PAGE_BITS};
-use super::frame::{Frame, NAME};
+use super::find::{FILE_BITS, GROUP_SHIFT, PAGE_BITS, Place};
+use super::frame::{Frame, NAME, Record};
 use super::word::Word;
 
 /// Distances that are known, by shard and file.
 const PLACES: usize = 256;
-/// One hit in so many is learnt from: others may read these lines meanwhile. All of them in tests, which have few pages.
-const LEARNT: u64 = if cfg!(test) { 1 } else { 32 };
+/// One page in so many is learnt from when it is hit, one of each group: others may read these lines meanwhile. All of them in tests,
+/// which have few pages.
+const LEARNT: u64 = if cfg!(test) { 1 } else { 1 << GROUP_SHIFT };
 /// The last two pages had this distance.
 const SURE: u64 = 1;
 /// Above it stands the distance, of 31 bits, and above that which page it was of: the same page twice says nothing.
@@ -35,77 +36,86 @@ impl Default for Guesses {
 
 impl Guesses {
     #[inline]
-    fn of(&self, key: &Key) -> &AtomicU64 {
-        let file = (key.name >> PAGE_BITS) as usize & ((1 << FILE_BITS) - 1);
-        &self.0[(key.shard ^ file.wrapping_mul(0x4f)) % PLACES]
+    fn of(&self, place: &Place) -> &AtomicU64 {
+        let file = (place.name >> PAGE_BITS) as usize & ((1 << FILE_BITS) - 1);
+        &self.0[(place.shard ^ file.wrapping_mul(0x4f)) % PLACES]
     }
+}
+
+/// A frame that had the name.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    pub at: usize,
+    pub record: &'a Record,
+    /// As it was before the name was looked at.
+    pub word: Word,
+    /// The first of the bytes that are wanted.
+    pub bytes: *const u8,
+}
+
+#[inline]
+fn named(record: &Record, name: u64) -> Option<Word> {
+    let word = record.word();
+    (word.is_named() && record[NAME].load(Relaxed) == name).then_some(word)
 }
 
 impl SharedPages {
     /// The how many-th page of its file in its shard, if all of them are there.
     #[inline]
-    fn turn(&self, key: &Key) -> u32 {
-        let page = key.name & ((1 << PAGE_BITS) - 1);
-        let run = page >> GROUP_SHIFT >> self.plan.shards.trailing_zeros();
+    fn turn(&self, place: &Place) -> u32 {
+        let page = place.name & ((1 << PAGE_BITS) - 1);
+        let run = page >> GROUP_SHIFT >> self.plan.shards_shift;
         (run << GROUP_SHIFT | page & ((1 << GROUP_SHIFT) - 1)) as u32
     }
 
     /// The frame that a page is thought to be in.
     #[inline]
-    fn guessed(&self, key: &Key) -> Option<usize> {
-        let guess = self.guesses.of(key).load(Relaxed);
+    fn guessed(&self, place: &Place) -> Option<usize> {
+        let guess = self.guesses.of(place).load(Relaxed);
         if guess & SURE != SURE {
             std::hint::cold_path();
             return None;
         }
-        let local = self.turn(key).wrapping_add(guess as u32 >> 1) & (u32::MAX >> 1);
-        (local < self.plan.frames).then(|| key.shard * self.plan.frames as usize + local as usize)
+        let local = self.turn(place).wrapping_add(guess as u32 >> 1) & (u32::MAX >> 1);
+        (local < self.plan.frames).then(|| place.shard * self.plan.frames as usize + local as usize)
     }
 
-    /// As [`SharedPages::probe`], and looks first where the page is thought to be: there the record tells. The bytes from `offset` on
-    /// are on their way meanwhile.
+    /// As [`SharedPages::probe`], only where the page is thought to be: there the record tells. The bytes from `offset` on are on their
+    /// way meanwhile. None means nothing.
     #[inline]
-    pub(super) fn look(&self, key: &Key, offset: usize) -> Option<(usize, Word)> {
-        if let Some(at) = self.guessed(key) {
-            self.region.prefetch(self.data(at) + offset);
-            if let Some(word) = self.named_there(key, at) {
-                return Some((at, word));
-            }
-        }
-        self.probe(key)
+    pub(super) fn look(&self, place: &Place, offset: usize) -> Option<Seen<'_>> {
+        let at = self.guessed(place)?;
+        let bytes = self.region.prefetch(self.data(at) + offset);
+        let record = &self.records[at];
+        Some(Seen { at, record, word: named(record, place.name)?, bytes })
     }
 
-    /// Likewise for who writes: a page that is written whole may go past the processor's caches.
+    /// As [`SharedPages::probe`], and looks first where the page is thought to be. For who writes: a page that is written whole may go
+    /// past the processor's caches.
     #[inline]
-    pub(super) fn look_to_write(&self, key: &Key) -> Option<(usize, Word)> {
-        if let Some(at) = self.guessed(key)
-            && let Some(word) = self.named_there(key, at)
+    pub(super) fn look_to_write(&self, place: &Place) -> Option<(usize, Word)> {
+        if let Some(at) = self.guessed(place)
+            && let Some(word) = named(&self.records[at], place.name)
         {
             return Some((at, word));
         }
-        self.probe(key)
-    }
-
-    #[inline]
-    fn named_there(&self, key: &Key, at: usize) -> Option<Word> {
-        let record = &self.records[at];
-        let word = record.word();
-        (word.is_named() && record[NAME].load(Relaxed) == key.name).then_some(word)
+        self.probe(&self.key_of(*place))
     }
 
     /// It was found there.
     #[inline]
-    pub(super) fn learn(&self, key: &Key, at: usize) {
-        if (key.hash >> 16).is_multiple_of(LEARNT) {
-            self.learn_from(key, at);
+    pub(super) fn learn(&self, place: &Place, at: usize) {
+        if place.sample().is_multiple_of(LEARNT) {
+            self.learn_from(*place, at);
         }
     }
 
-    fn learn_from(&self, key: &Key, at: usize) {
-        let place = self.guesses.of(key);
-        let known = place.load(Relaxed);
-        let local = (at - key.shard * self.plan.frames as usize) as u32;
-        let turn = self.turn(key);
+    #[inline(never)]
+    fn learn_from(&self, place: Place, at: usize) {
+        let guess = self.guesses.of(&place);
+        let known = guess.load(Relaxed);
+        let local = (at - place.shard * self.plan.frames as usize) as u32;
+        let turn = self.turn(&place);
         let distance = local.wrapping_sub(turn) & (u32::MAX >> 1);
         let agrees = known as u32 >> 1 == distance;
         // Nothing new, and nothing is stored: others read this line.
@@ -114,7 +124,7 @@ impl SharedPages {
         }
         let now = u64::from(turn) << PAGE_SHIFT | u64::from(distance << 1) | u64::from(agrees);
         if now != known {
-            place.store(now, Relaxed);
+            guess.store(now, Relaxed);
         }
     }
 }
@@ -134,9 +144,9 @@ mod test {
         for _ in 0..8 {
             (0..400).for_each(|page| assert!(pages.read(name(2, page), 9, &mut byte)));
         }
-        let found = |key: &super::Key| pages.find(key).map(|(at, _)| at);
-        let made: Vec<bool> =
-            (0..400).map(|page| pages.key(name(2, page))).filter_map(|key| Some(found(&key) == Some(pages.guessed(&key)?))).collect();
+        let found = |place| pages.find(&pages.key_of(place)).map(|(at, _)| at);
+        let places = (0..400).map(|page| pages.place(name(2, page).word()));
+        let made: Vec<bool> = places.filter_map(|place| Some(found(place) == Some(pages.guessed(&place)?))).collect();
         let right = made.iter().filter(|right| **right).count();
         (right, made.len() - right)
     }
@@ -163,7 +173,7 @@ mod test {
         let mut byte = [0];
         for page in 0..400 {
             (0..3).for_each(|_| assert!(pages.read(name(2, page), 9, &mut byte)));
-            assert_eq!(pages.guessed(&pages.key(name(2, page))), None, "page {page}");
+            assert_eq!(pages.guessed(&pages.place(name(2, page).word())), None, "page {page}");
         }
     }
 }

@@ -59,7 +59,7 @@ mod traces;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use shm::{Region, SeatNo, Seats, Words};
+use shm::{One, Region, SeatNo, Seats, Words};
 
 pub use crate::order::Replacement;
 use frame::Record;
@@ -78,6 +78,8 @@ pub struct SharedPages {
     /// Processors' caches do not hold its pages.
     is_large: bool,
     replacement: Replacement,
+    /// Of a page with so many hits nothing is noted.
+    hits_most: u64,
     secrets: [u64; 2],
     heads: Words<shard::Head>,
     records: Words<Record>,
@@ -85,13 +87,19 @@ pub struct SharedPages {
     epochs: Words<AtomicU32>,
     ghosts: Words<[AtomicU64; shape::WAYS]>,
     bitmap: Words<AtomicU64>,
-    counters: Words<[AtomicU64; shape::COUNTER_BYTES / 8]>,
+    counters: Words<Counters>,
+    /// This process's own of them.
+    my_counters: One<[Counters; LANES]>,
+    /// Says in a record that this process has pinned the frame.
+    my_bit: u64,
     /// How often this process has pinned each frame.
     my_pins: Box<[AtomicU32]>,
     /// Where the next search for marked pages begins.
     sweep: AtomicU32,
     guesses: guess::Guesses,
 }
+
+type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
 
 /// Frames from which on a page that is written whole goes past the processor's caches: 64 MiB.
 const LARGE: usize = 1 << 14;
@@ -149,6 +157,7 @@ impl SharedPages {
             plan,
             is_large: frames >= LARGE,
             replacement: shape.replacement,
+            hits_most: read::hits_most(shape.replacement),
             secrets: find::secrets(seed),
             heads: Words::new(region, at + plan.heads_at, plan.shards),
             records: Words::new(region, at + plan.frames_at, frames),
@@ -157,6 +166,8 @@ impl SharedPages {
             ghosts: Words::new(region, at + plan.ghosts_at, plan.shards * plan.ghost_lines),
             bitmap: Words::new(region, at + plan.bitmap_at, plan.shards * plan.bitmap),
             counters: Words::new(region, at + plan.counters_at, Seats::COUNT * LANES),
+            my_counters: One::new(region, at + plan.counters_at + usize::from(me.0) * LANES * shape::COUNTER_BYTES),
+            my_bit: 1 << me.0,
             my_pins: (0..frames).map(|_| AtomicU32::new(0)).collect(),
             sweep: AtomicU32::new(0),
             guesses: guess::Guesses::default(),

@@ -3,9 +3,12 @@
 //! The record says which seats have pinned a frame; how often each has is its own affair ([`SharedPages::my_pins`]). The seat's bit
 //! comes and goes with the first and the last pin; whoever moves the count from or to zero holds it at [`BUSY`] meanwhile.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-use super::frame::{Frame, NAME, PINS, WORD};
+use super::find::Place;
+use super::frame::{Frame, NAME, PINS, Record, WORD};
+use super::guess::Seen;
 use super::list::{FREE, ORPHANS};
 use super::probe::step;
 use super::stats::Count;
@@ -18,19 +21,32 @@ const BUSY: u32 = u32::MAX;
 impl SharedPages {
     /// Keeps a page in its frame until it is unpinned, or this process ends. Its bytes may be written meanwhile. None: it is not here.
     pub fn pin(&self, name: Name) -> Option<Pin> {
-        self.pin_at(name, 0)
+        self.pin_at(name, 0).map(|(pin, _)| pin)
     }
 
-    /// Likewise; the bytes from this one of the page on will be looked at first.
+    /// Likewise; the bytes from this one of the page on will be looked at first. They are where it says ([`SharedPages::address`]).
     ///
     /// # Panics
     /// There is no such byte in a page.
     #[inline]
-    pub fn pin_at(&self, name: Name, offset: usize) -> Option<Pin> {
+    pub fn pin_at(&self, name: Name, offset: usize) -> Option<(Pin, *const u8)> {
         check_piece(offset, 0);
-        let key = self.key(name);
+        let place = self.place(name.word());
+        if let Some(Seen { at, record, word, bytes }) = self.look(&place, offset)
+            && !word.is_leaving()
+            && self.pin_seen(at, record, word, place.name)
+        {
+            return Some((Pin { frame: at as u32 }, bytes));
+        }
+        self.pin_unguessed(place, offset)
+    }
+
+    /// By the index. By itself, so that what is prepared for it is no part of a pin that was guessed.
+    #[inline(never)]
+    fn pin_unguessed(&self, place: Place, offset: usize) -> Option<(Pin, *const u8)> {
+        let key = self.key_of(place);
         loop {
-            let Some((at, word)) = self.look(&key, offset).or_else(|| self.find_again(&key)) else {
+            let Some((at, word)) = self.find(&key) else {
                 self.count(Count::Misses);
                 return None;
             };
@@ -39,19 +55,38 @@ impl SharedPages {
                 continue;
             }
             // Now, for the atomic changes that follow make what comes after them wait.
-            self.region.prefetch(self.data(at) + offset);
-            self.add_pin(at);
-            // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around. The bit was set
-            // in the one order of all SeqCst operations (by us, or before the count that we added to), and this look is in it, too.
-            let word = Word(self.records[at][WORD].load(SeqCst));
-            if word.is_named() && !word.is_leaving() && self.records[at][NAME].load(Relaxed) == key.name {
-                self.touch(at);
-                self.learn(&key, at);
-                self.count(Count::Hits);
-                return Some(Pin { frame: at as u32 });
+            let bytes = self.region.prefetch(self.data(at) + offset);
+            if self.pin_seen(at, &self.records[at], word, key.name) {
+                self.learn(&place, at);
+                return Some((Pin { frame: at as u32 }, bytes));
             }
+        }
+    }
+
+    /// In the frame that had the name with this word. False: it has it no more.
+    #[inline(always)]
+    fn pin_seen(&self, at: usize, record: &Record, word: Word, name: u64) -> bool {
+        self.add_pin(at, record);
+        // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around. The bit was set
+        // in the one order of all SeqCst operations (by us, or before the count that we added to), and this look is in it, too.
+        let now = Word(record[WORD].load(SeqCst));
+        if now != word && !self.still_has(at, record, now, name) {
+            return false;
+        }
+        self.touch(at, record);
+        self.count(Count::Hits);
+        true
+    }
+
+    /// The word is another one since: whether the frame, which is pinned, has the name all the same. If not, it is unpinned.
+    #[cold]
+    #[inline(never)]
+    fn still_has(&self, at: usize, record: &Record, now: Word, name: u64) -> bool {
+        let has = now.is_named() && !now.is_leaving() && record[NAME].load(Relaxed) == name;
+        if !has {
             self.drop_pin(at);
         }
+        has
     }
 
     /// The page need not stay any longer. The address is not to be used any more.
@@ -67,45 +102,27 @@ impl SharedPages {
     }
 
     #[inline]
-    fn add_pin(&self, at: usize) {
+    fn add_pin(&self, at: usize, record: &Record) {
         let count = &self.my_pins[at];
-        loop {
-            match count.load(Relaxed) {
-                BUSY => std::thread::yield_now(),
-                0 if count.compare_exchange(0, BUSY, Acquire, Relaxed).is_ok() => {
-                    step();
-                    self.records[at][PINS].fetch_or(1 << self.me.0, SeqCst);
-                    count.store(1, Release);
-                    return;
-                }
-                // A process cannot have so many.
-                0 | 0xffff_fffe => {}
-                pins if count.compare_exchange(pins, pins + 1, AcqRel, Relaxed).is_ok() => return,
-                _ => {}
-            }
+        if count.compare_exchange(0, BUSY, Acquire, Relaxed).is_err() && !is_first(count) {
+            return;
         }
+        step();
+        record[PINS].fetch_or(self.my_bit, SeqCst);
+        count.store(1, Release);
     }
 
-    #[inline]
+    #[inline(always)]
     fn drop_pin(&self, at: usize) {
-        let count = &self.my_pins[at];
-        loop {
-            match count.load(Relaxed) {
-                0 => panic!("frame {at} is unpinned more often than pinned"),
-                BUSY => std::thread::yield_now(),
-                1 if count.compare_exchange(1, BUSY, Acquire, Relaxed).is_ok() => {
-                    step();
-                    self.records[at][PINS].fetch_and(!(1 << self.me.0), SeqCst);
-                    count.store(0, Release);
-                    break;
-                }
-                1 => {}
-                pins if count.compare_exchange(pins, pins - 1, AcqRel, Relaxed).is_ok() => return,
-                _ => {}
-            }
+        let (count, record) = (&self.my_pins[at], &self.records[at]);
+        if count.compare_exchange(1, BUSY, Acquire, Relaxed).is_err() && !is_last(count, at) {
+            return;
         }
+        step();
+        record[PINS].fetch_and(!self.my_bit, SeqCst);
+        count.store(0, Release);
         // In the one order of all SeqCst operations, as in `pin`: whoever takes the name away looks at the pins after it.
-        if !Word(self.records[at][WORD].load(SeqCst)).is_named() {
+        if !Word(record[WORD].load(SeqCst)).is_named() {
             self.free_orphan(at);
         }
     }
@@ -116,6 +133,38 @@ impl SharedPages {
         let frames = self.plan.frames as usize;
         let shard = self.lock(at / frames);
         shard.free_if_orphan((at % frames) as u32);
+    }
+}
+
+/// Counts one more of a frame that this process had pinned at the first look. True: it has not any more, and the count is `BUSY`.
+#[cold]
+#[inline(never)]
+fn is_first(count: &AtomicU32) -> bool {
+    loop {
+        match count.load(Relaxed) {
+            BUSY => std::thread::yield_now(),
+            0 if count.compare_exchange(0, BUSY, Acquire, Relaxed).is_ok() => return true,
+            // A process cannot have so many.
+            0 | 0xffff_fffe => {}
+            pins if count.compare_exchange(pins, pins + 1, AcqRel, Relaxed).is_ok() => return false,
+            _ => {}
+        }
+    }
+}
+
+/// Counts one less of several. True: it is the last now, and the count is `BUSY`.
+#[cold]
+#[inline(never)]
+fn is_last(count: &AtomicU32, at: usize) -> bool {
+    loop {
+        match count.load(Relaxed) {
+            0 => panic!("frame {at} is unpinned more often than pinned"),
+            BUSY => std::thread::yield_now(),
+            1 if count.compare_exchange(1, BUSY, Acquire, Relaxed).is_ok() => return true,
+            1 => {}
+            pins if count.compare_exchange(pins, pins - 1, AcqRel, Relaxed).is_ok() => return false,
+            _ => {}
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
-use super::find::Key;
-use super::frame::{Frame, HITS};
+use super::find::{Key, Place};
+use super::frame::{Frame, HITS, Record};
+use super::guess::Seen;
 use super::list::MAIN;
 use super::stats::Count;
+use super::word::Word;
 use super::write::check_piece;
 use super::{Marks, Name, Page, Replacement, SharedPages, Snapshot};
 
@@ -15,25 +17,39 @@ const TRIES: u32 = 32;
 /// More hits than this are not told apart.
 pub(super) const HITS_MOST: u64 = 3;
 
+/// See [`SharedPages::hits_most`].
+pub(super) fn hits_most(replacement: Replacement) -> u64 {
+    match replacement {
+        Replacement::S3Fifo => HITS_MOST,
+        // Each hit moves it.
+        Replacement::Lru => u64::MAX,
+        Replacement::Fifo => 0,
+    }
+}
+
 impl SharedPages {
     /// Copies a piece of a page, from its byte `offset` on. False: it is not here.
     ///
     /// # Panics
     /// The piece is not within a page.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
         check_piece(offset, to.len());
-        let key = self.key(name);
-        match self.look(&key, offset) {
-            Some((at, word)) if !word.is_changing() => {
-                self.copy_out(at, offset, to);
-                fence(Acquire);
-                if word.is_same_version(self.records[at].word()) {
-                    self.touch(at);
-                    self.learn(&key, at);
-                    self.count(Count::Hits);
-                    return true;
-                }
+        let place = self.place(name.word());
+        match self.look(&place, offset) {
+            Some(Seen { at, record, word, .. }) if self.read_seen((at, record, word), offset, to) => true,
+            _ => self.read_unguessed(place, offset, to),
+        }
+    }
+
+    /// By the index. By itself, so that what is prepared for it is no part of a read that was guessed.
+    #[inline(never)]
+    fn read_unguessed(&self, place: Place, offset: usize, to: &mut [u8]) -> bool {
+        let key = self.key_of(place);
+        match self.probe(&key) {
+            Some((at, word)) if self.read_seen((at, &self.records[at], word), offset, to) => {
+                self.learn(&place, at);
+                return true;
             }
             None if self.find_again(&key).is_none() => {
                 self.count(Count::Misses);
@@ -44,18 +60,34 @@ impl SharedPages {
         self.read_again(&key, offset, to)
     }
 
+    /// From the frame that had the name with this word. False: somebody changes or changed it.
+    #[inline(always)]
+    fn read_seen(&self, (at, record, word): (usize, &Record, Word), offset: usize, to: &mut [u8]) -> bool {
+        if word.is_changing() {
+            return false;
+        }
+        self.copy_out(at, offset, to);
+        fence(Acquire);
+        if !word.is_same_version(record.word()) {
+            return false;
+        }
+        self.touch(at, record);
+        self.count(Count::Hits);
+        true
+    }
+
     #[cold]
     fn read_again(&self, key: &Key, offset: usize, to: &mut [u8]) -> bool {
         let found = self.copy_whole(key, offset, to);
         if let Some((at, _)) = found {
-            self.touch(at);
+            self.touch(at, &self.records[at]);
         }
         self.count(if found.is_some() { Count::Hits } else { Count::Misses });
         found.is_some()
     }
 
     /// Copies a piece that is not torn; the frame and its word.
-    fn copy_whole(&self, key: &Key, offset: usize, to: &mut [u8]) -> Option<(usize, super::word::Word)> {
+    fn copy_whole(&self, key: &Key, offset: usize, to: &mut [u8]) -> Option<(usize, Word)> {
         for _ in 0..TRIES {
             let (at, word) = self.find(key)?;
             if word.is_changing() {
@@ -83,15 +115,17 @@ impl SharedPages {
 
     /// A page was asked for: it stays longer.
     #[inline]
-    pub(super) fn touch(&self, at: usize) {
+    pub(super) fn touch(&self, at: usize, record: &Record) {
+        let hits = record[HITS].load(Relaxed);
+        if hits < self.hits_most {
+            self.note_hit(at, record, hits);
+        }
+    }
+
+    #[inline(never)]
+    fn note_hit(&self, at: usize, record: &Record, hits: u64) {
         match self.replacement {
-            Replacement::S3Fifo => {
-                let hits = &self.records[at][HITS];
-                let now = hits.load(Relaxed);
-                if now < HITS_MOST {
-                    hits.store(now + 1, Relaxed);
-                }
-            }
+            Replacement::S3Fifo => record[HITS].store(hits + 1, Relaxed),
             Replacement::Lru => self.move_last(at),
             Replacement::Fifo => {}
         }

@@ -51,6 +51,8 @@ impl Shape {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
     pub shards: usize,
+    /// Their number is two to the power of this one.
+    pub shards_shift: u32,
     /// Frames of each shard.
     pub frames: u32,
     /// Places of each shard's index, a power of two.
@@ -103,6 +105,7 @@ impl Plan {
         let bytes = data_at + shards * per * PAGE_BYTES;
         Plan {
             shards,
+            shards_shift: shards.trailing_zeros(),
             frames,
             places,
             epochs,

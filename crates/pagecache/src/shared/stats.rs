@@ -43,7 +43,7 @@ impl SharedPages {
     /// How many they are of this lane. A load and a store: an atomic addition would wait for all stores of the copy before.
     #[inline]
     pub(super) fn count(&self, what: Count) -> u64 {
-        let counter = &self.counters[usize::from(self.me.0) * LANES + lane()][what as usize];
+        let counter = &self.my_counters[lane() % LANES][what as usize];
         let now = counter.load(Relaxed).wrapping_add(1);
         counter.store(now, Relaxed);
         now

@@ -38,9 +38,8 @@ impl SharedPages {
     #[inline]
     pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks) -> Wrote {
         check_piece(offset, from.len());
-        let key = self.key(name);
         // A miss is looked at again by who brings the page.
-        let Some((at, word)) = self.look_to_write(&key) else { return Wrote::Missing };
+        let Some((at, word)) = self.look_to_write(&self.place(name.word())) else { return Wrote::Missing };
         let is_first = word.marks().is_none() && !marks.is_none();
         if is_first || word.is_changing() || !self.take(at, word, word.taken_by(self.me).with(marks)) {
             return Wrote::Unmarked;
@@ -56,7 +55,7 @@ impl SharedPages {
         let no = self.count(Count::Writes);
         self.copy_written(at, offset, from, no);
         self.records[at].give_back(word.changed());
-        self.touch(at);
+        self.touch(at, &self.records[at]);
     }
 
     /// A frame that we have taken has a mark now; it had these before.
