@@ -152,7 +152,7 @@ fn make_io(handle: &Handle, wish: &Wish, data: &LentData) -> Outcome<Io> {
         (Op::Read | Op::Write, LentData::Copied) => {
             let bytes = wish.memory.len();
             let arena = handle.device.pool.arena();
-            let full = || if bytes > arena.region().len() { no_room(bytes) } else { Fail { errno: libc::EAGAIN, ..no_room(bytes) } };
+            let full = || if bytes > arena.region().len() { no_room(bytes) } else { Fail::new(libc::EAGAIN, &no_room(bytes).text) };
             let buf = arena.allocate(bytes).ok_or_else(full)?;
             if wish.op == Op::Write {
                 wish.memory.with(|bytes| buf.write(0, bytes));

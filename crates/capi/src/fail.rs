@@ -3,14 +3,26 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
+use std::ops::Deref;
 
 use block::{Error, OpenError};
 
-/// Why a call failed.
+/// Why a call failed. Small, for every call that does not fail hands it on, too.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fail {
+pub struct Fail(Box<Why>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Why {
     pub errno: i32,
     pub text: String,
+}
+
+impl Deref for Fail {
+    type Target = Why;
+
+    fn deref(&self) -> &Why {
+        &self.0
+    }
 }
 
 /// Of a call.
@@ -18,7 +30,7 @@ pub type Outcome<T> = Result<T, Fail>;
 
 impl Fail {
     pub fn new(errno: i32, text: impl fmt::Display) -> Fail {
-        Fail { errno, text: text.to_string() }
+        Fail(Box::new(Why { errno, text: text.to_string() }))
     }
 
     /// What the C library's last call failed with; and what was done.

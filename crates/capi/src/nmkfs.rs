@@ -30,7 +30,7 @@ unsafe impl Versioned for nvmedfs_mkfs_options {
 
 /// With what it was about, before.
 pub fn named(what: &str, fail: Fail) -> Fail {
-    Fail { text: format!("{what}: {}", fail.text), ..fail }
+    Fail::new(fail.errno, format!("{what}: {}", fail.text))
 }
 
 pub fn device_name(device: &str) -> Outcome<DeviceName> {

@@ -43,7 +43,7 @@ impl At<'_> {
 #[cold]
 #[inline(never)]
 fn named(path: &[u8], fail: Fail) -> Fail {
-    Fail { text: format!("{}: {}", String::from_utf8_lossy(path), fail.text), ..fail }
+    Fail::new(fail.errno, format!("{}: {}", String::from_utf8_lossy(path), fail.text))
 }
 
 /// Calls with a place below the root.

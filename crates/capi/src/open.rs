@@ -16,10 +16,10 @@ use crate::upin::Pins;
 /// See the module.
 pub struct Open {
     body: Body,
-    /// A call may wait for somebody else as long as it likes: pipes, terminals, sockets.
-    pub waits: bool,
-    pub pins: Pins,
+    /// No call waits for somebody else as long as it likes, as with pipes, terminals, sockets; and it is not broken.
+    plain: AtomicBool,
     broken: AtomicBool,
+    pub pins: Pins,
 }
 
 enum Body {
@@ -46,12 +46,12 @@ fn waits(fd: BorrowedFd<'_>) -> bool {
 impl Open {
     pub fn file(file: File) -> Open {
         let waits = !file.is_cached() && waits(file.fd());
-        Open { body: Body::File(file), waits, pins: Pins::default(), broken: AtomicBool::new(false) }
+        Open { body: Body::File(file), plain: AtomicBool::new(!waits), pins: Pins::default(), broken: AtomicBool::new(false) }
     }
 
     /// One of the process's own three.
     pub fn stream(fd: RawFd) -> Open {
-        Open { body: Body::Stream(fd), waits: true, pins: Pins::default(), broken: AtomicBool::new(false) }
+        Open { body: Body::Stream(fd), plain: AtomicBool::new(false), pins: Pins::default(), broken: AtomicBool::new(false) }
     }
 
     /// The kernel's descriptor.
@@ -78,14 +78,24 @@ impl Open {
         self.cached().is_some_and(File::is_cached)
     }
 
-    /// Runs a call on it; one that panics leaves it broken.
+    /// Whether a look does for its calls, and it is not broken.
     #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        self.plain.load(Ordering::Relaxed)
+    }
+
+    /// Runs a call on it, unless it is broken.
     pub fn run<T>(&self, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
-        if self.broken.load(Ordering::Relaxed) {
-            return Err(broken());
-        }
-        let _watch = Watch(self);
-        call(self)
+        if self.broken.load(Ordering::Relaxed) { Err(broken()) } else { self.run_watched(call) }
+    }
+
+    /// Runs a call on it, which is not broken; a call that panics leaves it so.
+    #[inline(always)]
+    pub fn run_watched<T>(&self, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+        let watch = Watch(self);
+        let done = call(self);
+        let _ = std::mem::ManuallyDrop::new(watch);
+        done
     }
 
     #[inline]
@@ -233,14 +243,14 @@ impl Drop for Open {
 }
 
 /// Looks after a file during a call.
+/// Dropped by a panic alone.
 struct Watch<'a>(&'a Open);
 
 impl Drop for Watch<'_> {
-    #[inline]
+    #[cold]
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.broken.store(true, Ordering::Relaxed);
-        }
+        self.0.broken.store(true, Ordering::Relaxed);
+        self.0.plain.store(false, Ordering::Relaxed);
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Seat {
     word: AtomicU64,
-    /// Its thread changes what is its own, and others may change too: see [`Seat::enter`].
+    /// Its thread changes what is its own, and others may change too: see [`Seat::enter`]. Always, where the kernel has no membarrier.
     inside: AtomicBool,
     taken: AtomicBool,
     number: AtomicU32,
@@ -54,6 +54,14 @@ impl Drop for Lease {
 
 /// A look under way.
 pub struct Look(&'static Seat);
+
+impl Look {
+    /// Whose it is.
+    #[inline(always)]
+    pub fn seat(&self) -> &'static Seat {
+        self.0
+    }
+}
 
 impl Drop for Look {
     #[inline(always)]
@@ -93,7 +101,8 @@ impl Seat {
     }
 
     /// The seat's own thread begins to change what is its own. Others who want to change it say so in `wanted`, wait for a
-    /// [`barrier`], and then until this is over. None: somebody does, or this thread is inside already (in a signal handler).
+    /// [`barrier`], and then until this is over. None: somebody does, this thread is inside already (in a signal handler), or the kernel
+    /// has no membarrier.
     #[inline]
     pub fn enter(&'static self, wanted: &AtomicBool) -> Option<Inside> {
         if self.inside.load(Ordering::Relaxed) {
@@ -101,13 +110,13 @@ impl Seat {
         }
         self.inside.store(true, Ordering::Relaxed);
         let inside = Inside(self);
-        order();
+        compiler_fence(Ordering::SeqCst);
         (!wanted.load(Ordering::Acquire)).then_some(inside)
     }
 
     /// Whether its thread is changing what is its own.
     pub fn is_inside(&self) -> bool {
-        self.inside.load(Ordering::Acquire)
+        self.inside.load(Ordering::Acquire) && has_barrier()
     }
 }
 
@@ -124,7 +133,7 @@ impl Drop for Inside {
 /// What was stored before is seen by whoever looks after a [`barrier`] that this one's loads come before.
 #[inline(always)]
 fn order() {
-    if HAS_BARRIER.load(Ordering::Relaxed) == YES {
+    if has_barrier() {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -158,6 +167,7 @@ fn free_seat() -> Option<&'static Seat> {
 fn new_seat() -> &'static Seat {
     let seat: &'static Seat = Box::leak(Box::default());
     seat.taken.store(true, Ordering::Relaxed);
+    seat.inside.store(!has_barrier(), Ordering::Relaxed);
     seat.number.store(COUNT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     let ours = std::ptr::from_ref(seat).cast_mut();
     let mut first = SEATS.load(Ordering::Relaxed);
@@ -194,13 +204,14 @@ pub fn wait_until_unseen(place: u32) {
 /// In the child of a fork: the other threads are the parent's, and look at nothing here.
 pub fn forked() {
     let mine = MINE.get().map(std::ptr::from_ref);
+    if has_barrier() && !membarrier(REGISTER_PRIVATE_EXPEDITED) {
+        HAS_BARRIER.store(NO, Ordering::SeqCst);
+        seats().for_each(|seat| seat.inside.store(true, Ordering::Relaxed));
+    }
     for seat in seats().filter(|seat| mine != Some(std::ptr::from_ref(*seat))) {
         seat.word.store(0, Ordering::Relaxed);
-        seat.inside.store(false, Ordering::Relaxed);
+        seat.inside.store(!has_barrier(), Ordering::Relaxed);
         seat.taken.store(false, Ordering::Relaxed);
-    }
-    if HAS_BARRIER.load(Ordering::Relaxed) == YES && !membarrier(REGISTER_PRIVATE_EXPEDITED) {
-        HAS_BARRIER.store(NO, Ordering::SeqCst);
     }
 }
 
@@ -208,6 +219,12 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 static HAS_BARRIER: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Known once a thread has a seat.
+#[inline(always)]
+fn has_barrier() -> bool {
+    HAS_BARRIER.load(Ordering::Relaxed) == YES
+}
 
 fn ask_for_barrier() {
     static ASKED: Once = Once::new();

@@ -26,7 +26,15 @@ pub struct Ufds<T> {
 /// A look under way, at a file.
 pub struct Looked<'a, T> {
     file: &'a T,
-    _look: seat::Look,
+    look: seat::Look,
+}
+
+impl<T> Looked<'_, T> {
+    /// Whose look it is.
+    #[inline(always)]
+    pub fn seat(&self) -> &'static seat::Seat {
+        self.look.seat()
+    }
 }
 
 impl<T> std::ops::Deref for Looked<'_, T> {
@@ -112,10 +120,10 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     #[inline(always)]
     pub fn look(&self, ufd: i32) -> Option<Looked<'_, T>> {
         let (number, place) = self.place(ufd)?;
-        let _look = seat::look(number)?;
+        let look = seat::look(number)?;
         // SAFETY: a place has NULL or a file with a share of its own, which is taken from it only when this look has ended.
         let file = unsafe { place.load(Ordering::Acquire).as_ref() }?;
-        Some(Looked { file, _look })
+        Some(Looked { file, look })
     }
 
     /// Calls with the file, if it is open.

@@ -16,6 +16,7 @@ use crate::edge::answer_of_files as answer;
 use crate::fail::{Fail, Outcome};
 use crate::memory;
 use crate::open::Open;
+use crate::seat::Seat;
 use crate::ufd::{Full, Ufds};
 use crate::ulock;
 
@@ -42,11 +43,17 @@ fn closed(ufd: i32) -> Fail {
 /// Calls with an open file.
 #[inline(always)]
 pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+    with_seat(ufd, |open, _| call(open))
+}
+
+/// Likewise; and with this thread's seat, unless it is another call of it that looks (a signal handler's, or what one interrupted).
+#[inline(always)]
+pub fn with_seat<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static Seat>) -> Outcome<T>) -> Outcome<T> {
     match UFDS.look(ufd) {
-        Some(open) if !open.waits => open.run(call),
+        Some(open) if open.is_plain() => open.run_watched(|file| call(file, Some(open.seat()))),
         looked => {
             drop(looked);
-            with_share(ufd, call)
+            with_share(ufd, |open| call(open, None))
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::fail::{Fail, Outcome};
 use crate::memory::store;
 use crate::seat::{self, Seat};
 use crate::transfer::offset_of;
-use crate::uopen::with;
+use crate::uopen::with_seat;
 
 /// What an open file has lent, by address. How many there may be is the cache's to say.
 ///
@@ -174,16 +174,16 @@ fn hash(address: usize) -> u64 {
 impl Pins {
     /// Calls with this thread's places, if it has any and nobody else is at them.
     #[inline]
-    fn own<R>(&self, call: impl FnOnce(&Places<'_, Lent>) -> R) -> Option<R> {
-        let mine = seat::mine()?;
+    fn own<R>(&self, mine: Option<&'static Seat>, call: impl FnOnce(&Places<'_, Lent>) -> R) -> Option<R> {
+        let mine = mine?;
         self.few.get_or_init(Box::default)[mine.number() as usize % LANES].own(mine, call)
     }
 
     #[inline]
-    fn add(&self, at: u64, lent: Lent) {
+    fn add(&self, mine: Option<&'static Seat>, at: u64, lent: Lent) {
         let mut lent = Some(lent);
         let put = |places: &Places<'_, Lent>| lent = lent.take().and_then(|lent| places.put(at, lent.as_ptr().addr(), lent).err());
-        let _ = self.own(put);
+        let _ = self.own(mine, put);
         if let Some(lent) = lent {
             self.add_more(Pin { at, kept: Kept::Lent(lent) });
         }
@@ -196,11 +196,11 @@ impl Pins {
 
     /// Gives back what is there; false: nothing is.
     #[inline]
-    fn give_back(&self, file: &File, at: u64, address: usize) -> bool {
+    fn give_back(&self, mine: Option<&'static Seat>, file: &File, at: u64, address: usize) -> bool {
         if address <= BUSY {
             return false;
         }
-        match self.own(|places| places.take(at, address)).flatten() {
+        match self.own(mine, |places| places.take(at, address)).flatten() {
             Some(lent) => file.give_back(lent),
             None => match self.take_elsewhere(at, address) {
                 Some(kept) => kept.give_back(file),
@@ -250,11 +250,11 @@ impl Pins {
 #[inline]
 fn pin(ufd: c_int, off: off_t, n: usize) -> Outcome<(usize, *const c_void)> {
     let at = offset_of(off)?;
-    with(ufd, |open| {
+    with_seat(ufd, move |open, seat| {
         let file = open.cached().ok_or_else(no_pages)?;
         let Some(lent) = file.lend(at, n)? else { return copied(file, &open.pins, at, n) };
         let lies = (lent.len(), lent.as_ptr().cast());
-        open.pins.add(at, lent);
+        open.pins.add(seat, at, lent);
         Ok(lies)
     })
 }
@@ -304,13 +304,15 @@ pub unsafe extern "C" fn upin(ufd: c_int, off: off_t, n: usize, p: *mut *const c
 /// Returns 0, or -1: EBADF; EINVAL (it is not lent, or not at that offset).
 #[unsafe(no_mangle)]
 pub extern "C" fn uunpin(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
-    answer(|| {
+    let given_back: isize = answer(|| {
         let at = offset_of(off)?;
-        with(ufd, |open| match open.cached() {
-            Some(file) if open.pins.give_back(file, at, p.addr()) => Ok(0),
+        let address = p.addr();
+        with_seat(ufd, move |open, seat| match open.cached() {
+            Some(file) if open.pins.give_back(seat, file, at, address) => Ok(0),
             _ => Err(not_lent(off)),
         })
-    })
+    });
+    given_back as c_int
 }
 
 #[cold]
