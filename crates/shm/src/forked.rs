@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::Words;
+use crate::One;
 use crate::region::{Pages, Region};
 
 /// Counts the forks between the first process and this one, as far as anybody asked. To ask costs a load and no system call: the
@@ -11,40 +11,40 @@ use crate::region::{Pages, Region};
 #[derive(Debug)]
 pub struct Generations {
     /// None: the kernel cannot wipe it.
-    word: Option<&'static AtomicU32>,
+    word: Option<One<AtomicU32>>,
     last: AtomicU32,
 }
 
 impl Generations {
-    /// One for a process and all that come from it. Its memory is never given back.
+    /// One for a process and all that come from it.
     ///
     /// # Errors
     /// No memory.
     pub fn new() -> std::io::Result<Generations> {
         let word = Region::private(4, Pages::Small)?;
         let is_wiped = word.wiped_by_fork();
-        let word = is_wiped.then(|| &Box::leak(Box::new(Words::new(&Arc::new(word), 0, 1)))[0]);
+        let word = is_wiped.then(|| One::new(&Arc::new(word), 0));
         Ok(Generations { word, last: AtomicU32::new(0) })
     }
 
     /// The same number for as long as no fork lies between.
     #[inline]
     pub fn now(&self) -> u32 {
-        match self.word.map(|word| word.load(Ordering::Acquire)) {
+        match self.word.as_ref().map(|word| word.load(Ordering::Acquire)) {
             Some(now) if now != 0 => now,
             _ => self.begin(),
         }
     }
 
     /// What [`Generations::now`] says, or zero: nobody has asked in this process yet. None where a load does not tell.
-    pub fn live(&self) -> Option<&'static AtomicU32> {
-        self.word
+    pub fn live(&self) -> Option<&AtomicU32> {
+        self.word.as_deref()
     }
 
     #[cold]
     #[inline(never)]
     fn begin(&self) -> u32 {
-        let Some(word) = self.word else { return std::process::id() };
+        let Some(word) = &self.word else { return std::process::id() };
         // Counted first: whoever is forked in between counts on from here.
         let next = self.last.fetch_add(1, Ordering::SeqCst).wrapping_add(1).max(1);
         word.compare_exchange(0, next, Ordering::SeqCst, Ordering::Acquire).map_or_else(|now| now, |_| next)
