@@ -130,10 +130,12 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         if self.in_flight >= self.queue.depth() {
             return Submit::Full;
         }
-        let fits = if self.gone { Err(Error::Gone) } else { self.queue.geometry().check(request, data) };
-        if fits.is_err() {
+        let geometry = self.queue.geometry();
+        // Nearly all are such.
+        let is_plain = matches!(data, [span] if geometry.takes_one(request, *span)) && !self.gone;
+        if !is_plain && let Err(error) = if self.gone { Err(Error::Gone) } else { geometry.check(request, data) } {
             self.in_flight += 1;
-            self.own.push(Completion { tag: request.tag, status: fits });
+            self.own.push(Completion { tag: request.tag, status: Err(error) });
             return Submit::Queued;
         }
         // Abandoned requests hold slots that the device still has.
@@ -187,7 +189,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
     fn at_most(&self, at_most: Duration) -> Duration {
         match self.due() {
             Time::NEVER => at_most,
-            due => at_most.min(due.since(self.clock.now())),
+            due => at_most.min(self.clock.left(due)),
         }
     }
 

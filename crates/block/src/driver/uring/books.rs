@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use super::buffers::{Buffers, Piece};
 use super::commands::{Commands, Memory, Outcome};
 use super::ring::{End, Refused, Ring};
-use super::slots::{Place, Slots, UNKNOWN};
+use super::slots::{ALARM, Place, Slots, UNKNOWN};
 use crate::buffer::Span;
 use crate::error::Error;
 use crate::request::{Completion, Request};
@@ -26,6 +26,8 @@ pub(super) struct Books<C: Commands> {
     pub again: Vec<u32>,
     pub in_kernel: u32,
     pub cancels: u32,
+    /// The kernel has a timer of ours, which will end a wait.
+    pub has_alarm: bool,
     pub giving_up: bool,
 }
 
@@ -65,6 +67,7 @@ impl<C: Commands> Books<C> {
             again: Vec::with_capacity(depth as usize),
             in_kernel: 0,
             cancels: 0,
+            has_alarm: false,
             giving_up: false,
         })
     }
@@ -186,7 +189,11 @@ impl<C: Commands> Books<C> {
     #[cold]
     fn end(&mut self, name: u64, answer: i32) -> Option<Completion> {
         let Some(index) = self.slots.named(name) else {
-            self.cancels -= 1;
+            if name == ALARM {
+                self.has_alarm = false;
+            } else {
+                self.cancels -= 1;
+            }
             return None;
         };
         let slot = self.slots.get(index);

@@ -16,8 +16,8 @@ use super::bell::RingBell;
 use super::books::Books;
 use super::buffers::Fixed;
 use super::commands::{Commands, Memory, Rest};
-use super::ring::{Refused, Ring};
-use super::slots::{OWN, Place, Slot};
+use super::ring::{ALARM_AFTER, FOR_EVER, Refused, Ring};
+use super::slots::{ALARM, OWN, Place, Slot};
 use crate::buffer::{Arena, Span};
 use crate::device::QueueOptions;
 use crate::driver::CompletionRing;
@@ -246,7 +246,17 @@ impl<C: Commands> UringQueue<C> {
 
     #[inline(always)]
     fn wait_in_kernel(&mut self, at_most: Duration) -> Result<(), Errno> {
-        if self.aside.is_some() { self.wait_for_either(at_most) } else { self.ring.wait(at_most, self.books.in_kernel) }
+        if self.aside.is_some() {
+            return self.wait_for_either(at_most);
+        }
+        let by_alarm = (ALARM_AFTER..FOR_EVER).contains(&at_most) && (self.books.has_alarm || self.start_alarm());
+        self.ring.wait(if by_alarm { FOR_EVER } else { at_most }, self.books.in_kernel)
+    }
+
+    #[cold]
+    fn start_alarm(&mut self) -> bool {
+        self.books.has_alarm = self.ring.push_alarm(ALARM);
+        self.books.has_alarm
     }
 
     /// A polled ring, and the one beside it, have no common event: they are looked at in turn.
@@ -393,5 +403,91 @@ impl<C: Commands> Drop for UringQueue<C> {
         }
         // SAFETY: this is the end of the queue, and of its books.
         unsafe { self.books.free() };
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use io_uring::{cqueue, squeue};
+    use rustix::pipe::pipe;
+
+    use super::*;
+    use crate::driver::uring::commands::{Memory, Outcome};
+    use crate::units::Lba;
+
+    /// Reads from a pipe: they end when the test writes to it.
+    struct FromPipe(Geometry);
+
+    impl Commands for FromPipe {
+        type Entry = squeue::Entry;
+        type End = cqueue::Entry;
+
+        fn geometry(&self) -> &Geometry {
+            &self.0
+        }
+        fn may_poll(&self, _: &Rest<'_>) -> bool {
+            false
+        }
+        fn entry(&mut self, _: u32, name: u64, rest: &Rest<'_>) -> squeue::Entry {
+            let Memory::One(piece) = rest.memory else { panic!("one piece") };
+            opcode::Read::new(types::Fixed(0), piece.address as *mut u8, piece.bytes).build().user_data(name)
+        }
+        fn whole(&self, request: &Request) -> Option<i32> {
+            i32::try_from(request.blocks * self.0.block_bytes).ok()
+        }
+        fn outcome(&mut self, _: &Request, _: u64, answer: i32) -> Outcome {
+            if answer < 0 { Outcome::Failed(Error::Cancelled) } else { Outcome::Done }
+        }
+    }
+
+    /// None: this machine has no io_uring.
+    fn queue(options: &QueueOptions) -> Option<(UringQueue<FromPipe>, OwnedFd, Arena)> {
+        let (from, to) = pipe().expect("a pipe");
+        let mut queue = match UringQueue::new(FromPipe(Geometry::plain(512, 8)), from.as_fd(), options) {
+            Ok(queue) => queue,
+            Err(refused) => {
+                println!("SKIP: {refused:?}");
+                return None;
+            }
+        };
+        let arena = Arena::private(8192).expect("memory");
+        queue.register(&arena).expect("registered");
+        Some((queue, to, arena))
+    }
+
+    #[test]
+    fn long_waits_have_one_timer_in_common_and_end_all_the_same() {
+        for one_thread in [false, true] {
+            let options = QueueOptions { depth: 4, one_thread, waits: one_thread, ..QueueOptions::default() };
+            let Some((mut queue, to, arena)) = queue(&options) else { return };
+            let buf = arena.allocate(512).expect("room");
+            let mut ended = [Completion::EMPTY; 4];
+            for round in 0..4 {
+                assert_eq!(queue.submit(&Request::read(Tag(round), Lba(0), 1), &[buf.span()]), Submit::Queued);
+                if round == 2 {
+                    // Nobody writes: waits end, and nothing is reported.
+                    assert!(queue.books.has_alarm, "of an earlier wait");
+                    while queue.books.has_alarm {
+                        assert_eq!(queue.wait_and_poll(Duration::from_secs(1000), &mut ended), 0);
+                    }
+                }
+                rustix::io::write(&to, &[round as u8; 512]).expect("written");
+                let mut count = 0;
+                while count == 0 {
+                    count = queue.wait_and_poll(Duration::from_secs(20), &mut ended);
+                }
+                assert_eq!((count, ended[0]), (1, Completion { tag: Tag(round), status: Ok(()) }));
+                assert_eq!(buf.to_vec(), [round as u8; 512]);
+            }
+            assert_eq!((queue.in_flight(), queue.books.cancels), (0, 0));
+            // A short wait has its own.
+            assert_eq!(queue.submit(&Request::read(Tag(9), Lba(0), 1), &[buf.span()]), Submit::Queued);
+            assert_eq!(queue.wait_and_poll(Duration::from_millis(1), &mut ended), 0);
+            // A cancellation takes the timer along.
+            queue.reset().expect("cancelled");
+            assert_eq!((queue.in_flight(), queue.books.in_kernel), (0, 0));
+        }
     }
 }

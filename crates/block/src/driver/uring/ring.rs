@@ -13,6 +13,7 @@
 //! - That there is such work is a bit in the ring's memory (TASKRUN_FLAG), so that a poll that finds nothing is no system call.
 //!   Setting it costs the processor that ends a request, and clearing it the thread, a line that both write to. With `waits` it
 //!   is left out, and who finds nothing asks.
+//! - A wait that may be long has no timer of its own, but one in common with the waits before and after it (`ALARM_AFTER`).
 //! - A thread that exits takes its unfinished work along: the kernel cancels what a thread submitted when it ends.
 //!
 //! (io_uring_setup(2).)
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
-use io_uring::{Builder, IoUring, cqueue, squeue};
+use io_uring::{Builder, IoUring, cqueue, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp};
@@ -38,7 +39,11 @@ use crate::device::QueueOptions;
 /// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
 const SUBMITTER_IDLE_MS: u32 = 10;
 /// Longer waits are waits without a timer.
-const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+/// Waits of this length or more have one timer in common, which ends the wait that it finds: to start one for each wait, and to stop
+/// it, costs as much as a good part of a request.
+pub(super) const ALARM_AFTER: Duration = Duration::from_secs(1);
+static ALARM_TIME: Timespec = Timespec::new().sec(ALARM_AFTER.as_secs());
 
 /// What a completion says.
 pub(crate) trait End: cqueue::EntryMarker {
@@ -187,6 +192,16 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         // SAFETY: what the entry names is the caller's promise.
         let pushed = unsafe { self.uring.submission().push(entry) };
         assert!(pushed.is_ok(), "the ring has a place for each request and its cancellation");
+    }
+
+    /// Starts a timer that ends as `name`. False: there is no room for it, or a call on this ring may not be for ever.
+    pub(super) fn push_alarm(&mut self, name: u64) -> bool
+    where
+        S: From<squeue::Entry>,
+    {
+        let entry = opcode::Timeout::new(&raw const ALARM_TIME).build().user_data(name);
+        // SAFETY: the time stays where it is.
+        self.is_plain && unsafe { self.uring.submission().push(&entry.into()) }.is_ok()
     }
 
     /// Makes room for the arenas; false when the kernel has no such table.

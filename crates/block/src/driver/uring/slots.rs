@@ -4,8 +4,10 @@ use super::buffers::Piece;
 use crate::request::Request;
 use crate::units::{Lba, Tag};
 
-/// Completions with this bit are of our own doing (cancellations), not of a request.
+/// Completions with this bit are of our own doing (cancellations, a timer), not of a request.
 pub(super) const OWN: u64 = 1 << 63;
+/// That of a timer.
+pub(super) const ALARM: u64 = OWN | 1;
 
 /// A request's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
