@@ -53,6 +53,12 @@ impl<W: Word> Words<W> {
     }
 }
 
+impl<W: Word> Clone for Words<W> {
+    fn clone(&self) -> Words<W> {
+        Words { first: self.first, len: self.len, region: Arc::clone(&self.region) }
+    }
+}
+
 impl<W: Word> Deref for Words<W> {
     type Target = [W];
 
@@ -66,6 +72,12 @@ impl<W: Word> Deref for Words<W> {
 
 /// One element, which needs no index.
 pub struct One<W: Word>(Words<W>);
+
+impl<W: Word> Clone for One<W> {
+    fn clone(&self) -> One<W> {
+        One(self.0.clone())
+    }
+}
 
 impl<W: Word> One<W> {
     /// At byte `at`, as [`Words::new`].

@@ -14,26 +14,36 @@ use crate::units::Slot;
 const PREFETCHED: usize = 4;
 
 impl Shared {
+    #[inline]
     fn tag(&self, hash: u64) -> u32 {
         ((hash & u64::from(u32::MAX >> self.slot_bits())) as u32) << self.slot_bits()
     }
 
     /// Of an entry that is not zero; one that leads nowhere is none of ours.
+    #[inline]
     fn slot_of(&self, entry: u32) -> Option<Slot> {
         let slot = (entry & ((1 << self.slot_bits()) - 1)).wrapping_sub(1);
         (slot < self.slots()).then_some(Slot(slot))
     }
 
+    #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.entries() as u64) >> 32) as usize
     }
 
+    #[inline]
     fn next(&self, at: usize) -> usize {
         if at + 1 == self.entries() { 0 } else { at + 1 }
     }
 
     /// Where its entry is and leads, or where it would be put.
     fn place(&self, name: Name) -> Result<(usize, Slot), usize> {
+        self.search(name).map(|(at, slot, _)| (at, slot))
+    }
+
+    /// Likewise, with the slot's word as it bore the name.
+    #[inline]
+    fn search(&self, name: Name) -> Result<(usize, Slot, u64), usize> {
         let hash = name.hash();
         let (mut at, tag) = (self.home(hash), self.tag(hash));
         pause();
@@ -47,8 +57,9 @@ impl Shared {
                 && let Some(slot) = self.slot_of(entry)
             {
                 pause();
-                if self.name(slot) == Some(name) {
-                    return Ok((at, slot));
+                let word = self.load(slot);
+                if name.is_in(word) {
+                    return Ok((at, slot, word));
                 }
                 // The page may have got another slot just now: that is entered before the old slot is emptied.
                 let again = self.entry(at).load(Ordering::Acquire);
@@ -65,11 +76,13 @@ impl Shared {
     }
 
     /// Where the search for it begins comes nearer.
+    #[inline]
     pub(crate) fn prefetch(&self, name: Name) {
         self.prefetch_entry(self.home(name.hash()));
     }
 
     /// What the search for it looks at comes nearer, where its beginning is near already.
+    #[inline]
     pub(crate) fn prefetch_found(&self, name: Name) {
         let hash = name.hash();
         let (mut at, tag) = (self.home(hash), self.tag(hash));
@@ -82,6 +95,12 @@ impl Shared {
             }
             at = self.next(at);
         }
+    }
+
+    /// The slot, and its word as it bore the name.
+    #[inline]
+    pub(crate) fn find_word(&self, name: Name) -> Option<(Slot, u64)> {
+        self.search(name).ok().map(|(_, slot, word)| (slot, word))
     }
 
     pub(crate) fn find(&self, name: Name) -> Option<Slot> {

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use shm::{Pages, Region};
+use shm::{One, Pages, Region, Words};
 
 use crate::superblock::{Shape, Unusable};
 use crate::units::Slot;
@@ -127,6 +127,10 @@ pub(crate) struct Shared {
     slots: u32,
     slot_bits: u32,
     places: Places,
+    header: One<[AtomicU64; HEADER / 8]>,
+    words: Words<AtomicU64>,
+    seqs: Words<AtomicU64>,
+    index: Words<AtomicU32>,
 }
 
 impl Shared {
@@ -143,8 +147,19 @@ impl Shared {
     }
 
     fn over(region: Arc<Region>, at: usize, shape: Shape) -> Shared {
-        let slots = shape.slots();
-        Shared { region, at, shape, slots, slot_bits: 32 - slots.leading_zeros(), places: Places::of(shape) }
+        let (slots, places) = (shape.slots(), Places::of(shape));
+        Shared {
+            shape,
+            slots,
+            slot_bits: 32 - slots.leading_zeros(),
+            header: One::new(&region, at),
+            words: Words::new(&region, at + HEADER, slots as usize),
+            seqs: Words::new(&region, at + places.seqs, shape.segments as usize),
+            index: Words::new(&region, at + places.index, places.entries as usize),
+            region,
+            at,
+            places,
+        }
     }
 
     /// # Errors
@@ -162,50 +177,57 @@ impl Shared {
         Ok(Shared::over(Arc::clone(region), at, shape))
     }
 
+    #[inline]
     pub(crate) fn shape(&self) -> Shape {
         self.shape
     }
 
+    #[inline]
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
 
+    #[inline]
     pub(crate) fn slot_bits(&self) -> u32 {
         self.slot_bits
     }
 
+    #[inline]
     pub(crate) fn entries(&self) -> usize {
         self.places.entries as usize
     }
 
     /// A slot's word.
+    #[inline]
     pub(crate) fn word(&self, slot: Slot) -> &AtomicU64 {
-        debug_assert!(slot.0 < self.slots);
-        self.region.u64(self.at + HEADER + 8 * slot.0 as usize)
+        &self.words[slot.0 as usize]
     }
 
+    #[inline]
     pub(crate) fn entry(&self, n: usize) -> &AtomicU32 {
-        debug_assert!(n < self.entries());
-        self.region.u32(self.at + self.places.index + 4 * n)
+        &self.index[n]
     }
 
+    #[inline]
     pub(crate) fn prefetch_entry(&self, n: usize) {
         self.region.prefetch(self.at + self.places.index + 4 * n);
     }
 
     /// A slot's word and sum.
+    #[inline]
     pub(crate) fn prefetch_held(&self, slot: Slot) {
         self.region.prefetch(self.at + HEADER + 8 * slot.0 as usize);
         self.region.prefetch(self.at + self.places.sums + 3 * slot.0 as usize);
     }
 
     /// The sequence number of the segment at a place.
+    #[inline]
     pub(crate) fn seq(&self, place: usize) -> &AtomicU64 {
-        debug_assert!(place < self.shape.segments as usize);
-        self.region.u64(self.at + self.places.seqs + 8 * place)
+        &self.seqs[place]
     }
 
     /// Lower 24 bits of a slot's sum.
+    #[inline]
     pub(crate) fn low_sum(&self, slot: Slot) -> [u8; 3] {
         let mut sum = [0; 3];
         self.region.read(self.at + self.places.sums + 3 * slot.0 as usize, &mut sum);
@@ -218,14 +240,15 @@ impl Shared {
     }
 
     /// The head segment's sequence number, and up to which position it is written.
+    #[inline]
     pub(crate) fn head(&self) -> (u64, u32) {
-        let word = self.region.u64(self.at + HEAD).load(Ordering::Acquire);
+        let word = self.header[HEAD / 8].load(Ordering::Acquire);
         (word >> 16, (word & 0xffff) as u32)
     }
 
     pub(crate) fn set_head(&self, seq: u64, written: u32) {
         step();
-        self.region.u64(self.at + HEAD).store(seq << 16 | u64::from(written), Ordering::Release);
+        self.header[HEAD / 8].store(seq << 16 | u64::from(written), Ordering::Release);
     }
 
     /// The number of the cache's own file, whose pages are dirty for ever.
@@ -243,15 +266,18 @@ impl Shared {
         self.seq(place).store(seq, Ordering::Release);
     }
 
+    #[inline]
     fn gate_word(&self) -> &AtomicU64 {
-        self.region.u64(self.at + GATE)
+        &self.header[GATE / 8]
     }
 
+    #[inline]
     pub(crate) fn gate(&self) -> u64 {
         self.gate_word().load(Ordering::Acquire)
     }
 
     /// Whether nothing was overwritten since the gate was so.
+    #[inline]
     pub(crate) fn is_still(&self, gate: u64) -> bool {
         fence(Ordering::Acquire);
         gate.is_multiple_of(2) && self.gate_word().load(Ordering::Relaxed) == gate

@@ -39,6 +39,12 @@ impl Name {
         Name((u64::from(file) + 1) | (page.0 << FILE_BITS))
     }
 
+    /// Whether a slot with this word bears it.
+    #[inline]
+    pub(crate) fn is_in(self, word: u64) -> bool {
+        word & NAME == self.0
+    }
+
     /// Of a word that came from a slot. Its file's number may be no file's: `u32::MAX` if there is none.
     fn of(word: u64) -> Option<Name> {
         Some(Name(word & NAME)).filter(|name| name.0 != 0)
@@ -53,6 +59,7 @@ impl Name {
     }
 
     /// Two folded multiplications (as in wyhash), constants from the digits of pi.
+    #[inline]
     pub(crate) fn hash(self) -> u64 {
         let fold = |a: u64, b: u64| {
             let product = u128::from(a) * u128::from(b);
@@ -71,20 +78,18 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn is(self, name: Name) -> bool {
-        self.word & NAME == name.0
-    }
-
     pub(crate) fn is_dirty(self) -> bool {
         self.is_dirty
     }
 }
 
 impl Shared {
-    fn load(&self, slot: Slot) -> u64 {
+    #[inline]
+    pub(crate) fn load(&self, slot: Slot) -> u64 {
         self.word(slot).load(Ordering::Acquire)
     }
 
+    #[inline]
     pub(crate) fn name(&self, slot: Slot) -> Option<Name> {
         Name::of(self.load(slot))
     }
@@ -104,7 +109,12 @@ impl Shared {
 
     /// Word and sum. None: the slot is empty, or was changed meanwhile.
     pub(crate) fn held(&self, slot: Slot) -> Option<Held> {
-        let whole = self.load(slot);
+        self.held_with(slot, self.load(slot))
+    }
+
+    /// Likewise of a slot whose word was just read.
+    #[inline]
+    pub(crate) fn held_with(&self, slot: Slot, whole: u64) -> Option<Held> {
         let word = whole & FIXED;
         pause();
         let [a, b, c] = self.low_sum(slot);
@@ -134,6 +144,7 @@ impl Shared {
     }
 
     /// Stops at 3. By any process: nothing happens if the slot holds something else by now, or somebody else was faster.
+    #[inline]
     pub(crate) fn touch(&self, slot: Slot, held: Held) {
         let word = self.word(slot).load(Ordering::Relaxed);
         if word & FIXED == held.word && word >> HITS & 3 < 3 {

@@ -81,6 +81,7 @@ impl View {
     }
 
     /// Where a page is; `number` is what [`crate::SsdCache::hold`] gave the file.
+    #[inline]
     pub fn lookup(&self, number: u32, key: FileKey, page: PageIndex) -> Seen {
         if page.0 >= PAGE_INDEX_END || number >= FILES_MAX {
             return Seen::Miss;
@@ -88,11 +89,10 @@ impl View {
         let name = Name::new(number, page);
         for _ in 0..LOOKS {
             let gate = self.shared.gate();
-            let slot = self.shared.find(name);
-            let found = slot.and_then(|slot| self.found(slot, name, key));
-            match found {
-                Some(found) if self.is_written(&found) => return Seen::Hit(found),
-                _ if slot.is_some() && found.is_none() => {}
+            match self.shared.find_word(name).map(|(slot, word)| self.found(slot, word, name, key)) {
+                Some(Some(found)) if self.is_written(&found) => return Seen::Hit(found),
+                // It changed since its word was read.
+                Some(None) => {}
                 _ if self.shared.is_still(gate) => return Seen::Miss,
                 _ => {}
             }
@@ -101,19 +101,22 @@ impl View {
         Seen::Unsure
     }
 
-    fn found(&self, slot: Slot, name: Name, key: FileKey) -> Option<Found> {
-        let held = self.shared.held(slot).filter(|held| held.is(name))?;
+    #[inline]
+    fn found(&self, slot: Slot, word: u64, name: Name, key: FileKey) -> Option<Found> {
+        let held = self.shared.held_with(slot, word)?;
         let seq = self.shared.seq(self.place(slot).0).load(Ordering::Acquire);
         let item = Item { key, page: name.page(), slot, at: DevicePage(FIRST + u64::from(slot.0)) };
         Some(Found { item, seq, held })
     }
 
+    #[inline]
     fn place(&self, slot: Slot) -> (usize, u32) {
         let pages = self.shared.shape().segment_pages;
         ((slot.0 / pages) as usize, slot.0 % pages)
     }
 
     /// The head's bounds are told before a page is put into it: who has seen the page sees them.
+    #[inline]
     fn is_written(&self, found: &Found) -> bool {
         let (seq, written) = self.shared.head();
         found.seq != seq || self.place(found.item.slot).1 < written
@@ -134,6 +137,7 @@ impl View {
     }
 
     /// A hit was asked for by a reader: it may stay longer.
+    #[inline]
     pub fn touch(&self, found: &Found) {
         if found.item.slot.0 < self.shared.slots() {
             self.shared.touch(found.item.slot, found.held);

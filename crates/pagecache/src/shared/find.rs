@@ -147,15 +147,27 @@ impl SharedPages {
         self.probe(key).or_else(|| self.find_again(key))
     }
 
+    /// Of the key's shard: odd while its index is rearranged.
+    #[inline]
+    pub(super) fn gate(&self, key: &Key) -> u64 {
+        self.heads[key.shard][GATE].load(Acquire)
+    }
+
+    /// Whether the index of the key's shard was not rearranged since its gate was so: what was not seen was not there.
+    #[inline]
+    pub(super) fn is_still(&self, key: &Key, gate: u64) -> bool {
+        fence(Acquire);
+        gate & 1 == 0 && self.heads[key.shard][GATE].load(Relaxed) == gate
+    }
+
     /// Not seen at the first look: it may have been hidden by a change of the index.
     #[inline(never)]
     pub(super) fn find_again(&self, key: &Key) -> Option<(usize, Word)> {
         for _ in 0..LOOKS {
-            let gate = self.heads[key.shard][GATE].load(Acquire);
+            let gate = self.gate(key);
             if gate & 1 == 0 {
                 let found = self.probe(key);
-                fence(Acquire);
-                if found.is_some() || self.heads[key.shard][GATE].load(Relaxed) == gate {
+                if found.is_some() || self.is_still(key, gate) {
                     return found;
                 }
             }

@@ -12,10 +12,11 @@ use super::list::{FREE, len_in};
 use super::probe::step;
 use super::shape::WAYS;
 use super::shard::{FILLED, GHOSTS, Shard};
-use super::{Name, SharedPages};
+use super::{Missed, Name, SharedPages};
 
 /// One frame of so many is free because somebody looks after that; more than that are spare.
 const SPARE: u32 = 16;
+const WAYS_SHIFT: u32 = WAYS.ilog2();
 
 impl SharedPages {
     /// Whether a clean page that was just read, and is as quickly read again (from an SSD), is worth a frame: there is one to spare, or
@@ -25,9 +26,19 @@ impl SharedPages {
     /// Each hit on an SSD asks this, so it takes no lock. Departures that are counted at the same time may get one number, and some be
     /// counted back: then a few pages are remembered a little longer, or not.
     pub fn is_wanted(&self, name: Name) -> bool {
-        let key = self.key(name);
+        self.wants(&self.key(name))
+    }
+
+    /// Likewise of a page that a read did not find.
+    #[inline]
+    pub fn is_missed_wanted(&self, missed: &Missed) -> bool {
+        self.wants(&missed.key)
+    }
+
+    #[inline]
+    fn wants(&self, key: &Key) -> bool {
         let head = &self.heads[key.shard];
-        head[FILLED].load(Relaxed) == 0 || len_in(head, FREE) > self.plan.frames / SPARE || self.is_known(&key)
+        head[FILLED].load(Relaxed) == 0 || len_in(head, FREE) > self.plan.frames / SPARE || self.is_known(key)
     }
 
     /// The page will be looked for soon, and is likely not to be here: what `read` and `is_wanted` look at comes nearer.
@@ -40,38 +51,37 @@ impl SharedPages {
         }
     }
 
+    #[inline]
     fn ghost_place(&self, key: &Key) -> Option<usize> {
         let lines = self.plan.ghost_lines;
         let line = ((key.hash & 0xffff_ffff) * lines as u64) >> 32;
         (lines > 0).then_some(key.shard * lines + line as usize)
     }
 
+    #[inline]
     fn ghost_line(&self, key: &Key) -> Option<&[AtomicU64; WAYS]> {
         self.ghosts.get(self.ghost_place(key)?)
     }
 
     /// Whether a page is remembered; from now on it is. In one look at its line. Without ghosts (LRU, FIFO) all are.
+    #[inline]
     fn is_known(&self, key: &Key) -> bool {
         let Some(line) = self.ghost_line(key) else { return true };
         let departures = &self.heads[key.shard][GHOSTS];
         let now = departures.load(Relaxed) as u32;
-        let (mut oldest, mut age) = (&line[0], 0);
-        for place in line {
-            let entry = place.load(Relaxed);
-            let departed = now.wrapping_sub(entry as u32);
-            let is_this = entry >> 32 == key.hash >> 32 && entry != 0;
-            if is_this && departed < self.plan.ghosts {
-                return true;
-            }
-            let worth = if is_this || entry == 0 { u32::MAX } else { departed };
-            if worth >= age {
-                (oldest, age) = (place, worth);
-            }
+        let this = key.hash >> 32 << 32;
+        let entries = line.each_ref().map(|place| place.load(Relaxed));
+        let age = |entry: u64| now.wrapping_sub(entry as u32);
+        let is_this = |entry: u64| entry ^ this <= u64::from(u32::MAX);
+        if entries.iter().any(|&entry| is_this(entry) && age(entry) < self.plan.ghosts && entry != 0) {
+            return true;
         }
+        // How long ago, and where: the greatest is forgotten. An empty place is older than all.
+        let oldest = (0..WAYS).fold(0, |oldest, at| oldest.max(u64::from(age(entries[at])) << WAYS_SHIFT | at as u64));
         step();
         departures.store(u64::from(now.wrapping_add(1)), Relaxed);
         step();
-        oldest.store(key.hash >> 32 << 32 | u64::from(now.wrapping_add(1)), Relaxed);
+        line[oldest as usize % WAYS].store(this | u64::from(now.wrapping_add(1)), Relaxed);
         false
     }
 }

@@ -65,7 +65,7 @@ pub use crate::order::Replacement;
 use frame::Record;
 pub use shape::Shape;
 use shape::{LANES, Plan};
-pub use types::{Damaged, FileNo, Inserted, Marks, Name, Page, Pin, Snapshot, Stats, Ticket, Which, Wrote};
+pub use types::{Damaged, FileNo, Inserted, Marks, Missed, Name, Page, Pin, Snapshot, Stats, Ticket, Which, Wrote};
 
 /// A cache in shared memory, as one process that takes part sees it. See the module.
 #[derive(Debug)]

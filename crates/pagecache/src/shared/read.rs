@@ -10,7 +10,7 @@ use super::list::MAIN;
 use super::stats::Count;
 use super::word::Word;
 use super::write::check_piece;
-use super::{Marks, Name, Page, Replacement, SharedPages, Snapshot};
+use super::{Marks, Missed, Name, Page, Replacement, SharedPages, Snapshot};
 
 /// Copies that were torn by writers before the frame is taken to copy it.
 const TRIES: u32 = 32;
@@ -42,22 +42,45 @@ impl SharedPages {
         }
     }
 
-    /// By the index. By itself, so that what is prepared for it is no part of a read that was guessed.
+    /// Likewise by who brings what is not here from elsewhere: what he needs for that. His ticket is older than the look.
+    ///
+    /// # Panics
+    /// The piece is not within a page.
+    #[inline]
+    pub fn read_or_miss(&self, name: Name, offset: usize, to: &mut [u8]) -> Option<Missed> {
+        check_piece(offset, to.len());
+        let place = self.place(name.word());
+        if let Some(Seen { at, record, word, .. }) = self.look(&place, offset)
+            && self.read_seen((at, record, word), offset, to)
+        {
+            return None;
+        }
+        let key = self.key_of(place);
+        let ticket = self.ticket_of(&key);
+        (!self.read_by_index(&place, &key, offset, to)).then_some(Missed { key, ticket })
+    }
+
+    /// By itself, so that what is prepared for it is no part of a read that was guessed.
     #[inline(never)]
     fn read_unguessed(&self, place: Place, offset: usize, to: &mut [u8]) -> bool {
-        let key = self.key_of(place);
-        match self.probe(&key) {
+        self.read_by_index(&place, &self.key_of(place), offset, to)
+    }
+
+    #[inline(always)]
+    fn read_by_index(&self, place: &Place, key: &Key, offset: usize, to: &mut [u8]) -> bool {
+        let gate = self.gate(key);
+        match self.probe(key) {
             Some((at, word)) if self.read_seen((at, &self.records[at], word), offset, to) => {
-                self.learn(&place, at);
+                self.learn(place, at);
                 return true;
             }
-            None if self.find_again(&key).is_none() => {
+            None if self.is_still(key, gate) || self.find_again(key).is_none() => {
                 self.count(Count::Misses);
                 return false;
             }
             _ => {}
         }
-        self.read_again(&key, offset, to)
+        self.read_again(key, offset, to)
     }
 
     /// From the frame that had the name with this word. False: somebody changes or changed it.

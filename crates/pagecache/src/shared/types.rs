@@ -57,6 +57,21 @@ impl BitOr for Marks {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket(pub(super) u32);
 
+/// A page that is not here, as a look found out: what whoever brings it from elsewhere needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Missed {
+    pub(super) key: super::find::Key,
+    pub(super) ticket: Ticket,
+}
+
+impl Missed {
+    /// From before the look.
+    #[inline]
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+}
+
 /// What became of a page that was brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
