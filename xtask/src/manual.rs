@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+/// Of a declaration, beside `.B `: fewer than a line of the house's files has.
+const COLUMNS: usize = 130;
+
 /// One declaration and what is said of it.
 struct Entry {
     text: Vec<String>,
@@ -21,13 +24,13 @@ pub fn page(header: &str) -> String {
     let (functions, others): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.declaration.ends_with(");"));
     out.push_str(".SH FUNCTIONS\n");
     for entry in functions.iter().filter(|entry| !entry.declaration.starts_with("typedef")) {
-        let _ = writeln!(out, ".TP\n.B {}", escape(&entry.declaration));
+        let _ = writeln!(out, ".TP\n.B {}", in_lines(&escape(&entry.declaration)));
         paragraphs(&mut out, &entry.text);
     }
     out.push_str(".SH TYPES AND CONSTANTS\n");
     let typedefs = functions.iter().filter(|entry| entry.declaration.starts_with("typedef"));
     for entry in others.iter().chain(typedefs) {
-        let _ = writeln!(out, ".TP\n.B {}", escape(&entry.declaration));
+        let _ = writeln!(out, ".TP\n.B {}", in_lines(&escape(&entry.declaration)));
         paragraphs(&mut out, &entry.text);
     }
     out.push_str(".SH SEE ALSO\n.BR hotshelf (1)\n");
@@ -102,6 +105,21 @@ fn escape(text: &str) -> String {
     if text.starts_with('.') || text.starts_with('\'') { format!("\\&{text}") } else { text }
 }
 
+/// A request's text goes on in the next line behind a backslash (groff(7), "Line continuation").
+fn in_lines(request: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in request.split_inclusive(' ') {
+        if column + word.len() > COLUMNS {
+            out.push_str("\\\n");
+            column = 0;
+        }
+        out.push_str(word);
+        column += word.len();
+    }
+    out
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
@@ -114,5 +132,13 @@ mod test {
         assert!(page.contains(".SH DESCRIPTION\nAbout.\n.IP\n\\-1 and errno.\n"), "{page}");
         assert!(page.contains(".TP\n.B int f(int a, int b);\nOpens.\n.IP\nReturns 0.\n"), "{page}");
         assert!(page.contains(".TP\n.B F 1\nA flag.\n"), "{page}");
+    }
+
+    #[test]
+    fn a_long_declaration_goes_on_in_the_next_line() {
+        let long = "int f(int a, int b, ".repeat(8);
+        let lines = in_lines(&long);
+        assert!(lines.contains("\\\n") && lines.lines().all(|line| line.len() <= COLUMNS + 1), "{lines}");
+        assert_eq!(lines.replace("\\\n", ""), long);
     }
 }
