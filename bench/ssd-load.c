@@ -2,8 +2,8 @@
    queue knows.
 
    ssd-load FILE DEPTH SECONDS BATCH: upread at depth 1, else uaio_*, BATCH requests in one submission (0: all that take the place
-   of what has ended). $HOTSHELF_CONFIG says which cache. Prints `iops=... cpu_us=...`; cpu_us is user and system time of the process
-   for each request. */
+   of what has ended, with the wait for the next). $HOTSHELF_CONFIG says which cache. Prints `iops=... cpu_us=...`; cpu_us is user and
+   system time of the process for each request. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <hotshelf.h>
@@ -35,7 +35,7 @@ static off_t next_place(uint64_t pages)
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    return (off_t)(state % pages * PAGE);
+    return (off_t)(uint64_t)((unsigned __int128)state * pages >> 64) * PAGE;
 }
 
 static uint64_t one_by_one(int ufd, char *memory, uint64_t pages, double end)
@@ -71,10 +71,11 @@ static uint64_t many(int ufd, uint64_t pages, double end, int depth, int batch)
     for (int i = 0; i < depth; i++)
         requests[i] = (struct uaio){.ufd = ufd, .op = UAIO_READ, .buf = memory + (size_t)i * PAGE, .n = PAGE, .off = next_place(pages)};
     submit(aio, requests, depth, batch);
-    for (int left = depth; left > 0;) {
-        int got = uaio_reap(aio, requests, 1, depth, NULL);
+    for (int left = depth, fresh = 0; left > 0;) {
+        int got = uaio_submit_and_reap(aio, requests, fresh, requests, 1, depth, NULL);
         if (got < 0)
-            fail("uaio_reap");
+            fail("uaio_submit_and_reap");
+        fresh = 0;
         for (int i = 0; i < got; i++) {
             if (requests[i].result != PAGE)
                 fail("a read");
@@ -82,7 +83,10 @@ static uint64_t many(int ufd, uint64_t pages, double end, int depth, int batch)
         }
         if (now(CLOCK_MONOTONIC) < end) {
             count += (uint64_t)got;
-            submit(aio, requests, got, batch);
+            if (batch > 0)
+                submit(aio, requests, got, batch);
+            else
+                fresh = got;
         } else {
             left -= got;
         }

@@ -1409,6 +1409,22 @@ int uaio_submit(struct UAIO *aio,
 int uaio_reap(struct UAIO *aio, struct uaio *done, int min, int max, const struct timespec *timeout);
 
 /**
+ * As uaio_submit of `count` requests, and then uaio_reap, for a program that waits when it has submitted: the device hears of the requests
+ * with the wait, in one system call. All `count` are taken; one that is wrong has ended then, and its `result` says with which error. An
+ * error of the call itself takes none. `requests` and `done` may be the same memory. Thread-safe, as uaio_submit.
+ *
+ * Returns how many have ended and are in `done`, or -1: EBADF; EFAULT; EINVAL (count, min, max or timeout); EAGAIN (no room for so many:
+ * uaio_reap first); EBUSY (it was promised to another thread).
+ */
+int uaio_submit_and_reap(struct UAIO *aio,
+                         const struct uaio *requests,
+                         int count,
+                         struct uaio *done,
+                         int min,
+                         int max,
+                         const struct timespec *timeout);
+
+/**
  * Waits for what is under way, and forgets it. Thread-safe. Returns 0, or -1: EBADF; EBUSY (it was promised to another thread, which
  * lives and has reads under way).
  */

@@ -251,22 +251,6 @@ impl File {
         }
     }
 
-    /// A read at this byte begins soon, by [`crate::Reads`]: who knows what he will read says so a few reads before. Only a hint.
-    #[inline]
-    pub fn expect(&self, at: u64) {
-        if let Some(cached) = self.cached.as_ref().and_then(|(_, here)| here.get()) {
-            cached.open.expect(at);
-        }
-    }
-
-    /// The same of the very next one, which [`File::expect`] has told of. Only a hint.
-    #[inline]
-    pub fn expect_next(&self, at: u64) {
-        if let Some(cached) = self.cached.as_ref().and_then(|(_, here)| here.get()) {
-            cached.open.expect_next(at);
-        }
-    }
-
     /// For [`crate::Reads`]: where it is cached in this process. None: `read_at` knows what to do.
     #[inline]
     pub(crate) fn to_read(&self) -> Option<&Arc<Cached>> {

@@ -40,7 +40,7 @@ pub use error::{Error, Kind};
 pub use file::{File, Lent, Pinned, Whence};
 pub use instance::Instance;
 pub use options::{Advice, Options};
-pub use reads::{Begun, Ended, Outcome, Reads, ReadsOptions};
+pub use reads::{Begun, Ended, Outcome, Reading, Reads, ReadsOptions};
 pub use size::{Age, BadSetting, Size};
 pub use ssdcache::Mode;
 pub use status::{Latency, Lost, Memory, Met, Refused, Seat, Ssd, Status, Tier};

@@ -51,7 +51,7 @@ pub struct Reads<T, B> {
     generation: u32,
     memory: Vec<Arena>,
     /// Of the instance whose file was read last; none before the first.
-    engine: ManuallyDrop<Option<shelf::Reads<Job<T, B>>>>,
+    engine: ManuallyDrop<Option<Engine<T, B>>>,
 }
 
 /// A read that has ended.
@@ -77,18 +77,51 @@ pub enum Begun<T, B> {
     Full(T, B),
 }
 
+type Engine<T, B> = shelf::Reads<Share, Job<T, B>>;
+
+struct Share(Arc<Cached>);
+
+impl AsRef<Open> for Share {
+    fn as_ref(&self) -> &Open {
+        &self.0.open
+    }
+}
+
 struct Job<T, B> {
-    file: Arc<Cached>,
     buffer: B,
     token: T,
 }
 
-impl<T, B: AsMut<[u8]>> shelf::Job for Job<T, B> {
-    fn split(&mut self) -> (&Open, &mut [u8]) {
-        (&self.file.open, self.buffer.as_mut())
+impl<T, B: AsMut<[u8]>> AsMut<[u8]> for Job<T, B> {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_mut()
     }
 }
 
+/// A file as it is found by some reads in a row: [`Reads::begin_next`]. Not to be kept.
+#[derive(Clone, Copy)]
+pub struct Reading<'a>(Option<&'a Arc<Cached>>);
+
+impl Reading<'_> {
+    /// A read at this byte begins soon: who knows what he will read says so some reads before. Only a hint.
+    #[inline]
+    pub fn expect(&self, at: u64) {
+        if let Some(cached) = self.0 {
+            cached.open.expect(at);
+        }
+    }
+
+    /// One of the next, which [`Reading::expect`] has told of. Only a hint.
+    #[inline]
+    pub fn expect_next(&self, at: u64) {
+        if let Some(cached) = self.0 {
+            cached.open.expect_next(at);
+        }
+    }
+}
+
+#[inline]
 fn ended<T, B>((job, outcome): (Job<T, B>, Outcome)) -> Ended<T, B> {
     Ended { token: job.token, buffer: job.buffer, outcome }
 }
@@ -122,9 +155,20 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
 
     /// Begins a read as [`File::read_at`] has it. The device hears of it at the next `ring`, `take` or `wait`.
     pub fn begin(&mut self, file: &File, at: u64, buffer: B, token: T) -> Begun<T, B> {
-        let Some(cached) = file.to_read().filter(|_| self.is_here()) else { return slow(buffer, token) };
+        self.begin_next(self.reading(file), at, buffer, token)
+    }
+
+    /// For [`Reads::begin_next`], and to say what will be read.
+    pub fn reading<'a>(&self, file: &'a File) -> Reading<'a> {
+        Reading(file.to_read())
+    }
+
+    /// As [`Reads::begin`], of several in a row: the file is looked at once.
+    #[inline]
+    pub fn begin_next(&mut self, file: Reading<'_>, at: u64, buffer: B, token: T) -> Begun<T, B> {
+        let Some(cached) = file.0.filter(|_| self.is_here()) else { return slow(buffer, token) };
         let Some(engine) = self.engine_for(cached) else { return slow(buffer, token) };
-        match engine.begin(Job { file: Arc::clone(cached), buffer, token }, at) {
+        match engine.begin(&cached.open, || Share(Arc::clone(cached)), at, Job { buffer, token }) {
             shelf::Begun::Ended(job, outcome) => Begun::Ended(ended((job, outcome))),
             shelf::Begun::UnderWay => Begun::UnderWay,
             shelf::Begun::Full(job) => Begun::Full(job.token, job.buffer),
@@ -132,6 +176,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
     }
 
     /// Not in a child of the process that made it, whose ring it is. (Before the first open no generation is known.)
+    #[inline]
     fn is_here(&mut self) -> bool {
         if self.engine.is_none() {
             self.generation = forks::now();
@@ -140,20 +185,24 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
     }
 
     /// None: there is one of another instance, which is busy.
-    fn engine_for(&mut self, file: &Cached) -> Option<&mut shelf::Reads<Job<T, B>>> {
-        let is_other = |engine: &shelf::Reads<_>| !Arc::ptr_eq(engine.shelf(), file.shelf());
-        if let Some(engine) = self.engine.as_ref().filter(|engine| is_other(engine)) {
-            if !engine.is_idle() {
-                return None;
-            }
-            *self.engine = None;
+    #[inline]
+    fn engine_for(&mut self, file: &Cached) -> Option<&mut Engine<T, B>> {
+        if self.engine.as_ref().is_none_or(|engine| !Arc::ptr_eq(engine.shelf(), file.shelf())) {
+            self.make_engine_for(file)?;
         }
-        let fresh = || {
-            let mut engine = shelf::Reads::new(file.shelf(), self.depth, self.options);
-            self.memory.iter().for_each(|memory| engine.know(memory));
-            engine
-        };
-        Some(self.engine.get_or_insert_with(fresh))
+        self.engine.as_mut()
+    }
+
+    #[cold]
+    fn make_engine_for(&mut self, file: &Cached) -> Option<()> {
+        if self.engine.as_ref().is_some_and(|engine| !engine.is_idle()) {
+            return None;
+        }
+        *self.engine = None;
+        let mut engine = shelf::Reads::new(file.shelf(), self.depth, self.options);
+        self.memory.iter().for_each(|memory| engine.know(memory));
+        *self.engine = Some(engine);
+        Some(())
     }
 
     /// Reads that have not ended.
@@ -174,6 +223,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
     }
 
     /// One of those that [`Reads::poll`] or [`Reads::wait`] has seen. Unlike [`Reads::take`] it does not look for more.
+    #[inline]
     pub fn take_seen(&mut self) -> Option<Ended<T, B>> {
         self.engine.as_mut()?.take_seen().map(ended)
     }

@@ -89,7 +89,7 @@ impl Trial {
         };
         let asked = Asked { at, before: self.versions.clone() };
         // A hint, right or wrong, changes nothing.
-        self.file.expect(if self.random.bool() { at } else { self.random.u64(..) });
+        self.reads.reading(&self.file).expect(if self.random.bool() { at } else { self.random.u64(..) });
         match self.reads.begin(&self.file, at, vec![0xee; len], asked) {
             Begun::Ended(ended) => self.end(ended, 0),
             Begun::UnderWay => {}

@@ -77,17 +77,22 @@ pub extern "C" fn uaio_memory(aio: *mut UAIO, bytes: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uaio_submit(aio: *mut UAIO, requests: *const uaio, count: c_int) -> c_int {
     answer(|| {
-        let count = usize::try_from(count).map_err(|_| Fail::new(libc::EINVAL, "fewer requests than none"))?;
-        if requests.is_null() && count > 0 {
-            return Err(Fail::new(libc::EFAULT, "requests is NULL"));
-        }
-        with(aio, |ours: &Arc<Requests>| {
-            // SAFETY: the caller's promise.
-            let requests = if count > 0 { unsafe { std::slice::from_raw_parts(requests, count) } } else { &[] };
-            // SAFETY: likewise.
-            unsafe { ours.submit(requests) }.map(|done| done as c_int)
-        })
+        // SAFETY: the caller's promise.
+        let requests = unsafe { requests_of(requests, count) }?;
+        // SAFETY: likewise.
+        with(aio, |ours: &Arc<Requests>| unsafe { ours.submit(requests) }.map(|done| done as c_int))
     })
+}
+
+/// # Safety
+/// `requests` has `count` elements, which nobody changes while they are looked at.
+unsafe fn requests_of<'a>(requests: *const uaio, count: c_int) -> Outcome<&'a [uaio]> {
+    let count = usize::try_from(count).map_err(|_| Fail::new(libc::EINVAL, "fewer requests than none"))?;
+    if requests.is_null() && count > 0 {
+        return Err(Fail::new(libc::EFAULT, "requests is NULL"));
+    }
+    // SAFETY: the caller's promise.
+    Ok(if count > 0 { unsafe { std::slice::from_raw_parts(requests, count) } } else { &[] })
 }
 
 /// # Safety
@@ -113,24 +118,77 @@ pub unsafe fn time_of(timeout: *const timespec) -> Outcome<Option<Instant>> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uaio_reap(aio: *mut UAIO, done: *mut uaio, min: c_int, max: c_int, timeout: *const timespec) -> c_int {
     answer(|| {
+        // SAFETY: the caller's promise.
+        let wish = unsafe { Wish::new(done, min, max, timeout) }?;
+        with(aio, |ours: &Arc<Requests>| ours.reap(wish.min, wish.max, wish.until, wish.out()).map(|count| count as c_int))
+    })
+}
+
+/// Which requests are to be handed out, and where to.
+struct Wish {
+    min: usize,
+    max: usize,
+    until: Option<Instant>,
+    to: *mut uaio,
+}
+
+impl Wish {
+    /// # Safety
+    /// As `uaio_reap`.
+    unsafe fn new(to: *mut uaio, min: c_int, max: c_int, timeout: *const timespec) -> Outcome<Wish> {
         let wrong = || Fail::new(libc::EINVAL, format!("from {min} to {max} requests"));
-        let (least, most) = (usize::try_from(min).map_err(|_| wrong())?, usize::try_from(max).map_err(|_| wrong())?);
-        if least > most {
+        let (min, max) = (usize::try_from(min).map_err(|_| wrong())?, usize::try_from(max).map_err(|_| wrong())?);
+        if min > max {
             return Err(wrong());
         }
-        if done.is_null() && most > 0 {
+        if to.is_null() && max > 0 {
             return Err(Fail::new(libc::EFAULT, "there is no room for them"));
         }
         // SAFETY: the caller's promise.
         let until = unsafe { time_of(timeout) }?;
-        with(aio, |ours: &Arc<Requests>| {
-            let mut to = done;
-            // SAFETY: the caller's promise; `reap` hands out `most` at most.
-            let out = |request| unsafe {
+        Ok(Wish { min, max, until, to })
+    }
+
+    /// For `max` at most.
+    fn out(&self) -> impl FnMut(uaio) + use<> {
+        let mut to = self.to;
+        move |request| {
+            // SAFETY: there is room for `max`, as `new` was promised, and no more are handed out.
+            unsafe {
                 to.write(request);
                 to = to.add(1);
-            };
-            ours.reap(least, most, until, out).map(|count| count as c_int)
+            }
+        }
+    }
+}
+
+/// As uaio_submit of `count` requests, and then uaio_reap, for a program that waits when it has submitted: the device hears of the requests
+/// with the wait, in one system call. All `count` are taken; one that is wrong has ended then, and its `result` says with which error. An
+/// error of the call itself takes none. `requests` and `done` may be the same memory. Thread-safe, as uaio_submit.
+///
+/// Returns how many have ended and are in `done`, or -1: EBADF; EFAULT; EINVAL (count, min, max or timeout); EAGAIN (no room for so many:
+/// uaio_reap first); EBUSY (it was promised to another thread).
+///
+/// # Safety
+/// `requests` has `count` elements; the `buf` of each has `n` bytes and belongs to the library until it is reaped. `done` has room for
+/// `max`; `timeout` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uaio_submit_and_reap(
+    aio: *mut UAIO,
+    requests: *const uaio,
+    count: c_int,
+    done: *mut uaio,
+    min: c_int,
+    max: c_int,
+    timeout: *const timespec,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let wish = unsafe { Wish::new(done, min, max, timeout) }?;
+        with(aio, |ours: &Arc<Requests>| {
+            // SAFETY: likewise. Nobody looks at these when they have been taken in: `done` may be there.
+            let taken = unsafe { ours.take_in(requests_of(requests, count)?) }?;
+            Ok(taken.reap(wish.min, wish.max, wish.until, wish.out()) as c_int)
         })
     })
 }

@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use block::Armed;
-use cachedfs::{Begun, Outcome as Way, Reads, ReadsOptions};
+use cachedfs::{Begun, Outcome as Way, Reading, Reads, ReadsOptions};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -34,8 +34,11 @@ use crate::uopen::share;
 
 /// Most threads of one UAIO. A read that has to wait for a disk occupies one.
 const THREADS_MAX: usize = 64;
-/// How many reads ahead are named: a line from memory takes as long as some reads take to be begun.
-const AHEAD: usize = 2;
+/// How many reads ahead it is said where they will look first: a line from memory takes as long as some reads take to be begun, and the
+/// first of a call have no time before them.
+const AHEAD: usize = 16;
+/// And how many ahead where that leads.
+const AHEAD_FOUND: usize = 6;
 /// How long nobody looks whether something else is to be done.
 const SLICE: Duration = Duration::from_secs(1);
 /// How long who wants to end it waits for a call of its one thread to be over.
@@ -92,7 +95,7 @@ struct Job {
 unsafe impl Send for Job {}
 
 impl Job {
-    const NONE: Job = Job { request: uaio { ufd: -1, op: 0, buf: std::ptr::null_mut(), n: 0, off: 0, user: 0, result: 0 }, file: 0 };
+    const NONE: Job = Job { request: uaio { ufd: -1, op: 0, buf: std::ptr::null_mut(), n: 0, off: 0, user: 0, result: 0 }, file: u32::MAX };
 
     /// Does it, with the thread that calls.
     fn run(&self, open: &Open, memory: Memory) -> i64 {
@@ -119,14 +122,14 @@ impl Files {
     }
 
     /// For one more request.
-    fn take(&mut self, open: Arc<Open>) -> u32 {
-        let is_this = |place: &Option<(Arc<Open>, u32)>| place.as_ref().is_some_and(|(other, _)| Arc::ptr_eq(other, &open));
+    fn take(&mut self, open: &Arc<Open>) -> u32 {
+        let is_this = |place: &Option<(Arc<Open>, u32)>| place.as_ref().is_some_and(|(other, _)| Arc::ptr_eq(other, open));
         let known = self.0.iter().position(is_this);
         let at = known.or_else(|| self.0.iter().position(Option::is_none)).unwrap_or_else(|| {
             self.0.push(None);
             self.0.len() - 1
         });
-        self.0[at].get_or_insert((open, 0)).1 += 1;
+        self.0[at].get_or_insert_with(|| (Arc::clone(open), 0)).1 += 1;
         at as u32
     }
 
@@ -148,6 +151,23 @@ impl Files {
 impl State {
     fn all(&self) -> usize {
         self.jobs.len() - self.free.len()
+    }
+
+    /// For one more request.
+    #[inline]
+    fn place(&self) -> Outcome<u32> {
+        if self.closed {
+            return Err(Fail::new(libc::EBADF, "it is being destroyed"));
+        }
+        self.free.last().copied().ok_or_else(full)
+    }
+
+    /// At the place that was told last.
+    #[inline]
+    fn put(&mut self, token: u32, job: Job) {
+        self.free.pop();
+        self.files.take_again(job.file);
+        self.jobs[token as usize] = job;
     }
 
     fn end(&mut self, token: u32, result: i64) -> Option<Arc<Open>> {
@@ -198,21 +218,30 @@ fn life() -> Weak<()> {
     LIFE.try_with(Arc::downgrade).unwrap_or_default()
 }
 
-/// Where the reads behind this one are looked for comes nearer meanwhile: of the next what was found there, of one further on where that
-/// begins. `is_first`: nobody has said so before.
+/// Where reads of a file are looked for comes nearer, before they are: what the first looks lead to a little later than they.
 #[inline]
-fn look_ahead(file: &cachedfs::File, request: &uaio, is_first: bool, others: &[uaio]) {
-    let is_alike = |other: &&uaio| other.ufd == request.ufd && other.op == UAIO_READ && other.off >= 0;
-    if is_first {
-        let first = others.iter().take(AHEAD - 1).filter(is_alike);
-        first.chain([request]).for_each(|read| file.expect(read.off as u64));
-    }
-    if let Some(later) = others.get(AHEAD - 1).filter(is_alike) {
-        file.expect(later.off as u64);
-    }
-    if let Some(next) = others.first().filter(is_alike) {
-        file.expect_next(next.off as u64);
-    }
+fn look_ahead(file: Reading<'_>, reads: &[uaio], at: usize) {
+    // The first of them has all before it.
+    let until = |ahead: usize| if at == 0 { 0..ahead } else { at + ahead - 1..at + ahead };
+    let some = |range: std::ops::Range<usize>| reads.get(range.start..range.end.min(reads.len())).unwrap_or_default();
+    some(until(AHEAD)).iter().filter(|read| read.off >= 0).for_each(|read| file.expect(read.off as u64));
+    some(until(AHEAD_FOUND)).iter().filter(|read| read.off >= 0).for_each(|read| file.expect_next(read.off as u64));
+}
+
+/// So many reads of one file begin these requests.
+fn reads_of_one(requests: &[uaio]) -> usize {
+    let ufd = requests.first().map_or(-1, |first| first.ufd);
+    requests.iter().position(|request| request.op != UAIO_READ || request.ufd != ufd).unwrap_or(requests.len())
+}
+
+#[cold]
+fn full() -> Fail {
+    Fail::new(libc::EAGAIN, "as many requests as it is deep are under way or not reaped")
+}
+
+#[cold]
+fn no_thread() -> Fail {
+    Fail::new(libc::EAGAIN, "no thread can be started")
 }
 
 #[cold]
@@ -299,89 +328,144 @@ impl Requests {
     /// As `uaio_submit`.
     pub unsafe fn submit(&self, requests: &[uaio]) -> Outcome<usize> {
         let mut state = self.enter()?;
-        let mut last = None;
-        let mut outcome = Ok(requests.len());
-        for (done, request) in requests.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            if let Err(fail) = unsafe { self.add(&mut state, &mut last, request, done == 0, &requests[done + 1..]) } {
-                outcome = if done == 0 { Err(fail) } else { Ok(done) };
-                break;
-            }
-        }
+        // SAFETY: the caller's promise.
+        let (done, outcome) = unsafe { self.add(&mut state, requests) };
         state.reads.ring();
-        if let Some((_, file)) = last {
-            drop(state.files.give(file));
+        match outcome {
+            Err(fail) if done == 0 => Err(fail),
+            _ => Ok(done),
         }
-        outcome
     }
 
-    /// `last`: the ufd of the request before and its file, kept for the call, which mostly are those of the next, too.
+    /// Takes in all of them, for [`Taken::reap`]: one that is wrong has ended then, which its result tells.
+    ///
+    /// # Safety
+    /// As `uaio_submit`.
+    pub unsafe fn take_in(&self, requests: &[uaio]) -> Outcome<Taken<'_>> {
+        let mut state = self.enter()?;
+        if requests.len() > state.free.len() {
+            return Err(full());
+        }
+        let mut done = 0;
+        while done < requests.len() {
+            // SAFETY: the caller's promise.
+            let (some, outcome) = unsafe { self.add(&mut state, &requests[done..]) };
+            done += some;
+            if let (Err(fail), Some(request)) = (outcome, requests.get(done)) {
+                let token = state.place()?;
+                state.put(token, Job { request: *request, ..Job::NONE });
+                drop(state.end(token, -i64::from(fail.errno)));
+                done += 1;
+            }
+        }
+        Ok(Taken { ours: self, state })
+    }
+
+    /// How many were taken in, and why not all.
     ///
     /// # Safety
     /// As `uaio_submit`.
     #[inline]
-    unsafe fn add(
-        &self,
-        state: &mut State,
-        last: &mut Option<(c_int, u32)>,
-        request: &uaio,
-        is_first: bool,
-        others: &[uaio],
-    ) -> Outcome<()> {
-        let moves = match request.op {
-            UAIO_READ | UAIO_WRITE => true,
-            UAIO_FSYNC | UAIO_FDATASYNC => false,
-            op => return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: UAIO_..."))),
-        };
-        // SAFETY: the caller's promise.
-        let memory = unsafe { memory_of(request) }?;
-        let at = if moves { offset_of(request.off)? } else { 0 };
-        let file = match *last {
-            Some((ufd, file)) if ufd == request.ufd => file,
-            _ => {
-                let file = state.files.take(share(request.ufd)?);
-                if let Some((_, before)) = last.replace((request.ufd, file)) {
-                    drop(state.files.give(before));
-                }
-                file
+    unsafe fn add(&self, state: &mut State, requests: &[uaio]) -> (usize, Outcome<()>) {
+        let mut done = 0;
+        while done < requests.len() {
+            let reads = reads_of_one(&requests[done..]);
+            // SAFETY: the caller's promise.
+            let (some, outcome) = unsafe {
+                if reads > 0 { self.add_reads(state, &requests[done..done + reads]) } else { self.add_other(state, &requests[done]) }
+            };
+            done += some;
+            if outcome.is_err() {
+                return (done, outcome);
             }
-        };
-        let open = state.files.get(file).filter(|_| request.op == UAIO_READ);
-        if let Some(cached) = open.and_then(|open| open.cached()) {
-            look_ahead(cached, request, is_first, others);
         }
-        self.begin(state, Job { request: *request, file }, at, memory)
+        (done, Ok(()))
+    }
+
+    /// Reads of one file, one at least: how many were taken in, and why not all.
+    ///
+    /// # Safety
+    /// As `uaio_submit`.
+    #[inline]
+    unsafe fn add_reads(&self, state: &mut State, requests: &[uaio]) -> (usize, Outcome<()>) {
+        let open = match share(requests[0].ufd) {
+            Ok(open) => open,
+            Err(fail) => return (0, Err(fail)),
+        };
+        let file = state.files.take(&open);
+        let reading = open.cached().map(|file| state.reads.reading(file));
+        let mut done = 0;
+        let outcome = open.run(|_| {
+            for request in requests {
+                if let Some(reading) = reading {
+                    look_ahead(reading, requests, done);
+                }
+                // SAFETY: the caller's promise.
+                let memory = unsafe { memory_of(request) }?;
+                self.begin(state, reading, file, request, memory)?;
+                done += 1;
+            }
+            Ok(())
+        });
+        drop(state.files.give(file));
+        (done, outcome)
     }
 
     #[inline]
-    fn begin(&self, state: &mut State, job: Job, at: u64, memory: Memory) -> Outcome<()> {
-        if state.closed {
-            return Err(Fail::new(libc::EBADF, "it is being destroyed"));
-        }
-        let full = || Fail::new(libc::EAGAIN, "as many requests as it is deep are under way or not reaped");
-        let Some(&token) = state.free.last() else { return Err(full()) };
-        let State { reads, files, .. } = state;
-        let open = files.get(job.file).filter(|_| job.request.op == UAIO_READ);
-        let way = match open.and_then(|open| Some((open, open.cached()?))) {
+    fn begin(&self, state: &mut State, reading: Option<Reading<'_>>, file: u32, request: &uaio, memory: Memory) -> Outcome<()> {
+        let at = offset_of(request.off)?;
+        let token = state.place()?;
+        let way = match reading {
             None => Some(Way::Slow),
-            Some((open, file)) => match open.run(|_| Ok(reads.begin(file, at, memory, token)))? {
+            Some(reading) => match state.reads.begin_next(reading, at, memory, token) {
                 Begun::UnderWay => None,
                 Begun::Full(..) => return Err(full()),
                 Begun::Ended(ended) => Some(ended.outcome),
             },
         };
         if way == Some(Way::Slow) && !self.has_thread(state) {
-            return Err(Fail::new(libc::EAGAIN, "no thread can be started"));
+            return Err(no_thread());
         }
-        state.free.pop();
-        state.files.take_again(job.file);
-        state.jobs[token as usize] = job;
+        state.put(token, Job { request: *request, file });
         match way {
             None => {}
             Some(Way::Read(bytes)) => drop(state.end(token, bytes as i64)),
             Some(Way::Slow) => self.hand_over(state, token),
             Some(Way::Lost) => drop(state.end(token, i64::from(-libc::EIO))),
         }
+        Ok(())
+    }
+
+    /// Anything but a read, which a thread does: whether it was taken in, and why not.
+    ///
+    /// # Safety
+    /// As `uaio_submit`.
+    #[cold]
+    unsafe fn add_other(&self, state: &mut State, request: &uaio) -> (usize, Outcome<()>) {
+        // SAFETY: the caller's promise.
+        let added = unsafe { self.try_add_other(state, request) };
+        (usize::from(added.is_ok()), added)
+    }
+
+    /// # Safety
+    /// As `uaio_submit`.
+    unsafe fn try_add_other(&self, state: &mut State, request: &uaio) -> Outcome<()> {
+        match request.op {
+            UAIO_WRITE => _ = offset_of(request.off)?,
+            UAIO_FSYNC | UAIO_FDATASYNC => {}
+            op => return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: UAIO_..."))),
+        }
+        // SAFETY: the caller's promise.
+        unsafe { memory_of(request) }?;
+        let open = share(request.ufd)?;
+        let token = state.place()?;
+        if !self.has_thread(state) {
+            return Err(no_thread());
+        }
+        let file = state.files.take(&open);
+        state.put(token, Job { request: *request, file });
+        drop(state.files.give(file));
+        self.hand_over(state, token);
         Ok(())
     }
 
@@ -455,11 +539,22 @@ impl Requests {
     }
 
     /// Hands out what has ended: waits for `min` of them, all there are, or the time.
-    pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, mut out: impl FnMut(uaio)) -> Outcome<usize> {
-        let mut state = self.enter()?;
+    pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> Outcome<usize> {
+        Ok(self.reap_with(&mut self.enter()?, min, max, until, out))
+    }
+
+    #[inline]
+    fn reap_with(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        min: usize,
+        max: usize,
+        until: Option<Instant>,
+        mut out: impl FnMut(uaio),
+    ) -> usize {
         let mut has_looked = false;
         loop {
-            self.collect(&mut state);
+            self.collect(state);
             let is_enough = state.ended.len() >= min.min(state.all()) || self.is_ending.load(Ordering::Relaxed);
             if is_enough || until.is_some_and(|until| Instant::now() >= until) {
                 // A wait tells what has ended, too. Who did not wait takes with him what there is beside.
@@ -468,21 +563,21 @@ impl Requests {
                 }
                 state.reads.poll();
             } else {
-                self.wait(&mut state, until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE)));
+                self.wait(state, until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE)));
             }
             has_looked = true;
         }
         let count = state.ended.len().min(max);
-        let State { ended, jobs, free, .. } = &mut *state;
+        let State { ended, jobs, free, .. } = &mut **state;
         for token in ended.drain(..count) {
             out(jobs[token as usize].request);
             free.push(token);
         }
         if self.user.load(Ordering::Relaxed) == SEVERAL {
             // What we collected may be theirs, and somebody has to wait for the queue.
-            self.tell(&state);
+            self.tell(state);
         }
-        Ok(count)
+        count
     }
 
     /// Until something may have ended; sees what has.
@@ -555,6 +650,22 @@ impl Requests {
         state.reads = Reads::new(0);
         state.files = Files::default();
         Ok(())
+    }
+}
+
+/// Requests that were taken in, of which the device has not heard yet.
+#[must_use]
+pub struct Taken<'a> {
+    ours: &'a Requests,
+    state: MutexGuard<'a, State>,
+}
+
+impl Taken<'_> {
+    /// As [`Requests::reap`]. The device hears of them with the wait, or without one if there is none.
+    pub fn reap(mut self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> usize {
+        let count = self.ours.reap_with(&mut self.state, min, max, until, out);
+        self.state.reads.ring();
+        count
     }
 }
 

@@ -87,6 +87,45 @@ static void one_thread(unsigned int flags, int is_lent)
     SURE(uaio_submit(aio, requests, DEPTH) == DEPTH && uaio_destroy(aio) == 0);
 }
 
+/* Requests that are submitted with the wait for some of them, and reaped into the memory that they came from; some of the pages are in
+   memory by then, and some requests are wrong. */
+static void submitted_with_the_wait(unsigned int flags, int is_lent)
+{
+    static unsigned int own[DEPTH][PAGE / 4];
+    struct uaio both[DEPTH + 1] = {0};
+    unsigned int busy = 0, seed = 2;
+    UAIO *aio = uaio_create_with(DEPTH, flags);
+    SURE(aio != NULL);
+    unsigned int(*memory)[PAGE / 4] = is_lent ? uaio_memory(aio, sizeof own) : own;
+    SURE(memory != NULL);
+    for (int round = 0, under_way = 0; round < ROUNDS * 4 || under_way > 0; round++) {
+        int fresh = round < ROUNDS * 4 ? (round * 7 + 1) % (DEPTH - under_way + 1) : 0, max = round % 5 ? DEPTH : 3;
+        for (int i = 0; i < fresh; i++) {
+            unsigned int page = (seed = seed * 1103515245 + 12345) / 65536 % PAGES, place = 0;
+            for (; busy >> place & 1; place++)
+                ;
+            busy |= 1u << place;
+            both[i] = (struct uaio){i == 5 ? -1 : ufd, UAIO_READ, memory[place], PAGE, (off_t)page * PAGE, page, 0};
+        }
+        int now = uaio_submit_and_reap(aio, both, fresh, both, round % 3, max, NULL);
+        SURE(now >= 0 && now <= max && now <= under_way + fresh);
+        SURE(now >= round % 3 || now == under_way + fresh);
+        for (int i = 0; i < now; i++) {
+            SURE(both[i].result == (both[i].ufd == ufd ? PAGE : -EBADF));
+            if (both[i].ufd == ufd)
+                check(both[i].buf, (unsigned int)both[i].user);
+            busy &= ~(1u << (((char *)both[i].buf - (char *)memory) / PAGE));
+        }
+        under_way += fresh - now;
+    }
+    FAILS(EAGAIN, uaio_submit_and_reap(aio, both, DEPTH + 1, both, 0, DEPTH, NULL));
+    FAILS(EINVAL, uaio_submit_and_reap(aio, both, -1, both, 0, DEPTH, NULL));
+    FAILS(EINVAL, uaio_submit_and_reap(aio, both, 1, both, 2, 1, NULL));
+    FAILS(EFAULT, uaio_submit_and_reap(aio, NULL, 1, both, 0, DEPTH, NULL));
+    FAILS(EFAULT, uaio_submit_and_reap(aio, both, 1, NULL, 0, DEPTH, NULL));
+    SURE(uaio_reap(aio, both, 0, DEPTH, NULL) == 0 && uaio_destroy(aio) == 0);
+}
+
 /* Memory that reads may come into without a copy: also pieces of pages, many pages, and what lies on no boundary. */
 static void lent_memory(void)
 {
@@ -130,6 +169,7 @@ static void *is_another(void *argument)
     FAILS(EBUSY, uaio_submit(aio, &request, 1));
     SURE(strstr(hs_error(), "UAIO_ONE_THREAD") != NULL);
     FAILS(EBUSY, uaio_reap(aio, &request, 0, 1, NULL));
+    FAILS(EBUSY, uaio_submit_and_reap(aio, &request, 0, &request, 0, 1, NULL));
     FAILS(EBUSY, uaio_destroy(aio));
     SURE(strstr(hs_error(), "UAIO_ONE_THREAD") != NULL);
     return NULL;
@@ -361,8 +401,11 @@ int main(int argc, char **argv)
         fill();
         for (int is_lent = 0; is_lent < 2; is_lent++) {
             one_thread(0, is_lent);
+            submitted_with_the_wait(0, is_lent);
             one_thread(UAIO_ONE_THREAD, is_lent);
+            submitted_with_the_wait(UAIO_ONE_THREAD, is_lent);
             one_thread(UAIO_ONE_THREAD | UAIO_WAITS, is_lent);
+            submitted_with_the_wait(UAIO_ONE_THREAD | UAIO_WAITS, is_lent);
         }
         lent_memory();
         promised();

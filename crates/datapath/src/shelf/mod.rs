@@ -52,7 +52,7 @@ pub use layout::{BadSegment, FILES_MAX, Layout, SETTINGS_BYTES, Sizes};
 use layout::{Header, Word};
 pub use look::{Advice, Look, Seen};
 pub use open::{How, Open, OpenFailed};
-pub use reads::{Begun, Job, Outcome, Reads, ReadsOptions};
+pub use reads::{Begun, Outcome, Reads, ReadsOptions};
 pub(crate) use record::flag;
 pub use record::{FileNo, PATH_MAX, Stamp};
 use record::{Records, mode_of};

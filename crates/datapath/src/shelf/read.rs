@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use pagecache::shared::{Inserted, Marks, Pin, Ticket};
+use pagecache::shared::{Inserted, Marks, Missed, Pin, Ticket};
 use rustix::io::Errno;
 use ssdcache::{Found, Mode, PAGE_BYTES, Page, PageIndex, Seen, Verified};
 
@@ -197,10 +197,21 @@ impl Open {
         piece.offset + piece.len < PAGE_BYTES || self.shelf.pages.is_wanted(self.name(piece.page))
     }
 
+    /// Likewise of a page that was looked for in the frames.
+    #[inline]
+    pub(super) fn wants_missed(&self, piece: Piece, missed: &Missed) -> bool {
+        piece.offset + piece.len < PAGE_BYTES || self.shelf.pages.is_missed_wanted(missed)
+    }
+
     /// If it is refused, somebody else knows better what is in it, or no frame is free.
-    pub(super) fn insert_clean(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
+    fn insert_clean(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
+        self.insert_cut(piece, ticket, &self.cut(piece.page, bytes));
+    }
+
+    /// Likewise of bytes that are zero behind the end of the file.
+    pub(super) fn insert_cut(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
         let (name, now_ms) = (self.name(piece.page), self.shelf.world.now_ms());
-        let _ = self.shelf.pages.insert(name, &self.cut(piece.page, bytes), Marks::NONE, ticket, now_ms);
+        let _ = self.shelf.pages.insert(name, bytes, Marks::NONE, ticket, now_ms);
     }
 
     /// Whether it is one of this engine's.

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use block::tracked::Patience;
 use block::{Arena, Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag, Time, Tracked};
-use pagecache::shared::Ticket;
+use pagecache::shared::Missed;
 use ssdcache::{Found, PAGE_BYTES, Page, Seen};
 
 use super::Shelf;
@@ -40,7 +40,7 @@ const PARTS_MAX: u32 = 256;
 /// Completions taken from the queue at once.
 const BATCH: usize = 32;
 /// One read of so many is timed: the clock costs a good part of a hit.
-const TIMED: u32 = 16;
+const TIMED: u32 = 64;
 
 /// How [`Reads`] are used; see [`QueueOptions`], whose words these are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,12 +51,6 @@ pub struct ReadsOptions {
     pub waits: bool,
     /// How long the SSD is waited for.
     pub patience: Patience,
-}
-
-/// A read as its caller makes it: owned until it has ended.
-pub trait Job {
-    /// Of which file, and where to.
-    fn split(&mut self) -> (&Open, &mut [u8]);
 }
 
 /// How a read ended.
@@ -83,8 +77,11 @@ pub enum Begun<J> {
     Full(J),
 }
 
-struct Read<J> {
-    job: J,
+/// A read that has a job.
+#[derive(Clone, Copy, Default)]
+struct Read {
+    /// Of `files`.
+    file: u32,
     /// Where in the file, and how much of it.
     at: u64,
     len: usize,
@@ -92,9 +89,68 @@ struct Read<J> {
     looked: usize,
     /// Parts in the queue.
     parts: u32,
+    /// It is in `waiting`.
+    is_waiting: bool,
     is_slow: bool,
     is_lost: bool,
     begun: Option<Instant>,
+}
+
+impl Read {
+    fn has_ended(&self) -> bool {
+        self.parts == 0 && (self.is_slow || self.looked == self.len)
+    }
+
+    fn outcome(&self) -> Outcome {
+        match (self.is_lost, self.is_slow) {
+            (true, _) => Outcome::Lost,
+            (_, true) => Outcome::Slow,
+            _ => Outcome::Read(self.len),
+        }
+    }
+}
+
+/// Files of reads, with how many. Counted here, by who has the reads, so that a read changes no word that threads share.
+struct Files<F>(Vec<Option<(F, u32)>>);
+
+impl<F: AsRef<Open>> Files<F> {
+    #[inline]
+    fn get(&self, file: u32) -> Option<&Open> {
+        self.0.get(file as usize)?.as_ref().map(|(file, _)| file.as_ref())
+    }
+
+    /// For one more read.
+    #[inline]
+    fn take(&mut self, open: &Open, share: impl FnOnce() -> F) -> u32 {
+        for (at, place) in self.0.iter_mut().enumerate() {
+            if let Some((known, reads)) = place
+                && std::ptr::eq((*known).as_ref(), open)
+            {
+                *reads += 1;
+                return at as u32;
+            }
+        }
+        self.add(share())
+    }
+
+    #[cold]
+    fn add(&mut self, file: F) -> u32 {
+        let at = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.0.push(None);
+            self.0.len() - 1
+        });
+        self.0[at] = Some((file, 1));
+        at as u32
+    }
+
+    /// For one read less. What no read needs any more is handed out: to close it may take long.
+    #[inline]
+    fn give(&mut self, file: u32) -> Option<F> {
+        let place = self.0.get_mut(file as usize)?;
+        let (_, reads) = place.as_mut()?;
+        *reads -= 1;
+        if *reads == 0 { place.take().map(|(file, _)| file) } else { None }
+    }
 }
 
 /// A page in the queue.
@@ -102,10 +158,10 @@ struct Read<J> {
 struct Part {
     read: u32,
     piece: Piece,
-    ticket: Ticket,
+    missed: Missed,
     found: Found,
-    /// Memory of the caller that the device writes into; none: into that of the place.
-    straight: Option<Span>,
+    /// The device writes into memory of the caller, not of the place.
+    is_straight: bool,
     /// It is over its time, and the device still has that memory.
     is_kept: bool,
 }
@@ -128,6 +184,8 @@ struct Lane {
     due: Option<Time>,
     /// Where a page that is only read in part is verified.
     scratch: Box<Page>,
+    /// What has ended, as the queue tells it.
+    batch: Box<[Completion; BATCH]>,
     /// Memory of callers that the queue was told of.
     memory: Vec<Arena>,
     /// The queue ended: nothing more comes of it.
@@ -158,6 +216,7 @@ impl Lane {
             timeout: patience.timeout.unwrap_or(Duration::MAX),
             due: None,
             scratch: Box::new([0; PAGE_BYTES]),
+            batch: Box::new([Completion::EMPTY; BATCH]),
             memory: Vec::new(),
             is_over: false,
         })
@@ -184,19 +243,21 @@ impl Lane {
         self.memory.iter().find_map(within)
     }
 
-    /// False: there is no place.
-    fn submit(&mut self, part: Part) -> bool {
+    /// A page of a read, which goes to these bytes of its memory. False: there is no place.
+    #[inline]
+    fn submit(&mut self, read: u32, piece: Piece, missed: &Missed, found: &Found, to: &[u8]) -> bool {
         let Some(&slot) = self.free.last() else { return false };
         let due = self.due.unwrap_or_else(|| self.queue.clock().due(self.timeout));
-        let lba = Lba(bytes_at(part.found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
+        let lba = Lba(bytes_at(found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
         let request = Request::read(Tag(slot.into()), lba, self.blocks);
+        let straight = self.straight(to);
         let place = &mut self.slots[slot as usize];
-        let to = part.straight.unwrap_or(place.buf.span());
+        let to = straight.unwrap_or(place.buf.span());
         if self.queue.submit_by(&request, &[to], due) == Submit::Full {
             return false;
         }
         self.due = Some(due);
-        place.part = Some(part);
+        place.part = Some(Part { read, piece, missed: *missed, found: *found, is_straight: straight.is_some(), is_kept: false });
         self.free.pop();
         true
     }
@@ -213,41 +274,35 @@ impl Lane {
     }
 
     /// A part has ended: its bytes go to the caller. False: they are not what they should be.
+    #[inline]
     fn give(&mut self, slot: u32, open: &Open, to: &mut [u8]) -> bool {
         let Slot { buf, part: Some(part) } = &self.slots[slot as usize] else { return false };
-        let whole = part.piece.at..part.piece.at + part.piece.len;
-        // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts.
-        let is_good = match to.get_mut(whole.clone()).and_then(|to| <&mut Page>::try_from(to).ok()) {
+        let (piece, scratch) = (part.piece, &mut *self.scratch);
+        let wants = open.wants_missed(piece, &part.missed);
+        let is_good = match to.get_mut(piece.at..piece.at + piece.len).and_then(|to| <&mut Page>::try_from(to).ok()) {
             Some(to) => {
-                if part.straight.is_none() {
+                // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts. But the caller's memory is
+                // not ours to believe: what goes into a frame is verified in ours.
+                if !part.is_straight {
                     buf.read(0, to);
                 }
-                let is_good = open.is_good(&part.found, to);
-                open.cut_in_place(part.piece.page, to);
+                if wants {
+                    scratch.copy_from_slice(to);
+                }
+                let is_good = open.is_good(&part.found, if wants { scratch } else { to });
+                open.cut_in_place(piece.page, to);
                 is_good
             }
             None => {
-                buf.read(0, &mut self.scratch[..]);
-                let is_good = open.is_good(&part.found, &self.scratch);
-                open.give(part.piece, &self.scratch, to);
+                buf.read(0, &mut scratch[..]);
+                let is_good = open.is_good(&part.found, scratch);
+                open.give(piece, scratch, to);
                 is_good
             }
         };
-        if is_good && open.wants(part.piece) {
-            // The caller's memory is not ours to believe a second time.
-            let is_still_good = match part.straight {
-                None => {
-                    buf.read(0, &mut self.scratch[..]);
-                    true
-                }
-                Some(_) => {
-                    self.scratch.copy_from_slice(&to[whole]);
-                    open.is_good(&part.found, &self.scratch)
-                }
-            };
-            if is_still_good {
-                open.insert_clean(part.piece, part.ticket, &self.scratch);
-            }
+        if is_good && wants {
+            open.cut_in_place(piece.page, scratch);
+            open.insert_cut(piece, part.missed.ticket(), scratch);
         }
         is_good
     }
@@ -261,15 +316,58 @@ impl Lane {
     }
 }
 
-/// Reads under way of one process, used by one thread at a time; see the module.
-pub struct Reads<J> {
+impl Read {
+    /// Looks for its pages, as far as there are places. False: there is none for the next.
+    fn look(&mut self, index: u32, open: &Open, lane: &mut Lane, to: &mut [u8]) -> bool {
+        let from = self.looked;
+        for piece in pieces(self.at + from as u64, self.len - from) {
+            let piece = Piece { at: piece.at + from, ..piece };
+            let to = &mut to[piece.at..piece.at + piece.len];
+            let Some(missed) = open.shelf.pages.read_or_miss(open.name(piece.page), piece.offset, to) else {
+                self.looked = piece.at + piece.len;
+                continue;
+            };
+            if !self.look_for(piece, &missed, index, open, lane, to) {
+                return false;
+            }
+            if self.is_slow {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Looks on the SSD for a piece that is in no frame. False: there is no place for it in the queue.
+    #[inline(always)]
+    fn look_for(&mut self, piece: Piece, missed: &Missed, index: u32, open: &Open, lane: &mut Lane, to: &[u8]) -> bool {
+        let Seen::Hit(found) = open.look_on_ssd(piece.page) else {
+            self.is_slow = true;
+            return true;
+        };
+        if !lane.submit(index, piece, missed, &found, to) {
+            return false;
+        }
+        // Now, while its word is near.
+        open.touch_on_ssd(&found);
+        self.parts += 1;
+        self.looked = piece.at + piece.len;
+        true
+    }
+}
+
+/// Reads under way of one process, used by one thread at a time; see the module. `F` is a share of an open file, `J` the memory its
+/// bytes go to with what else its owner wants to know of it, owned until the read has ended.
+pub struct Reads<F, J> {
     shelf: Arc<Shelf>,
     options: ReadsOptions,
-    reads: Box<[Option<Read<J>>]>,
+    /// Under way, or ended and not taken; by the numbers that `free` lacks, which have jobs.
+    reads: Box<[Read]>,
+    jobs: Box<[Option<J>]>,
+    files: Files<F>,
     free: Vec<u32>,
     /// Reads with pages for which the queue had no place.
     waiting: VecDeque<u32>,
-    ended: VecDeque<(J, Outcome)>,
+    ended: VecDeque<u32>,
     /// That the device may write into.
     memory: Vec<Arena>,
     /// None until the first page of the SSD is read.
@@ -279,13 +377,15 @@ pub struct Reads<J> {
     begun: u32,
 }
 
-impl<J: Job> Reads<J> {
+impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
     /// For so many reads, under way or ended and not taken.
-    pub fn new(shelf: &Arc<Shelf>, depth: u32, options: ReadsOptions) -> Reads<J> {
+    pub fn new(shelf: &Arc<Shelf>, depth: u32, options: ReadsOptions) -> Reads<F, J> {
         Reads {
             shelf: Arc::clone(shelf),
             options,
-            reads: (0..depth).map(|_| None).collect(),
+            reads: vec![Read::default(); depth as usize].into(),
+            jobs: (0..depth).map(|_| None).collect(),
+            files: Files(Vec::new()),
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth as usize),
             ended: VecDeque::with_capacity(depth as usize),
@@ -312,41 +412,60 @@ impl<J: Job> Reads<J> {
 
     /// Reads that have not ended.
     pub fn under_way(&self) -> usize {
-        self.reads.len() - self.free.len()
+        self.reads.len() - self.free.len() - self.ended.len()
     }
 
     /// Whether none is under way, or ended and not taken.
     pub fn is_idle(&self) -> bool {
-        self.under_way() == 0 && self.ended.is_empty()
+        self.free.len() == self.reads.len()
     }
 
-    /// Begins a read. The device hears of it at the next `ring`, `take` or `wait`.
-    pub fn begin(&mut self, mut job: J, at: u64) -> Begun<J> {
-        let (open, to) = job.split();
-        let size = open.size();
-        let len = to.len().min(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
-        let offset = (at % PAGE_BYTES as u64) as usize;
-        let name = open.name(at / PAGE_BYTES as u64);
-        // Who reads so has more on the SSD than in memory: what memory lacks is on its way while it is looked for there.
-        open.prefetch_on_ssd(at / PAGE_BYTES as u64);
-        if len == 0 || (offset + len <= PAGE_BYTES && self.shelf.pages.read(name, offset, &mut to[..len])) {
-            return Begun::Ended(job, Outcome::Read(len));
+    /// Begins a read of a file, which `share` gives a share of if one is needed. The device hears of it at the next `ring`, `take` or
+    /// `wait`.
+    #[inline]
+    pub fn begin(&mut self, open: &Open, share: impl FnOnce() -> F, at: u64, mut job: J) -> Begun<J> {
+        let to = job.as_mut();
+        let len = to.len().min(usize::try_from(open.size().saturating_sub(at)).unwrap_or(usize::MAX));
+        if len == 0 {
+            return Begun::Ended(job, Outcome::Read(0));
         }
-        if self.is_without || !open.is_of(&self.shelf) || !self.has_lane() {
+        if !open.is_of(&self.shelf) {
             return Begun::Ended(job, Outcome::Slow);
         }
-        if self.under_way() + self.ended.len() >= self.reads.len() {
-            return Begun::Full(job);
+        let (page, offset) = (at / PAGE_BYTES as u64, (at % PAGE_BYTES as u64) as usize);
+        // Mostly it is a piece of one page.
+        let mut first = None;
+        if offset + len <= PAGE_BYTES {
+            let Some(missed) = self.shelf.pages.read_or_miss(open.name(page), offset, &mut to[..len]) else {
+                return Begun::Ended(job, Outcome::Read(len));
+            };
+            first = Some((Piece { page, offset, at: 0, len }, missed));
+        }
+        if self.is_without || (self.lane.is_none() && !self.has_lane()) {
+            return Begun::Ended(job, Outcome::Slow);
         }
         let Some(index) = self.free.pop() else { return Begun::Full(job) };
         self.begun = self.begun.wrapping_add(1);
         let begun = self.begun.is_multiple_of(TIMED).then(Instant::now);
-        self.reads[index as usize] = Some(Read { job, at, len, looked: 0, parts: 0, is_slow: false, is_lost: false, begun });
-        self.look(index);
-        match self.take_if_ended(index) {
-            Some((job, outcome)) => Begun::Ended(job, outcome),
-            None => Begun::UnderWay,
+        let file = self.files.take(open, share);
+        let read = &mut self.reads[index as usize];
+        *read = Read { file, at, len, begun, ..Read::default() };
+        if let Some(lane) = &mut self.lane {
+            let to = job.as_mut();
+            read.is_waiting = !match first {
+                Some((piece, missed)) => read.look_for(piece, &missed, index, open, lane, &to[..len]),
+                None => read.look(index, open, lane, to),
+            };
+            if read.is_waiting {
+                self.waiting.push_back(index);
+            }
         }
+        if read.has_ended() {
+            let outcome = self.give_place(index);
+            return Begun::Ended(job, outcome);
+        }
+        self.jobs[index as usize] = Some(job);
+        Begun::UnderWay
     }
 
     fn has_lane(&mut self) -> bool {
@@ -368,50 +487,25 @@ impl<J: Job> Reads<J> {
         self.lane.is_some()
     }
 
-    /// Looks for the pages of a read, as far as there are places.
-    fn look(&mut self, index: u32) {
-        let (Some(read), Some(lane)) = (&mut self.reads[index as usize], &mut self.lane) else { return };
-        let (open, to) = read.job.split();
-        let from = read.looked;
-        for piece in pieces(read.at + from as u64, read.len - from) {
-            let piece = Piece { at: piece.at + from, ..piece };
-            // First: what is written from now on is noticed when the page is to go into a frame.
-            let ticket = self.shelf.pages.ticket(open.name(piece.page));
-            // A read of one page has looked there already.
-            let is_in_frame =
-                piece.len < read.len && self.shelf.pages.read(open.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]);
-            if !is_in_frame {
-                let Seen::Hit(found) = open.look_on_ssd(piece.page) else {
-                    read.is_slow = true;
-                    break;
-                };
-                let straight = lane.straight(&to[piece.at..piece.at + piece.len]);
-                if !lane.submit(Part { read: index, piece, ticket, found, straight, is_kept: false }) {
-                    self.waiting.push_back(index);
-                    return;
-                }
-                // Now, while its word is near.
-                open.touch_on_ssd(&found);
-                read.parts += 1;
+    /// If a read has ended it is to be taken.
+    #[inline]
+    fn see(&mut self, index: u32) {
+        let read = &mut self.reads[index as usize];
+        if read.has_ended() {
+            read.is_waiting = false;
+            if let Some(begun) = read.begun.filter(|_| !read.is_slow) {
+                self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
             }
-            read.looked = piece.at + piece.len;
+            self.ended.push_back(index);
         }
-        read.looked = read.len;
     }
 
-    fn take_if_ended(&mut self, index: u32) -> Option<(J, Outcome)> {
-        let place = &mut self.reads[index as usize];
-        let read = place.take_if(|read| read.parts == 0 && (read.is_slow || read.looked == read.len))?;
+    #[inline]
+    fn give_place(&mut self, index: u32) -> Outcome {
         self.free.push(index);
-        if let Some(begun) = read.begun.filter(|_| !read.is_slow) {
-            self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
-        }
-        let outcome = match read {
-            Read { is_lost: true, .. } => Outcome::Lost,
-            Read { is_slow: true, .. } => Outcome::Slow,
-            Read { len, .. } => Outcome::Read(len),
-        };
-        Some((read.job, outcome))
+        let read = &self.reads[index as usize];
+        drop(self.files.give(read.file));
+        read.outcome()
     }
 
     /// Tells the device of all that was begun.
@@ -426,12 +520,15 @@ impl<J: Job> Reads<J> {
         if self.ended.is_empty() {
             self.poll();
         }
-        self.ended.pop_front()
+        self.take_seen()
     }
 
     /// One of those that were seen to have ended.
+    #[inline]
     pub fn take_seen(&mut self) -> Option<(J, Outcome)> {
-        self.ended.pop_front()
+        let index = self.ended.pop_front()?;
+        let job = self.jobs[index as usize].take()?;
+        Some((job, self.give_place(index)))
     }
 
     /// Rings, and sees what has ended.
@@ -470,17 +567,14 @@ impl<J: Job> Reads<J> {
 
     /// Sees what has ended, after waiting for it if that is asked for.
     fn reap(&mut self, mut wait: Option<Duration>) {
-        let mut batch = [Completion::EMPTY; BATCH];
         let mut hits = 0;
         loop {
             let Some(lane) = &mut self.lane else { return };
             let count = match wait.take() {
-                Some(at_most) => lane.queue.wait_and_poll(at_most, &mut batch),
-                None => lane.queue.poll(&mut batch),
+                Some(at_most) => lane.queue.wait_and_poll(at_most, &mut lane.batch[..]),
+                None => lane.queue.poll(&mut lane.batch[..]),
             };
-            for completion in &batch[..count] {
-                hits += u64::from(self.end_part(*completion));
-            }
+            hits += (0..count).map(|at| u64::from(self.end_part(at))).sum::<u64>();
             if count < BATCH || self.lane.as_ref().is_none_or(|lane| lane.queue.in_flight() == 0) {
                 break;
             }
@@ -499,14 +593,18 @@ impl<J: Job> Reads<J> {
         self.go_on();
     }
 
+    /// Whether it is still the read that waits: another one may have its number.
+    fn is_waiting(&self, index: u32) -> bool {
+        self.reads[index as usize].is_waiting
+    }
+
     /// There is no queue any more for those that have no place in it.
     fn give_up_waiting(&mut self) {
         while let Some(index) = self.waiting.pop_front() {
-            if let Some(read) = &mut self.reads[index as usize] {
-                read.is_slow = true;
+            if self.is_waiting(index) {
+                self.reads[index as usize].is_slow = true;
+                self.see(index);
             }
-            let ended = self.take_if_ended(index);
-            self.ended.extend(ended);
         }
     }
 
@@ -523,36 +621,34 @@ impl<J: Job> Reads<J> {
     fn end_kept(&mut self, slot: u32, is_lost: bool) {
         let Some(lane) = &mut self.lane else { return };
         let Some(part) = lane.slots[slot as usize].part.take_if(|part| part.is_kept) else { return };
-        let Some(read) = &mut self.reads[part.read as usize] else { return };
+        let read = &mut self.reads[part.read as usize];
         read.parts -= 1;
         read.is_slow = true;
         read.is_lost |= is_lost;
-        let ended = self.take_if_ended(part.read);
-        self.ended.extend(ended);
+        self.see(part.read);
     }
 
-    /// Whether it was a hit.
-    fn end_part(&mut self, completion: Completion) -> bool {
+    /// What a completion of the batch says. Whether it was a hit.
+    fn end_part(&mut self, at: usize) -> bool {
         let Some(lane) = &mut self.lane else { return false };
+        let completion = lane.batch[at];
         let slot = completion.tag.0 as u32;
         let Some(part) = lane.slots.get_mut(slot as usize).and_then(|slot| slot.part.as_mut()) else { return false };
         let index = part.read;
-        let Some(read) = &mut self.reads[index as usize] else { return false };
+        let (read, Some(job)) = (&mut self.reads[index as usize], &mut self.jobs[index as usize]) else { return false };
         let is_held = completion.status.is_err() && lane.queue.holds(completion.tag);
         lane.is_over |= completion.status == Err(Error::Gone);
-        if is_held && part.straight.is_some() {
+        if is_held && part.is_straight {
             // Named when it is released, or lost with the queue.
             part.is_kept = true;
             return false;
         }
+        let Some(open) = self.files.get(read.file) else { return false };
         read.parts -= 1;
-        let (open, to) = read.job.split();
-        let is_good = completion.status.is_ok() && lane.give(slot, open, to);
+        let is_good = completion.status.is_ok() && lane.give(slot, open, job.as_mut());
         lane.free(slot, is_held);
         read.is_slow |= !is_good;
-        if let Some(ended) = self.take_if_ended(index) {
-            self.ended.push_back(ended);
-        }
+        self.see(index);
         is_good
     }
 
@@ -568,10 +664,17 @@ impl<J: Job> Reads<J> {
                 break;
             }
             let Some(index) = self.waiting.pop_front() else { break };
-            self.look(index);
-            if let Some(ended) = self.take_if_ended(index) {
-                self.ended.push_back(ended);
+            if !self.is_waiting(index) {
+                continue;
             }
+            let read = &mut self.reads[index as usize];
+            if let (Some(job), Some(open), Some(lane)) = (&mut self.jobs[index as usize], self.files.get(read.file), &mut self.lane) {
+                read.is_waiting = !read.look(index, open, lane, job.as_mut());
+                if read.is_waiting {
+                    self.waiting.push_back(index);
+                }
+            }
+            self.see(index);
         }
         self.ring();
     }

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::time::Duration;
 
 use block::tracked::Patience;
 use block::{Arena, Buf};
-use datapath::shelf::{Begun, Job, Open, Outcome, Reads, ReadsOptions};
+use datapath::shelf::{Begun, Open, Outcome, Reads, ReadsOptions};
 use ssdcache::{Mode, PAGE_BYTES};
 
 use super::model::{CELL, CELLS, cell_bytes};
@@ -20,16 +21,16 @@ const CELLS_OF_PAGE: usize = PAGE_BYTES / CELL;
 
 /// A read into a piece of the lent memory.
 struct Lent {
-    open: Open,
+    open: Arc<Open>,
     to: Buf,
     key: u64,
     page: u64,
 }
 
-impl Job for Lent {
-    fn split(&mut self) -> (&Open, &mut [u8]) {
+impl AsMut<[u8]> for Lent {
+    fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: the arena's memory, of this one owner; the device is done with it when this is asked for.
-        (&self.open, unsafe { std::slice::from_raw_parts_mut(self.to.address(), self.to.len()) })
+        unsafe { std::slice::from_raw_parts_mut(self.to.address(), self.to.len()) }
     }
 }
 
@@ -95,8 +96,9 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
         for _ in 0..rng.usize(1..=DEPTH) {
             let Some(to) = memory.allocate(PAGE_BYTES) else { break };
             let (key, page) = (rng.u64(FILES), rng.u64(..(CELLS / CELLS_OF_PAGE) as u64));
-            let job = Lent { open: open_at(&machine, &process.shelf, key), to, key, page };
-            match reads.begin(job, page * PAGE_BYTES as u64) {
+            let open = Arc::new(open_at(&machine, &process.shelf, key));
+            let job = Lent { open: Arc::clone(&open), to, key, page };
+            match reads.begin(&open, || Arc::clone(&open), page * PAGE_BYTES as u64, job) {
                 Begun::Ended(job, outcome) => ended(job, outcome),
                 Begun::UnderWay => {}
                 Begun::Full(_) => panic!("never more than it was made for"),
