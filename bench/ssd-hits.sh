@@ -5,8 +5,9 @@
 #   ours      the file by the u calls, upread at depth 1, else uaio (ssd-load.c): the same load by the same means, so to-raw is the cost
 #   fio       the device by fio's io_uring, and
 #   fio-ours  the file by our engine under fio: to-fio
-#   kernel    the cache's own file in its file system, by fio, O_DIRECT, psync at depth 1, else io_uring: to-kernel
+#   kernel    the same file in an ext4 on the SSD, by fio, O_DIRECT, psync at depth 1, else io_uring: to-kernel
 #   buffered  the same without O_DIRECT, each page once, none of them in the kernel's page cache: to-buffered
+#   node      near and far: the SSD's device node as kernel reads it, which has no file system in its way: to-node
 # BATCH (0): requests in one submission of raw and ours; 0: all that take the place of what has ended.
 # TARGETS ("near far disk"): the SSD is a loop device over a file in memory with its worker on the processor of the program (which then
 # has to do the drive's work, too: the hardest case) or on the other one (see block-fio.sh), or a file on the disk of TMPDIR.
@@ -15,7 +16,7 @@
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need_engine
-need losetup taskset python3 cc
+need losetup taskset python3 cc mkfs.ext4
 rounds=${ROUNDS:-3} seconds=${SECONDS_EACH:-1} mib=${FILE_MIB:-256} targets=${TARGETS:-near far disk} memory=${MEMORY:-8MiB}
 batch=${BATCH:-0}
 cd "$(dirname "$0")/.."
@@ -37,6 +38,32 @@ data=$SCRATCH/data
 fio --name=make --filename="$data" --rw=write --bs=1M --size="${mib}M" --end_fsync=1 --output-format=terse >/dev/null
 ssd_mib=$((mib * 5 / 4 + 64))
 
+# loop_in_memory: sets $ssd, a loop device over a file in memory.
+loop_in_memory() {
+    local file
+    file=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
+    truncate -s "${ssd_mib}M" "$file"
+    ssd=$(losetup --find --show --direct-io=off "$file")
+    loops+=("$ssd")
+    rm "$file"
+}
+
+# file_on_ssd: sets $file, the data in an ext4 on another such device, none of it in the kernel's page cache.
+file_on_ssd() {
+    local ssd
+    loop_in_memory
+    mkfs.ext4 -q "$ssd"
+    mkdir -p "$SCRATCH/on-ssd"
+    mount "$ssd" "$SCRATCH/on-ssd"
+    file=$SCRATCH/on-ssd/data
+    cp "$data" "$file"
+    sync -f "$file"
+    drop "$file"
+}
+
+# drop FILE: none of it stays in the kernel's page cache.
+drop() { dd if="$1" iflag=nocache count=0 status=none; }
+
 # An instance that stays between the jobs, filled once: all that is read goes to the SSD at the first touch. Promotion may leave
 # something out when it is behind, so it is read no faster than FILL_RATE (32m) bytes a second, until all is there.
 open_instance() {
@@ -55,7 +82,7 @@ open_instance() {
     for pass in {1..20}; do
         fio --name=fill --filename="$data" --rw=read --bs=64k --size="${mib}M" --ioengine="external:$engine" --config="$HOTSHELF_CONFIG" \
             --rate="${FILL_RATE:-32m}" --output-format=terse >/dev/null
-        (($(of_cache "$HOTSHELF_CONFIG" 's["ssd"]["pages"]') < mib * 256 * 99 / 100)) || return 0
+        (($(of_cache "$HOTSHELF_CONFIG" 's["ssd"]["pages"]') < mib * 256 * 999 / 1000)) || return 0
     done
     echo "  after $pass passes $(of_cache "$HOTSHELF_CONFIG" 's["ssd"]["pages"]') of $((mib * 256)) pages are on the SSD"
 }
@@ -78,8 +105,9 @@ run() {
         fio) on_fio --filename="$ssd" --ioengine=io_uring --fixedbufs --registerfiles "${direct[@]}" ;;
         fio-ours) on_fio --filename="$data" --size="${mib}M" --runtime="$seconds" --iodepth="$2" --ioengine="external:$engine" \
             --config="$HOTSHELF_CONFIG" ;;
-        kernel) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" ;;
-        buffered) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" --direct=0 --invalidate=1 --norandommap=0 --time_based=0 ;;
+        kernel) on_fio --filename="$file" --ioengine=$by "${direct[@]}" ;;
+        buffered) on_fio --filename="$file" --ioengine=$by "${direct[@]}" --direct=0 --invalidate=1 --norandommap=0 --time_based=0 ;;
+        node) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" ;;
     esac
 }
 
@@ -98,19 +126,21 @@ of() {
     median "${all[@]}"
 }
 
-sides=(raw ours fio fio-ours kernel buffered)
-printf '  %-10s %8s %8s %8s %8s %8s %8s   %6s %6s %9s %11s   %7s %6s   %s\n' target.depth "${sides[@]}" to-raw to-fio to-kernel \
-    to-buffered cpu-raw cpu added
+all_sides=(raw ours fio fio-ours kernel buffered node)
+printf '  %-10s %8s %8s %8s %8s %8s %8s %8s   %6s %6s %9s %11s %7s   %7s %6s   %s\n' target.depth "${all_sides[@]}" to-raw to-fio \
+    to-kernel to-buffered to-node cpu-raw cpu added
 for target in $targets; do
-    on=0-$(($(nproc) - 1))
+    on=0-$(($(nproc) - 1)) sides=("${all_sides[@]}")
     case $target in
-        disk) ssd=$SCRATCH/ssd.cache ;;
+        disk)
+            # The cache's own file, which is as the data would be.
+            ssd=$SCRATCH/ssd.cache file=$SCRATCH/ssd.cache
+            sides=(raw ours fio fio-ours kernel buffered)
+            ;;
         near | far)
-            file=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
-            truncate -s "${ssd_mib}M" "$file"
-            ssd=$(losetup --find --show --direct-io=off "$file")
-            loops+=("$ssd")
-            rm "$file"
+            [[ -d $SCRATCH/on-ssd ]] || file_on_ssd
+            file=$SCRATCH/on-ssd/data
+            loop_in_memory
             [[ $target == near ]] && on=0 || on=1
             ;;
     esac
@@ -126,15 +156,16 @@ for target in $targets; do
             done
         done
         to_raw=$(between ours raw) to_fio=$(between fio-ours fio) to_kernel=$(between fio-ours kernel)
-        to_buffered=$(between fio-ours buffered)
+        to_buffered=$(between fio-ours buffered) to_node=- node=-
+        [[ $target == disk ]] || { to_node=$(between fio-ours node) node=$(of iops node); }
         cpu_raw=$(of cpu raw) cpu_ours=$(of cpu ours) added=
         ((depth > 1)) || added=$(awk "BEGIN { printf \"%.2f us\", 1e6 / $(of iops ours) - 1e6 / $(of iops raw) }")
-        printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f %8.0f   %6s %6s %9s %11s   %7.2f %6.2f   %s\n' "$target.$depth" \
+        printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f %8.0f %8s   %6s %6s %9s %11s %7s   %7.2f %6.2f   %s\n' "$target.$depth" \
             "$(of iops raw)" "$(of iops ours)" "$(of iops fio)" "$(of iops fio-ours)" "$(of iops kernel)" \
-            "$(of iops buffered)" "$to_raw" "$to_fio" "$to_kernel" "$to_buffered" "$cpu_raw" "$cpu_ours" "$added"
+            "$(of iops buffered)" "${node%.*}" "$to_raw" "$to_fio" "$to_kernel" "$to_buffered" "$to_node" "$cpu_raw" "$cpu_ours" "$added"
         note ssd-hits "case=$target.$depth" "batch=$batch" "raw=$(of iops raw)" "ours=$(of iops ours)" "fio=$(of iops fio)" \
             "fio_ours=$(of iops fio-ours)" "kernel=$(of iops kernel)" "to_raw=$to_raw" "to_fio=$to_fio" "to_kernel=$to_kernel" \
-            "buffered=$(of iops buffered)" "to_buffered=$to_buffered" \
+            "buffered=$(of iops buffered)" "to_buffered=$to_buffered" "node=$node" "to_node=$to_node" \
             "cpu_raw_us=$cpu_raw" "cpu_us=$cpu_ours" "added=$added"
     done
     echo "  $target: of all pages read $(of_cache "$HOTSHELF_CONFIG" '{n: round(x["ratio"], 3) for n, x in t.items()}')"
