@@ -217,7 +217,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         }
     }
 
-    /// One that has ended, if there is one. Rings.
+    /// One that has ended, if there is one. Rings if it has to look for it.
     pub fn take(&mut self) -> Option<Ended<T, B>> {
         self.engine.as_mut()?.take().map(ended)
     }
@@ -228,7 +228,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         self.engine.as_mut()?.take_seen().map(ended)
     }
 
-    /// Rings, and sees what has ended.
+    /// Rings, and sees what has ended, unless some that were seen were not taken.
     pub fn poll(&mut self) {
         if let Some(engine) = &mut *self.engine {
             engine.poll();

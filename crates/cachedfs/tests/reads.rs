@@ -62,6 +62,8 @@ struct Trial {
     versions: Vec<u64>,
     random: fastrand::Rng,
     seed: u64,
+    /// Under way, or ended and not taken.
+    begun: usize,
     /// At once, later, not at all.
     ended: [u32; 3],
 }
@@ -92,19 +94,27 @@ impl Trial {
         self.reads.reading(&self.file).expect(if self.random.bool() { at } else { self.random.u64(..) });
         match self.reads.begin(&self.file, at, vec![0xee; len], asked) {
             Begun::Ended(ended) => self.end(ended, 0),
-            Begun::UnderWay => {}
+            Begun::UnderWay => self.begun += 1,
             Begun::Full(..) => panic!("never more than it was made for"),
+        }
+    }
+
+    /// Waits, and takes so many at most.
+    fn take(&mut self, most: usize) {
+        self.reads.wait(Duration::from_secs(60));
+        for _ in 0..most {
+            let Some(ended) = self.reads.take() else { break };
+            self.begun -= 1;
+            self.end(ended, 1);
         }
     }
 
     fn step(&mut self, depth: usize) {
         match self.random.u32(..100) {
-            0..70 if self.reads.under_way() < depth => self.begin(),
+            0..70 if self.begun < depth => self.begin(),
             0..90 => {
-                self.reads.wait(Duration::from_secs(60));
-                while let Some(ended) = self.reads.take() {
-                    self.end(ended, 1);
-                }
+                let most = self.random.usize(1..=depth);
+                self.take(most);
             }
             90..99 => {
                 let page = self.random.u64(..PAGES);
@@ -127,14 +137,12 @@ fn run(has_ssd: bool, mode: Mode, seed: u64, steps: usize) -> [u32; 3] {
     file.sync(false).expect("synced");
     let depth = 16;
     let (reads, versions, random) = (Reads::new(depth), vec![0; PAGES as usize], fastrand::Rng::with_seed(seed));
-    let mut trial = Trial { file, reads, versions, random, seed, ended: [0; 3] };
+    let mut trial = Trial { file, reads, versions, random, seed, begun: 0, ended: [0; 3] };
     (0..steps).for_each(|_| trial.step(depth as usize));
-    while trial.reads.under_way() > 0 {
-        trial.reads.wait(Duration::from_secs(60));
-        while let Some(ended) = trial.reads.take() {
-            trial.end(ended, 1);
-        }
+    while trial.begun > 0 {
+        trial.take(1);
     }
+    assert_eq!(trial.reads.under_way(), 0);
     assert!(trial.reads.take().is_none());
     let ended = trial.ended;
     drop(trial);

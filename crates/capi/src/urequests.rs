@@ -522,9 +522,10 @@ impl Requests {
         }
     }
 
-    /// What the queue was seen to have ended.
-    fn collect(&self, state: &mut State) {
-        while let Some(ended) = state.reads.take_seen() {
+    /// What the queue was seen to have ended, until there are so many. A page is verified only then.
+    fn collect(&self, state: &mut State, most: usize) {
+        while state.ended.len() < most {
+            let Some(ended) = state.reads.take_seen() else { break };
             let token = ended.token;
             match ended.outcome {
                 Way::Read(bytes) => drop(state.end(token, bytes as i64)),
@@ -554,7 +555,7 @@ impl Requests {
     ) -> usize {
         let mut has_looked = false;
         loop {
-            self.collect(state);
+            self.collect(state, max);
             let is_enough = state.ended.len() >= min.min(state.all()) || self.is_ending.load(Ordering::Relaxed);
             if is_enough || until.is_some_and(|until| Instant::now() >= until) {
                 // A wait tells what has ended, too. Who did not wait takes with him what there is beside.
@@ -636,11 +637,11 @@ impl Requests {
         state.closed = true;
         self.to_do.notify_all();
         if is_ours {
-            self.collect(&mut state);
+            self.collect(&mut state, usize::MAX);
         }
         while is_ours && state.reads.under_way() > 0 {
             self.wait(&mut state, SLICE);
-            self.collect(&mut state);
+            self.collect(&mut state, usize::MAX);
         }
         self.tell(&state);
         while state.threads > 0 {

@@ -172,6 +172,27 @@ struct Slot {
     part: Option<Part>,
 }
 
+/// What the queue said has ended, and who of it was not looked at yet. A page is verified only when it is asked for: the device has
+/// nothing to do meanwhile, and hears of the next requests as soon as the first page is taken.
+struct Told {
+    completions: Box<[Completion; BATCH]>,
+    next: usize,
+    count: usize,
+    /// When the queue said so, if that is of use.
+    at: Option<Instant>,
+}
+
+impl Told {
+    fn is_empty(&self) -> bool {
+        self.next == self.count
+    }
+
+    /// It had no room for more, which there may be.
+    fn was_full(&self) -> bool {
+        self.count == BATCH
+    }
+}
+
 /// The queue of the SSD.
 struct Lane {
     queue: Tracked<Box<dyn Queue>>,
@@ -184,8 +205,7 @@ struct Lane {
     due: Option<Time>,
     /// Where a page that is only read in part is verified.
     scratch: Box<Page>,
-    /// What has ended, as the queue tells it.
-    batch: Box<[Completion; BATCH]>,
+    told: Told,
     /// Memory of callers that the queue was told of.
     memory: Vec<Arena>,
     /// The queue ended: nothing more comes of it.
@@ -216,7 +236,7 @@ impl Lane {
             timeout: patience.timeout.unwrap_or(Duration::MAX),
             due: None,
             scratch: Box::new([0; PAGE_BYTES]),
-            batch: Box::new([Completion::EMPTY; BATCH]),
+            told: Told { completions: Box::new([Completion::EMPTY; BATCH]), next: 0, count: 0, at: None },
             memory: Vec::new(),
             is_over: false,
         })
@@ -375,6 +395,10 @@ pub struct Reads<F, J> {
     /// The SSD has no queue for us: all of it is slow.
     is_without: bool,
     begun: u32,
+    /// Of those under way, how many are timed.
+    timed: u32,
+    /// Found on the SSD, and not counted yet.
+    hits: u64,
 }
 
 impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
@@ -393,6 +417,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
             lane: None,
             is_without: shelf.lanes.is_none() || shelf.view.is_none(),
             begun: 0,
+            timed: 0,
+            hits: 0,
         }
     }
 
@@ -464,6 +490,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
             let outcome = self.give_place(index);
             return Begun::Ended(job, outcome);
         }
+        self.timed += u32::from(read.begun.is_some());
         self.jobs[index as usize] = Some(job);
         Begun::UnderWay
     }
@@ -491,13 +518,18 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
     #[inline]
     fn see(&mut self, index: u32) {
         let read = &mut self.reads[index as usize];
-        if read.has_ended() {
-            read.is_waiting = false;
-            if let Some(begun) = read.begun.filter(|_| !read.is_slow) {
-                self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
-            }
-            self.ended.push_back(index);
+        if !read.has_ended() {
+            return;
         }
+        read.is_waiting = false;
+        if let Some(begun) = read.begun.take() {
+            self.timed -= 1;
+            let at = self.lane.as_ref().and_then(|lane| lane.told.at).filter(|_| !read.is_slow);
+            if let Some(at) = at {
+                self.shelf.counters.took(Tier::Ssd, at.saturating_duration_since(begun).as_nanos() as u64);
+            }
+        }
+        self.ended.push_back(index);
     }
 
     #[inline]
@@ -515,36 +547,45 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         }
     }
 
-    /// One that has ended, if there is one. Rings.
+    /// One that has ended, if there is one. Rings if it has to look for it.
     pub fn take(&mut self) -> Option<(J, Outcome)> {
-        if self.ended.is_empty() {
+        self.take_seen().or_else(|| {
             self.poll();
-        }
-        self.take_seen()
+            self.take_seen()
+        })
     }
 
     /// One of those that were seen to have ended.
     #[inline]
     pub fn take_seen(&mut self) -> Option<(J, Outcome)> {
+        while self.ended.is_empty() && self.end_next() {}
         let index = self.ended.pop_front()?;
         let job = self.jobs[index as usize].take()?;
         Some((job, self.give_place(index)))
     }
 
-    /// Rings, and sees what has ended.
+    /// Whether some were seen to have ended and not taken.
+    fn has_seen(&self) -> bool {
+        !self.ended.is_empty() || self.lane.as_ref().is_some_and(|lane| !lane.told.is_empty())
+    }
+
+    /// Rings, and sees what has ended, unless some that were seen were not taken.
     pub fn poll(&mut self) {
-        if let Some(lane) = &mut self.lane {
-            lane.ring();
-            self.reap(None);
+        self.ring();
+        if !self.has_seen() {
+            self.look(None);
         }
     }
 
     /// Rings, waits until one may have ended, or for `at_most`, and sees which have. Returns early at will; at once if some that were
     /// seen were not taken.
     pub fn wait(&mut self, at_most: Duration) {
-        if let Some(lane) = self.lane.as_mut().filter(|_| self.ended.is_empty()) {
-            lane.due = None;
-            self.reap(Some(at_most));
+        if self.has_seen() {
+            return self.ring();
+        }
+        if let Some(lane) = &mut self.lane {
+            lane.due = None; // the wait rings
+            self.look(Some(at_most));
         }
     }
 
@@ -557,7 +598,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
     /// Asks for the event.
     pub fn arm(&mut self) -> Armed {
         match &mut self.lane {
-            Some(lane) if self.ended.is_empty() => {
+            Some(lane) if self.ended.is_empty() && lane.told.is_empty() => {
                 lane.due = None;
                 lane.queue.arm()
             }
@@ -565,23 +606,45 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         }
     }
 
-    /// Sees what has ended, after waiting for it if that is asked for.
-    fn reap(&mut self, mut wait: Option<Duration>) {
-        let mut hits = 0;
-        loop {
-            let Some(lane) = &mut self.lane else { return };
-            let count = match wait.take() {
-                Some(at_most) => lane.queue.wait_and_poll(at_most, &mut lane.batch[..]),
-                None => lane.queue.poll(&mut lane.batch[..]),
-            };
-            hits += (0..count).map(|at| u64::from(self.end_part(at))).sum::<u64>();
-            if count < BATCH || self.lane.as_ref().is_none_or(|lane| lane.queue.in_flight() == 0) {
-                break;
+    /// Asks the queue what has ended, after waiting for it if that is asked for.
+    fn look(&mut self, wait: Option<Duration>) {
+        let Some(Lane { queue, told, .. }) = &mut self.lane else { return };
+        told.next = 0;
+        told.count = match wait {
+            Some(at_most) => queue.wait_and_poll(at_most, &mut told.completions[..]),
+            None => queue.poll(&mut told.completions[..]),
+        };
+        told.at = (self.timed > 0 && told.count > 0).then(Instant::now);
+        if told.count == 0 {
+            self.settle();
+        }
+    }
+
+    /// Does what the next completion says that was not looked at. False: there is none.
+    #[inline]
+    fn end_next(&mut self) -> bool {
+        let Some(Lane { told, .. }) = &mut self.lane else { return false };
+        if told.is_empty() {
+            return false;
+        }
+        let completion = told.completions[told.next];
+        told.next += 1;
+        let (is_last, was_full) = (told.is_empty(), told.was_full());
+        self.hits += u64::from(self.end_part(completion));
+        if is_last {
+            self.settle();
+            if was_full && self.lane.as_ref().is_some_and(|lane| lane.queue.in_flight() > 0) {
+                self.look(None);
             }
+        } else if !self.waiting.is_empty() {
+            self.go_on();
         }
-        if hits > 0 {
-            self.shelf.count_ssd_hits(hits);
-        }
+        true
+    }
+
+    /// After all that the queue told of.
+    fn settle(&mut self) {
+        self.count_hits();
         if let Some(lane) = self.lane.as_mut().filter(|lane| lane.is_over || lane.queue.is_gone()) {
             lane.is_over = true;
             self.lose_kept();
@@ -590,6 +653,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
             self.lane = None;
             self.give_up_waiting();
         }
+        self.take_back();
         self.go_on();
     }
 
@@ -628,10 +692,10 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         self.see(part.read);
     }
 
-    /// What a completion of the batch says. Whether it was a hit.
-    fn end_part(&mut self, at: usize) -> bool {
+    /// What a completion says. Whether it was a hit.
+    #[inline]
+    fn end_part(&mut self, completion: Completion) -> bool {
         let Some(lane) = &mut self.lane else { return false };
-        let completion = lane.batch[at];
         let slot = completion.tag.0 as u32;
         let Some(part) = lane.slots.get_mut(slot as usize).and_then(|slot| slot.part.as_mut()) else { return false };
         let index = part.read;
@@ -652,13 +716,17 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         is_good
     }
 
-    /// Places are free again, or memory that the device had kept.
-    fn go_on(&mut self) {
+    /// Memory that the device had kept is free again.
+    fn take_back(&mut self) {
         while let Some(tag) = self.lane.as_mut().and_then(|lane| lane.queue.take_released()) {
             self.end_kept(tag.0 as u32, false);
             let Some(lane) = &mut self.lane else { return };
             lane.free.push(tag.0 as u32);
         }
+    }
+
+    /// Places are free again.
+    fn go_on(&mut self) {
         for _ in 0..self.waiting.len() {
             if self.lane.as_ref().is_none_or(|lane| lane.free.is_empty()) {
                 break;
@@ -677,5 +745,20 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
             self.see(index);
         }
         self.ring();
+    }
+}
+
+impl<F, J> Reads<F, J> {
+    fn count_hits(&mut self) {
+        let hits = std::mem::take(&mut self.hits);
+        if hits > 0 {
+            self.shelf.count_ssd_hits(hits);
+        }
+    }
+}
+
+impl<F, J> Drop for Reads<F, J> {
+    fn drop(&mut self) {
+        self.count_hits();
     }
 }

@@ -43,14 +43,13 @@ impl Lent {
     }
 }
 
-/// Outcomes, by how they were.
-fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
+/// With files that have more than memory.
+fn filled() -> (Arc<Machine>, Process) {
     let machine = Machine::new(Kind::Memory, 0, formatted());
     let setup = Setup::plain(Mode::WriteBack);
     let region = setup.segment();
     let seats = setup.seats(&region);
     let process = Process::start(&machine, &region, &seats, setup);
-    // More than memory has.
     for key in FILES {
         let bytes: Vec<u8> = (0..CELLS).flat_map(|cell| cell_bytes(key, cell, 1)).collect();
         process.with(key, |open| {
@@ -58,6 +57,12 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
             open.sync().expect("synced");
         });
     }
+    (machine, process)
+}
+
+/// Outcomes, by how they were.
+fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
+    let (machine, process) = filled();
     let ms = Duration::from_millis;
     let patience = Patience { timeout: Some(ms(2)), cancel_grace: ms(1), reset_after: Some(ms(2)) };
     let mut reads = Reads::new(&process.shelf, DEPTH as u32, ReadsOptions { patience, ..ReadsOptions::default() });
@@ -92,8 +97,9 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
         kept.truncate(2);
     };
     for round in 0..60 {
-        *machine.hang.lock() = if round % 4 == 2 { hang } else { Hang::No };
         for _ in 0..rng.usize(1..=DEPTH) {
+            let hangs = round % 4 == 2 && (hang != Hang::UntilCancelled || rng.bool());
+            *machine.hang.lock() = if hangs { hang } else { Hang::No };
             let Some(to) = memory.allocate(PAGE_BYTES) else { break };
             let (key, page) = (rng.u64(FILES), rng.u64(..(CELLS / CELLS_OF_PAGE) as u64));
             let open = Arc::new(open_at(&machine, &process.shelf, key));
@@ -111,13 +117,26 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
             reads.wait(Duration::from_secs(60));
             // Who goes the slow way does not hang.
             *machine.hang.lock() = Hang::No;
-            while let Some((job, outcome)) = reads.take_seen() {
+            // Others than those are looked at later.
+            for _ in 0..rng.usize(1..=DEPTH) {
+                let Some((job, outcome)) = reads.take_seen() else { break };
                 ended(job, outcome);
             }
             *machine.hang.lock() = until_told;
         }
+        *machine.hang.lock() = Hang::No;
+        while let Some((job, outcome)) = reads.take_seen() {
+            ended(job, outcome);
+        }
     }
     outcomes
+}
+
+#[test]
+fn memory_comes_back_with_what_is_cancelled() {
+    let outcomes = run(Hang::UntilCancelled);
+    println!("{outcomes:?}");
+    assert!(outcomes["read"] > 0 && outcomes["slow"] > 0 && !outcomes.contains_key("lost"), "{outcomes:?}");
 }
 
 #[test]
@@ -132,4 +151,51 @@ fn memory_of_a_drive_that_never_answers_is_lost_and_that_is_told() {
     let outcomes = run(Hang::ForEver);
     println!("{outcomes:?}");
     assert!(outcomes["read"] > 0 && outcomes["lost"] > 0, "{outcomes:?}");
+}
+
+/// Reads of two pages at half as many places, each followed by another as soon as it is taken.
+#[test]
+fn who_waits_for_a_place_is_not_passed_over() {
+    let (machine, process) = filled();
+    let key = FILES.start;
+    let open = Arc::new(open_at(&machine, &process.shelf, key));
+    let mut reads = Reads::new(&process.shelf, DEPTH as u32, ReadsOptions::default());
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (mut begun, mut waits) = (BTreeMap::new(), 0);
+    for turn in 0..2_000 {
+        while begun.len() < DEPTH {
+            let page = rng.usize(..CELLS / CELLS_OF_PAGE - 1);
+            let number = begun.last_key_value().map_or(turn * DEPTH, |(last, _)| last + 1);
+            let job = Numbered { number, page, bytes: vec![0; 2 * PAGE_BYTES] };
+            match reads.begin(&open, || Arc::clone(&open), (page * PAGE_BYTES) as u64, job) {
+                Begun::UnderWay => _ = begun.insert(number, turn),
+                Begun::Ended(..) => break,
+                Begun::Full(_) => panic!("never more than it was made for"),
+            }
+        }
+        let Some(longest) = begun.values().min().map(|began| turn - began) else { continue };
+        waits = waits.max(longest);
+        reads.wait(Duration::from_secs(60));
+        let Some((job, outcome)) = reads.take_seen() else { continue };
+        begun.remove(&job.number).expect("it was under way");
+        if outcome != Outcome::Slow {
+            assert_eq!(outcome, Outcome::Read(2 * PAGE_BYTES));
+            for (n, cell) in job.bytes.chunks(CELL).enumerate() {
+                assert!(*cell == cell_bytes(key, job.page * CELLS_OF_PAGE + n, 1), "page {} cell {n}", job.page);
+            }
+        }
+    }
+    assert!((DEPTH..2 * DEPTH).contains(&waits), "one was taken after {waits} others");
+}
+
+struct Numbered {
+    number: usize,
+    page: usize,
+    bytes: Vec<u8>,
+}
+
+impl AsMut<[u8]> for Numbered {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
 }

@@ -99,6 +99,8 @@ pub struct Machine {
 pub enum Hang {
     #[default]
     No,
+    /// They end when they are cancelled.
+    UntilCancelled,
     /// They end with a reset of their queue; until then the SSD writes into their memory when it likes.
     UntilReset,
     /// They never end.
@@ -259,14 +261,20 @@ struct Watched {
     arenas: Vec<Arena>,
     /// Requests that the SSD failed, to be told.
     failed: Vec<Completion>,
-    /// Memory of those that hang.
-    hanging: Vec<Span>,
+    hanging: Vec<Hanging>,
+}
+
+/// A request that hangs, with its memory.
+struct Hanging {
+    tag: Tag,
+    how: Hang,
+    memory: Vec<Span>,
 }
 
 impl Watched {
     /// The SSD is not done with what hangs.
     fn spoil(&self) {
-        for span in &self.hanging {
+        for span in self.hanging.iter().flat_map(|hanging| &hanging.memory) {
             let arena = self.arenas.iter().find(|arena| arena.id() == span.arena).expect("registered");
             arena.region().write(span.at as usize, &vec![0xaa; span.bytes as usize]);
         }
@@ -294,8 +302,9 @@ impl Queue for Watched {
             self.failed.push(Completion { tag: request.tag, status: Err(Error::Media) });
             return Submit::Queued;
         }
-        if request.op == block::Op::Read && *self.machine.hang.lock() != Hang::No {
-            self.hanging.extend(data);
+        let how = *self.machine.hang.lock();
+        if request.op == block::Op::Read && how != Hang::No {
+            self.hanging.push(Hanging { tag: request.tag, how, memory: data.to_vec() });
             return Submit::Queued;
         }
         self.queue.submit(request, data)
@@ -307,7 +316,7 @@ impl Queue for Watched {
         self.spoil();
         let count = self.failed.len().min(completions.len());
         completions.iter_mut().zip(self.failed.drain(..count)).for_each(|(to, failed)| *to = failed);
-        if count > 0 { count } else { self.queue.poll(completions) }
+        count + self.queue.poll(&mut completions[count..])
     }
     fn in_flight(&self) -> u32 {
         self.queue.in_flight() + (self.failed.len() + self.hanging.len()) as u32
@@ -318,6 +327,11 @@ impl Queue for Watched {
         }
     }
     fn cancel(&mut self, tag: Tag) {
+        let ends = |hanging: &Hanging| hanging.tag == tag && hanging.how == Hang::UntilCancelled;
+        if let Some(at) = self.hanging.iter().position(ends) {
+            self.hanging.remove(at);
+            self.failed.push(Completion { tag, status: Err(Error::Cancelled) });
+        }
         self.queue.cancel(tag);
     }
     fn reset(&mut self) -> Result<(), Error> {
