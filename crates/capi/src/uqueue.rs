@@ -69,6 +69,10 @@ pub extern "C" fn uaio_memory(aio: *mut UAIO, bytes: usize) -> *mut c_void {
 /// its own work, many in one submission; the rest is done by threads of the library. Thread-safe, and cheapest if one thread alone
 /// submits and reaps, above all if that was promised (UAIO_ONE_THREAD).
 ///
+/// The SSD hears of reads when the call that submits them returns, and one that works beside the program may have nothing to do until
+/// then. Of 32 reads, calls of four at a time get a fifth to a quarter more done in a second there than one call of all. Where the
+/// program's processor does the SSD's work (a loop device, a RAM disk) they get a tenth less done.
+///
 /// Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first); EBUSY (it was promised to
 /// another thread). One that is wrong ends the call, and those before it are taken.
 ///
