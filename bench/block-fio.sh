@@ -112,11 +112,7 @@ for target in $targets; do
     case $target in
         page | disk) file[$target]=$SCRATCH/$target ;;
         near | far | free)
-            memory=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
-            truncate -s $size "$memory"
-            loop=$(losetup --find --show "$memory")
-            loops+=("$loop")
-            rm "$memory" # the loop device keeps it
+            loop_in_memory "$size"
             file[$target]=$loop
             ;;
     esac

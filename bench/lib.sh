@@ -81,6 +81,15 @@ disk() {
     mount "$loop" "$SCRATCH/$1"
 }
 
+# loop_in_memory SIZE: a loop device over a file in memory, which nothing is left of when it is detached; sets $loop.
+loop_in_memory() {
+    local file
+    file=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
+    loop=$(truncate -s "$1" "$file" && losetup --find --show --direct-io=off "$file") || { rm "$file"; return 1; }
+    rm "$file"
+    loops+=("$loop")
+}
+
 # The cache: what the benches of it share. Instances of a run have its process number in their name.
 
 # conf FILE LINE...: a configuration of the cache, with lines of the table [cache] beside its name.

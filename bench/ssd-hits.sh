@@ -38,23 +38,13 @@ data=$SCRATCH/data
 fio --name=make --filename="$data" --rw=write --bs=1M --size="${mib}M" --end_fsync=1 --output-format=terse >/dev/null
 ssd_mib=$((mib * 5 / 4 + 64))
 
-# loop_in_memory: sets $ssd, a loop device over a file in memory.
-loop_in_memory() {
-    local file
-    file=$(mktemp /dev/shm/hotshelf-bench.XXXXXX)
-    truncate -s "${ssd_mib}M" "$file"
-    ssd=$(losetup --find --show --direct-io=off "$file")
-    loops+=("$ssd")
-    rm "$file"
-}
-
 # file_on_ssd: sets $file, the data in an ext4 on another such device, none of it in the kernel's page cache.
 file_on_ssd() {
-    local ssd
-    loop_in_memory
-    mkfs.ext4 -q "$ssd"
+    local loop
+    loop_in_memory "${ssd_mib}M"
+    mkfs.ext4 -q "$loop"
     mkdir -p "$SCRATCH/on-ssd"
-    mount "$ssd" "$SCRATCH/on-ssd"
+    mount "$loop" "$SCRATCH/on-ssd"
     file=$SCRATCH/on-ssd/data
     cp "$data" "$file"
     sync -f "$file"
@@ -140,7 +130,8 @@ for target in $targets; do
         near | far)
             [[ -d $SCRATCH/on-ssd ]] || file_on_ssd
             file=$SCRATCH/on-ssd/data
-            loop_in_memory
+            loop_in_memory "${ssd_mib}M"
+            ssd=$loop
             [[ $target == near ]] && on=0 || on=1
             ;;
     esac

@@ -172,7 +172,7 @@ struct Slot {
     part: Option<Part>,
 }
 
-/// What the queue said has ended, and who of it was not looked at yet. A page is verified only when it is asked for: the device has
+/// What the queue said has ended, and what of it was not looked at yet. A page is verified only when it is asked for: the device may have
 /// nothing to do meanwhile, and hears of the next requests as soon as the first page is taken.
 struct Told {
     completions: Box<[Completion; BATCH]>,
