@@ -18,6 +18,7 @@
 //! the SSD becomes the file the moment it gets the name; before that name is used it is durable. The
 //! journal only tells recovery which duplicates on the HDD are ours to delete.
 
+mod left;
 mod next;
 mod queue;
 
@@ -113,6 +114,9 @@ impl Hybrid {
             Err(Errno::STALE | Errno::NOENT | Errno::CANCELED) => Outcome::Dropped,
             Err(error) => Outcome::Failed(error),
         };
+        if outcome == Outcome::Done {
+            self.note_move(ino, to, reason);
+        }
         self.mover.state.lock().running.remove(&ino);
         self.book(ino, to, reason, outcome);
         self.mover.ended.notify_all();
@@ -137,9 +141,16 @@ impl Hybrid {
             Outcome::Already | Outcome::Stays(_) => {}
         }
         if outcome == Outcome::Done {
-            let code = reason as u8 | if to == TierName::Hdd { 0x80 } else { 0 };
-            self.nodes.change(ino, |node| node.last_move = (now_s(), code));
             self.tell_changed(ino);
+        }
+    }
+
+    fn note_move(&self, ino: u64, to: TierName, reason: Reason) {
+        let last = (now_s(), reason as u8 | if to == TierName::Hdd { 0x80 } else { 0 });
+        self.nodes.change(ino, |node| node.last_move = last);
+        match to {
+            TierName::Hdd => self.mover.left.lock().note(ino, last),
+            TierName::Ssd => self.mover.left.lock().forget(ino),
         }
     }
 
@@ -251,9 +262,10 @@ impl Hybrid {
 
     /// What is remembered of a file's last move.
     pub(crate) fn last_move(&self, ino: u64) -> Option<LastMove> {
-        let (at, code) = self.nodes.with(ino, |node| node.last_move)?;
+        let known = self.nodes.with(ino, |node| node.last_move).filter(|(_, code)| *code != 0);
+        let (at, code) = known.or_else(|| self.mover.left.lock().last_move(ino))?;
         let to = if code & 0x80 != 0 { TierName::Hdd } else { TierName::Ssd };
-        (code != 0).then(|| LastMove { at_s: u64::from(at), to, reason: Reason::text(code & 0x7f).into() })
+        Some(LastMove { at_s: u64::from(at), to, reason: Reason::text(code & 0x7f).into() })
     }
 }
 

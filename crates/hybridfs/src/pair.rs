@@ -225,6 +225,7 @@ impl Hybrid {
     /// A file is gone.
     pub(crate) fn forget_file(&self, ino: u64) {
         self.placement.left(ino);
+        self.mover.left.lock().forget(ino);
         self.nodes.keep(ino, KeptFor::Policy, false);
     }
 

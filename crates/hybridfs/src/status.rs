@@ -295,6 +295,21 @@ mod test {
     }
 
     #[test]
+    fn why_a_file_left_is_told_after_the_kernel_forgot_it() {
+        let fs = TestPair::with(&["ssd/file"]);
+        let last = || fs.why(b"file").expect("there").last_move.map(|last| (last.to, last.reason));
+        for tier in [TierName::Hdd, TierName::Ssd, TierName::Hdd] {
+            fs.migrate(b"file", tier, &mut |_, _, _, _| {}).expect("moved");
+            fs.look_and_forget("file");
+            assert_eq!(last(), Some((tier, "asked for".into())));
+        }
+        let ino = fs.look_up("file");
+        fs.unlink(ROOT, OsStr::new("file")).expect("removed");
+        fs.forget(ino, 1);
+        assert_eq!(fs.last_move(ino), None);
+    }
+
+    #[test]
     fn a_file_that_lost_one_of_its_names_is_found_by_the_other() {
         let fs = TestPair::with(&["ssd/file"]);
         let ino = fs.look_up("file");

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::left::Left;
 use super::{Duplicate, Reason};
 use crate::pinning::{Pinning, Walk};
 use crate::report::{RunningMove, TierName};
 
 /// Waiting moves beyond this many are given up: the next touch asks again.
 pub(super) const QUEUE_MAX: usize = 1 << 16;
+/// Files that left the SSD whose reason is remembered, at least.
+const LEFT_MAX: usize = 1 << 15;
 /// How often a move is tried that nobody would ask for again; the pauses between grow.
 pub(super) const TRIES_MAX: u32 = 8;
 
@@ -59,6 +62,8 @@ pub struct Mover {
     pub(crate) duplicates: Mutex<HashMap<u64, Duplicate>>,
     /// Copies on the HDD that could not be removed, by their inodes: their moves stay in the journal.
     pub(crate) left_behind: Mutex<HashSet<u64>>,
+    /// Why files are on the HDD that were on the SSD.
+    pub(crate) left: Mutex<Left>,
     /// Through a pinned tree; held while a few names are looked at.
     pub(crate) walk: Mutex<Walk>,
     pub(super) demoting: AtomicBool,
@@ -147,6 +152,7 @@ impl Mover {
             paused: Condvar::new(),
             duplicates: Mutex::default(),
             left_behind: Mutex::default(),
+            left: Mutex::new(Left::new(LEFT_MAX)),
             walk: Mutex::default(),
             demoting: AtomicBool::new(false),
             choosing: Mutex::default(),
