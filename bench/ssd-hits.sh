@@ -1,7 +1,7 @@
 #!/bin/bash
 # What a hit in the SSD cache costs: 4 KiB at random at depth 1, 8 and 32 from a file of FILE_MIB (256) of which all pages are on the
 # SSD and next to none in memory (MEMORY, 8MiB), beside what there is to be had:
-#   raw       the device by `block`, io_uring, O_DIRECT (its example `load`)
+#   raw       the device by `block`, io_uring, O_DIRECT (its example `load`, waits=yes, as ours)
 #   ours      the file by the u calls, upread at depth 1, else uaio (ssd-load.c): the same load by the same means, so to-raw is the cost
 #   fio       the device by fio's io_uring, and
 #   fio-ours  the file by our engine under fio: to-fio
@@ -90,7 +90,7 @@ run() {
     (($2 > 1)) || by=psync
     case $1 in
         raw) taskset -c "$on" "$load" "$ssd" op=randread depth="$2" direct=yes batch="$batch" seconds="$seconds" seed=$RANDOM \
-            bytes=$((mib << 20)) latency=no | figures ;;
+            bytes=$((mib << 20)) latency=no waits=yes | figures ;;
         ours) taskset -c "$on" "$hits" "$data" "$2" "$seconds" "$batch" | figures ;;
         fio) on_fio --filename="$ssd" --ioengine=io_uring --fixedbufs --registerfiles "${direct[@]}" ;;
         fio-ours) on_fio --filename="$data" --size="${mib}M" --runtime="$seconds" --iodepth="$2" --ioengine="external:$engine" \

@@ -323,16 +323,15 @@ struct timespec;
 
 /**
  * For uaio_create_with: one thread alone will submit and reap, the first one that does. Reads of what is on the SSD then are up to a
- * third faster if they are submitted and reaped few at a time. Who hands over all at once, to an SSD whose work his own processor does
- * (a loop device, a RAM disk), may be a tenth faster without. Another thread is told EBUSY; it may destroy it when no read is under way,
- * or when the one thread has ended. If it does (or hs_shutdown) while that one lives, the SSD stays open until it has ended too.
+ * third faster if they are submitted and reaped few at a time. Another thread is told EBUSY; it may destroy it when no read is under
+ * way, or when the one thread has ended. If it does (or hs_shutdown) while that one lives, the SSD stays open until it has ended too.
  */
 #define UAIO_ONE_THREAD (1 << 0)
 
 /**
  * With UAIO_ONE_THREAD: uaio_reap is called to wait, with a `min` of 1 or more, when there is nothing else to do. Then a wait may look for
- * up to 20 microseconds before it sleeps, where that is measured to be faster for no more of the processor; and a uaio_reap that finds
- * nothing is a system call, which is the wrong choice for who asks again and again.
+ * up to 20 microseconds before it sleeps, or ask for what else has ended when it is woken, where that is measured to be as fast or faster
+ * for no more of the processor; and a uaio_reap that finds nothing is a system call, the wrong choice for who asks again and again.
  */
 #define UAIO_WAITS (1 << 1)
 

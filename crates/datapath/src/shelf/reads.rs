@@ -39,6 +39,8 @@ use super::ssd::bytes_at;
 const PARTS_MAX: u32 = 256;
 /// Completions taken from the queue at once.
 const BATCH: usize = 32;
+/// So many completions ahead, what is asked of a page is fetched.
+const AHEAD: usize = 2;
 /// One read of so many is timed: the clock costs a good part of a hit.
 const TIMED: u32 = 64;
 
@@ -185,6 +187,11 @@ struct Told {
 impl Told {
     fn is_empty(&self) -> bool {
         self.next == self.count
+    }
+
+    /// So many after the next one.
+    fn after(&self, ahead: usize) -> Option<Completion> {
+        self.completions[..self.count].get(self.next + ahead).copied()
     }
 
     /// It had no room for more, which there may be.
@@ -623,9 +630,14 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
     /// Does what the next completion says that was not looked at. False: there is none.
     #[inline]
     fn end_next(&mut self) -> bool {
-        let Some(Lane { told, .. }) = &mut self.lane else { return false };
+        let Some(Lane { told, slots, .. }) = &mut self.lane else { return false };
         if told.is_empty() {
             return false;
+        }
+        if let Some(later) = told.after(AHEAD)
+            && let Some(Slot { part: Some(part), .. }) = slots.get(later.tag.0 as usize)
+        {
+            self.shelf.pages.prefetch_missed(&part.missed);
         }
         let completion = told.completions[told.next];
         told.next += 1;

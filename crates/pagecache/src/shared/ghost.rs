@@ -41,12 +41,19 @@ impl SharedPages {
         head[FILLED].load(Relaxed) == 0 || len_in(head, FREE) > self.plan.frames / SPARE || self.is_known(key)
     }
 
-    /// The page will be looked for soon, and is likely not to be here: what `read` and `is_wanted` look at comes nearer.
+    /// The page will be looked for soon, and is likely not to be here: what that looks at comes nearer.
+    #[inline]
     pub fn prefetch(&self, name: Name) {
         let key = self.key(name);
         let home = key.shard * self.plan.places + self.home(&key);
         self.region.prefetch(self.at + self.plan.index_at + home * size_of::<u32>());
-        if let Some(line) = self.ghost_place(&key) {
+        self.region.prefetch(self.at + self.plan.epochs_at + self.epoch_place(&key) * size_of::<u32>());
+    }
+
+    /// Soon it will be asked whether it is wanted.
+    #[inline]
+    pub fn prefetch_missed(&self, missed: &Missed) {
+        if let Some(line) = self.ghost_place(&missed.key) {
             self.region.prefetch(self.at + self.plan.ghosts_at + line * WAYS * size_of::<u64>());
         }
     }
@@ -160,6 +167,9 @@ mod test {
         drop(held);
         assert!(pages.is_wanted(name(1, 0)));
         pages.prefetch(name(1, 0));
+        let missed = pages.read_or_miss(name(1, 0), 0, &mut [0]).expect("not there");
+        pages.prefetch_missed(&missed);
+        assert!(pages.is_missed_wanted(&missed));
         pages.check().expect("whole");
     }
 

@@ -88,7 +88,12 @@ impl SharedPages {
 
     #[inline]
     pub(super) fn epoch(&self, key: &super::find::Key) -> &std::sync::atomic::AtomicU32 {
-        &self.epochs[key.shard * self.plan.epochs + ((key.hash >> 16) as usize & (self.plan.epochs - 1))]
+        &self.epochs[self.epoch_place(key)]
+    }
+
+    #[inline]
+    pub(super) fn epoch_place(&self, key: &super::find::Key) -> usize {
+        key.shard * self.plan.epochs + ((key.hash >> 16) as usize & (self.plan.epochs - 1))
     }
 }
 

@@ -33,7 +33,7 @@ use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp};
 use rustix::io_uring::{io_uring_enter, io_uring_ptr, io_uring_register, io_uring_rsrc_update, io_uring_rsrc_update2};
 
 use super::bell::RingBell;
-use super::patience::{LOOK, Patience};
+use super::patience::{LOOK, Patience, Way};
 use crate::device::QueueOptions;
 
 /// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
@@ -43,6 +43,8 @@ pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 /// Waits of this length or more have one timer in common, which ends the wait that it finds: to start one for each wait, and to stop
 /// it, costs as much as a good part of a request.
 pub(super) const ALARM_AFTER: Duration = Duration::from_secs(1);
+/// Of how many the kernel tells at most when it is asked (`IO_LOCAL_TW_DEFAULT_MAX`).
+const ASKED_MOST: usize = 20;
 static ALARM_TIME: Timespec = Timespec::new().sec(ALARM_AFTER.as_secs());
 
 /// What a completion says.
@@ -254,14 +256,16 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             return self.submit(in_kernel);
         }
         // A lone request's worker is best woken on this processor, which is then left to it.
-        if self.silent && in_kernel > 1 && self.patience.looks() {
+        let way = if self.silent && in_kernel > 1 { self.patience.way() } else { Way::Sleep };
+        if way == Way::Look {
             self.look(at_most)?;
             if self.has_ended() {
                 return Ok(());
             }
         }
         let pushed = self.pushed();
-        self.enter(What::Wait(at_most), pushed)
+        self.enter(What::Wait(at_most), pushed)?;
+        if way == Way::Gather { self.gather() } else { Ok(()) }
     }
 
     /// So many of its requests were reported as ended.
@@ -285,6 +289,18 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             let (took, found) = (begin.elapsed(), self.has_ended());
             if found || took >= LOOK {
                 self.patience.looked(took, found);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks for what has ended beside what woke the wait.
+    #[inline(always)]
+    fn gather(&mut self) -> Result<(), Errno> {
+        loop {
+            let before = self.uring.completion().len();
+            self.enter(What::Ask, 0)?;
+            if self.uring.completion().len() < before + ASKED_MOST {
                 return Ok(());
             }
         }
