@@ -8,7 +8,7 @@
 //! out the requests there when it falls asleep for want of them. Where a wait looks instead, both stay awake. But where the next
 //! completion is far away, or where who makes it needs this very processor, each look is lost.
 //!
-//! Which it is best, nothing tells beforehand. So stretches of requests are measured in turn, one each way, and a longer stretch is
+//! Which is best, nothing tells beforehand. So stretches of requests are measured in turn, one each way, and a longer stretch is
 //! made in the way that took less time and no more of the processor.
 //!
 //! (Karlin et al., "Empirical studies of competitive spinning for a shared-memory multiprocessor", SOSP 1991.)
