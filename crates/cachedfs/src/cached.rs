@@ -4,8 +4,9 @@
 //! what is cached of the file is dropped; when the mode changes while one is under way, what it wrote is dropped once more;
 //! and when it is over, the file is looked at as if others had written it.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -28,11 +29,8 @@ pub struct Cached {
     pub local: Arc<Local>,
     /// Of the process that took it in.
     pub generation: u32,
-    /// The last change of the mode that was looked at; and the same again if the file goes through the cache since.
-    changes: AtomicU32,
-    is_through: AtomicU32,
-    is_bare: AtomicBool,
-    is_dropped: AtomicBool,
+    /// The last change of the mode that was looked at, above two bits: [`BARE`], [`DROPPED`].
+    settled: AtomicU64,
     settling: Mutex<()>,
     age: Option<(Duration, Mutex<Instant>)>,
     watched: OnceLock<i32>,
@@ -41,6 +39,17 @@ pub struct Cached {
     part: Arc<Attachment>,
     /// Dropped last.
     _counted: Counted,
+}
+
+/// Calls go to the file as they are.
+const BARE: u64 = 2;
+/// What was cached of it has been dropped since.
+const DROPPED: u64 = 1;
+
+/// Settled at a change of the mode; without bits: calls go through the cache.
+#[inline]
+fn as_of(change: u32) -> u64 {
+    u64::from(change) << 2
 }
 
 /// One of those that are open in this process.
@@ -95,10 +104,7 @@ impl Cached {
         count.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(Arc::clone(count));
         let made = Arc::new(Cached {
-            changes: AtomicU32::new(to.shelf.mode_changes().wrapping_sub(1)),
-            is_through: AtomicU32::new(to.shelf.mode_changes().wrapping_sub(1)),
-            is_bare: AtomicBool::new(false),
-            is_dropped: AtomicBool::new(false),
+            settled: AtomicU64::new(as_of(to.shelf.mode_changes().wrapping_sub(1))),
             settling: Mutex::new(()),
             local: Arc::clone(local),
             generation: crate::forks::now(),
@@ -130,19 +136,14 @@ impl Cached {
         self.open.shelf()
     }
 
-    /// Whether calls go through the cache, for certain.
-    #[inline]
-    pub fn is_through(&self) -> bool {
-        self.is_through.load(Ordering::Acquire) == self.shelf().mode_changes()
-    }
-
     /// Whether calls go to the file as they are.
-    #[inline]
+    #[inline(always)]
     pub fn is_bare(&self) -> Result<bool, Errno> {
-        if self.changes.load(Ordering::Acquire) == self.shelf().mode_changes() {
-            return Ok(self.is_bare.load(Ordering::Relaxed));
+        let (now, settled) = (as_of(self.shelf().mode_changes()), self.settled.load(Ordering::Acquire));
+        if settled == now {
+            return Ok(false);
         }
-        self.settle()
+        if settled & !DROPPED == now | BARE { Ok(true) } else { self.settle() }
     }
 
     /// The mode changed since the last call.
@@ -151,20 +152,19 @@ impl Cached {
     fn settle(&self) -> Result<bool, Errno> {
         let _settling = self.settling.lock();
         loop {
-            let changes = self.shelf().mode_changes();
+            let change = self.shelf().mode_changes();
             let is_bare = self.open.mode() == Mode::PassThrough;
-            let was_bare = self.is_bare.swap(is_bare, Ordering::AcqRel);
+            // All others come here, too, until it is done.
+            let was_bare = self.settled.swap(as_of(change.wrapping_sub(1)), Ordering::AcqRel) & BARE != 0;
             if is_bare != was_bare && self.watched.get().is_some() {
                 self.part.watch.mind_writes(self.fd(), !is_bare);
             }
-            self.is_dropped.store(false, Ordering::Release);
             if was_bare {
                 self.look_below()?;
             }
-            self.changes.store(changes, Ordering::Release);
-            self.is_through.store(if is_bare { changes.wrapping_sub(1) } else { changes }, Ordering::Release);
+            self.settled.store(as_of(change) | if is_bare { BARE } else { 0 }, Ordering::Release);
             // Somebody else who has the file open may have settled meanwhile, as it is now.
-            if self.shelf().mode_changes() == changes {
+            if self.shelf().mode_changes() == change {
                 return Ok(is_bare);
             }
         }
@@ -186,14 +186,16 @@ impl Cached {
     ///
     /// # Errors
     /// What was cached could not be dropped, or the call's own.
-    #[inline]
-    pub fn past<T>(&self, range: std::ops::Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        if !self.is_dropped.load(Ordering::Acquire) {
-            self.drop_all()?;
+    #[inline(always)]
+    pub fn past<T>(&self, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let settled = self.settled.load(Ordering::Acquire);
+        if settled & (BARE | DROPPED) != BARE | DROPPED {
+            self.drop_all(settled)?;
         }
         let result = call();
-        if self.changes.load(Ordering::Acquire) != self.shelf().mode_changes() {
-            self.open.drop_pages(range.start / PAGE_BYTES as u64..range.end.div_ceil(PAGE_BYTES as u64))?;
+        // Compared with what was before the call: others may have settled since, and have read what it wrote over.
+        if settled & !DROPPED != as_of(self.shelf().mode_changes()) | BARE {
+            self.drop_range(range)?;
         }
         result
     }
@@ -201,11 +203,20 @@ impl Cached {
     /// Before the first change past the cache.
     #[cold]
     #[inline(never)]
-    fn drop_all(&self) -> Result<(), Errno> {
+    fn drop_all(&self, settled: u64) -> Result<(), Errno> {
         self.open.clean()?;
         self.open.discard()?;
-        self.is_dropped.store(true, Ordering::Release);
+        if settled & BARE != 0 {
+            // Unless the mode has changed meanwhile: what was cached since is not dropped.
+            let _ = self.settled.compare_exchange(settled, settled | DROPPED, Ordering::AcqRel, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_range(&self, range: Range<u64>) -> Result<(), Errno> {
+        self.open.drop_pages(range.start / PAGE_BYTES as u64..range.end.div_ceil(PAGE_BYTES as u64))
     }
 
     /// Reads all its pages and pins them, until a quarter of the memory is pinned by this process.
@@ -273,5 +284,38 @@ impl Drop for Cached {
             self.open.unpin(pin);
             self.part.pinned.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::unix::fs::FileExt;
+
+    use rustix::fs::{CWD, OFlags};
+
+    use super::*;
+    use crate::{Config, Instance, Options, Size};
+
+    #[test]
+    fn what_was_cached_while_a_call_went_past_is_dropped() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = Config { memory: Some(Size::Bytes(1 << 20)), runtime_dir: dir.path().to_owned(), files: 64, ..Config::default() };
+        let instance = Instance::open(&config).expect("an instance");
+        let path = dir.path().join("file");
+        std::fs::write(&path, "before").expect("written");
+        let below = std::fs::File::options().write(true).open(&path).expect("opened");
+        let file = instance.open_file(CWD, &path, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty(), &Options::default());
+        let file = file.expect("opened");
+        let cached = Arc::clone(file.to_read().expect("through the cache"));
+        file.set_mode(Mode::PassThrough).expect("switched");
+        assert_eq!(cached.is_bare(), Ok(true));
+        let call = || {
+            // Another thread's, between the look at the mode and the write.
+            file.set_mode(Mode::WriteBack).expect("switched");
+            assert_eq!(&*file.view(0..100).expect("read"), b"before");
+            below.write_all_at(b"later!", 0).map_err(|_| Errno::IO)
+        };
+        cached.past(0..6, call).expect("written");
+        assert_eq!(&*file.view(0..100).expect("read"), b"later!");
     }
 }

@@ -50,6 +50,15 @@ pub struct File {
     cached: Option<(Opening, PerProcess<Arc<Cached>>)>,
 }
 
+/// Where a call goes.
+enum Way<'a> {
+    Through(&'a Arc<Cached>),
+    /// In pass-through.
+    Past(&'a Cached),
+    /// What is never cached.
+    Uncached,
+}
+
 /// Bytes of a page that stay where they are until this is dropped. Others' writes are seen in them while one looks, so there is no
 /// slice of them: who reads through the pointer reads memory that other processes change.
 pub struct Pinned(Held);
@@ -200,19 +209,22 @@ impl File {
         here.is_some_and(|cached| cached.shelf().ssd_state().lost > 0)
     }
 
-    /// Through the cache, in this process; none: past it.
+    /// Where calls go, in this process.
     #[inline(always)]
-    fn through(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
-        let Some((opening, here)) = &self.cached else { return Ok(None) };
+    fn way(&self, doing: &'static str) -> Result<Way<'_>, Error> {
+        let Some((opening, here)) = &self.cached else { return Ok(Way::Uncached) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
-        if cached.is_through() {
-            return Ok(Some(cached));
-        }
         match cached.is_bare() {
-            Ok(false) => Ok(Some(cached)),
-            Ok(true) => Ok(None),
+            Ok(false) => Ok(Way::Through(cached)),
+            Ok(true) => Ok(Way::Past(cached)),
             Err(errno) => Err(self.told(doing, errno)),
         }
+    }
+
+    /// Through the cache; none: past it.
+    #[inline(always)]
+    fn through(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
+        Ok(if let Way::Through(cached) = self.way(doing)? { Some(cached) } else { None })
     }
 
     /// For what changes the file in pass-through.
@@ -289,14 +301,13 @@ impl File {
     /// As pwrite(2); [`Kind::ReadOnly`].
     #[inline(always)]
     pub fn write_at(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
-        match self.through("writing")? {
-            Some(cached) => self.write_through(cached, Some(at), from).map(|_| from.len()),
-            None if self.is_cached() && self.appends() => self.append(from).map(|_| from.len()),
-            None => {
-                let range = at..at.saturating_add(from.len() as u64);
-                self.past("writing", range, || plain::write_at(self.fd(), at, from))
-            }
-        }
+        let written = match self.way("writing")? {
+            Way::Through(cached) => return self.write_through(cached, Some(at), from).map(|_| from.len()),
+            Way::Past(_) if self.appends() => return self.append(from).map(|_| from.len()),
+            Way::Past(cached) => cached.past(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
+            Way::Uncached => plain::write_at(self.fd(), at, from),
+        };
+        written.map_err(|errno| self.told("writing", errno))
     }
 
     /// At a position, or at the end; where it was.
