@@ -148,9 +148,14 @@ static void make_file(const char *path) {
 
 static void open_kernel(struct caller *c) {
     c->fd = open(their_path, O_RDWR);
-    c->buffer = aligned_alloc(PAGE, PAGE);
-    if (c->fd < 0 || !c->buffer)
+    if (c->fd < 0)
         die(their_path);
+}
+
+static void make_buffer(struct caller *c) {
+    c->buffer = aligned_alloc(PAGE, PAGE);
+    if (!c->buffer)
+        die("memory");
     memset(c->buffer, 7, PAGE);
     c->seed = 0x9E3779B97F4A7C15u ^ ((uint64_t)(uintptr_t)c << 1);
 }
@@ -159,6 +164,18 @@ static void open_ours(struct caller *c) {
     c->ufd = uopen(path, O_RDWR);
     if (c->ufd < 0)
         die(path);
+}
+
+/* The two files change places. */
+static void swap_files(struct caller *c) {
+    char ours[sizeof path];
+    if (uclose(c->ufd) != 0 || close(c->fd) != 0)
+        die("closing");
+    memcpy(ours, path, sizeof ours);
+    memcpy(path, their_path, sizeof path);
+    memcpy(their_path, ours, sizeof their_path);
+    open_kernel(c);
+    open_ours(c);
 }
 
 /* Every page is looked at twice in both caches, ours for the right bytes. With ORDER=scattered the pages come to memory in an order of
@@ -206,17 +223,17 @@ static int call_named(const char *name) {
     exit(2);
 }
 
-/* System calls of this process that read, for what a call that should find its page did instead. */
-static long kernel_reads(void) {
-    long reads = -1;
+/* Of this process, those that read or write: for what a call that should find its page did instead. */
+static long system_calls(void) {
+    long reads = 0, writes = 0;
     FILE *io = fopen("/proc/self/io", "r");
     char line[128];
     while (io && fgets(line, sizeof line, io))
-        if (sscanf(line, "syscr: %ld", &reads) == 1)
+        if (sscanf(line, "syscr: %ld", &reads) != 1 && sscanf(line, "syscw: %ld", &writes) == 1)
             break;
     if (io)
         fclose(io);
-    return reads;
+    return reads + writes;
 }
 
 static double took[CALLS][MAX_ROUNDS], ratios[CALLS][MAX_ROUNDS], missed[CALLS];
@@ -229,19 +246,30 @@ static double goal_of(const struct call *call, int plain) {
     return call->goal;
 }
 
-/* By the clock; with CPU_TIME=1 the processor time of this thread, where others want the processors, too. */
-static void one_round(struct caller *c, int round, int plain, long n) {
+/* Each call n times, of `whole` in a round. By the clock; with CPU_TIME=1 the processor time of this thread, where others want the
+   processors, too. */
+static void each_call(struct caller *c, int round, int plain, long n, long whole) {
     clockid_t clock = getenv("CPU_TIME") ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     for (int i = 0; i < CALLS; i++) {
         int of = (i + round) % CALLS; /* each call follows another one in the end */
         if (plain && !calls[of].plain)
             continue;
-        calls[of].run(c, n / 10);
-        long reads = kernel_reads();
+        calls[of].run(c, plain ? n : n / 10); /* what the kernel keeps of each page is near for both, whatever was called before */
+        long before = system_calls();
         uint64_t begin = clock_ns(clock);
         calls[of].run(c, n);
-        took[of][round] = (double)(clock_ns(clock) - begin) / (double)n;
-        missed[of] += (double)(kernel_reads() - reads - 1) / (double)n;
+        took[of][round] += (double)(clock_ns(clock) - begin) / (double)whole;
+        missed[of] += (double)(system_calls() - before - 1) / (double)whole;
+    }
+}
+
+/* Where the pages of a file lie in the machine's memory is chance, and a tenth of the kernel's time: pass-through has each of the two
+   files for half of a round. */
+static void one_round(struct caller *c, int round, int plain, long n) {
+    each_call(c, round, plain, plain ? n / 2 : n, n);
+    if (plain) {
+        swap_files(c);
+        each_call(c, round, plain, n / 2, n);
     }
     for (int i = 0; i < CALLS; i++)
         if (calls[i].against && took[i][round] > 0)
@@ -305,6 +333,7 @@ static void *work(void *of) {
 static void make_worker(struct worker *w, struct step *step, int number, char *memory) {
     w->step = step;
     w->number = number;
+    make_buffer(&w->caller);
     open_kernel(&w->caller);
     open_ours(&w->caller);
     w->caller.memory = memory;
@@ -514,6 +543,7 @@ int main(int argc, char **argv) {
     struct caller caller = {0};
     if (hs_init(config) != 0)
         die(config);
+    make_buffer(&caller);
     open_kernel(&caller);
     open_ours(&caller);
     warm(&caller);

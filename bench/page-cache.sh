@@ -20,8 +20,9 @@ disk ext4 "$((largest * 4 + 512))M"
 disk ssdfs 2G
 dir=$SCRATCH/ext4
 
-# What is measured is a hit: there is room for all of the set, and nobody writes it back meanwhile, as the kernel does not either.
-memory=$((largest * 5 / 4 + 64))
+# What is measured is a hit: there is room for all of the set, and nobody writes it back meanwhile, as the kernel does not either: that
+# would begin at half of the limit, and the rounds write four fifths of the set.
+memory=$((largest * 7 / 4 + 64))
 conf "$SCRATCH/hits.toml" "memory = \"${memory}MiB\"" 'dirty_limit = "90%"' 'dirty_age = "1h"'
 conf "$SCRATCH/plain.toml" 'memory = "64MiB"' 'mode = "pass-through"'
 conf "$SCRATCH/migration.toml" "memory = \"${memory}MiB\"" "ssd = \"$SCRATCH/ssdfs/cache\"" 'ssd_size = "1GiB"' 'second_touch = false'
