@@ -29,7 +29,8 @@ pub struct Cached {
     pub local: Arc<Local>,
     /// Of the process that took it in.
     pub generation: u32,
-    /// The last change of the mode that was looked at, above two bits: [`BARE`], [`DROPPED`].
+    /// The last change of the mode that was looked at, and two bits above it: [`BARE`], [`DROPPED`]. Without
+    /// them calls go through the cache.
     settled: AtomicU64,
     settling: Mutex<()>,
     age: Option<(Duration, Mutex<Instant>)>,
@@ -42,15 +43,9 @@ pub struct Cached {
 }
 
 /// Calls go to the file as they are.
-const BARE: u64 = 2;
+const BARE: u64 = 1 << 33;
 /// What was cached of it has been dropped since.
-const DROPPED: u64 = 1;
-
-/// Settled at a change of the mode; without bits: calls go through the cache.
-#[inline]
-fn as_of(change: u32) -> u64 {
-    u64::from(change) << 2
-}
+const DROPPED: u64 = 1 << 32;
 
 /// One of those that are open in this process.
 struct Counted(Arc<AtomicUsize>);
@@ -104,7 +99,7 @@ impl Cached {
         count.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(Arc::clone(count));
         let made = Arc::new(Cached {
-            settled: AtomicU64::new(as_of(to.shelf.mode_changes().wrapping_sub(1))),
+            settled: AtomicU64::new(u64::from(to.shelf.mode_changes().wrapping_sub(1))),
             settling: Mutex::new(()),
             local: Arc::clone(local),
             generation: crate::forks::now(),
@@ -139,7 +134,7 @@ impl Cached {
     /// Whether calls go to the file as they are.
     #[inline(always)]
     pub fn is_bare(&self) -> Result<bool, Errno> {
-        let (now, settled) = (as_of(self.shelf().mode_changes()), self.settled.load(Ordering::Acquire));
+        let (now, settled) = (u64::from(self.shelf().mode_changes()), self.settled.load(Ordering::Acquire));
         if settled == now {
             return Ok(false);
         }
@@ -155,14 +150,14 @@ impl Cached {
             let change = self.shelf().mode_changes();
             let is_bare = self.open.mode() == Mode::PassThrough;
             // All others come here, too, until it is done.
-            let was_bare = self.settled.swap(as_of(change.wrapping_sub(1)), Ordering::AcqRel) & BARE != 0;
+            let was_bare = self.settled.swap(u64::from(change.wrapping_sub(1)), Ordering::AcqRel) & BARE != 0;
             if is_bare != was_bare && self.watched.get().is_some() {
                 self.part.watch.mind_writes(self.fd(), !is_bare);
             }
             if was_bare {
                 self.look_below()?;
             }
-            self.settled.store(as_of(change) | if is_bare { BARE } else { 0 }, Ordering::Release);
+            self.settled.store(u64::from(change) | if is_bare { BARE } else { 0 }, Ordering::Release);
             // Somebody else who has the file open may have settled meanwhile, as it is now.
             if self.shelf().mode_changes() == change {
                 return Ok(is_bare);
@@ -194,7 +189,7 @@ impl Cached {
         }
         let result = call();
         // Compared with what was before the call: others may have settled since, and have read what it wrote over.
-        if settled & !DROPPED != as_of(self.shelf().mode_changes()) | BARE {
+        if settled & !DROPPED != u64::from(self.shelf().mode_changes()) | BARE {
             self.drop_range(range)?;
         }
         result
