@@ -8,7 +8,7 @@
      page-cache count CONFIG DIR MIB CALL N    the call N times and nothing else, for callgrind
 
    DIR gets two files of MIB, for the kernel is not to write into what our cache has; their pages are in the caches before anything is
-   measured. */
+   measured. In `plain`, where it has nothing, the kernel's calls and the library's have each of them for half of a round. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

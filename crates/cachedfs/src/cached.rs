@@ -29,8 +29,8 @@ pub struct Cached {
     pub local: Arc<Local>,
     /// Of the process that took it in.
     pub generation: u32,
-    /// The last change of the mode that was looked at, and two bits above it: [`BARE`], [`DROPPED`]. Without
-    /// them calls go through the cache.
+    /// The last change of the mode that was looked at, and two bits above it: [`BARE`], [`DROPPED`]. Without them calls go through the
+    /// cache.
     settled: AtomicU64,
     settling: Mutex<()>,
     age: Option<(Duration, Mutex<Instant>)>,

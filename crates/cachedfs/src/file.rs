@@ -331,18 +331,20 @@ impl File {
     /// As pwritev(2).
     pub fn write_vectored_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<usize, Error> {
         let whole: usize = from.iter().map(|buffer| buffer.len()).sum();
-        match self.through("writing")? {
-            Some(cached) => match from {
-                [one] => self.write_through(cached, Some(at), one).map(|_| whole),
-                // Together: an append is one piece, and a failure leaves no part that was told as written.
-                several => self.write_through(cached, Some(at), &gathered(several, whole)).map(|_| whole),
-            },
-            None if self.is_cached() && self.appends() => self.append(&gathered(from, whole)).map(|_| whole),
-            None => {
-                let range = at..at.saturating_add(whole as u64);
-                self.past("writing", range, || plain::write_vectored_at(self.fd(), at, from))
+        let written = match self.way("writing")? {
+            Way::Through(cached) => {
+                let done = match from {
+                    [one] => self.write_through(cached, Some(at), one),
+                    // Together: an append is one piece, and a failure leaves no part that was told as written.
+                    several => self.write_through(cached, Some(at), &gathered(several, whole)),
+                };
+                return done.map(|_| whole);
             }
-        }
+            Way::Past(_) if self.appends() => return self.append(&gathered(from, whole)).map(|_| whole),
+            Way::Past(cached) => cached.past(at..at.saturating_add(whole as u64), || plain::write_vectored_at(self.fd(), at, from)),
+            Way::Uncached => plain::write_vectored_at(self.fd(), at, from),
+        };
+        written.map_err(|errno| self.told("writing", errno))
     }
 
     /// Writes at the end of the file, whole, with no other writer of the instance between. Returns where it was written.
