@@ -208,12 +208,7 @@ impl Region {
     #[inline]
     pub fn prefetch(&self, at: usize) -> *const u8 {
         let address = self.address(at);
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: it reads nothing that the program sees, and cannot fail.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(address.cast());
-        }
+        prefetch_line(address);
         address
     }
 
@@ -263,6 +258,19 @@ impl Region {
     fn out_of_range(&self, at: usize, bytes: usize) -> ! {
         panic!("{bytes} bytes at {at} of a region of {} bytes", self.len)
     }
+}
+
+/// Asks the processor for the cache line of an address, which may be any: nothing is read that the program sees, and it cannot fail.
+#[inline(always)]
+pub(crate) fn prefetch_line(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: see above.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }
 
 /// Stores past the processor's caches.

@@ -51,6 +51,14 @@ impl<W: Word> Words<W> {
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
+
+    /// An element that will be looked at soon: the processor fetches its cache line meanwhile. None: there is no such.
+    #[inline(always)]
+    pub fn prefetch(&self, no: usize) -> Option<&W> {
+        let word = self.get(no)?;
+        crate::region::prefetch_line(std::ptr::from_ref(word).cast());
+        Some(word)
+    }
 }
 
 impl<W: Word> Clone for Words<W> {
@@ -131,6 +139,8 @@ mod test {
         records[62][7].store(5, Ordering::Relaxed);
         assert_eq!(region.u64(4088).load(Ordering::Relaxed), 5);
         assert_eq!(One::<[AtomicU64; 8]>::new(&region, 64 + 62 * 64)[7].load(Ordering::Relaxed), 5);
+        assert_eq!(records.prefetch(62).map(|record| record[7].load(Ordering::Relaxed)), Some(5));
+        assert!(records.prefetch(63).is_none());
         assert_eq!((records.len(), Words::<AtomicU32>::new(&region, 4096, 0).len()), (63, 0));
     }
 

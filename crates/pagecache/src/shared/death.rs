@@ -40,11 +40,17 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("read", |pages| {
         pages.read(name(0, 3), 0, &mut page(0));
     }),
+    ("read at once", |pages| {
+        pages.read_at_once(name(0, 3), 0, &mut page(0));
+    }),
     ("write", |pages| {
         pages.write(name(0, 3), 0, &page(103), Marks::DIRTY, 9);
     }),
     ("write into a marked page", |pages| {
         pages.write(name(0, DIRTY), 0, &page(103), Marks::SSD_STALE, 9);
+    }),
+    ("write at once into a marked page", |pages| {
+        pages.write_at_once(name(0, DIRTY), 0, &page(103), Marks::SSD_STALE, 9);
     }),
     ("insert over others", |pages| {
         for n in 10..14 {
@@ -57,6 +63,10 @@ const OPERATIONS: &[(&str, Operation)] = &[
     ("pin and unpin", |pages| {
         let pin = pages.pin(name(0, PINNED)).expect("here");
         pages.unpin(pin);
+    }),
+    ("pin at once, twice, and unpin", |pages| {
+        let pins = [(); 2].map(|()| pages.pin_at_once(name(0, PINNED)).expect("here"));
+        pins.into_iter().for_each(|pin| pages.unpin(pin));
     }),
     ("unpin an orphan", |pages| {
         let pin = pages.pin(name(0, PINNED)).expect("here");

@@ -41,6 +41,8 @@ const NAPS: u32 = 20;
 
 pub(super) trait Frame {
     fn word(&self) -> Word;
+    /// Takes the frame if its word is still as it was seen. Nobody else reads or changes it until it is given back.
+    fn take(&self, seen: Word, taken: Word) -> bool;
     /// Gives a frame back that we have taken, with a new word.
     fn give_back(&self, word: Word);
 }
@@ -51,7 +53,16 @@ impl Frame for Record {
         Word(self[WORD].load(Acquire))
     }
 
-    #[inline]
+    #[inline(always)]
+    fn take(&self, seen: Word, taken: Word) -> bool {
+        step();
+        let done = self[WORD].compare_exchange(seen.0, taken.0, AcqRel, Relaxed).is_ok();
+        // What is changed now must not be seen by a reader who saw the word before.
+        fence(Release);
+        done
+    }
+
+    #[inline(always)]
     fn give_back(&self, word: Word) {
         step();
         self[WORD].store(word.0, Release);
@@ -59,14 +70,10 @@ impl Frame for Record {
 }
 
 impl SharedPages {
-    /// Takes a frame whose word is still as it was seen. Nobody else reads or changes it until it is given back.
+    /// As [`Frame::take`].
     #[inline]
     pub(super) fn take(&self, at: usize, seen: Word, taken: Word) -> bool {
-        step();
-        let done = self.records[at][WORD].compare_exchange(seen.0, taken.0, AcqRel, Relaxed).is_ok();
-        // What is changed now must not be seen by a reader who saw the word before.
-        fence(Release);
-        done
+        self.records[at].take(seen, taken)
     }
 
     /// Takes the frame of a page, if it is here; waits for whoever has it. The word as it was.
@@ -129,7 +136,7 @@ impl SharedPages {
     }
 
     /// Copies out of a frame; the word tells whether it was whole.
-    #[inline]
+    #[inline(always)]
     pub(super) fn copy_out(&self, at: usize, offset: usize, to: &mut [u8]) {
         if cfg!(test) {
             let (first, second) = to.split_at_mut(to.len() / 2);
@@ -143,26 +150,17 @@ impl SharedPages {
 
     /// Copies what a program writes into a frame that we have taken; `no`: its lane's count of writes. Whole pages that are written again
     /// and again stay in the processor's caches, others go past them.
-    #[inline]
-    pub(super) fn copy_written(&self, at: usize, offset: usize, from: &[u8], no: u64) {
-        if self.is_large && from.len() == PAGE_BYTES && !self.was_written(at, no) {
+    #[inline(always)]
+    pub(super) fn copy_written(&self, (at, record): (usize, &Record), offset: usize, from: &[u8], no: u64) {
+        if self.is_large && from.len() == PAGE_BYTES && !was_written(record, no) {
             self.region.write_past(self.data(at), from);
         } else {
             self.copy_in(at, offset, from);
         }
     }
 
-    /// Whether a frame that we have taken was written whole of late. It is now.
-    #[inline]
-    fn was_written(&self, at: usize, no: u64) -> bool {
-        let last = &self.records[at][WRITTEN];
-        let since = no.wrapping_sub(last.load(Relaxed));
-        last.store(no, Relaxed);
-        since < NEAR
-    }
-
     /// Copies into a frame that we have taken.
-    #[inline]
+    #[inline(always)]
     pub(super) fn copy_in(&self, at: usize, offset: usize, from: &[u8]) {
         if cfg!(test) {
             let (first, second) = from.split_at(from.len() / 2);
@@ -176,16 +174,25 @@ impl SharedPages {
     }
 }
 
+/// Whether a frame that we have taken was written whole of late. It is now.
+#[inline(always)]
+fn was_written(record: &Record, no: u64) -> bool {
+    let last = &record[WRITTEN];
+    let since = no.wrapping_sub(last.load(Relaxed));
+    last.store(no, Relaxed);
+    since < NEAR
+}
+
 #[cfg(test)]
 mod test {
+    use super::super::Replacement;
     use super::super::oracle::{cache, small};
-    use super::super::{Replacement, SharedPages};
-    use super::NEAR;
+    use super::{NEAR, was_written};
 
     #[test]
     fn a_page_is_near_for_so_many_writes() {
         let (pages, ..) = cache(&small(64, 1, Replacement::S3Fifo));
-        let near = |at, no: u64| SharedPages::was_written(&pages, at, no);
+        let near = |at: usize, no: u64| was_written(&pages.records[at], no);
         assert!(!near(3, 2 * NEAR) && near(3, 2 * NEAR) && near(3, 3 * NEAR - 1));
         assert!(!near(3, 4 * NEAR - 1), "so many later it is not");
         assert!(near(3, 4 * NEAR) && !near(4, 4 * NEAR), "each by itself");

@@ -37,9 +37,20 @@ impl Default for Guesses {
 impl Guesses {
     #[inline]
     fn of(&self, place: &Place) -> &AtomicU64 {
-        let file = (place.name >> PAGE_BITS) as usize & ((1 << FILE_BITS) - 1);
-        &self.0[(place.shard ^ file.wrapping_mul(0x4f)) % PLACES]
+        self.of_file(spread((place.name >> PAGE_BITS) as usize & ((1 << FILE_BITS) - 1)), place.shard)
     }
+
+    /// Of a file whose number was spread.
+    #[inline(always)]
+    fn of_file(&self, spread: usize, shard: usize) -> &AtomicU64 {
+        &self.0[(shard ^ spread) % PLACES]
+    }
+}
+
+/// So that the shards of several files do not meet.
+#[inline(always)]
+pub(super) fn spread(file: usize) -> usize {
+    file.wrapping_mul(0x4f)
 }
 
 /// A frame that had the name.
@@ -54,7 +65,7 @@ pub(super) struct Seen<'a> {
 }
 
 #[inline]
-fn named(record: &Record, name: u64) -> Option<Word> {
+pub(super) fn named(record: &Record, name: u64) -> Option<Word> {
     let word = record.word();
     (word.is_named() && record[NAME].load(Relaxed) == name).then_some(word)
 }
@@ -63,7 +74,11 @@ impl SharedPages {
     /// The how many-th page of its file in its shard, if all of them are there.
     #[inline]
     fn turn(&self, place: &Place) -> u32 {
-        let page = place.name & ((1 << PAGE_BITS) - 1);
+        self.turn_of(place.name & ((1 << PAGE_BITS) - 1))
+    }
+
+    #[inline(always)]
+    fn turn_of(&self, page: u64) -> u32 {
         let run = page >> GROUP_SHIFT >> self.plan.shards_shift;
         (run << GROUP_SHIFT | page & ((1 << GROUP_SHIFT) - 1)) as u32
     }
@@ -71,13 +86,24 @@ impl SharedPages {
     /// The frame that a page is thought to be in.
     #[inline]
     fn guessed(&self, place: &Place) -> Option<usize> {
-        let guess = self.guesses.of(place).load(Relaxed);
+        self.guess(self.guesses.of(place), place.shard, place.name & ((1 << PAGE_BITS) - 1))
+    }
+
+    /// Likewise that of a file whose number was spread.
+    #[inline(always)]
+    pub(super) fn guessed_of(&self, spread: usize, shard: usize, page: u64) -> Option<usize> {
+        self.guess(self.guesses.of_file(spread, shard), shard, page)
+    }
+
+    #[inline(always)]
+    fn guess(&self, guess: &AtomicU64, shard: usize, page: u64) -> Option<usize> {
+        let guess = guess.load(Relaxed);
         if guess & SURE != SURE {
             std::hint::cold_path();
             return None;
         }
-        let local = self.turn(place).wrapping_add(guess as u32 >> 1) & (u32::MAX >> 1);
-        (local < self.plan.frames).then(|| place.shard * self.plan.frames as usize + local as usize)
+        let local = self.turn_of(page).wrapping_add(guess as u32 >> 1) & (u32::MAX >> 1);
+        (local < self.plan.frames).then(|| shard * self.plan.frames as usize + local as usize)
     }
 
     /// As [`SharedPages::probe`], only where the page is thought to be: there the record tells. The bytes from `offset` on are on their

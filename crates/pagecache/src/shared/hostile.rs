@@ -13,10 +13,12 @@ fn use_it(pages: &SharedPages, random: &mut fastrand::Rng) {
         let _ = put(pages, name, 1, Marks(random.u8(0..4)));
         pages.read(name, 5, &mut bytes[..50]);
         pages.write(name, 1, &[1; 70], Marks::DIRTY, 1);
+        pages.read_at_once(name, 5, &mut bytes[..50]);
+        pages.write_at_once(name, 1, &[1; 70], Marks::DIRTY, 1);
         if let Some(snapshot) = pages.snapshot(name, &mut bytes) {
             pages.settle(name, &snapshot, Marks::DIRTY);
         }
-        if let Some(pin) = pages.pin(name) {
+        for pin in [pages.pin(name), pages.pin_at_once(name)].into_iter().flatten() {
             pages.address(&pin);
             pages.unpin(pin);
         }

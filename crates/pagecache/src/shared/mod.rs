@@ -39,6 +39,7 @@ mod shape;
 mod shard;
 mod stats;
 mod table;
+mod thought;
 mod types;
 mod word;
 mod write;
@@ -65,6 +66,8 @@ pub use crate::order::Replacement;
 use frame::Record;
 pub use shape::Shape;
 use shape::{LANES, Plan};
+pub use stats::Lane;
+pub use thought::{Not, OfFile, Thought};
 pub use types::{Damaged, FileNo, Inserted, Marks, Missed, Name, Page, Pin, Snapshot, Stats, Ticket, Which, Wrote};
 
 /// A cache in shared memory, as one process that takes part sees it. See the module.

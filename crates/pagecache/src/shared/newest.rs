@@ -52,7 +52,8 @@ impl Process<'_> {
         let mut bytes = stamped(0);
         loop {
             let ticket = self.pages.ticket(name(0, page));
-            if self.pages.read(name(0, page), 0, &mut bytes) {
+            let read = if self.random.bool() { SharedPages::read } else { SharedPages::read_at_once };
+            if read(&self.pages, name(0, page), 0, &mut bytes) {
                 return self.saw(page, version_of(&bytes), least);
             }
             let below = self.world.below[page as usize].load(SeqCst);
@@ -72,7 +73,8 @@ impl Process<'_> {
         let bytes = stamped(version);
         for _ in 0..9 {
             let ticket = self.pages.ticket(name(0, page));
-            if self.pages.write(name(0, page), 0, &bytes, Marks::DIRTY, 0)
+            let write = if self.random.bool() { SharedPages::write } else { SharedPages::write_at_once };
+            if write(&self.pages, name(0, page), 0, &bytes, Marks::DIRTY, 0)
                 || self.pages.insert(name(0, page), &bytes, Marks::DIRTY, ticket, 0) == Inserted::Done
             {
                 self.world.told[page as usize].store(version, SeqCst);
@@ -83,7 +85,8 @@ impl Process<'_> {
 
     /// Nobody invalidates here: a pinned page stays.
     fn pin(&mut self, page: u64) {
-        if let Some(pin) = self.pages.pin(name(0, page)) {
+        let pin = if self.random.bool() { SharedPages::pin } else { SharedPages::pin_at_once };
+        if let Some(pin) = pin(&self.pages, name(0, page)) {
             std::thread::yield_now();
             assert!(self.pages.contains(name(0, page)), "page {page} left though it is pinned");
             self.pages.unpin(pin);

@@ -41,6 +41,27 @@ pub(super) fn put(pages: &SharedPages, name: Name, byte: u8, marks: Marks) -> In
     pages.insert(name, &page(byte), marks, pages.ticket(name), 0)
 }
 
+/// In two steps, and the long way if that is not all.
+impl SharedPages {
+    fn thought(&self, name: Name) -> Option<Thought<'_>> {
+        let of = OfFile::new(name.file);
+        self.think::<false>(of, name.page.0).or_else(|_| self.think::<true>(of, name.page.0)).ok()
+    }
+
+    pub(super) fn read_at_once(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
+        self.thought(name).is_some_and(|thought| thought.read(offset, to, self.lane())) || self.read(name, offset, to)
+    }
+
+    pub(super) fn write_at_once(&self, name: Name, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> bool {
+        let is_written = self.thought(name).is_some_and(|thought| thought.write_marked(offset, from, marks, self.lane()));
+        is_written || self.write(name, offset, from, marks, now_ms)
+    }
+
+    pub(super) fn pin_at_once(&self, name: Name) -> Option<Pin> {
+        self.thought(name).and_then(|thought| thought.pin(|pin| pin)).or_else(|| self.pin(name))
+    }
+}
+
 /// What the model knows of a page that is here, or may be.
 #[derive(Clone, Debug)]
 struct Known {
@@ -96,7 +117,8 @@ impl Trial {
     fn read(&mut self, name: Name) {
         let offset = self.random.usize(0..PAGE_BYTES);
         let mut to = vec![0; self.random.usize(0..=PAGE_BYTES - offset)];
-        let hit = self.pages.read(name, offset, &mut to);
+        let read = if self.random.bool() { SharedPages::read } else { SharedPages::read_at_once };
+        let hit = read(&self.pages, name, offset, &mut to);
         match self.model.get(&name) {
             Some(known) if hit => assert!(to == known.bytes[offset..offset + to.len()], "{name:?}"),
             Some(known) => assert!(known.marks.is_none(), "a marked page left: {name:?}"),
@@ -125,7 +147,8 @@ impl Trial {
     fn write(&mut self, name: Name) {
         let (offset, marks) = (self.random.usize(0..PAGE_BYTES), self.any_marks());
         let from = vec![self.random.u8(..); self.random.usize(0..=PAGE_BYTES - offset)];
-        if !self.pages.write(name, offset, &from, marks, self.now_ms) {
+        let write = if self.random.bool() { SharedPages::write } else { SharedPages::write_at_once };
+        if !write(&self.pages, name, offset, &from, marks, self.now_ms) {
             assert!(self.model.remove(&name).is_none_or(|known| known.marks.is_none()), "a marked page left");
             return;
         }
@@ -151,7 +174,8 @@ impl Trial {
     }
 
     fn pin(&mut self, name: Name) {
-        if let Some(pin) = self.pages.pin(name).filter(|_| self.model.contains_key(&name)) {
+        let pin = if self.random.bool() { SharedPages::pin } else { SharedPages::pin_at_once };
+        if let Some(pin) = pin(&self.pages, name).filter(|_| self.model.contains_key(&name)) {
             self.pins.push((name, pin));
         }
     }

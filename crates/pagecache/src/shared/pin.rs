@@ -63,27 +63,59 @@ impl SharedPages {
         }
     }
 
-    /// In the frame that had the name with this word. False: it has it no more.
+    /// In the frame that had the name with this word. False: it has it no more. What is not usual is done by others to its end, so that
+    /// nothing of this is kept for them in vain.
     #[inline(always)]
-    fn pin_seen(&self, at: usize, record: &Record, word: Word, name: u64) -> bool {
-        self.add_pin(at, record);
+    pub(super) fn pin_seen(&self, at: usize, record: &Record, word: Word, name: u64) -> bool {
+        let count = &self.my_pins[at];
+        if count.compare_exchange(0, BUSY, Acquire, Relaxed).is_err() {
+            return self.pin_again(at, word, name);
+        }
+        self.add_bit(count, record);
         // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around. The bit was set
         // in the one order of all SeqCst operations (by us, or before the count that we added to), and this look is in it, too.
-        let now = Word(record[WORD].load(SeqCst));
-        if now != word && !self.still_has(at, record, now, name) {
-            return false;
+        if record[WORD].load(SeqCst) != word.0 {
+            return self.pin_changed(at, name);
         }
         self.touch(at, record);
         self.count(Count::Hits);
         true
     }
 
+    /// Somebody of this process has pinned it, or had when this was found out.
+    #[cold]
+    #[inline(never)]
+    fn pin_again(&self, at: usize, word: Word, name: u64) -> bool {
+        let (count, record) = (&self.my_pins[at], &self.records[at]);
+        if is_first(count) {
+            self.add_bit(count, record);
+        }
+        if record[WORD].load(SeqCst) != word.0 {
+            return self.pin_changed(at, name);
+        }
+        self.touch(at, record);
+        self.count(Count::Hits);
+        true
+    }
+
+    #[inline(always)]
+    fn add_bit(&self, count: &AtomicU32, record: &Record) {
+        step();
+        record[PINS].fetch_or(self.my_bit, SeqCst);
+        count.store(1, Release);
+    }
+
     /// The word is another one since: whether the frame, which is pinned, has the name all the same. If not, it is unpinned.
     #[cold]
     #[inline(never)]
-    fn still_has(&self, at: usize, record: &Record, now: Word, name: u64) -> bool {
+    fn pin_changed(&self, at: usize, name: u64) -> bool {
+        let record = &self.records[at];
+        let now = Word(record[WORD].load(SeqCst));
         let has = now.is_named() && !now.is_leaving() && record[NAME].load(Relaxed) == name;
-        if !has {
+        if has {
+            self.touch(at, record);
+            self.count(Count::Hits);
+        } else {
             self.drop_pin(at);
         }
         has
@@ -101,23 +133,27 @@ impl SharedPages {
         self.region.address(self.data(pin.frame as usize))
     }
 
-    #[inline]
-    fn add_pin(&self, at: usize, record: &Record) {
+    #[inline(always)]
+    fn drop_pin(&self, at: usize) {
         let count = &self.my_pins[at];
-        if count.compare_exchange(0, BUSY, Acquire, Relaxed).is_err() && !is_first(count) {
-            return;
+        if count.compare_exchange(1, BUSY, Acquire, Relaxed).is_err() {
+            return self.drop_one_of_several(at);
         }
-        step();
-        record[PINS].fetch_or(self.my_bit, SeqCst);
-        count.store(1, Release);
+        self.drop_bit(at, count);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_one_of_several(&self, at: usize) {
+        let count = &self.my_pins[at];
+        if is_last(count, at) {
+            self.drop_bit(at, count);
+        }
     }
 
     #[inline(always)]
-    fn drop_pin(&self, at: usize) {
-        let (count, record) = (&self.my_pins[at], &self.records[at]);
-        if count.compare_exchange(1, BUSY, Acquire, Relaxed).is_err() && !is_last(count, at) {
-            return;
-        }
+    fn drop_bit(&self, at: usize, count: &AtomicU32) {
+        let record = &self.records[at];
         step();
         record[PINS].fetch_and(!self.my_bit, SeqCst);
         count.store(0, Release);
@@ -137,8 +173,6 @@ impl SharedPages {
 }
 
 /// Counts one more of a frame that this process had pinned at the first look. True: it has not any more, and the count is `BUSY`.
-#[cold]
-#[inline(never)]
 fn is_first(count: &AtomicU32) -> bool {
     loop {
         match count.load(Relaxed) {
@@ -153,8 +187,6 @@ fn is_first(count: &AtomicU32) -> bool {
 }
 
 /// Counts one less of several. True: it is the last now, and the count is `BUSY`.
-#[cold]
-#[inline(never)]
 fn is_last(count: &AtomicU32, at: usize) -> bool {
     loop {
         match count.load(Relaxed) {

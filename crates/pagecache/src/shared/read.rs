@@ -10,7 +10,7 @@ use super::list::MAIN;
 use super::stats::Count;
 use super::word::Word;
 use super::write::check_piece;
-use super::{Marks, Missed, Name, Page, Replacement, SharedPages, Snapshot};
+use super::{Lane, Marks, Missed, Name, Page, Replacement, SharedPages, Snapshot};
 
 /// Copies that were torn by writers before the frame is taken to copy it.
 const TRIES: u32 = 32;
@@ -85,7 +85,13 @@ impl SharedPages {
 
     /// From the frame that had the name with this word. False: somebody changes or changed it.
     #[inline(always)]
-    fn read_seen(&self, (at, record, word): (usize, &Record, Word), offset: usize, to: &mut [u8]) -> bool {
+    pub(super) fn read_seen(&self, seen: (usize, &Record, Word), offset: usize, to: &mut [u8]) -> bool {
+        self.read_counted(seen, offset, to, self.lane())
+    }
+
+    /// Likewise, counted there.
+    #[inline(always)]
+    pub(super) fn read_counted(&self, (at, record, word): (usize, &Record, Word), offset: usize, to: &mut [u8], lane: Lane<'_>) -> bool {
         if word.is_changing() {
             return false;
         }
@@ -95,7 +101,7 @@ impl SharedPages {
             return false;
         }
         self.touch(at, record);
-        self.count(Count::Hits);
+        lane.count(Count::Hits);
         true
     }
 
@@ -137,25 +143,21 @@ impl SharedPages {
     }
 
     /// A page was asked for: it stays longer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn touch(&self, at: usize, record: &Record) {
         let hits = record[HITS].load(Relaxed);
         if hits < self.hits_most {
-            self.note_hit(at, record, hits);
-        }
-    }
-
-    #[inline(never)]
-    fn note_hit(&self, at: usize, record: &Record, hits: u64) {
-        match self.replacement {
-            Replacement::S3Fifo => record[HITS].store(hits + 1, Relaxed),
-            Replacement::Lru => self.move_last(at),
-            Replacement::Fifo => {}
+            match self.replacement {
+                Replacement::S3Fifo => record[HITS].store(hits + 1, Relaxed),
+                Replacement::Lru => self.move_last(at),
+                Replacement::Fifo => {}
+            }
         }
     }
 
     /// LRU: to the end of the list, or a note that it belongs there when others have the list.
     #[cold]
+    #[inline(never)]
     fn move_last(&self, at: usize) {
         let (no, local) = (at / self.plan.frames as usize, (at % self.plan.frames as usize) as u32);
         match self.try_lock(no) {

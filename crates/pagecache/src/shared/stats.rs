@@ -8,7 +8,7 @@ use super::frame::PINS;
 use super::list::{FREE, ORPHANS, len_in};
 use super::shape::LANES;
 use super::shard::{EVICTIONS, INSERTS, REPAIRS};
-use super::{SharedPages, Stats};
+use super::{Counters, SharedPages, Stats};
 
 /// What is counted without a lock.
 #[derive(Clone, Copy)]
@@ -19,12 +19,14 @@ pub(super) enum Count {
 }
 
 const NO_LANE: usize = usize::MAX;
+/// One of so many: the clock costs as much as a hit.
+const TIMED: u64 = 64;
 
 thread_local! {
     static LANE: Cell<usize> = const { Cell::new(NO_LANE) };
 }
 
-#[inline]
+#[inline(always)]
 fn lane() -> usize {
     match LANE.get() {
         NO_LANE => new_lane(),
@@ -33,20 +35,50 @@ fn lane() -> usize {
 }
 
 #[cold]
+#[inline(never)]
 fn new_lane() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     LANE.set(NEXT.fetch_add(1, Relaxed) % LANES);
     LANE.get()
 }
 
-impl SharedPages {
+/// Where this thread counts.
+#[derive(Clone, Copy)]
+pub struct Lane<'a>(&'a Counters);
+
+impl Lane<'_> {
     /// How many they are of this lane. A load and a store: an atomic addition would wait for all stores of the copy before.
-    #[inline]
-    pub(super) fn count(&self, what: Count) -> u64 {
-        let counter = &self.my_counters[lane() % LANES][what as usize];
+    #[inline(always)]
+    pub(super) fn count(self, what: Count) -> u64 {
+        let counter = &self.0[what as usize];
         let now = counter.load(Relaxed).wrapping_add(1);
         counter.store(now, Relaxed);
         now
+    }
+
+    /// Whether the next hit is one of 64 that are to be timed.
+    #[inline(always)]
+    pub fn is_read_timed(self) -> bool {
+        self.0[Count::Hits as usize].load(Relaxed).is_multiple_of(TIMED)
+    }
+
+    /// Likewise the next write.
+    #[inline(always)]
+    pub fn is_write_timed(self) -> bool {
+        self.0[Count::Writes as usize].load(Relaxed).is_multiple_of(TIMED)
+    }
+}
+
+impl SharedPages {
+    /// Where this thread counts.
+    #[inline(always)]
+    pub fn lane(&self) -> Lane<'_> {
+        Lane(&self.my_counters[lane() % LANES])
+    }
+
+    #[inline(always)]
+    pub(super) fn count(&self, what: Count) -> u64 {
+        self.lane().count(what)
     }
 
     /// How it stands.

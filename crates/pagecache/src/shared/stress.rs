@@ -40,9 +40,11 @@ fn work(pages: &SharedPages, seed: u64, stop: &AtomicBool) -> u64 {
         let name = name(random.u32(0..FILES), random.u64(0..PAGES));
         match random.u32(0..100) {
             0..45 => read_or_bring(pages, name, &mut random),
-            45..65 => drop(pages.write(name, 0, &stamped(name, random.u32(..)), Marks::DIRTY, calls as u32)),
+            45..55 => drop(pages.write(name, 0, &stamped(name, random.u32(..)), Marks::DIRTY, calls as u32)),
+            55..65 => drop(pages.write_at_once(name, 0, &stamped(name, random.u32(..)), Marks::DIRTY, calls as u32)),
             65..75 => write_back(pages, name),
-            75..85 => pins.extend(pages.pin(name).map(|pin| (name, pin))),
+            75..80 => pins.extend(pages.pin(name).map(|pin| (name, pin))),
+            80..85 => pins.extend(pages.pin_at_once(name).map(|pin| (name, pin))),
             85..90 => pages.invalidate(name.file, name.page.0..name.page.0 + 2),
             90 => pages.invalidate(name.file, 0..u64::MAX),
             91 => drop(pages.evict_ahead(4, 8)),
@@ -64,7 +66,8 @@ fn work(pages: &SharedPages, seed: u64, stop: &AtomicBool) -> u64 {
 fn read_or_bring(pages: &SharedPages, name: Name, random: &mut fastrand::Rng) {
     let mut bytes = [0; PAGE_BYTES];
     let ticket = pages.ticket(name);
-    if pages.read(name, 0, &mut bytes) {
+    let read = if random.bool() { SharedPages::read } else { SharedPages::read_at_once };
+    if read(pages, name, 0, &mut bytes) {
         version_of(name, &bytes);
     } else {
         let marks = if random.u32(0..8) == 0 { Marks::SSD_STALE } else { Marks::NONE };
@@ -190,7 +193,8 @@ fn torn_call(pages: &SharedPages, random: &mut fastrand::Rng) {
     match random.u32(0..100) {
         0..50 => {
             let ticket = pages.ticket(name);
-            if pages.read(name, 0, &mut bytes) {
+            let read = if random.bool() { SharedPages::read } else { SharedPages::read_at_once };
+            if read(pages, name, 0, &mut bytes) {
                 let halves = bytes.split_at(PAGE_BYTES / 2);
                 version_of(name, halves.0);
                 version_of(name, halves.1);
@@ -198,13 +202,15 @@ fn torn_call(pages: &SharedPages, random: &mut fastrand::Rng) {
                 let _ = pages.insert(name, &stamped(name, 0), Marks::NONE, ticket, 0);
             }
         }
-        50..70 => drop(pages.write(name, 0, &stamped(name, random.u32(..)), Marks::DIRTY, 0)),
+        50..60 => drop(pages.write(name, 0, &stamped(name, random.u32(..)), Marks::DIRTY, 0)),
+        60..70 => drop(pages.write_at_once(name, 0, &stamped(name, random.u32(..)), Marks::DIRTY, 0)),
         70..85 => {
             if let Some(snapshot) = pages.snapshot(name, &mut bytes) {
                 pages.settle(name, &snapshot, Marks::DIRTY);
             }
         }
-        85..92 => drop(pages.pin(name).map(|pin| pages.unpin(pin))),
+        85..88 => drop(pages.pin(name).map(|pin| pages.unpin(pin))),
+        88..92 => drop(pages.pin_at_once(name).map(|pin| pages.unpin(pin))),
         92..96 => pages.invalidate(name.file, name.page.0..name.page.0 + 2),
         96 => pages.invalidate(name.file, 0..u64::MAX),
         _ => drop(pages.evict_ahead(4, 8)),

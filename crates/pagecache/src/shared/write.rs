@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::frame::{Frame, SINCE};
+use super::frame::{Frame, Record, SINCE};
 use super::stats::Count;
 use super::word::Word;
-use super::{Marks, Name, SharedPages, Wrote};
+use super::{Lane, Marks, Name, SharedPages, Wrote};
 use crate::PAGE_BYTES;
 
 /// A piece of a page.
-#[inline]
+#[inline(always)]
 pub(super) fn check_piece(offset: usize, len: usize) {
     assert!(offset <= PAGE_BYTES && len <= PAGE_BYTES - offset, "{len} bytes at {offset} of a page");
 }
@@ -27,7 +27,7 @@ impl SharedPages {
         if !marks.is_none() {
             self.marked_from(key.shard, at, word.marks(), now_ms);
         }
-        self.write_taken(at, word.with(marks), (offset, from));
+        self.write_taken((at, &self.records[at]), word.with(marks), (offset, from), self.lane());
         true
     }
 
@@ -39,23 +39,36 @@ impl SharedPages {
     pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks) -> Wrote {
         check_piece(offset, from.len());
         // A miss is looked at again by who brings the page.
-        let Some((at, word)) = self.look_to_write(&self.place(name.word())) else { return Wrote::Missing };
+        let Some(seen) = self.look_to_write(&self.place(name.word())) else { return Wrote::Missing };
+        let (at, word) = seen;
+        if self.write_seen((at, &self.records[at], word), (offset, from), marks, self.lane()) { Wrote::Done } else { Wrote::Unmarked }
+    }
+
+    /// Into the frame that had the name with this word. False: it would have its first mark, or somebody changes or changed it.
+    #[inline(always)]
+    pub(super) fn write_seen(
+        &self,
+        (at, record, word): (usize, &Record, Word),
+        piece: (usize, &[u8]),
+        marks: Marks,
+        lane: Lane<'_>,
+    ) -> bool {
         let is_first = word.marks().is_none() && !marks.is_none();
-        if is_first || word.is_changing() || !self.take(at, word, word.taken_by(self.me).with(marks)) {
-            return Wrote::Unmarked;
+        if is_first || word.is_changing() || !record.take(word, word.taken_by(self.me).with(marks)) {
+            return false;
         }
         // It has its bit, too: that is set and cleared by who has the frame.
-        self.write_taken(at, word.with(marks), (offset, from));
-        Wrote::Done
+        self.write_taken((at, record), word.with(marks), piece, lane);
+        true
     }
 
     /// Into a frame that we have taken; `word` is what it was before, and its marks what they will be.
-    #[inline]
-    fn write_taken(&self, at: usize, word: Word, (offset, from): (usize, &[u8])) {
-        let no = self.count(Count::Writes);
-        self.copy_written(at, offset, from, no);
-        self.records[at].give_back(word.changed());
-        self.touch(at, &self.records[at]);
+    #[inline(always)]
+    fn write_taken(&self, (at, record): (usize, &Record), word: Word, (offset, from): (usize, &[u8]), lane: Lane<'_>) {
+        let no = lane.count(Count::Writes);
+        self.copy_written((at, record), offset, from, no);
+        record.give_back(word.changed());
+        self.touch(at, record);
     }
 
     /// A frame that we have taken has a mark now; it had these before.
