@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagecache::order::Replacement;
 use pagecache::shared::{Shape as Frames, SharedPages};
-use shm::{Region, Seats, Words};
+use shm::{One, Region, Seats};
 
 use super::counters::Counters;
 use super::record::RECORD_BYTES;
@@ -220,12 +220,12 @@ impl Layout {
 
 /// The header's words.
 #[derive(Debug)]
-pub(crate) struct Header(Words<[AtomicU32; PAGE / 4]>);
+pub(crate) struct Header(One<[AtomicU32; PAGE / 4]>);
 
 impl Header {
     /// Of a region that has at least a page.
     pub(crate) fn new(region: &Arc<Region>) -> Header {
-        Header(Words::new(region, 0, 1))
+        Header(One::new(region, 0))
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {
@@ -234,7 +234,7 @@ impl Header {
 
     #[inline]
     pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
-        &self.0[0][word as usize / 4]
+        &self.0[word as usize / 4]
     }
 
     #[inline]

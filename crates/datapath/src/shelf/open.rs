@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pagecache::shared::OfFile;
 use rustix::io::Errno;
 use shm::Held;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
@@ -17,6 +18,7 @@ use super::{Below, Shelf, Stream};
 pub struct Open {
     pub(super) shelf: Arc<Shelf>,
     pub(super) no: FileNo,
+    pub(super) of: OfFile,
     pub(super) key: FileKey,
     record: Kept,
     pub(super) below: Arc<dyn Below>,
@@ -64,7 +66,8 @@ impl Shelf {
         }
         let (no, is_new) = self.record_for(key, path, how, &*below)?;
         let record = self.records.kept(no);
-        let open = Open { shelf: Arc::clone(self), no, key, record, below, stream: Stream::default() };
+        let of = OfFile::new(pagecache::shared::FileNo(no.0));
+        let open = Open { shelf: Arc::clone(self), no, of, key, record, below, stream: Stream::default() };
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
         // Who finds a record that is not taken in yet asks again: it is answered at once.
         if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {
@@ -252,6 +255,12 @@ impl Open {
     #[inline]
     pub fn mode(&self) -> Mode {
         self.record().mode().within(self.shelf.mode())
+    }
+
+    /// Whether that is write-back.
+    #[inline(always)]
+    pub(super) fn is_write_back(&self) -> bool {
+        self.record().is_write_back() && self.shelf.header.get(Word::Mode) == Mode::WriteBack as u32
     }
 
     /// Whether a look at the file below shows a change that is not ours.

@@ -20,19 +20,6 @@ const TRIES_ALONE: usize = 1000;
 /// A stream's first piece read ahead, bytes.
 const AHEAD_FIRST: u64 = 32 << 10;
 
-/// Whether this call of the thread is timed: one of 64, for the clock costs as much as the hit.
-#[inline]
-pub(super) fn is_sampled() -> bool {
-    use std::cell::Cell;
-    thread_local! {
-        static READS: Cell<u8> = const { Cell::new(0) };
-    }
-    READS.with(|reads| {
-        reads.set(reads.get().wrapping_add(4));
-        reads.get() == 0
-    })
-}
-
 /// Whether this hit on the SSD is timed: one of 16.
 fn is_timed() -> bool {
     use std::cell::Cell;
@@ -78,6 +65,21 @@ impl Open {
     /// EIO: a page that only the SSD had is lost; else what the file below says. Nothing was read then.
     #[inline]
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        if let Some(page) = self.think_of(at) {
+            page.prefetch();
+            if let Some(len) = page.read(to) {
+                return Ok(len);
+            }
+        }
+        self.read_long(at, to)
+    }
+
+    /// Likewise what is not read at once ([`super::Thought::read`]).
+    ///
+    /// # Errors
+    /// As [`Open::read`].
+    #[inline(never)]
+    pub fn read_long(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
         let size = self.size();
         if at >= size {
             return Ok(0);
@@ -85,7 +87,7 @@ impl Open {
         let len = to.len().min(usize::try_from(size - at).unwrap_or(usize::MAX));
         let to = &mut to[..len];
         let offset = (at % PAGE_BYTES as u64) as usize;
-        let begun = is_sampled().then(Instant::now);
+        let begun = self.shelf.pages.lane().is_read_timed().then(Instant::now);
         if offset + len <= PAGE_BYTES && self.shelf.pages.read(self.name(at / PAGE_BYTES as u64), offset, to) {
             if let Some(begun) = begun {
                 self.shelf.counters.took(Tier::Ram, begun.elapsed().as_nanos() as u64);
@@ -586,16 +588,19 @@ impl Open {
     /// As [`Open::read`]; ENOMEM: no frame is free for it.
     #[inline]
     pub fn pin(&self, at: u64, len: usize) -> Result<(Pin, *const u8, usize), Errno> {
-        let offset = (at % PAGE_BYTES as u64) as usize;
+        if let Some(page) = self.think_of(at) {
+            let bytes = page.prefetch();
+            if let Some((pin, len)) = page.pin(len, |pin, len| (pin, len)) {
+                return Ok((pin, bytes, len));
+            }
+        }
         let size = self.size();
         if at >= size {
             return Err(Errno::NXIO);
         }
+        let offset = (at % PAGE_BYTES as u64) as usize;
         let len = len.min(PAGE_BYTES - offset).min(usize::try_from(size - at).unwrap_or(usize::MAX));
-        let (pin, bytes) = match self.shelf.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
-            Some(pinned) => pinned,
-            None => self.pin_read(at, offset)?,
-        };
+        let (pin, bytes) = self.pin_read(at, offset)?;
         Ok((pin, bytes, len))
     }
 

@@ -207,6 +207,12 @@ impl<'a> Record<'a> {
         mode_of(self.u32(40).load(Ordering::Acquire))
     }
 
+    /// Whether its mode is that.
+    #[inline(always)]
+    pub(crate) fn is_write_back(self) -> bool {
+        self.u32(40).load(Ordering::Acquire) == Mode::WriteBack as u32
+    }
+
     pub(crate) fn set_mode(self, mode: Mode) {
         self.u32(40).store(mode as u32, Ordering::Release);
     }

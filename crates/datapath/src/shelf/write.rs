@@ -11,7 +11,6 @@ use super::Ask;
 use super::counters::{Count, Tier};
 use super::layout::Word;
 use super::open::{Open, errno_of};
-use super::read::is_sampled;
 use super::record::{Record, flag};
 
 /// Tries before a writer gives way to the others.
@@ -25,50 +24,28 @@ impl Open {
     /// the file below says when it is written through. Part of it may have been written then.
     #[inline]
     pub fn write(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
-        let begun = is_sampled().then(Instant::now);
-        if !self.write_hit(at, from) {
-            return self.write_any(at, from);
+        match self.think_of(at) {
+            Some(page) if page.write(from) => Ok(from.len()),
+            _ => self.write_long(at, from),
         }
-        if let Some(begun) = begun {
-            self.shelf.counters.write_took(Tier::Ram, begun.elapsed().as_nanos() as u64);
-        }
-        Ok(from.len())
-    }
-
-    /// Into one page, within the file, that has a mark already: nothing is to be asked and nobody to be waited for. False: it is not
-    /// written, or it is to be written once more.
-    #[inline(always)]
-    fn write_hit(&self, at: u64, from: &[u8]) -> bool {
-        let offset = (at % PAGE_BYTES as u64) as usize;
-        if from.is_empty() || from.len() > PAGE_BYTES - offset || self.mode() != Mode::WriteBack {
-            return false;
-        }
-        let record = self.record();
-        let before = record.truncations().load(Ordering::Acquire);
-        if !before.is_multiple_of(2) || record.size().load(Ordering::Acquire) < at.saturating_add(from.len() as u64) {
-            return false;
-        }
-        let name = self.shelf.name(self.no, at / PAGE_BYTES as u64);
-        if self.shelf.pages.write_marked(name, offset, from, Marks::DIRTY) != Wrote::Done {
-            return false;
-        }
-        self.note_time(record);
-        !self.was_truncated(before)
     }
 
     /// When it was written. No atomic change: it would wait until the copy has left the store buffer. Both clocks tick together, so
     /// one of them is asked at each write.
-    #[inline]
-    fn note_time(&self, record: Record<'_>) {
-        let now_ns = self.shelf.world.realtime_ns();
+    #[inline(always)]
+    pub(super) fn note_time(&self, record: Record<'_>, now_ns: u64) {
         if record.written().load(Ordering::Relaxed) != now_ns {
             record.written().store(now_ns, Ordering::Relaxed);
             record.used().store(self.shelf.world.now_ms(), Ordering::Relaxed);
         }
     }
 
+    /// Likewise what is not written at once ([`super::Thought::write`]).
+    ///
+    /// # Errors
+    /// As [`Open::write`].
     #[inline(never)]
-    fn write_any(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
+    pub fn write_long(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
         if from.is_empty() {
             return Ok(0);
         }
@@ -76,7 +53,7 @@ impl Open {
         match self.mode() {
             Mode::ReadOnly => return Err(Errno::ROFS),
             Mode::WriteBack => {
-                let begun = is_sampled().then(Instant::now);
+                let begun = self.shelf.pages.lane().is_write_timed().then(Instant::now);
                 self.write_back(at, from, end)?;
                 if let Some(begun) = begun {
                     self.shelf.counters.write_took(Tier::Ram, begun.elapsed().as_nanos() as u64);
@@ -165,7 +142,7 @@ impl Open {
                 return self.write_frames(at, from, end, Marks::DIRTY);
             }
             self.write_pages(at, from, Marks::DIRTY)?;
-            self.note_time(self.record());
+            self.note_time(self.record(), self.shelf.world.realtime_ns());
             if !self.was_truncated(before) {
                 return Ok(());
             }
@@ -181,7 +158,7 @@ impl Open {
         if size_before < end {
             self.touch_again(at, from, [size_before, at.max(size_before), size], marks)?;
         }
-        self.note_time(record);
+        self.note_time(record, self.shelf.world.realtime_ns());
         Ok(())
     }
 
