@@ -131,14 +131,24 @@ impl Cached {
         self.open.shelf()
     }
 
+    /// As `is_bare`. None: the mode changed since the last call, which is to be looked at.
+    #[inline(always)]
+    pub fn is_settled_bare(&self) -> Option<bool> {
+        let (now, settled) = (u64::from(self.shelf().mode_changes()), self.settled.load(Ordering::Acquire));
+        if settled == now {
+            return Some(false);
+        }
+        std::hint::cold_path();
+        (settled & !DROPPED == now | BARE).then_some(true)
+    }
+
     /// Whether calls go to the file as they are.
     #[inline(always)]
     pub fn is_bare(&self) -> Result<bool, Errno> {
-        let (now, settled) = (u64::from(self.shelf().mode_changes()), self.settled.load(Ordering::Acquire));
-        if settled == now {
-            return Ok(false);
+        match self.is_settled_bare() {
+            Some(is_bare) => Ok(is_bare),
+            None => self.settle(),
         }
-        if settled & !DROPPED == now | BARE { Ok(true) } else { self.settle() }
     }
 
     /// The mode changed since the last call.
@@ -193,6 +203,17 @@ impl Cached {
             self.drop_range(range)?;
         }
         result
+    }
+
+    /// Likewise where nothing is to be dropped before. None: something is, or afterwards: `past` does all of it, once more.
+    #[inline(always)]
+    pub fn past_at_once<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
+        let settled = self.settled.load(Ordering::Acquire);
+        if settled & (BARE | DROPPED) != BARE | DROPPED {
+            return None;
+        }
+        let result = call();
+        (settled & !DROPPED == u64::from(self.shelf().mode_changes()) | BARE).then_some(result)
     }
 
     /// Before the first change past the cache.
@@ -312,5 +333,15 @@ mod test {
         };
         cached.past(0..6, call).expect("written");
         assert_eq!(&*file.view(0..100).expect("read"), b"later!");
+        file.set_mode(Mode::PassThrough).expect("switched");
+        assert_eq!(cached.is_bare(), Ok(true));
+        assert!(cached.past_at_once(|| Ok(())).is_none(), "what was read is to be dropped");
+        cached.past(0..6, || Ok(())).expect("dropped");
+        assert!(cached.past_at_once(|| Ok(())).is_some());
+        let call = || {
+            file.set_mode(Mode::WriteBack).expect("switched");
+            Ok(())
+        };
+        assert!(cached.past_at_once(call).is_none(), "what others have read meanwhile is to be dropped");
     }
 }

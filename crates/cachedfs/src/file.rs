@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use datapath::shelf::Open;
 use pagecache::shared::Pin;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, Stat, Timestamps};
@@ -51,7 +52,7 @@ pub struct File {
 }
 
 /// Where a call goes.
-enum Way<'a> {
+pub(crate) enum Way<'a> {
     Through(&'a Arc<Cached>),
     /// In pass-through.
     Past(&'a Cached),
@@ -80,6 +81,11 @@ pub struct Lent {
 }
 
 impl Lent {
+    #[inline]
+    pub(crate) fn new(pin: Pin, bytes: *const u8, len: usize, generation: u32) -> Lent {
+        Lent { pin, address: bytes as usize, len: len as u32, generation }
+    }
+
     /// Where the bytes are.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
@@ -135,7 +141,7 @@ impl Cached {
     #[inline]
     fn lend(&self, at: u64, len: usize) -> Result<Lent, Errno> {
         let (pin, bytes, len) = self.open.pin(at, len)?;
-        Ok(Lent { pin, address: bytes as usize, len: len as u32, generation: self.generation })
+        Ok(Lent::new(pin, bytes, len, self.generation))
     }
 
     /// For the process that took the file in. What the parent of a fork was lent is the parent's to give back.
@@ -187,9 +193,10 @@ impl File {
         Ok(File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached })
     }
 
+    /// What an errno of a call on it means, and what to do.
     #[cold]
     #[inline(never)]
-    fn told(&self, doing: &'static str, errno: Errno) -> Error {
+    pub fn told(&self, doing: &'static str, errno: Errno) -> Error {
         match sentence(errno) {
             Some((kind, sentence)) => Error::system(errno, doing, &self.path).because(kind, sentence),
             None if errno == Errno::ROFS && self.is_cached() => Error::system(errno, doing, &self.path)
@@ -207,6 +214,18 @@ impl File {
     fn has_lost(&self) -> bool {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         here.is_some_and(|cached| cached.shelf().ssd_state().lost > 0)
+    }
+
+    /// Where calls go, as it was at the last one. None: this process has not taken the file in yet, or a mode has changed since.
+    #[inline(always)]
+    pub(crate) fn settled_way(&self) -> Option<Way<'_>> {
+        let Some((_, here)) = &self.cached else { return Some(Way::Uncached) };
+        let cached = here.get()?;
+        if cached.is_settled_bare()? {
+            std::hint::cold_path();
+            return Some(Way::Past(cached));
+        }
+        Some(Way::Through(cached))
     }
 
     /// Where calls go, in this process.
@@ -238,29 +257,55 @@ impl File {
         result.map_err(|errno| self.told(doing, errno))
     }
 
+    /// Whether it was opened to be read.
+    #[inline]
+    pub(crate) fn is_readable(&self) -> bool {
+        self.flags & OFlags::RWMODE != OFlags::WRONLY
+    }
+
+    /// Whether it was opened to be written.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.flags & OFlags::RWMODE != OFlags::RDONLY
+    }
+
     #[inline]
     fn may_read(&self) -> Result<(), Error> {
-        if self.flags & OFlags::RWMODE == OFlags::WRONLY { Err(self.told("reading", Errno::BADF)) } else { Ok(()) }
+        if self.is_readable() { Ok(()) } else { Err(self.told("reading", Errno::BADF)) }
     }
 
     #[inline]
     fn may_write(&self) -> Result<(), Error> {
-        if self.flags & OFlags::RWMODE == OFlags::RDONLY { Err(self.told("writing", Errno::BADF)) } else { Ok(()) }
+        if self.is_writable() { Ok(()) } else { Err(self.told("writing", Errno::BADF)) }
     }
 
     /// Reads at a position, without moving the file's own. Less than asked for: the end of the file.
     ///
     /// # Errors
     /// As pread(2); [`Kind::Lost`]: the page was on an SSD that failed.
-    #[inline(always)]
+    #[inline]
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize, Error> {
-        match self.through("reading")? {
+        self.read_by(at, to, Open::read)
+    }
+
+    /// Likewise what is not read at once ([`File::read_at_once`]).
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_long(&self, at: u64, to: &mut [u8]) -> Result<usize, Error> {
+        self.read_by(at, to, Open::read_long)
+    }
+
+    #[inline(always)]
+    fn read_by(&self, at: u64, to: &mut [u8], read: impl FnOnce(&Open, u64, &mut [u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
+        let read = match self.through("reading")? {
             Some(cached) => {
                 self.may_read()?;
-                cached.open.read(at, to).map_err(|errno| self.told("reading", errno))
+                read(&cached.open, at, to)
             }
-            None => plain::read_at(self.fd(), at, to).map_err(|errno| self.told("reading", errno)),
-        }
+            None => plain::read_at(self.fd(), at, to),
+        };
+        read.map_err(|errno| self.told("reading", errno))
     }
 
     /// For [`crate::Reads`]: where it is cached in this process. None: `read_at` knows what to do.
@@ -299,10 +344,23 @@ impl File {
     ///
     /// # Errors
     /// As pwrite(2); [`Kind::ReadOnly`].
-    #[inline(always)]
+    #[inline]
     pub fn write_at(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
+        self.write_by(at, from, Open::write)
+    }
+
+    /// Likewise what is not written at once ([`File::write_at_once`]).
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_long(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
+        self.write_by(at, from, Open::write_long)
+    }
+
+    #[inline(always)]
+    fn write_by(&self, at: u64, from: &[u8], write: impl FnOnce(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
         let written = match self.way("writing")? {
-            Way::Through(cached) => return self.write_through(cached, Some(at), from).map(|_| from.len()),
+            Way::Through(cached) => return self.write_through(cached, Some(at), from, write).map(|_| from.len()),
             Way::Past(_) if self.appends() => return self.append(from).map(|_| from.len()),
             Way::Past(cached) => cached.past(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
             Way::Uncached => plain::write_at(self.fd(), at, from),
@@ -312,10 +370,16 @@ impl File {
 
     /// At a position, or at the end; where it was.
     #[inline(always)]
-    fn write_through(&self, cached: &Cached, at: Option<u64>, from: &[u8]) -> Result<u64, Error> {
+    fn write_through(
+        &self,
+        cached: &Cached,
+        at: Option<u64>,
+        from: &[u8],
+        write: impl FnOnce(&Open, u64, &[u8]) -> Result<usize, Errno>,
+    ) -> Result<u64, Error> {
         self.may_write()?;
         let written = match at {
-            Some(at) if !self.appends() => cached.open.write(at, from).map(|_| at),
+            Some(at) if !self.appends() => write(&cached.open, at, from).map(|_| at),
             _ => cached.open.append(from),
         };
         let at = written.map_err(|errno| self.told("writing", errno))?;
@@ -334,9 +398,9 @@ impl File {
         let written = match self.way("writing")? {
             Way::Through(cached) => {
                 let done = match from {
-                    [one] => self.write_through(cached, Some(at), one),
+                    [one] => self.write_through(cached, Some(at), one, Open::write),
                     // Together: an append is one piece, and a failure leaves no part that was told as written.
-                    several => self.write_through(cached, Some(at), &gathered(several, whole)),
+                    several => self.write_through(cached, Some(at), &gathered(several, whole), Open::write),
                 };
                 return done.map(|_| whole);
             }
@@ -354,7 +418,7 @@ impl File {
     pub fn append(&self, from: &[u8]) -> Result<u64, Error> {
         self.may_write()?;
         if let Some(cached) = self.through("writing")? {
-            return self.write_through(cached, None, from);
+            return self.write_through(cached, None, from, Open::write);
         }
         self.past("writing", 0..u64::MAX, || plain::append(self.fd(), from))
     }
@@ -605,7 +669,7 @@ impl File {
     /// As ftruncate(2).
     pub fn set_len(&self, bytes: u64) -> Result<(), Error> {
         if let Some(cached) = self.through("truncating")? {
-            if self.flags & OFlags::RWMODE == OFlags::RDONLY {
+            if !self.is_writable() {
                 return Err(self.told("truncating", Errno::INVAL));
             }
             return cached.open.set_len(bytes).map_err(|errno| self.told("truncating", errno));
@@ -616,7 +680,7 @@ impl File {
     /// `O_TRUNC`: what open(2) would have done, if it is a regular file. That needs the right to write, whatever it was opened for.
     pub(crate) fn cut(&self, is_regular: impl FnOnce() -> bool) -> Result<(), Error> {
         let told = |errno| self.told("truncating", errno);
-        if self.flags & OFlags::RWMODE != OFlags::RDONLY {
+        if self.is_writable() {
             return if self.is_cached() || is_regular() { self.set_len(0) } else { Ok(()) };
         }
         if !self.is_cached() && !is_regular() {
