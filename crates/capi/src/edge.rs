@@ -4,6 +4,8 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use cachedfs::Not;
+
 use crate::fail::{Fail, Outcome, remember};
 use crate::fork;
 
@@ -50,10 +52,21 @@ fn not_here() -> Fail {
 /// Likewise for a function that uses files: also in the child of a fork.
 #[inline]
 pub fn answer_of_files<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
-    if fork::is_child() {
+    if fork::uses_no_files() {
         fork::use_files();
     }
     answer_anywhere(call)
+}
+
+/// In the way that is short: it makes no call that changes errno, which is not looked after here. What is not done in it is done
+/// otherwise, by a function of its own, so that nothing of it is prepared for in vain.
+#[inline(always)]
+pub fn answer_at_once<T: Answer>(call: impl FnOnce() -> Result<T, Not>, otherwise: impl FnOnce(Not) -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(not)) => otherwise(not),
+        Err(panic) => failed(&mistake(&*panic)),
+    }
 }
 
 #[inline]
@@ -71,9 +84,10 @@ fn answer_anywhere<T: Answer>(call: impl FnOnce() -> Outcome<T>) -> T {
     }
 }
 
+/// What is returned then.
 #[cold]
 #[inline(never)]
-fn failed<T: Answer>(fail: &Fail) -> T {
+pub fn failed<T: Answer>(fail: &Fail) -> T {
     remember(fail);
     set_errno(fail.errno);
     T::FAILED

@@ -10,8 +10,8 @@ use crate::{cache, seat, ulock, uopen};
 
 /// This is the child of a fork: its memory has our objects, but the threads and rings behind them are the parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// And it used files itself.
-static USED: AtomicBool = AtomicBool::new(false);
+/// It has used no files itself yet: a process, or the child of a fork.
+static UNUSED: AtomicBool = AtomicBool::new(true);
 
 /// Watches for forks from now on.
 pub fn watch() {
@@ -25,7 +25,7 @@ pub fn watch() {
     }
     extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
-        USED.store(false, Ordering::Relaxed);
+        UNUSED.store(true, Ordering::Relaxed);
         seat::forked();
         let_go(true);
     }
@@ -49,13 +49,21 @@ pub fn is_child() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// A call on files, in a child.
+/// Whether this process has used no files yet.
+#[inline]
+pub fn uses_no_files() -> bool {
+    UNUSED.load(Ordering::Relaxed)
+}
+
+/// A call on files, the first in this process.
 #[cold]
+#[inline(never)]
 pub fn use_files() {
-    USED.store(true, Ordering::Relaxed);
+    UNUSED.store(false, Ordering::Relaxed);
+    seat::use_at_once();
 }
 
 /// Whether this process has files to close at its end.
 pub fn has_files() -> bool {
-    !is_child() || USED.load(Ordering::Relaxed)
+    !is_child() || !uses_no_files()
 }

@@ -25,10 +25,18 @@ impl Memory {
     /// was reported, and nobody else uses those bytes meanwhile in a way that C calls a data race.
     #[inline]
     pub unsafe fn new(address: *mut c_void, bytes: usize) -> Outcome<Memory> {
-        if bytes > isize::MAX as usize || (address.is_null() && bytes > 0) {
-            return Err(no_memory(bytes));
-        }
-        Ok(Memory { address: address.cast(), bytes })
+        // SAFETY: the caller's promise.
+        unsafe { Memory::checked(address, bytes) }.ok_or_else(|| no_memory(bytes))
+    }
+
+    /// Likewise. None: there is no such memory.
+    ///
+    /// # Safety
+    /// As `new`.
+    #[inline]
+    pub unsafe fn checked(address: *mut c_void, bytes: usize) -> Option<Memory> {
+        let is_none = bytes > isize::MAX as usize || (address.is_null() && bytes > 0);
+        (!is_none).then_some(Memory { address: address.cast(), bytes })
     }
 
     /// Of a request without data.

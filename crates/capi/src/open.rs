@@ -86,12 +86,12 @@ impl Open {
 
     /// Runs a call on it, unless it is broken.
     pub fn run<T>(&self, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
-        if self.broken.load(Ordering::Relaxed) { Err(broken()) } else { self.run_watched(call) }
+        if self.broken.load(Ordering::Relaxed) { Err(broken()) } else { self.watched(call) }
     }
 
     /// Runs a call on it, which is not broken; a call that panics leaves it so.
     #[inline(always)]
-    pub fn run_watched<T>(&self, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+    pub fn watched<T>(&self, call: impl FnOnce(&Open) -> T) -> T {
         let watch = Watch(self);
         let done = call(self);
         let _ = std::mem::ManuallyDrop::new(watch);
@@ -127,6 +127,22 @@ impl Open {
         match &self.body {
             Body::File(file) => Ok(file.write_at(at, from)?),
             Body::Stream(_) => plain("writing", rustix::io::pwrite(self.fd(), from, at)),
+        }
+    }
+
+    /// What was not read at once.
+    pub fn read_long(&self, at: u64, to: &mut [u8]) -> Outcome<usize> {
+        match &self.body {
+            Body::File(file) => Ok(file.read_long(at, to)?),
+            Body::Stream(_) => self.read_at(at, to),
+        }
+    }
+
+    /// What was not written at once.
+    pub fn write_long(&self, at: u64, from: &[u8]) -> Outcome<usize> {
+        match &self.body {
+            Body::File(file) => Ok(file.write_long(at, from)?),
+            Body::Stream(_) => self.write_at(at, from),
         }
     }
 

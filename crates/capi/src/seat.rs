@@ -78,13 +78,20 @@ pub fn look(place: u32) -> Option<Look> {
         Some(seat) => seat,
         None => sit()?,
     };
-    let word = seat.word.load(Ordering::Relaxed);
-    if word & PLACE != 0 {
+    let look = seat.look(place)?;
+    order();
+    Some(look)
+}
+
+/// Likewise where nothing needs to be done first. None: something does, or as `look` says.
+#[inline(always)]
+pub fn look_at_once(place: u32) -> Option<Look> {
+    if !AT_ONCE.load(Ordering::Relaxed) {
         return None;
     }
-    seat.word.store(word.wrapping_add(ONCE_MORE) | u64::from(place + 1), Ordering::Relaxed);
-    order();
-    Some(Look(seat))
+    let look = MINE.get()?.look(place)?;
+    compiler_fence(Ordering::SeqCst);
+    Some(look)
 }
 
 /// This thread's seat, which no other thread has meanwhile. None: it has none, or is about to end.
@@ -94,6 +101,17 @@ pub fn mine() -> Option<&'static Seat> {
 }
 
 impl Seat {
+    /// Says that its thread looks there. None: it looks somewhere already.
+    #[inline(always)]
+    fn look(&'static self, place: u32) -> Option<Look> {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & PLACE != 0 {
+            return None;
+        }
+        self.word.store(word.wrapping_add(ONCE_MORE) | u64::from(place + 1), Ordering::Relaxed);
+        Some(Look(self))
+    }
+
     /// No other living thread's seat has this one.
     #[inline]
     pub fn number(&self) -> u32 {
@@ -203,6 +221,7 @@ pub fn wait_until_unseen(place: u32) {
 
 /// In the child of a fork: the other threads are the parent's, and look at nothing here.
 pub fn forked() {
+    AT_ONCE.store(false, Ordering::SeqCst);
     let mine = MINE.get().map(std::ptr::from_ref);
     if has_barrier() && !membarrier(REGISTER_PRIVATE_EXPEDITED) {
         HAS_BARRIER.store(NO, Ordering::SeqCst);
@@ -219,6 +238,14 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 static HAS_BARRIER: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// A compiler fence does, and files are in use.
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process uses files.
+pub fn use_at_once() {
+    ask_for_barrier();
+    AT_ONCE.store(has_barrier(), Ordering::SeqCst);
+}
 
 /// Known once a thread has a seat.
 #[inline(always)]

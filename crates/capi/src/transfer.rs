@@ -44,6 +44,12 @@ pub fn offset_of(offset: i64) -> Outcome<u64> {
     if offset < 0 { Err(negative(offset)) } else { Ok(offset as u64) }
 }
 
+/// Likewise, for what is done at once.
+#[inline(always)]
+pub fn at_once_from(offset: i64) -> Result<u64, cachedfs::Not> {
+    if offset < 0 { Err(cachedfs::Not::Done) } else { Ok(offset as u64) }
+}
+
 #[cold]
 #[inline(never)]
 fn negative(offset: i64) -> Fail {

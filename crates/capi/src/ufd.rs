@@ -119,8 +119,19 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     /// had at the moment (`get` tells).
     #[inline(always)]
     pub fn look(&self, ufd: i32) -> Option<Looked<'_, T>> {
+        self.looked(ufd, seat::look)
+    }
+
+    /// Likewise where nothing needs to be done first ([`seat::look_at_once`]).
+    #[inline(always)]
+    pub fn look_at_once(&self, ufd: i32) -> Option<Looked<'_, T>> {
+        self.looked(ufd, seat::look_at_once)
+    }
+
+    #[inline(always)]
+    fn looked(&self, ufd: i32, look: impl FnOnce(u32) -> Option<seat::Look>) -> Option<Looked<'_, T>> {
         let (number, place) = self.place(ufd)?;
-        let look = seat::look(number)?;
+        let look = look(number)?;
         // SAFETY: a place has NULL or a file with a share of its own, which is taken from it only when this look has ended.
         let file = unsafe { place.load(Ordering::Acquire).as_ref() }?;
         Some(Looked { file, look })

@@ -3,14 +3,15 @@
 
 use std::ffi::{c_int, c_void};
 
-use cachedfs::Whence;
+use cachedfs::{File, Not, Whence};
 use libc::{iovec, off_t, ssize_t};
+use rustix::io::Errno;
 
-use crate::edge::answer_of_files as answer;
+use crate::edge::{answer_at_once, answer_of_files as answer, failed};
 use crate::fail::{Fail, Outcome};
 use crate::memory::{Memory, gather, scatter};
-use crate::transfer::offset_of;
-use crate::uopen::with;
+use crate::transfer::{at_once_from, offset_of};
+use crate::uopen::{at_once, with};
 
 /// As read(2), through the cache. Thread-safe: reads and writes at the file's position come one after the other.
 ///
@@ -49,10 +50,31 @@ pub unsafe extern "C" fn uwrite(ufd: c_int, buf: *const c_void, n: usize) -> ssi
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upread(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    answer_at_once(|| unsafe { read_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { read_otherwise(not, ufd, buf, n, off) })
+}
+
+#[inline(always)]
+unsafe fn read_at_once<const BY_INDEX: bool>(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> Result<ssize_t, Not> {
+    // SAFETY: the caller's promise.
+    let (memory, at) = (unsafe { Memory::checked(buf, n) }.ok_or(Not::Done)?, at_once_from(off)?);
+    at_once(ufd, |_, file, _| Ok(answered("reading", file, memory.with_mut(|bytes| file.read_at_once::<BY_INDEX>(at, bytes))?)))
+}
+
+#[inline(never)]
+unsafe fn read_otherwise(not: Not, ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let by_index = || if not == Not::Guessed { unsafe { read_at_once::<true>(ufd, buf, n, off) } } else { Err(not) };
+    // SAFETY: likewise.
+    answer_at_once(by_index, |_| unsafe { read_long(ufd, buf, n, off) })
+}
+
+#[inline(never)]
+unsafe fn read_long(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
     answer(|| {
         // SAFETY: the caller's promise.
         let (memory, at) = (unsafe { Memory::new(buf, n) }?, offset_of(off)?);
-        with(ufd, |open| memory.with_mut(|bytes| open.read_at(at, bytes)).map(|n| n as isize))
+        with(ufd, |open| memory.with_mut(|bytes| open.read_long(at, bytes)).map(|n| n as isize))
     })
 }
 
@@ -62,11 +84,41 @@ pub unsafe extern "C" fn upread(ufd: c_int, buf: *mut c_void, n: usize, off: off
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upwrite(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    answer_at_once(|| unsafe { write_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { write_otherwise(not, ufd, buf, n, off) })
+}
+
+#[inline(always)]
+unsafe fn write_at_once<const BY_INDEX: bool>(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> Result<ssize_t, Not> {
+    // SAFETY: the caller's promise.
+    let (memory, at) = (unsafe { Memory::checked(buf.cast_mut(), n) }.ok_or(Not::Done)?, at_once_from(off)?);
+    at_once(ufd, |_, file, _| Ok(answered("writing", file, memory.with(|bytes| file.write_at_once::<BY_INDEX>(at, bytes))?)))
+}
+
+#[inline(never)]
+unsafe fn write_otherwise(not: Not, ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let by_index = || if not == Not::Guessed { unsafe { write_at_once::<true>(ufd, buf, n, off) } } else { Err(not) };
+    // SAFETY: likewise.
+    answer_at_once(by_index, |_| unsafe { write_long(ufd, buf, n, off) })
+}
+
+#[inline(never)]
+unsafe fn write_long(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
     answer(|| {
         // SAFETY: the caller's promise.
         let (memory, at) = (unsafe { Memory::new(buf.cast_mut(), n) }?, offset_of(off)?);
-        with(ufd, |open| memory.with(|bytes| open.write_at(at, bytes)).map(|n| n as isize))
+        with(ufd, |open| memory.with(|bytes| open.write_long(at, bytes)).map(|n| n as isize))
     })
+}
+
+/// What C gets.
+#[inline(always)]
+fn answered(doing: &'static str, file: &File, done: Result<usize, Errno>) -> ssize_t {
+    match done {
+        Ok(bytes) => bytes as ssize_t,
+        Err(errno) => failed(&file.told(doing, errno).into()),
+    }
 }
 
 unsafe fn read_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option<off_t>) -> ssize_t {

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Once};
 
-use cachedfs::Options;
+use cachedfs::{File, Not, Options};
 use libc::mode_t;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -50,7 +50,7 @@ pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
 #[inline(always)]
 pub fn with_seat<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static Seat>) -> Outcome<T>) -> Outcome<T> {
     match UFDS.look(ufd) {
-        Some(open) if open.is_plain() => open.run_watched(|file| call(file, Some(open.seat()))),
+        Some(open) if open.is_plain() => open.watched(|file| call(file, Some(open.seat()))),
         looked => {
             drop(looked);
             with_share(ufd, |open| call(open, None))
@@ -58,7 +58,14 @@ pub fn with_seat<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static Seat>) ->
     }
 }
 
-/// Likewise where it may take long, or a look does not do: in a signal handler during a look, in a thread that ends.
+/// Calls with a file as it is looked at, where that does; else it is to be done the long way.
+#[inline(always)]
+pub fn at_once<T>(ufd: i32, call: impl FnOnce(&Open, &File, &'static Seat) -> Result<T, Not>) -> Result<T, Not> {
+    let open = UFDS.look_at_once(ufd).filter(|open| open.is_plain()).ok_or(Not::Done)?;
+    open.watched(|file| call(file, file.cached().ok_or(Not::Done)?, open.seat()))
+}
+
+/// As `with`, where it may take long, or a look does not do: in a signal handler during a look, in a thread that ends.
 #[cold]
 #[inline(never)]
 fn with_share<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {

@@ -3,21 +3,22 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, compiler_fence};
 
-use cachedfs::{File, Lent, Pinned};
+use cachedfs::{File, Lent, Not, Pinned, Thought};
 use hashbrown::HashTable;
 use libc::{off_t, ssize_t};
 use parking_lot::Mutex;
 
-use crate::edge::answer_of_files as answer;
+use crate::edge::{answer_at_once, answer_of_files as answer};
 use crate::fail::{Fail, Outcome};
 use crate::memory::store;
 use crate::seat::{self, Seat};
-use crate::transfer::offset_of;
-use crate::uopen::with_seat;
+use crate::transfer::{at_once_from, offset_of};
+use crate::uopen::{at_once, with_seat};
 
 /// What an open file has lent, by address. How many there may be is the cache's to say.
 ///
@@ -49,7 +50,8 @@ struct Place<T> {
     /// Where it is; or one of those below.
     address: AtomicUsize,
     at: AtomicU64,
-    lent: UnsafeCell<Option<T>>,
+    /// Means something where there is an address.
+    lent: UnsafeCell<MaybeUninit<T>>,
 }
 
 impl<T> Default for Lane<T> {
@@ -60,7 +62,7 @@ impl<T> Default for Lane<T> {
 
 impl<T> Default for Place<T> {
     fn default() -> Self {
-        Place { address: AtomicUsize::new(FREE), at: AtomicU64::new(0), lent: UnsafeCell::new(None) }
+        Place { address: AtomicUsize::new(FREE), at: AtomicU64::new(0), lent: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 }
 
@@ -78,14 +80,15 @@ struct Places<'a, T>(&'a [Place<T>; FEW]);
 impl<T> Places<'_, T> {
     #[inline]
     fn put(&self, at: u64, address: usize, lent: T) -> Result<(), T> {
-        let Some(place) = self.0.iter().find(|place| place.address.load(Relaxed) == FREE) else { return Err(lent) };
-        place.address.store(BUSY, Relaxed);
-        compiler_fence(SeqCst);
-        place.at.store(at, Relaxed);
-        // SAFETY: the lane is ours to change, and a signal handler of this thread leaves the place alone.
-        unsafe { *place.lent.get() = Some(lent) };
-        place.address.store(address, Release);
+        let Some(free) = self.free() else { return Err(lent) };
+        free.prepare(at, lent);
+        free.show(address);
         Ok(())
+    }
+
+    #[inline]
+    fn free(&self) -> Option<Free<'_, T>> {
+        self.0.iter().find(|place| place.address.load(Relaxed) == FREE).map(Free)
     }
 
     #[inline]
@@ -94,10 +97,29 @@ impl<T> Places<'_, T> {
         let place = self.0.iter().find(is_it)?;
         place.address.store(BUSY, Relaxed);
         compiler_fence(SeqCst);
-        // SAFETY: as in `put`.
-        let lent = unsafe { (*place.lent.get()).take() };
+        // SAFETY: the lane is ours to change, and a signal handler of this thread leaves a busy place alone. There was an address.
+        let lent = unsafe { (*place.lent.get()).assume_init_read() };
         place.address.store(FREE, Release);
-        lent
+        Some(lent)
+    }
+}
+
+/// A place that has nothing: nobody but who has the right to change it looks at more than that.
+struct Free<'a, T>(&'a Place<T>);
+
+impl<T> Free<'_, T> {
+    /// Puts there what will be lent; it is not, and has no end to be given back, until it is shown.
+    #[inline(always)]
+    fn prepare(&self, at: u64, lent: T) {
+        self.0.at.store(at, Relaxed);
+        // SAFETY: the lane is ours to change, and a signal handler of this thread leaves a free place alone.
+        unsafe { (*self.0.lent.get()).write(lent) };
+    }
+
+    #[inline(always)]
+    fn show(self, address: usize) {
+        compiler_fence(SeqCst);
+        self.0.address.store(address, Release);
     }
 }
 
@@ -179,6 +201,40 @@ impl Pins {
         self.few.get_or_init(Box::default)[mine.number() as usize % LANES].own(mine, call)
     }
 
+    /// Likewise, if they are there.
+    #[inline(always)]
+    fn own_at_once<R>(&self, mine: &'static Seat, call: impl FnOnce(&Places<'_, Lent>) -> Option<R>) -> Result<R, Not> {
+        let lanes = self.few.get().ok_or(Not::Done)?;
+        lanes[mine.number() as usize % LANES].own(mine, call).flatten().ok_or(Not::Done)
+    }
+
+    /// Lends bytes of a page in a place of this thread, if it is the page and there is one; how many. `tell` gets where they are.
+    #[inline(always)]
+    fn lend_at_once(&self, mine: &'static Seat, page: Thought<'_>, at: u64, n: usize, tell: impl FnOnce(*const u8)) -> Result<usize, Not> {
+        self.own_at_once(mine, move |places| {
+            let free = places.free()?;
+            let len = page.lend(n, |lent| {
+                let len = lent.len();
+                free.prepare(at, lent);
+                len
+            })?;
+            free.show(page.as_ptr().addr());
+            tell(page.as_ptr());
+            Some(len)
+        })
+    }
+
+    /// Gives back what stands in a place of this thread.
+    #[inline(always)]
+    fn give_back_at_once(&self, mine: &'static Seat, file: &File, at: u64, address: usize) -> Result<(), Not> {
+        if address <= BUSY {
+            return Err(Not::Done);
+        }
+        let lent = self.own_at_once(mine, |places| places.take(at, address))?;
+        file.give_back(lent);
+        Ok(())
+    }
+
     #[inline]
     fn add(&self, mine: Option<&'static Seat>, at: u64, lent: Lent) {
         let mut lent = Some(lent);
@@ -238,10 +294,11 @@ impl Pins {
     /// All of them: nobody uses the file any more.
     pub fn release_all(&mut self, file: &File) {
         for place in self.few.get_mut().into_iter().flat_map(|few| few.iter_mut().flat_map(|lane| &mut lane.places)) {
-            if let Some(lent) = place.lent.get_mut().take() {
-                file.give_back(lent);
+            if *place.address.get_mut() > BUSY {
+                *place.address.get_mut() = FREE;
+                // SAFETY: there was an address, and nobody else looks at the place any more.
+                file.give_back(unsafe { place.lent.get_mut().assume_init_read() });
             }
-            *place.address.get_mut() = FREE;
         }
         self.more.get_mut().drain().for_each(|pin| pin.kept.give_back(file));
     }
@@ -288,6 +345,32 @@ fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> Outcome<(usize, *const
 /// `p` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upin(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
+    // SAFETY: the caller's promise.
+    answer_at_once(|| unsafe { pin_at_once::<false>(ufd, off, n, p) }, |not| unsafe { pin_otherwise(not, ufd, off, n, p) })
+}
+
+#[inline(always)]
+unsafe fn pin_at_once<const BY_INDEX: bool>(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> Result<ssize_t, Not> {
+    let at = at_once_from(off)?;
+    if p.is_null() {
+        return Err(Not::Done);
+    }
+    // SAFETY: the caller's promise.
+    let tell = |address: *const u8| unsafe { store(p, address.cast()) };
+    let lent = at_once(ufd, |open, file, seat| open.pins.lend_at_once(seat, file.think::<BY_INDEX>(at)?, at, n, tell));
+    lent.map(|bytes| bytes as ssize_t)
+}
+
+#[inline(never)]
+unsafe fn pin_otherwise(not: Not, ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let by_index = || if not == Not::Guessed { unsafe { pin_at_once::<true>(ufd, off, n, p) } } else { Err(not) };
+    // SAFETY: likewise.
+    answer_at_once(by_index, |_| unsafe { pin_slowly(ufd, off, n, p) })
+}
+
+#[inline(never)]
+unsafe fn pin_slowly(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
     answer(|| {
         if p.is_null() {
             return Err(Fail::new(libc::EFAULT, "there is no place for the address"));
@@ -304,6 +387,15 @@ pub unsafe extern "C" fn upin(ufd: c_int, off: off_t, n: usize, p: *mut *const c
 /// Returns 0, or -1: EBADF; EINVAL (it is not lent, or not at that offset).
 #[unsafe(no_mangle)]
 pub extern "C" fn uunpin(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
+    let given_back = || {
+        let at = at_once_from(off)?;
+        at_once(ufd, |open, file, seat| open.pins.give_back_at_once(seat, file, at, p.addr())).map(|()| 0)
+    };
+    answer_at_once(given_back, |_| unpin_slowly(ufd, off, p))
+}
+
+#[inline(never)]
+fn unpin_slowly(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
     let given_back: isize = answer(|| {
         let at = offset_of(off)?;
         let address = p.addr();
