@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -279,6 +281,62 @@ static void many_pins(void)
     SURE(uclose(lender) == 0 && uunlink("pins") == 0);
 }
 
+static int hits_ufd;
+static volatile sig_atomic_t interrupted;
+
+/* In the middle of whatever the thread does. The page is nobody else's. */
+static void on_alarm(int unused)
+{
+    char byte;
+    const void *page;
+    int before = errno;
+    (void)unused;
+    SURE(upread(hits_ufd, &byte, 1, 9) == 1 && byte == 'a');
+    SURE(upin(hits_ufd, 7, 2, &page) == 2 && *(const char *)page == 'a' && uunpin(hits_ufd, 7, page) == 0);
+    SURE(errno == before);
+    interrupted++;
+}
+
+/* Calls that take the short way, compared with a copy of the file, while a signal interrupts them at any instruction. */
+static void hits(void)
+{
+    enum { PAGES = 64, CALLS = 300000 };
+    static unsigned char file[PAGES * PAGE], piece[PAGE];
+    uint64_t seed = 88172645463325252u;
+    hits_ufd = uopen("hits", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    memset(file, 'a', sizeof file);
+    SURE(uwrite(hits_ufd, file, sizeof file) == sizeof file);
+    struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART}, as_before;
+    SURE(sigaction(SIGALRM, &action, &as_before) == 0);
+    errno = 77;
+    SURE(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (int i = 0; i < CALLS || interrupted < 100; i++) {
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        off_t at = PAGE + (off_t)(seed % ((PAGES - 1) * PAGE));
+        size_t n = 1 + (seed >> 32) % 300, left = PAGE - (size_t)at % PAGE;
+        const void *page;
+        if (n > left)
+            n = left;
+        switch (i % 3) {
+        case 0:
+            SURE(upread(hits_ufd, piece, n, at) == (ssize_t)n && memcmp(piece, file + at, n) == 0);
+            break;
+        case 1:
+            memset(file + at, (int)(seed >> 48), n);
+            SURE(upwrite(hits_ufd, file + at, n, at) == (ssize_t)n);
+            break;
+        default:
+            SURE(upin(hits_ufd, at, n, &page) == (ssize_t)n && memcmp(page, file + at, n) == 0 && uunpin(hits_ufd, at, page) == 0);
+        }
+        SURE(errno == 77);
+    }
+    SURE(setitimer(ITIMER_REAL, &never, NULL) == 0 && sigaction(SIGALRM, &as_before, NULL) == 0);
+    for (int i = 0; i < PAGES; i++)
+        SURE(upread(hits_ufd, piece, PAGE, (off_t)i * PAGE) == PAGE && memcmp(piece, file + i * PAGE, PAGE) == 0);
+    SURE(uclose(hits_ufd) == 0 && uunlink("hits") == 0);
+}
+
 static void names(void)
 {
     struct dirent *entry;
@@ -514,6 +572,7 @@ int main(int argc, char **argv)
     holes();
     pins_and_views();
     many_pins();
+    hits();
     names();
     handed_on();
     locks();
