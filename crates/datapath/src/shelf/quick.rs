@@ -26,9 +26,7 @@ impl Open {
         let page = self.shelf.pages.think::<BY_INDEX>(self.of, at / PAGE_BYTES as u64)?;
         Ok(Thought { open: self, at, page })
     }
-}
 
-impl Open {
     /// Likewise, in one way or the other.
     #[inline(always)]
     pub(super) fn think_of(&self, at: u64) -> Option<Thought<'_>> {
