@@ -33,8 +33,11 @@ for words in "cache status $name" "cache status $image" "status $image" "status 
     "$HOTSHELF" "${words[@]}" >out || fail "${words[*]}: $(cat out)"
 done
 grep -q '^clean$' out || fail "a new cache is not clean: $(cat out)"
-"$HOTSHELF" status | grep -q "^$name" || fail "status does not name it"
-"$HOTSHELF" status --json | python3 -c "import json, sys; sys.exit(not any(s.get('name') == '$name' for s in json.load(sys.stdin)))" ||
+# It fails, having told of all others, where a mount of the machine is dead: another test may have killed its daemon just now.
+{ "$HOTSHELF" status || true; } >out
+grep -q "^$name" out || fail "status does not name it: $(cat out)"
+{ "$HOTSHELF" status --json || true; } >out
+python3 -c "import json, sys; sys.exit(not any(s.get('name') == '$name' for s in json.load(sys.stdin)))" <out ||
     fail "status --json does not name it"
 
 # ---- wrong input
