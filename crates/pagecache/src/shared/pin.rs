@@ -72,6 +72,12 @@ impl SharedPages {
             return self.pin_again(at, word, name);
         }
         self.add_bit(count, record);
+        self.is_pinned(at, record, word, name)
+    }
+
+    /// It is, if it still had the name when the seat's bit was set.
+    #[inline(always)]
+    fn is_pinned(&self, at: usize, record: &Record, word: Word, name: u64) -> bool {
         // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around. The bit was set
         // in the one order of all SeqCst operations (by us, or before the count that we added to), and this look is in it, too.
         if record[WORD].load(SeqCst) != word.0 {
@@ -90,12 +96,7 @@ impl SharedPages {
         if is_first(count) {
             self.add_bit(count, record);
         }
-        if record[WORD].load(SeqCst) != word.0 {
-            return self.pin_changed(at, name);
-        }
-        self.touch(at, record);
-        self.count(Count::Hits);
-        true
+        self.is_pinned(at, record, word, name)
     }
 
     #[inline(always)]
