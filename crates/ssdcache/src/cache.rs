@@ -6,7 +6,8 @@ use crate::batch::{HeadSegment, Sealed, TRACKS, Track};
 use crate::files::{FILE_BYTES, Files};
 use crate::shared::{Shared, shared_bytes};
 use crate::slots::{FILES_MAX, Name};
-use crate::summary::{Before, ENTRIES, Entry, Head, Said, page_sum};
+use crate::sum::page_sum;
+use crate::summary::{Before, ENTRIES, Entry, Head, Said};
 use crate::superblock::{FIRST, Shape, Superblock, Unusable};
 use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, Slot, Stamp};
 

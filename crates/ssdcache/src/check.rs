@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::cache::SsdCache;
 use crate::recover::{Recovered, recover};
 use crate::slots::FILES_MAX;
-use crate::summary::page_sum;
+use crate::sum::page_sum;
 use crate::superblock::{Shape, Unusable};
 use crate::units::{DevicePage, FileKey, Item, Page, Slot};
 

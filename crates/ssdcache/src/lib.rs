@@ -90,6 +90,7 @@ mod recover;
 mod resize;
 mod shared;
 mod slots;
+mod sum;
 mod summary;
 mod superblock;
 mod units;

@@ -18,7 +18,8 @@ use crate::cache::SsdCache;
 use crate::reader::{AT_ONCE, KEPT, Reader};
 use crate::shared::Shared;
 use crate::slots::Name;
-use crate::summary::{Entry, Head, Said, page_sum};
+use crate::sum::page_sum;
+use crate::summary::{Entry, Head, Said};
 use crate::superblock::{Superblock, Unusable};
 use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, Slot, Stamp};
 

@@ -142,35 +142,9 @@ fn sum(page: &Page, at: DevicePage) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&at.0.to_le_bytes()), &page[..60]), &page[HEAD..])
 }
 
-/// Of a page: its bytes, whose they are, where they are, and the segment's sequence number as generation. So a torn page, one
-/// that was written elsewhere, and an old one under a write that was lost are all noticed. The address comes last: most of the
-/// work can be done before it is known.
-pub(crate) fn page_sum(bytes: &Page, key: FileKey, page: PageIndex, at: DevicePage, seq: u64) -> u32 {
-    let mut tail = [0; 32];
-    for (n, value) in [key.0, page.0, at.0, seq].into_iter().enumerate() {
-        tail[8 * n..8 * n + 8].copy_from_slice(&value.to_le_bytes());
-    }
-    crc32c::crc32c_append(whole_sum(bytes), &tail)
-}
-
-/// CRC-32C of a page: the only sum on the path of a hit.
-fn whole_sum(bytes: &Page) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
-
-    #[test]
-    fn both_sums_of_a_page_are_the_same() {
-        let mut rng = fastrand::Rng::with_seed(1);
-        for _ in 0..50 {
-            let mut page = [0; PAGE_BYTES];
-            rng.fill(&mut page);
-            assert_eq!(whole_sum(&page), crc32c::crc32c(&page));
-        }
-    }
 
     #[test]
     fn what_is_written_is_read_and_every_flipped_bit_is_noticed() {

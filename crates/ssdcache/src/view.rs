@@ -8,7 +8,7 @@ use shm::Region;
 use crate::cache::Verified;
 use crate::shared::Shared;
 use crate::slots::{FILES_MAX, Held, Name};
-use crate::summary::page_sum;
+use crate::sum::page_sum;
 use crate::superblock::{FIRST, Shape, Unusable};
 use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, Slot};
 
