@@ -81,6 +81,7 @@ impl Arena {
     }
 
     /// Names a piece, for those who keep their own books of the arena.
+    #[inline]
     pub fn span(&self, at: usize, bytes: u32) -> Span {
         assert!(at <= self.inner.region.len() && bytes as usize <= self.inner.region.len() - at, "{bytes} bytes at {at}");
         Span { arena: self.inner.id, bytes, at: at as u64 }

@@ -42,7 +42,7 @@ pub use file::{File, Lent, Pinned, Whence};
 pub use instance::Instance;
 pub use options::{Advice, Options};
 pub use quick::{Not, Thought};
-pub use reads::{Begun, Ended, Outcome, Reading, Reads, ReadsOptions};
+pub use reads::{Begun, Ended, Expected, Outcome, Reading, Reads, ReadsOptions};
 pub use size::{Age, BadSetting, Size};
 pub use ssdcache::Mode;
 pub use status::{Latency, Lost, Memory, Met, Refused, Seat, Ssd, Status, Tier};

@@ -103,21 +103,37 @@ impl<T, B: AsMut<[u8]>> AsMut<[u8]> for Job<T, B> {
 #[derive(Clone, Copy)]
 pub struct Reading<'a>(Option<&'a Arc<Cached>>);
 
-impl Reading<'_> {
-    /// A read at this byte begins soon: who knows what he will read says so some reads before. Only a hint.
-    #[inline]
-    pub fn expect(&self, at: u64) {
-        if let Some(cached) = self.0 {
-            cached.open.expect(at);
-        }
+impl<'a> Reading<'a> {
+    /// A read at this byte begins soon: who knows what he will read says so some reads before. None: there is nothing to be announced,
+    /// and it just begins ([`Reads::begin_next`]).
+    #[inline(always)]
+    pub fn expect(self, at: u64) -> Option<Expected<'a>> {
+        let file = self.0?;
+        Some(Expected { file, read: file.open.expect(at)? })
     }
+}
 
-    /// One of the next, which [`Reading::expect`] has told of. Only a hint.
+/// A read that was announced. Not to be kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    file: &'a Arc<Cached>,
+    read: shelf::Expected<'a>,
+}
+
+impl Expected<'_> {
+    /// It is one of the next. Only a hint.
     #[inline]
-    pub fn expect_next(&self, at: u64) {
-        if let Some(cached) = self.0 {
-            cached.open.expect_next(at);
-        }
+    pub fn is_next(&self) {
+        self.read.is_next();
+    }
+}
+
+#[inline]
+fn begun<T, B>(begun: shelf::Begun<Job<T, B>>) -> Begun<T, B> {
+    match begun {
+        shelf::Begun::Ended(job, outcome) => Begun::Ended(ended((job, outcome))),
+        shelf::Begun::UnderWay => Begun::UnderWay,
+        shelf::Begun::Full(job) => Begun::Full(job.token, job.buffer),
     }
 }
 
@@ -168,11 +184,17 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
     pub fn begin_next(&mut self, file: Reading<'_>, at: u64, buffer: B, token: T) -> Begun<T, B> {
         let Some(cached) = file.0.filter(|_| self.is_here()) else { return slow(buffer, token) };
         let Some(engine) = self.engine_for(cached) else { return slow(buffer, token) };
-        match engine.begin(&cached.open, || Share(Arc::clone(cached)), at, Job { buffer, token }) {
-            shelf::Begun::Ended(job, outcome) => Begun::Ended(ended((job, outcome))),
-            shelf::Begun::UnderWay => Begun::UnderWay,
-            shelf::Begun::Full(job) => Begun::Full(job.token, job.buffer),
+        begun(engine.begin(&cached.open, || Share(Arc::clone(cached)), at, Job { buffer, token }))
+    }
+
+    /// Likewise one that was announced.
+    #[inline]
+    pub fn begin_expected(&mut self, Expected { file, read }: &Expected<'_>, buffer: B, token: T) -> Begun<T, B> {
+        if !self.is_here() {
+            return slow(buffer, token);
         }
+        let Some(engine) = self.engine_for(file) else { return slow(buffer, token) };
+        begun(engine.begin_expected(read, || Share(Arc::clone(file)), Job { buffer, token }))
     }
 
     /// Not in a child of the process that made it, whose ring it is. (Before the first open no generation is known.)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cachedfs::{Begun, Config, Ended, File, Instance, Mode, Options, Outcome, Reads, Size};
+use cachedfs::{Begun, Config, Ended, Expected, File, Instance, Mode, Options, Outcome, Reads, Size};
 use rustix::fs::{CWD, OFlags};
 
 const PAGE: usize = 4096;
@@ -56,6 +56,11 @@ fn check(asked: &Asked, bytes: &[u8], now: &[u64], seed: u64) {
     }
 }
 
+fn write(file: &File, versions: &mut [u64], page: u64) {
+    versions[page as usize] += 1;
+    file.write_at(page * PAGE as u64, &stamped(page, versions[page as usize])).expect("written");
+}
+
 struct Trial {
     file: File,
     reads: Reads<Asked, Vec<u8>>,
@@ -89,10 +94,23 @@ impl Trial {
             8 => (self.random.u64(..PAGES * PAGE as u64), self.random.usize(..9 * PAGE)),
             _ => ((PAGES - 1) * PAGE as u64 + self.random.u64(..2 * PAGE as u64), PAGE),
         };
-        let asked = Asked { at, before: self.versions.clone() };
-        // A hint, right or wrong, changes nothing.
-        self.reads.reading(&self.file).expect(if self.random.bool() { at } else { self.random.u64(..) });
-        match self.reads.begin(&self.file, at, vec![0xee; len], asked) {
+        // Announced or not it is the same read, whatever is written after that and before it begins.
+        let reading = self.reads.reading(&self.file);
+        let announced = if self.random.bool() { reading.expect(at) } else { reading.expect(self.random.u64(..)).and(None) };
+        announced.iter().filter(|_| self.random.bool()).for_each(Expected::is_next);
+        if self.random.u8(..8) == 0 {
+            let page = (at / PAGE as u64).min(PAGES - 1);
+            write(&self.file, &mut self.versions, page);
+            if self.random.bool() {
+                self.file.sync(false).expect("synced");
+            }
+        }
+        let (buffer, asked) = (vec![0xee; len], Asked { at, before: self.versions.clone() });
+        let begun = match &announced {
+            Some(announced) => self.reads.begin_expected(announced, buffer, asked),
+            None => self.reads.begin(&self.file, at, buffer, asked),
+        };
+        match begun {
             Begun::Ended(ended) => self.end(ended, 0),
             Begun::UnderWay => self.begun += 1,
             Begun::Full(..) => panic!("never more than it was made for"),
@@ -117,9 +135,7 @@ impl Trial {
                 self.take(most);
             }
             90..99 => {
-                let page = self.random.u64(..PAGES);
-                self.versions[page as usize] += 1;
-                self.file.write_at(page * PAGE as u64, &stamped(page, self.versions[page as usize])).expect("written");
+                write(&self.file, &mut self.versions, self.random.u64(..PAGES));
             }
             _ => self.file.sync(false).expect("synced"),
         }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use block::Armed;
-use cachedfs::{Begun, Outcome as Way, Reading, Reads, ReadsOptions};
+use cachedfs::{Begun, Expected, Outcome as Way, Reading, Reads, ReadsOptions};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -218,14 +218,39 @@ fn life() -> Weak<()> {
     LIFE.try_with(Arc::downgrade).unwrap_or_default()
 }
 
-/// Where reads of a file are looked for comes nearer, before they are: what the first looks lead to a little later than they.
-#[inline]
-fn look_ahead(file: Reading<'_>, reads: &[uaio], at: usize) {
-    // The first of them has all before it.
-    let until = |ahead: usize| if at == 0 { 0..ahead } else { at + ahead - 1..at + ahead };
-    let some = |range: std::ops::Range<usize>| reads.get(range.start..range.end.min(reads.len())).unwrap_or_default();
-    some(until(AHEAD)).iter().filter(|read| read.off >= 0).for_each(|read| file.expect(read.off as u64));
-    some(until(AHEAD_FOUND)).iter().filter(|read| read.off >= 0).for_each(|read| file.expect_next(read.off as u64));
+/// Reads of one file in a row, of which the next are announced.
+struct Ahead<'a> {
+    file: Reading<'a>,
+    reads: &'a [uaio],
+    /// That begins next.
+    at: usize,
+    /// The next ones, each at its number modulo their count.
+    expected: [Option<Expected<'a>>; AHEAD],
+}
+
+impl<'a> Ahead<'a> {
+    #[inline]
+    fn new(file: Reading<'a>, reads: &'a [uaio]) -> Ahead<'a> {
+        Ahead { file, reads, at: 0, expected: [None; AHEAD] }
+    }
+
+    /// The one that begins now, if it was to be announced.
+    #[inline]
+    fn next(&mut self) -> Option<Expected<'a>> {
+        let at = self.at;
+        self.at += 1;
+        // The first of them has all before it.
+        let until = |ahead: usize| if at == 0 { 0..ahead } else { at + ahead - 1..at + ahead };
+        let of_these = |range: std::ops::Range<usize>| range.start..range.end.min(self.reads.len());
+        for n in of_these(until(AHEAD)) {
+            self.expected[n % AHEAD] = u64::try_from(self.reads[n].off).ok().and_then(|at| self.file.expect(at));
+        }
+        // What their looks lead to comes a little later than where they look.
+        for n in of_these(until(AHEAD_FOUND)) {
+            self.expected[n % AHEAD].iter().for_each(Expected::is_next);
+        }
+        self.expected[at % AHEAD]
+    }
 }
 
 /// So many reads of one file begin these requests.
@@ -396,13 +421,12 @@ impl Requests {
         let reading = open.cached().map(|file| state.reads.reading(file));
         let mut done = 0;
         let outcome = open.run(|_| {
+            let mut ahead = reading.map(|reading| Ahead::new(reading, requests));
             for request in requests {
-                if let Some(reading) = reading {
-                    look_ahead(reading, requests, done);
-                }
+                let expected = ahead.as_mut().and_then(Ahead::next);
                 // SAFETY: the caller's promise.
                 let memory = unsafe { memory_of(request) }?;
-                self.begin(state, reading, file, request, memory)?;
+                self.begin(state, (reading, expected.as_ref()), file, request, memory)?;
                 done += 1;
             }
             Ok(())
@@ -412,16 +436,26 @@ impl Requests {
     }
 
     #[inline]
-    fn begin(&self, state: &mut State, reading: Option<Reading<'_>>, file: u32, request: &uaio, memory: Memory) -> Outcome<()> {
+    fn begin(
+        &self,
+        state: &mut State,
+        (reading, expected): (Option<Reading<'_>>, Option<&Expected<'_>>),
+        file: u32,
+        request: &uaio,
+        memory: Memory,
+    ) -> Outcome<()> {
         let at = offset_of(request.off)?;
         let token = state.place()?;
-        let way = match reading {
+        let begun = match (expected, reading) {
+            (Some(expected), _) => Some(state.reads.begin_expected(expected, memory, token)),
+            (None, Some(reading)) => Some(state.reads.begin_next(reading, at, memory, token)),
+            (None, None) => None,
+        };
+        let way = match begun {
             None => Some(Way::Slow),
-            Some(reading) => match state.reads.begin_next(reading, at, memory, token) {
-                Begun::UnderWay => None,
-                Begun::Full(..) => return Err(full()),
-                Begun::Ended(ended) => Some(ended.outcome),
-            },
+            Some(Begun::UnderWay) => None,
+            Some(Begun::Full(..)) => return Err(full()),
+            Some(Begun::Ended(ended)) => Some(ended.outcome),
         };
         if way == Some(Way::Slow) && !self.has_thread(state) {
             return Err(no_thread());

@@ -15,6 +15,25 @@ const PREFETCHED: usize = 16;
 /// Most searches look at no more than so many, which may be in two cache lines.
 const NEAR: usize = 8;
 
+/// A name, and where it is looked for: worked out once, by who says ahead what he will look for.
+#[derive(Clone, Copy, Debug)]
+pub struct Sought {
+    name: Name,
+    hash: u64,
+}
+
+impl Sought {
+    #[inline]
+    pub(crate) fn new(name: Name) -> Sought {
+        Sought { name, hash: name.hash() }
+    }
+
+    #[inline]
+    pub(crate) fn name(&self) -> Name {
+        self.name
+    }
+}
+
 impl Shared {
     #[inline]
     fn tag(&self, hash: u64) -> u32 {
@@ -40,13 +59,12 @@ impl Shared {
 
     /// Where its entry is and leads, or where it would be put.
     fn place(&self, name: Name) -> Result<(usize, Slot), usize> {
-        self.search(name).map(|(at, slot, _)| (at, slot))
+        self.search(&Sought::new(name)).map(|(at, slot, _)| (at, slot))
     }
 
     /// Likewise, with the slot's word as it bore the name.
     #[inline]
-    fn search(&self, name: Name) -> Result<(usize, Slot, u64), usize> {
-        let hash = name.hash();
+    fn search(&self, &Sought { name, hash }: &Sought) -> Result<(usize, Slot, u64), usize> {
         let (mut at, tag) = (self.home(hash), self.tag(hash));
         pause();
         let mut entry = self.entry(at).load(Ordering::Acquire);
@@ -79,16 +97,15 @@ impl Shared {
 
     /// Where the search for it begins comes nearer.
     #[inline]
-    pub(crate) fn prefetch(&self, name: Name) {
-        let home = self.home(name.hash());
+    pub(crate) fn prefetch(&self, sought: &Sought) {
+        let home = self.home(sought.hash);
         self.prefetch_entry(home);
         self.prefetch_entry((home + NEAR).min(self.entries() - 1));
     }
 
     /// What the search for it looks at comes nearer, where its beginning is near already.
     #[inline]
-    pub(crate) fn prefetch_found(&self, name: Name) {
-        let hash = name.hash();
+    pub(crate) fn prefetch_found(&self, &Sought { hash, .. }: &Sought) {
         let (mut at, tag) = (self.home(hash), self.tag(hash));
         for _ in 0..PREFETCHED {
             let entry = self.entry(at).load(Ordering::Relaxed);
@@ -106,8 +123,8 @@ impl Shared {
 
     /// The slot, and its word as it bore the name.
     #[inline]
-    pub(crate) fn find_word(&self, name: Name) -> Option<(Slot, u64)> {
-        self.search(name).ok().map(|(_, slot, word)| (slot, word))
+    pub(crate) fn find_word(&self, sought: &Sought) -> Option<(Slot, u64)> {
+        self.search(sought).ok().map(|(_, slot, word)| (slot, word))
     }
 
     pub(crate) fn find(&self, name: Name) -> Option<Slot> {

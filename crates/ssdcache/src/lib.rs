@@ -100,6 +100,7 @@ pub use admission::{Admission, Limits, Rule, Verdict};
 pub use batch::Sealed;
 pub use cache::{Lookup, Put, Refused, SsdCache, Stats, Verified, Version};
 pub use check::{Bad, FileReport, Report, SegmentReport, State, check};
+pub use index::Sought;
 pub use mode::{Action, Event, Mode};
 pub use reclaim::{Scope, runs};
 pub use recover::{Recovered, recover};

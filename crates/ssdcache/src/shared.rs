@@ -210,13 +210,13 @@ impl Shared {
 
     #[inline]
     pub(crate) fn prefetch_entry(&self, n: usize) {
-        self.region.prefetch(self.at + self.places.index + 4 * n);
+        self.index.prefetch(n);
     }
 
     /// A slot's word and sum.
     #[inline]
     pub(crate) fn prefetch_held(&self, slot: Slot) {
-        self.region.prefetch(self.at + HEADER + 8 * slot.0 as usize);
+        self.words.prefetch(slot.0 as usize);
         self.region.prefetch(self.at + self.places.sums + 3 * slot.0 as usize);
     }
 

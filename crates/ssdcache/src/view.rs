@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use shm::Region;
 
 use crate::cache::Verified;
+use crate::index::Sought;
 use crate::shared::Shared;
 use crate::slots::{FILES_MAX, Held, Name};
 use crate::sum::page_sum;
@@ -64,32 +65,36 @@ impl View {
         self.shared.shape()
     }
 
+    /// Where a page is looked for; `number` is what [`crate::SsdCache::hold`] gave the file. None: it cannot be here.
+    #[inline]
+    pub fn sought(&self, number: u32, page: PageIndex) -> Option<Sought> {
+        (page.0 < PAGE_INDEX_END && number < FILES_MAX).then(|| Sought::new(Name::new(number, page)))
+    }
+
     /// The page will be looked up soon.
     #[inline]
-    pub fn prefetch(&self, number: u32, page: PageIndex) {
-        if page.0 < PAGE_INDEX_END && number < FILES_MAX {
-            self.shared.prefetch(Name::new(number, page));
-        }
+    pub fn prefetch(&self, sought: &Sought) {
+        self.shared.prefetch(sought);
     }
 
     /// It will be looked up at once. Best some time after `prefetch`.
     #[inline]
-    pub fn prefetch_found(&self, number: u32, page: PageIndex) {
-        if page.0 < PAGE_INDEX_END && number < FILES_MAX {
-            self.shared.prefetch_found(Name::new(number, page));
-        }
+    pub fn prefetch_found(&self, sought: &Sought) {
+        self.shared.prefetch_found(sought);
     }
 
-    /// Where a page is; `number` is what [`crate::SsdCache::hold`] gave the file.
-    #[inline]
+    /// Where a page is, by the number of its file.
     pub fn lookup(&self, number: u32, key: FileKey, page: PageIndex) -> Seen {
-        if page.0 >= PAGE_INDEX_END || number >= FILES_MAX {
-            return Seen::Miss;
-        }
-        let name = Name::new(number, page);
+        self.sought(number, page).map_or(Seen::Miss, |sought| self.lookup_sought(&sought, key))
+    }
+
+    /// Likewise one that is sought: of the file with this key, or what is read will not be what it is said to be.
+    #[inline(always)]
+    pub fn lookup_sought(&self, sought: &Sought, key: FileKey) -> Seen {
+        let name = sought.name();
         for _ in 0..LOOKS {
             let gate = self.shared.gate();
-            match self.shared.find_word(name).map(|(slot, word)| self.found(slot, word, name, key)) {
+            match self.shared.find_word(sought).map(|(slot, word)| self.found(slot, word, name, key)) {
                 Some(Some(found)) if self.is_written(&found) => return Seen::Hit(found),
                 // It changed since its word was read.
                 Some(None) => {}
@@ -101,7 +106,7 @@ impl View {
         Seen::Unsure
     }
 
-    #[inline]
+    #[inline(always)]
     fn found(&self, slot: Slot, word: u64, name: Name, key: FileKey) -> Option<Found> {
         let held = self.shared.held_with(slot, word)?;
         let seq = self.shared.seq(self.place(slot).0).load(Ordering::Acquire);
@@ -123,11 +128,19 @@ impl View {
     }
 
     /// Whether these bytes, read at the item's place, are the page. `Bad`: it is still there, and the SSD has lost it.
+    #[inline]
     pub fn verify(&self, found: &Found, bytes: &Page) -> Verified {
         let item = &found.item;
         if page_sum(bytes, item.key, item.page, item.at, found.seq) == found.held.sum {
             return Verified::Good;
         }
+        self.why_not(found)
+    }
+
+    /// Why other bytes were read than those of the page.
+    #[cold]
+    fn why_not(&self, found: &Found) -> Verified {
+        let item = &found.item;
         let gate = self.shared.gate();
         let is_there = item.slot.0 < self.shared.slots()
             && self.shared.held(item.slot) == Some(found.held)

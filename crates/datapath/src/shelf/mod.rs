@@ -20,6 +20,7 @@
 mod around;
 mod catalogue;
 mod counters;
+mod expected;
 mod flush;
 pub(crate) mod layout;
 pub(crate) mod log;
@@ -49,6 +50,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 pub use crate::migrate::Worker;
 pub use catalogue::{CATALOGUE, Entry, place};
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
+pub use expected::Expected;
 pub use layout::{BadSegment, FILES_MAX, Layout, SETTINGS_BYTES, Sizes};
 use layout::{Header, Word};
 pub use look::{Advice, Look, Seen};

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use pagecache::shared::{Inserted, Marks, Missed, Pin, Ticket};
+use pagecache::shared::{Inserted, Marks, Pin, Sought, Ticket};
 use rustix::io::Errno;
 use ssdcache::{Found, Mode, PAGE_BYTES, Page, PageIndex, Seen, Verified};
 
@@ -183,11 +183,13 @@ impl Open {
     }
 
     /// Whether these are the bytes of a page that was found on the SSD.
+    #[inline]
     pub(super) fn is_good(&self, found: &Found, bytes: &Page) -> bool {
         self.shelf.view.as_ref().is_some_and(|view| view.verify(found, bytes) == Verified::Good)
     }
 
     /// A page that was found on the SSD is being read: it stays longer.
+    #[inline]
     pub(super) fn touch_on_ssd(&self, found: &Found) {
         if let Some(view) = &self.shelf.view {
             view.touch(found);
@@ -199,10 +201,10 @@ impl Open {
         piece.offset + piece.len < PAGE_BYTES || self.shelf.pages.is_wanted(self.name(piece.page))
     }
 
-    /// Likewise of a page that was looked for in the frames.
+    /// Likewise of a page that was sought in the frames.
     #[inline]
-    pub(super) fn wants_missed(&self, piece: Piece, missed: &Missed) -> bool {
-        piece.offset + piece.len < PAGE_BYTES || self.shelf.pages.is_missed_wanted(missed)
+    pub(super) fn wants_sought(&self, piece: Piece, sought: &Sought) -> bool {
+        piece.offset + piece.len < PAGE_BYTES || self.shelf.pages.is_sought_wanted(sought)
     }
 
     /// If it is refused, somebody else knows better what is in it, or no frame is free.
@@ -221,11 +223,16 @@ impl Open {
         std::sync::Arc::ptr_eq(&self.shelf, shelf)
     }
 
+    #[inline]
     pub(super) fn cut_in_place(&self, page: u64, bytes: &mut Page) {
-        bytes[self.end_in(page)..].fill(0);
+        let end = self.end_in(page);
+        if end < PAGE_BYTES {
+            bytes[end..].fill(0);
+        }
     }
 
     /// Bytes of a page that are before the end of the file.
+    #[inline]
     fn end_in(&self, page: u64) -> usize {
         usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX).min(PAGE_BYTES)
     }
@@ -300,43 +307,31 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// A read at this byte begins soon: where its first page is looked for comes nearer. For who knows what he will read next.
-    #[inline]
-    pub fn expect(&self, at: u64) {
-        if at >= self.size() {
-            return;
-        }
-        let page = at / PAGE_BYTES as u64;
-        self.shelf.pages.prefetch(self.name(page));
-        if let (Some(view), Some(number)) = (&self.shelf.view, self.record().on_ssd()) {
-            view.prefetch(number, PageIndex(page));
-        }
-    }
-
-    /// It is the next one that begins, and `expect` has said so before: what was found where it is looked for comes nearer.
-    #[inline]
-    pub fn expect_next(&self, at: u64) {
-        if at < self.size() {
-            self.prefetch_on_ssd(at / PAGE_BYTES as u64);
-        }
-    }
-
-    /// The page will be looked for on the SSD, unless it is in a frame.
-    #[inline]
-    pub(super) fn prefetch_on_ssd(&self, page: u64) {
-        if let (Some(view), Some(number)) = (&self.shelf.view, self.record().on_ssd()) {
-            view.prefetch_found(number, PageIndex(page));
-        }
-    }
-
     /// As `on_ssd`, without waiting.
     pub(super) fn look_on_ssd(&self, page: u64) -> Seen {
-        let Some(view) = &self.shelf.view else { return Seen::Miss };
-        let Some(number) = self.record().on_ssd() else { return Seen::Miss };
-        match view.lookup(number, self.key, PageIndex(page)) {
+        self.look_where(self.sought_on_ssd(page).as_ref())
+    }
+
+    /// Likewise a page that is sought.
+    #[inline(always)]
+    pub(super) fn look_where(&self, sought: Option<&ssdcache::Sought>) -> Seen {
+        let (Some(view), Some(sought)) = (&self.shelf.view, sought) else { return Seen::Miss };
+        match view.lookup_sought(sought, self.key) {
             Seen::Hit(found) if !found.is_dirty() && !self.shelf.has_ssd() => Seen::Miss,
             seen => seen,
         }
+    }
+
+    /// The same once more.
+    #[cold]
+    pub(super) fn look_again(&self, sought: Option<&ssdcache::Sought>) -> Seen {
+        self.look_where(sought)
+    }
+
+    /// Where a page is looked for on the SSD. None: it cannot be there.
+    #[inline]
+    pub(super) fn sought_on_ssd(&self, page: u64) -> Option<ssdcache::Sought> {
+        self.shelf.view.as_ref()?.sought(self.record().on_ssd()?, PageIndex(page))
     }
 
     /// Whether the SSD has one of these pages newer than below.

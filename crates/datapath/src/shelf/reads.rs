@@ -26,11 +26,12 @@ use std::time::{Duration, Instant};
 
 use block::tracked::Patience;
 use block::{Arena, Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag, Time, Tracked};
-use pagecache::shared::Missed;
+use pagecache::shared::{Sought, Ticket};
 use ssdcache::{Found, PAGE_BYTES, Page, Seen};
 
 use super::Shelf;
 use super::counters::Tier;
+use super::expected::Expected;
 use super::open::Open;
 use super::read::{Piece, pieces};
 use super::ssd::bytes_at;
@@ -39,8 +40,6 @@ use super::ssd::bytes_at;
 const PARTS_MAX: u32 = 256;
 /// Completions taken from the queue at once.
 const BATCH: usize = 32;
-/// So many completions ahead, what is asked of a page is fetched.
-const AHEAD: usize = 2;
 /// One read of so many is timed: the clock costs a good part of a hit.
 const TIMED: u32 = 64;
 
@@ -155,13 +154,22 @@ impl<F: AsRef<Open>> Files<F> {
     }
 }
 
+/// A piece of a page that is in no frame.
+struct Missed<'a> {
+    piece: Piece,
+    in_frames: &'a Sought,
+    /// Where to look for it.
+    on_ssd: Option<&'a ssdcache::Sought>,
+}
+
 /// A page in the queue.
 #[derive(Clone, Copy)]
 struct Part {
     read: u32,
     piece: Piece,
-    missed: Missed,
     found: Found,
+    /// Its page is to go into a frame.
+    ticket: Option<Ticket>,
     /// The device writes into memory of the caller, not of the place.
     is_straight: bool,
     /// It is over its time, and the device still has that memory.
@@ -187,11 +195,6 @@ struct Told {
 impl Told {
     fn is_empty(&self) -> bool {
         self.next == self.count
-    }
-
-    /// So many after the next one.
-    fn after(&self, ahead: usize) -> Option<Completion> {
-        self.completions[..self.count].get(self.next + ahead).copied()
     }
 
     /// It had no room for more, which there may be.
@@ -272,7 +275,7 @@ impl Lane {
 
     /// A page of a read, which goes to these bytes of its memory. False: there is no place.
     #[inline]
-    fn submit(&mut self, read: u32, piece: Piece, missed: &Missed, found: &Found, to: &[u8]) -> bool {
+    fn submit(&mut self, read: u32, piece: Piece, found: &Found, ticket: Option<Ticket>, to: &[u8]) -> bool {
         let Some(&slot) = self.free.last() else { return false };
         let due = self.due.unwrap_or_else(|| self.queue.clock().due(self.timeout));
         let lba = Lba(bytes_at(found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
@@ -284,7 +287,7 @@ impl Lane {
             return false;
         }
         self.due = Some(due);
-        place.part = Some(Part { read, piece, missed: *missed, found: *found, is_straight: straight.is_some(), is_kept: false });
+        place.part = Some(Part { read, piece, found: *found, ticket, is_straight: straight.is_some(), is_kept: false });
         self.free.pop();
         true
     }
@@ -305,7 +308,6 @@ impl Lane {
     fn give(&mut self, slot: u32, open: &Open, to: &mut [u8]) -> bool {
         let Slot { buf, part: Some(part) } = &self.slots[slot as usize] else { return false };
         let (piece, scratch) = (part.piece, &mut *self.scratch);
-        let wants = open.wants_missed(piece, &part.missed);
         let is_good = match to.get_mut(piece.at..piece.at + piece.len).and_then(|to| <&mut Page>::try_from(to).ok()) {
             Some(to) => {
                 // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts. But the caller's memory is
@@ -313,10 +315,12 @@ impl Lane {
                 if !part.is_straight {
                     buf.read(0, to);
                 }
-                if wants {
+                let is_good = if part.ticket.is_some() {
                     scratch.copy_from_slice(to);
-                }
-                let is_good = open.is_good(&part.found, if wants { scratch } else { to });
+                    open.is_good(&part.found, scratch)
+                } else {
+                    open.is_good(&part.found, to)
+                };
                 open.cut_in_place(piece.page, to);
                 is_good
             }
@@ -327,14 +331,15 @@ impl Lane {
                 is_good
             }
         };
-        if is_good && wants {
+        if is_good && let Some(ticket) = part.ticket {
             open.cut_in_place(piece.page, scratch);
-            open.insert_cut(piece, part.missed.ticket(), scratch);
+            open.insert_cut(piece, ticket, scratch);
         }
         is_good
     }
 
     /// A place has no part any more. Its memory is free again, unless the device still has it.
+    #[inline]
     fn free(&mut self, slot: u32, is_held: bool) {
         self.slots[slot as usize].part = None;
         if !is_held {
@@ -350,11 +355,13 @@ impl Read {
         for piece in pieces(self.at + from as u64, self.len - from) {
             let piece = Piece { at: piece.at + from, ..piece };
             let to = &mut to[piece.at..piece.at + piece.len];
-            let Some(missed) = open.shelf.pages.read_or_miss(open.name(piece.page), piece.offset, to) else {
+            let in_frames = &open.shelf.pages.sought(open.name(piece.page));
+            if open.shelf.pages.read_sought(in_frames, piece.offset, to) {
                 self.looked = piece.at + piece.len;
                 continue;
-            };
-            if !self.look_for(piece, &missed, index, open, lane, to) {
+            }
+            let on_ssd = open.sought_on_ssd(piece.page);
+            if !self.look_for(&Missed { piece, in_frames, on_ssd: on_ssd.as_ref() }, index, open, lane, to) {
                 return false;
             }
             if self.is_slow {
@@ -366,12 +373,23 @@ impl Read {
 
     /// Looks on the SSD for a piece that is in no frame. False: there is no place for it in the queue.
     #[inline(always)]
-    fn look_for(&mut self, piece: Piece, missed: &Missed, index: u32, open: &Open, lane: &mut Lane, to: &[u8]) -> bool {
-        let Seen::Hit(found) = open.look_on_ssd(piece.page) else {
+    fn look_for(&mut self, missed: &Missed<'_>, index: u32, open: &Open, lane: &mut Lane, to: &[u8]) -> bool {
+        if lane.free.is_empty() {
+            return false;
+        }
+        let &Missed { piece, in_frames, on_ssd } = missed;
+        let mut seen = open.look_where(on_ssd);
+        let mut ticket = None;
+        if matches!(seen, Seen::Hit(_)) && open.wants_sought(piece, in_frames) {
+            ticket = open.shelf.pages.ticket_of_missing(in_frames);
+            // What was looked at has to be newer than the ticket. Few are wanted.
+            seen = open.look_again(on_ssd);
+        }
+        let Seen::Hit(found) = seen else {
             self.is_slow = true;
             return true;
         };
-        if !lane.submit(index, piece, missed, &found, to) {
+        if !lane.submit(index, piece, &found, ticket, to) {
             return false;
         }
         // Now, while its word is near.
@@ -456,7 +474,17 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
     /// Begins a read of a file, which `share` gives a share of if one is needed. The device hears of it at the next `ring`, `take` or
     /// `wait`.
     #[inline]
-    pub fn begin(&mut self, open: &Open, share: impl FnOnce() -> F, at: u64, mut job: J) -> Begun<J> {
+    pub fn begin(&mut self, open: &Open, share: impl FnOnce() -> F, at: u64, job: J) -> Begun<J> {
+        match open.expect(at) {
+            Some(expected) => self.begin_expected(&expected, share, job),
+            None => Begun::Ended(job, Outcome::Read(0)),
+        }
+    }
+
+    /// Likewise one that was announced.
+    #[inline]
+    pub fn begin_expected(&mut self, expected: &Expected<'_>, share: impl FnOnce() -> F, mut job: J) -> Begun<J> {
+        let (open, at) = (expected.open, expected.at);
         let to = job.as_mut();
         let len = to.len().min(usize::try_from(open.size().saturating_sub(at)).unwrap_or(usize::MAX));
         if len == 0 {
@@ -469,10 +497,11 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         // Mostly it is a piece of one page.
         let mut first = None;
         if offset + len <= PAGE_BYTES {
-            let Some(missed) = self.shelf.pages.read_or_miss(open.name(page), offset, &mut to[..len]) else {
+            if self.shelf.pages.read_sought(&expected.in_frames, offset, &mut to[..len]) {
                 return Begun::Ended(job, Outcome::Read(len));
-            };
-            first = Some((Piece { page, offset, at: 0, len }, missed));
+            }
+            let piece = Piece { page, offset, at: 0, len };
+            first = Some(Missed { piece, in_frames: &expected.in_frames, on_ssd: expected.on_ssd.as_ref() });
         }
         if self.is_without || (self.lane.is_none() && !self.has_lane()) {
             return Begun::Ended(job, Outcome::Slow);
@@ -486,7 +515,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         if let Some(lane) = &mut self.lane {
             let to = job.as_mut();
             read.is_waiting = !match first {
-                Some((piece, missed)) => read.look_for(piece, &missed, index, open, lane, &to[..len]),
+                Some(missed) => read.look_for(&missed, index, open, lane, &to[..len]),
                 None => read.look(index, open, lane, to),
             };
             if read.is_waiting {
@@ -630,14 +659,9 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
     /// Does what the next completion says that was not looked at. False: there is none.
     #[inline]
     fn end_next(&mut self) -> bool {
-        let Some(Lane { told, slots, .. }) = &mut self.lane else { return false };
+        let Some(Lane { told, .. }) = &mut self.lane else { return false };
         if told.is_empty() {
             return false;
-        }
-        if let Some(later) = told.after(AHEAD)
-            && let Some(Slot { part: Some(part), .. }) = slots.get(later.tag.0 as usize)
-        {
-            self.shelf.pages.prefetch_missed(&part.missed);
         }
         let completion = told.completions[told.next];
         told.next += 1;

@@ -34,6 +34,11 @@ pub(super) struct Key {
 }
 
 impl Place {
+    #[inline]
+    pub fn key(&self, hash: u64) -> Key {
+        Key { name: self.name, shard: self.shard, hash }
+    }
+
     /// A number whose last [`GROUP_SHIFT`] bits are others for each page of a group.
     #[inline]
     pub fn sample(&self) -> u64 {
@@ -97,8 +102,13 @@ impl SharedPages {
     }
 
     #[inline]
-    pub(super) fn key_of(&self, Place { name, shard, run }: Place) -> Key {
-        Key { name, shard, hash: fold(run ^ name.rotate_left(32), self.secrets[1] ^ 0xa409_3822_299f_31d0) }
+    pub(super) fn key_of(&self, place: Place) -> Key {
+        place.key(self.hash(&place))
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, Place { name, run, .. }: &Place) -> u64 {
+        fold(run ^ name.rotate_left(32), self.secrets[1] ^ 0xa409_3822_299f_31d0)
     }
 
     /// Of each run of as many groups as there are shards every shard gets one: a file that is read through fills them evenly. Which

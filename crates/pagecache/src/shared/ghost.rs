@@ -12,7 +12,7 @@ use super::list::{FREE, len_in};
 use super::probe::step;
 use super::shape::WAYS;
 use super::shard::{FILLED, GHOSTS, Shard};
-use super::{Missed, Name, SharedPages};
+use super::{Name, SharedPages, Sought};
 
 /// One frame of so many is free because somebody looks after that; more than that are spare.
 const SPARE: u32 = 16;
@@ -29,10 +29,10 @@ impl SharedPages {
         self.wants(&self.key(name))
     }
 
-    /// Likewise of a page that a read did not find.
+    /// Likewise of a page that a read sought and did not find.
     #[inline]
-    pub fn is_missed_wanted(&self, missed: &Missed) -> bool {
-        self.wants(&missed.key)
+    pub fn is_sought_wanted(&self, sought: &Sought) -> bool {
+        self.wants(&sought.key())
     }
 
     #[inline]
@@ -41,20 +41,13 @@ impl SharedPages {
         head[FILLED].load(Relaxed) == 0 || len_in(head, FREE) > self.plan.frames / SPARE || self.is_known(key)
     }
 
-    /// The page will be looked for soon, and is likely not to be here: what that looks at comes nearer.
+    /// The page will be looked for soon, and is likely not to be here: what that looks at comes nearer, and what is asked then.
     #[inline]
-    pub fn prefetch(&self, name: Name) {
-        let key = self.key(name);
-        let home = key.shard * self.plan.places + self.home(&key);
-        self.region.prefetch(self.at + self.plan.index_at + home * size_of::<u32>());
-        self.region.prefetch(self.at + self.plan.epochs_at + self.epoch_place(&key) * size_of::<u32>());
-    }
-
-    /// Soon it will be asked whether it is wanted.
-    #[inline]
-    pub fn prefetch_missed(&self, missed: &Missed) {
-        if let Some(line) = self.ghost_place(&missed.key) {
-            self.region.prefetch(self.at + self.plan.ghosts_at + line * WAYS * size_of::<u64>());
+    pub fn prefetch(&self, sought: &Sought) {
+        let key = sought.key();
+        self.index.prefetch(key.shard * self.plan.places + self.home(&key));
+        if let Some(line) = self.ghost_place(&key) {
+            self.ghosts.prefetch(line);
         }
     }
 
@@ -166,10 +159,13 @@ mod test {
         assert!(!pages.is_wanted(name(1, 0)) && pages.is_wanted(name(1, 0)), "remembered while somebody has the shard");
         drop(held);
         assert!(pages.is_wanted(name(1, 0)));
-        pages.prefetch(name(1, 0));
-        let missed = pages.read_or_miss(name(1, 0), 0, &mut [0]).expect("not there");
-        pages.prefetch_missed(&missed);
-        assert!(pages.is_missed_wanted(&missed));
+        let sought = pages.sought(name(1, 0));
+        pages.prefetch(&sought);
+        assert!(!pages.read_sought(&sought, 0, &mut [0]), "not there");
+        assert!(pages.is_sought_wanted(&sought));
+        let ticket = pages.ticket_of_missing(&sought).expect("not there");
+        assert_eq!(pages.insert(name(1, 0), &[1; 4096], Marks::NONE, ticket, 0), Inserted::Done);
+        assert_eq!(pages.ticket_of_missing(&sought), None, "there");
         pages.check().expect("whole");
     }
 

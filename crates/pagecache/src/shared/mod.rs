@@ -68,7 +68,7 @@ pub use shape::Shape;
 use shape::{LANES, Plan};
 pub use stats::Lane;
 pub use thought::{Not, OfFile, Thought};
-pub use types::{Damaged, FileNo, Inserted, Marks, Missed, Name, Page, Pin, Snapshot, Stats, Ticket, Which, Wrote};
+pub use types::{Damaged, FileNo, Inserted, Marks, Name, Page, Pin, Snapshot, Sought, Stats, Ticket, Which, Wrote};
 
 /// A cache in shared memory, as one process that takes part sees it. See the module.
 #[derive(Debug)]

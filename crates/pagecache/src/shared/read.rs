@@ -10,7 +10,7 @@ use super::list::MAIN;
 use super::stats::Count;
 use super::word::Word;
 use super::write::check_piece;
-use super::{Lane, Marks, Missed, Name, Page, Replacement, SharedPages, Snapshot};
+use super::{Lane, Marks, Name, Page, Replacement, SharedPages, Snapshot, Sought, Ticket};
 
 /// Copies that were torn by writers before the frame is taken to copy it.
 const TRIES: u32 = 32;
@@ -42,22 +42,31 @@ impl SharedPages {
         }
     }
 
-    /// Likewise by who brings what is not here from elsewhere: what he needs for that. His ticket is older than the look.
+    /// Where a page is looked for.
+    #[inline]
+    pub fn sought(&self, name: Name) -> Sought {
+        let place = self.place(name.word());
+        Sought { place, hash: self.hash(&place) }
+    }
+
+    /// As [`SharedPages::read`].
     ///
     /// # Panics
     /// The piece is not within a page.
-    #[inline]
-    pub fn read_or_miss(&self, name: Name, offset: usize, to: &mut [u8]) -> Option<Missed> {
+    #[inline(always)]
+    pub fn read_sought(&self, sought: &Sought, offset: usize, to: &mut [u8]) -> bool {
         check_piece(offset, to.len());
-        let place = self.place(name.word());
-        if let Some(Seen { at, record, word, .. }) = self.look(&place, offset)
-            && self.read_seen((at, record, word), offset, to)
-        {
-            return None;
+        match self.look(&sought.place, offset) {
+            Some(Seen { at, record, word, .. }) if self.read_seen((at, record, word), offset, to) => true,
+            _ => self.read_by_index(&sought.place, &sought.key(), offset, to),
         }
-        let key = self.key_of(place);
+    }
+
+    /// For who brings a page from elsewhere that was not here: a ticket from before he looks there. None: it has come meanwhile.
+    pub fn ticket_of_missing(&self, sought: &Sought) -> Option<Ticket> {
+        let key = sought.key();
         let ticket = self.ticket_of(&key);
-        (!self.read_by_index(&place, &key, offset, to)).then_some(Missed { key, ticket })
+        self.find(&key).is_none().then_some(ticket)
     }
 
     /// By itself, so that what is prepared for it is no part of a read that was guessed.

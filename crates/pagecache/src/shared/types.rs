@@ -57,18 +57,17 @@ impl BitOr for Marks {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket(pub(super) u32);
 
-/// A page that is not here, as a look found out: what whoever brings it from elsewhere needs.
+/// A name, and where it is looked for: worked out once, by who says ahead what he will look for.
 #[derive(Clone, Copy, Debug)]
-pub struct Missed {
-    pub(super) key: super::find::Key,
-    pub(super) ticket: Ticket,
+pub struct Sought {
+    pub(super) place: super::find::Place,
+    pub(super) hash: u64,
 }
 
-impl Missed {
-    /// From before the look.
+impl Sought {
     #[inline]
-    pub fn ticket(&self) -> Ticket {
-        self.ticket
+    pub(super) fn key(&self) -> super::find::Key {
+        self.place.key(self.hash)
     }
 }
 
