@@ -1,5 +1,8 @@
 //! An open file. In pass-through each call is the plain one.
 
+mod lent;
+mod position;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,32 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use datapath::shelf::Open;
-use pagecache::shared::Pin;
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, Stat, Timestamps};
+use rustix::fs::{FallocateFlags, OFlags, Stat, Timestamps};
 use rustix::io::Errno;
 use ssdcache::Mode;
+
+pub use lent::{Lent, Pinned};
+pub use position::Whence;
 
 use crate::cached::{Cached, Opening};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
 use crate::instance::Instance;
 use crate::plain;
-
-/// From where a position counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whence {
-    /// The begin of the file.
-    Start,
-    /// The present position.
-    Current,
-    /// The end of the file.
-    End,
-    /// The next data at or after it.
-    Data,
-    /// The next hole at or after it.
-    Hole,
-}
 
 /// An open file of an [`Instance`]. All methods may be called from several threads; those with a position (`read`, `write`, `seek`)
 /// one after the other, as POSIX has it.
@@ -58,110 +48,6 @@ pub(crate) enum Way<'a> {
     Past(&'a Cached),
     /// What is never cached.
     Uncached,
-}
-
-/// Bytes of a page that stay where they are until this is dropped. Others' writes are seen in them while one looks, so there is no
-/// slice of them: who reads through the pointer reads memory that other processes change.
-pub struct Pinned(Held);
-
-enum Held {
-    Frame { file: Arc<Cached>, lent: Option<Lent> },
-    Copy(Box<[u8]>),
-}
-
-/// As [`Pinned`], for who keeps it beside the file it is of, and gives it back there ([`File::give_back`]).
-#[derive(Debug)]
-#[must_use = "the page stays until it is given back"]
-pub struct Lent {
-    pin: Pin,
-    address: usize,
-    len: u32,
-    /// Of the process that it was lent to.
-    generation: u32,
-}
-
-impl Lent {
-    #[inline]
-    pub(crate) fn new(pin: Pin, bytes: *const u8, len: usize, generation: u32) -> Lent {
-        Lent { pin, address: bytes as usize, len: len as u32, generation }
-    }
-
-    /// Where the bytes are.
-    #[inline]
-    pub fn as_ptr(&self) -> *const u8 {
-        self.address as *const u8
-    }
-
-    /// How many they are; one at least.
-    #[inline]
-    #[expect(clippy::len_without_is_empty, reason = "there is one byte at least")]
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-}
-
-impl std::fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pinned({} bytes)", self.len())
-    }
-}
-
-impl Pinned {
-    /// Where they are.
-    #[inline]
-    pub fn as_ptr(&self) -> *const u8 {
-        match &self.0 {
-            Held::Frame { lent, .. } => lent.as_ref().map_or(std::ptr::null(), Lent::as_ptr),
-            Held::Copy(bytes) => bytes.as_ptr(),
-        }
-    }
-
-    /// How many they are.
-    #[inline]
-    pub fn len(&self) -> usize {
-        match &self.0 {
-            Held::Frame { lent, .. } => lent.as_ref().map_or(0, Lent::len),
-            Held::Copy(bytes) => bytes.len(),
-        }
-    }
-
-    /// Whether there are none: the end of the file.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether it is a copy: where there is no page to look at (pass-through, what is not cached).
-    pub fn is_copy(&self) -> bool {
-        matches!(self.0, Held::Copy(_))
-    }
-}
-
-impl Cached {
-    /// ENXIO: it is behind the end of the file.
-    #[inline]
-    fn lend(&self, at: u64, len: usize) -> Result<Lent, Errno> {
-        let (pin, bytes, len) = self.open.pin(at, len)?;
-        Ok(Lent::new(pin, bytes, len, self.generation))
-    }
-
-    /// For the process that took the file in. What the parent of a fork was lent is the parent's to give back.
-    #[inline]
-    fn give_back(&self, lent: Lent) {
-        if lent.generation == self.generation {
-            self.open.unpin(lent.pin);
-        }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if let Held::Frame { file, lent } = &mut self.0
-            && let Some(lent) = lent.take()
-            && file.generation == crate::forks::now()
-        {
-            file.give_back(lent);
-        }
-    }
 }
 
 /// As the engine tells it: what it means, and what to do.
@@ -423,121 +309,6 @@ impl File {
         self.past("writing", 0..u64::MAX, || plain::append(self.fd(), from))
     }
 
-    /// Whether the position is the kernel's: of what has none, and of what is never cached.
-    #[inline]
-    fn has_kernel_position(&self) -> bool {
-        self.cached.is_none()
-    }
-
-    /// Reads at the file's position and moves it. Of what has no position (pipes, sockets), read(2).
-    ///
-    /// # Errors
-    /// As read(2).
-    #[inline]
-    pub fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
-        if self.has_kernel_position() {
-            return rustix::io::read(self.fd(), to).map_err(|errno| self.told("reading", errno));
-        }
-        let mut position = self.position.lock();
-        let got = self.read_at(*position, to)?;
-        *position += got as u64;
-        Ok(got)
-    }
-
-    /// Likewise into several buffers.
-    ///
-    /// # Errors
-    /// As readv(2).
-    pub fn read_vectored(&self, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
-        if self.has_kernel_position() {
-            return rustix::io::readv(self.fd(), to).map_err(|errno| self.told("reading", errno));
-        }
-        let mut position = self.position.lock();
-        let got = self.read_vectored_at(*position, to)?;
-        *position += got as u64;
-        Ok(got)
-    }
-
-    /// Writes at the file's position (with `O_APPEND` at its end) and moves it.
-    ///
-    /// # Errors
-    /// As write(2).
-    #[inline]
-    pub fn write(&self, from: &[u8]) -> Result<usize, Error> {
-        if self.has_kernel_position() {
-            return rustix::io::write(self.fd(), from).map_err(|errno| self.told("writing", errno));
-        }
-        let mut position = self.position.lock();
-        if self.appends() && !from.is_empty() {
-            let at = self.append(from)?;
-            *position = at + from.len() as u64;
-            return Ok(from.len());
-        }
-        let done = self.write_at(*position, from)?;
-        *position += done as u64;
-        Ok(done)
-    }
-
-    /// Likewise from several buffers.
-    ///
-    /// # Errors
-    /// As writev(2).
-    pub fn write_vectored(&self, from: &[IoSlice<'_>]) -> Result<usize, Error> {
-        if self.has_kernel_position() {
-            return rustix::io::writev(self.fd(), from).map_err(|errno| self.told("writing", errno));
-        }
-        match from {
-            [one] => self.write(one),
-            several => self.write(&gathered(several, several.iter().map(|buffer| buffer.len()).sum())),
-        }
-    }
-
-    /// Moves the file's position.
-    ///
-    /// # Errors
-    /// As lseek(2): a position before the begin, or a file that has none.
-    pub fn seek(&self, to: i64, whence: Whence) -> Result<u64, Error> {
-        let told = |errno| self.told("seeking", errno);
-        if self.has_kernel_position() {
-            let from_begin = |errno| u64::try_from(to).map_err(|_| told(errno));
-            let to = match whence {
-                Whence::Start => SeekFrom::Start(from_begin(Errno::INVAL)?),
-                Whence::Current => SeekFrom::Current(to),
-                Whence::End => SeekFrom::End(to),
-                Whence::Data => SeekFrom::Data(from_begin(Errno::NXIO)?),
-                Whence::Hole => SeekFrom::Hole(from_begin(Errno::NXIO)?),
-            };
-            return plain::seek(self.fd(), to).map_err(told);
-        }
-        let mut position = self.position.lock();
-        let base = match whence {
-            Whence::Start => 0,
-            Whence::Current => *position,
-            Whence::End => self.len()?,
-            Whence::Data | Whence::Hole => {
-                let at = u64::try_from(to).map_err(|_| told(Errno::NXIO))?;
-                let to = if whence == Whence::Data { SeekFrom::Data(at) } else { SeekFrom::Hole(at) };
-                *position = self.data_or_hole(at, to)?;
-                return Ok(*position);
-            }
-        };
-        let at = base.checked_add_signed(to).filter(|at| *at <= i64::MAX as u64).ok_or_else(|| told(Errno::INVAL))?;
-        *position = at;
-        Ok(at)
-    }
-
-    /// The file below knows, once it has everything.
-    fn data_or_hole(&self, at: u64, to: SeekFrom) -> Result<u64, Error> {
-        let told = |errno| self.told("seeking", errno);
-        if let Some(cached) = self.through("seeking")? {
-            if at >= cached.open.size() {
-                return Err(told(Errno::NXIO));
-            }
-            cached.open.clean().map_err(told)?;
-        }
-        plain::seek(self.fd(), to).map_err(told)
-    }
-
     /// Bytes of the file, as all users of the instance see it.
     ///
     /// # Errors
@@ -559,54 +330,6 @@ impl File {
 
     fn stat_below(&self) -> Result<Stat, Error> {
         rustix::fs::fstat(self.fd()).map_err(|errno| self.told("stat", errno))
-    }
-
-    /// Up to `len` bytes without a copy: those from `at` to the end of its page or of the file. Empty at the end of the file.
-    /// Where there is no page (pass-through) it is a copy.
-    ///
-    /// # Errors
-    /// As `read_at`; ENOMEM if no page is free for it.
-    pub fn pin(&self, at: u64, len: usize) -> Result<Pinned, Error> {
-        if let Some(cached) = self.through("pinning")? {
-            self.may_read()?;
-            return match cached.lend(at, len) {
-                Ok(lent) => Ok(Pinned(Held::Frame { file: Arc::clone(cached), lent: Some(lent) })),
-                Err(Errno::NXIO) => Ok(Pinned(Held::Copy(Box::default()))),
-                Err(errno) => Err(self.told("pinning", errno)),
-            };
-        }
-        let within = ssdcache::PAGE_BYTES - (at % ssdcache::PAGE_BYTES as u64) as usize;
-        let mut bytes = vec![0; len.min(within)];
-        let got = self.read_at(at, &mut bytes)?;
-        bytes.truncate(got);
-        Ok(Pinned(Held::Copy(bytes.into())))
-    }
-
-    /// As `pin`, where the cache has a page to lend; none: there is only a copy to be had, or nothing.
-    ///
-    /// # Errors
-    /// As `pin`.
-    #[inline(always)]
-    pub fn lend(&self, at: u64, len: usize) -> Result<Option<Lent>, Error> {
-        let Some(cached) = self.through("pinning")? else { return Ok(None) };
-        self.may_read()?;
-        match cached.lend(at, len) {
-            Ok(lent) if len > 0 => Ok(Some(lent)),
-            Ok(none) => {
-                cached.give_back(none);
-                Ok(None)
-            }
-            Err(Errno::NXIO) => Ok(None),
-            Err(errno) => Err(self.told("pinning", errno)),
-        }
-    }
-
-    /// Gives back what `lend` lent of this file. The address is not to be used any more.
-    #[inline(always)]
-    pub fn give_back(&self, lent: Lent) {
-        if let Some(cached) = self.cached.as_ref().and_then(|(_, here)| here.get()) {
-            cached.give_back(lent);
-        }
     }
 
     /// A view of a range as it is now: a copy, in one piece, shorter at the end of the file. Unlike with mmap(2), later writes are

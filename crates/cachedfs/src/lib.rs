@@ -8,7 +8,8 @@
 //! - `driven.rs`: an SSD that programs drive themselves, by the process that leads.
 //! - `image.rs`: the SSD while nobody uses it: making, looking over, removing. `settings.rs`: where settings are.
 //! - [`Reads`] are reads that nobody stands and waits for.
-//! - `file.rs`: the calls on an open file. `plain.rs`: those that go to the kernel as they are.
+//! - `file.rs`: the calls on an open file. `file/position.rs`: those from its position. `file/lent.rs`: its pages, looked at in place.
+//!   `plain.rs`: those that go to the kernel as they are.
 #![forbid(unsafe_code)]
 
 mod attach;

@@ -1,0 +1,142 @@
+//! The calls that start from the file's position, and move it.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::{File, gathered};
+use crate::error::Error;
+use crate::plain;
+
+/// From where a position counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    /// The begin of the file.
+    Start,
+    /// The present position.
+    Current,
+    /// The end of the file.
+    End,
+    /// The next data at or after it.
+    Data,
+    /// The next hole at or after it.
+    Hole,
+}
+
+impl File {
+    /// Whether the position is the kernel's: of what has none, and of what is never cached.
+    #[inline]
+    fn has_kernel_position(&self) -> bool {
+        self.cached.is_none()
+    }
+
+    /// Reads at the file's position and moves it. Of what has no position (pipes, sockets), read(2).
+    ///
+    /// # Errors
+    /// As read(2).
+    #[inline]
+    pub fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::read(self.fd(), to).map_err(|errno| self.told("reading", errno));
+        }
+        let mut position = self.position.lock();
+        let got = self.read_at(*position, to)?;
+        *position += got as u64;
+        Ok(got)
+    }
+
+    /// Likewise into several buffers.
+    ///
+    /// # Errors
+    /// As readv(2).
+    pub fn read_vectored(&self, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::readv(self.fd(), to).map_err(|errno| self.told("reading", errno));
+        }
+        let mut position = self.position.lock();
+        let got = self.read_vectored_at(*position, to)?;
+        *position += got as u64;
+        Ok(got)
+    }
+
+    /// Writes at the file's position (with `O_APPEND` at its end) and moves it.
+    ///
+    /// # Errors
+    /// As write(2).
+    #[inline]
+    pub fn write(&self, from: &[u8]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::write(self.fd(), from).map_err(|errno| self.told("writing", errno));
+        }
+        let mut position = self.position.lock();
+        if self.appends() && !from.is_empty() {
+            let at = self.append(from)?;
+            *position = at + from.len() as u64;
+            return Ok(from.len());
+        }
+        let done = self.write_at(*position, from)?;
+        *position += done as u64;
+        Ok(done)
+    }
+
+    /// Likewise from several buffers.
+    ///
+    /// # Errors
+    /// As writev(2).
+    pub fn write_vectored(&self, from: &[IoSlice<'_>]) -> Result<usize, Error> {
+        if self.has_kernel_position() {
+            return rustix::io::writev(self.fd(), from).map_err(|errno| self.told("writing", errno));
+        }
+        match from {
+            [one] => self.write(one),
+            several => self.write(&gathered(several, several.iter().map(|buffer| buffer.len()).sum())),
+        }
+    }
+
+    /// Moves the file's position.
+    ///
+    /// # Errors
+    /// As lseek(2): a position before the begin, or a file that has none.
+    pub fn seek(&self, to: i64, whence: Whence) -> Result<u64, Error> {
+        let told = |errno| self.told("seeking", errno);
+        if self.has_kernel_position() {
+            let from_begin = |errno| u64::try_from(to).map_err(|_| told(errno));
+            let to = match whence {
+                Whence::Start => SeekFrom::Start(from_begin(Errno::INVAL)?),
+                Whence::Current => SeekFrom::Current(to),
+                Whence::End => SeekFrom::End(to),
+                Whence::Data => SeekFrom::Data(from_begin(Errno::NXIO)?),
+                Whence::Hole => SeekFrom::Hole(from_begin(Errno::NXIO)?),
+            };
+            return plain::seek(self.fd(), to).map_err(told);
+        }
+        let mut position = self.position.lock();
+        let base = match whence {
+            Whence::Start => 0,
+            Whence::Current => *position,
+            Whence::End => self.len()?,
+            Whence::Data | Whence::Hole => {
+                let at = u64::try_from(to).map_err(|_| told(Errno::NXIO))?;
+                let to = if whence == Whence::Data { SeekFrom::Data(at) } else { SeekFrom::Hole(at) };
+                *position = self.data_or_hole(at, to)?;
+                return Ok(*position);
+            }
+        };
+        let at = base.checked_add_signed(to).filter(|at| *at <= i64::MAX as u64).ok_or_else(|| told(Errno::INVAL))?;
+        *position = at;
+        Ok(at)
+    }
+
+    /// The file below knows, once it has everything.
+    fn data_or_hole(&self, at: u64, to: SeekFrom) -> Result<u64, Error> {
+        let told = |errno| self.told("seeking", errno);
+        if let Some(cached) = self.through("seeking")? {
+            if at >= cached.open.size() {
+                return Err(told(Errno::NXIO));
+            }
+            cached.open.clean().map_err(told)?;
+        }
+        plain::seek(self.fd(), to).map_err(told)
+    }
+}
