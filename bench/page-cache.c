@@ -2,7 +2,8 @@
 
      page-cache calls CONFIG DIR MIB ROUNDS    one thread, all calls by turns; nanoseconds for each, medians of the rounds
      page-cache plain CONFIG DIR MIB ROUNDS    the same of the calls that have an equal in the kernel, with their ratio
-     page-cache scale CONFIG DIR MIB ROUNDS    reads a second of one thread; how many times that of two, and of two processes
+     page-cache scale CONFIG DIR MIB ROUNDS    reads a second of one thread; how many times that of two, and of two processes, each
+                                               on a processor of its own
      page-cache tail CONFIG DIR MIB SECONDS    p50, p99, p99.9 of single reads alone, and while another process makes the
                                                library (the kernel) write 64 MiB at a time to where they last
      page-cache count CONFIG DIR MIB CALL N    the call N times and nothing else, for callgrind
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <hotshelf.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -306,12 +308,51 @@ struct step {
 /* On cache lines of its own: its random numbers change with each call. */
 struct worker {
     _Alignas(128) struct step *step;
-    int number;
+    int number, cpu;
     struct caller caller;
 };
 
+/* One number of what the kernel says of a processor; -1: it does not say. */
+static int topology(int cpu, const char *what) {
+    char name[96];
+    int number = -1;
+    snprintf(name, sizeof name, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu, what);
+    FILE *file = fopen(name, "r");
+    if (file && fscanf(file, "%d", &number) != 1)
+        number = -1;
+    if (file)
+        fclose(file);
+    return number;
+}
+
+/* The first processor that this process may use, or the first of another core; -1: there is none. */
+static int processor(int second) {
+    cpu_set_t may;
+    int first = -1, any = -1;
+    if (sched_getaffinity(getpid(), sizeof may, &may) != 0)
+        die("sched_getaffinity");
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &may))
+            continue;
+        if (first < 0)
+            first = cpu;
+        else if (any < 0)
+            any = cpu;
+        if (second && cpu != first &&
+            (topology(cpu, "core_id") != topology(first, "core_id") ||
+             topology(cpu, "physical_package_id") != topology(first, "physical_package_id")))
+            return cpu;
+    }
+    return second ? any : first;
+}
+
 static void *work(void *of) {
     struct worker *w = of;
+    cpu_set_t mine;
+    CPU_ZERO(&mine);
+    CPU_SET(w->cpu, &mine);
+    if (sched_setaffinity(0, sizeof mine, &mine) != 0)
+        die("sched_setaffinity");
     for (;;) {
         pthread_barrier_wait(&w->step->begin);
         if (w->step->call < 0)
@@ -333,6 +374,11 @@ static void *work(void *of) {
 static void make_worker(struct worker *w, struct step *step, int number, char *memory) {
     w->step = step;
     w->number = number;
+    w->cpu = processor(number != 0);
+    if (w->cpu < 0) {
+        errno = ENODEV;
+        die("there is one processor only");
+    }
     make_buffer(&w->caller);
     open_kernel(&w->caller);
     open_ours(&w->caller);
@@ -396,12 +442,14 @@ static void measure_scale(const char *config, int rounds) {
         static double one[MAX_ROUNDS], threads[2][MAX_ROUNDS], processes[2][MAX_ROUNDS];
         int call = call_named(names[i]);
         for (int round = 0; round < rounds; round++) {
-            struct rate alone = rate(step, call, 1), two = rate(step, call, 1 | 2), both = rate(step, call, 1 | 4);
-            one[round] = alone.clock;
-            threads[0][round] = two.clock / alone.clock;
-            threads[1][round] = two.processor / alone.processor;
-            processes[0][round] = both.clock / alone.clock;
-            processes[1][round] = both.processor / alone.processor;
+            /* Processors of a virtual machine are not equally fast: one alone is what each of the two does alone, in the mean. */
+            struct rate first = rate(step, call, 1), two = rate(step, call, 1 | 2), second = rate(step, call, 2);
+            struct rate both = rate(step, call, 1 | 4), other = rate(step, call, 4);
+            one[round] = (first.clock + second.clock) / 2;
+            threads[0][round] = two.clock * 2 / (first.clock + second.clock);
+            threads[1][round] = two.processor * 2 / (first.processor + second.processor);
+            processes[0][round] = both.clock * 2 / (first.clock + other.clock);
+            processes[1][round] = both.processor * 2 / (first.processor + other.processor);
         }
         printf("call=%s mib=%zu one=%.0f two_threads=%.2f two_processes=%.2f by_processor_time=%.2f,%.2f%s\n", names[i], pages / 256,
                median(one, rounds), median(threads[0], rounds), median(processes[0], rounds), median(threads[1], rounds),
