@@ -77,6 +77,8 @@ impl Shared {
                 && let Some(slot) = self.slot_of(entry)
             {
                 pause();
+                // Both come at the same time: it is most likely this one.
+                self.prefetch_sum(slot);
                 let word = self.load(slot);
                 if name.is_in(word) {
                     return Ok((at, slot, word));

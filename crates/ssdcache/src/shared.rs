@@ -217,6 +217,11 @@ impl Shared {
     #[inline]
     pub(crate) fn prefetch_held(&self, slot: Slot) {
         self.words.prefetch(slot.0 as usize);
+        self.prefetch_sum(slot);
+    }
+
+    #[inline]
+    pub(crate) fn prefetch_sum(&self, slot: Slot) {
         self.region.prefetch(self.at + self.places.sums + 3 * slot.0 as usize);
     }
 

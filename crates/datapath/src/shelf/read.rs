@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use ssdcache::{Found, Mode, PAGE_BYTES, Page, PageIndex, Seen, Verified};
 
 use super::counters::{Count, Tier};
+use super::expected::Expected;
 use super::open::{Open, errno_of};
 use super::request::Hint;
 use super::ssd::LANE_PAGES;
@@ -80,21 +81,18 @@ impl Open {
     /// As [`Open::read`].
     #[inline(never)]
     pub fn read_long(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
-        let size = self.size();
-        if at >= size {
-            return Ok(0);
-        }
-        let len = to.len().min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        let Some(expected) = self.expect(at) else { return Ok(0) };
+        let len = to.len().min(usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX));
         let to = &mut to[..len];
         let offset = (at % PAGE_BYTES as u64) as usize;
         let begun = self.shelf.pages.lane().is_read_timed().then(Instant::now);
-        if offset + len <= PAGE_BYTES && self.shelf.pages.read(self.name(at / PAGE_BYTES as u64), offset, to) {
+        if offset + len <= PAGE_BYTES && self.shelf.pages.read_sought(&expected.in_frames, offset, to) {
             if let Some(begun) = begun {
                 self.shelf.counters.took(Tier::Ram, begun.elapsed().as_nanos() as u64);
             }
             return Ok(len);
         }
-        self.read_pieces(at, to)
+        self.read_pieces(&expected, to)
     }
 
     #[inline]
@@ -103,12 +101,12 @@ impl Open {
     }
 
     #[inline(never)]
-    fn read_pieces(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
-        let len = to.len();
+    fn read_pieces(&self, expected: &Expected<'_>, to: &mut [u8]) -> Result<usize, Errno> {
+        let (at, len) = (expected.at, to.len());
         let run = self.in_stream(at, len);
         let mut all = pieces(at, len);
         if let (Some(piece), None) = (all.next(), all.next())
-            && self.read_now(piece, to)?
+            && self.read_now(piece, expected, to)
         {
             return Ok(len);
         }
@@ -129,15 +127,19 @@ impl Open {
     }
 
     /// A piece of one page that is in no frame, and that the SSD has: by this thread, without a queue. False: it takes the long way.
-    fn read_now(&self, piece: Piece, to: &mut [u8]) -> Result<bool, Errno> {
-        let Some(lanes) = &self.shelf.lanes else { return Ok(false) };
-        // What is written from now on is noticed when the page is to go into a frame.
-        let ticket = self.shelf.pages.ticket(self.name(piece.page));
-        let Some(found) = self.on_ssd(piece.page)? else { return Ok(false) };
+    fn read_now(&self, piece: Piece, expected: &Expected<'_>, to: &mut [u8]) -> bool {
+        let Some(lanes) = &self.shelf.lanes else { return false };
+        let mut seen = self.look_where(expected.on_ssd.as_ref());
+        let mut ticket = None;
+        if matches!(seen, Seen::Hit(_)) && self.wants_sought(piece, &expected.in_frames) {
+            ticket = self.shelf.pages.ticket_of_missing(&expected.in_frames);
+            // What was looked at has to be newer than the ticket. Few are wanted.
+            seen = self.look_again(expected.on_ssd.as_ref());
+        }
+        let Seen::Hit(found) = seen else { return false };
         self.touch_on_ssd(&found);
         let begun = is_timed().then(Instant::now);
-        let wants = self.wants(piece);
-        let is_read = match to.get_mut(piece.at..piece.at + piece.len).and_then(whole_page).filter(|_| !wants) {
+        let is_read = match to.get_mut(piece.at..piece.at + piece.len).and_then(whole_page).filter(|_| ticket.is_none()) {
             // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts.
             Some(to) => {
                 let is_good = lanes.read_into(found.item.at, to) && self.is_good(&found, to);
@@ -146,18 +148,16 @@ impl Open {
                 }
                 is_good
             }
-            None => {
-                lanes.read_now(found.item.at, |bytes| self.give_if_good(piece, &found, bytes, to, wants.then_some(ticket))) == Some(true)
-            }
+            None => lanes.read_now(found.item.at, |bytes| self.give_if_good(piece, &found, bytes, to, ticket)) == Some(true),
         };
         if !is_read {
-            return Ok(false);
+            return false;
         }
         self.shelf.count_ssd_hits(1);
         if let Some(begun) = begun {
             self.shelf.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
         }
-        Ok(true)
+        true
     }
 
     /// What was read on the SSD goes to the caller, and with a ticket into a frame, unless it is not what it should be.
@@ -604,7 +604,7 @@ impl Open {
     #[inline(never)]
     fn pin_read(&self, at: u64, offset: usize) -> Result<(Pin, *const u8), Errno> {
         for _ in 1..TRIES {
-            self.read_pieces(at, &mut [0])?;
+            self.read_pieces(&self.expect(at).ok_or(Errno::NXIO)?, &mut [0])?;
             if let Some(pinned) = self.shelf.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
                 return Ok(pinned);
             }
