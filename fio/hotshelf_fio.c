@@ -20,6 +20,9 @@
 #include "optgroup.h"
 #include "verify.h"
 
+/* What the SSD has its pages at multiples of. */
+enum { PAGE = 4096 };
+
 /* Our options as fio fills them in. The first field must not be one. */
 struct options {
     void *none;
@@ -145,11 +148,11 @@ static void engine_cleanup(struct thread_data *td) {
     end_library();
 }
 
-/* fio's buffers: where there is a queue, memory that pages of the SSD come into without a copy. It goes with the
-   queue. fio refuses mem= beside it. */
+/* fio's buffers: memory that pages of the SSD come into without a copy. Where there is a queue it goes with that. fio refuses mem=
+   beside it. */
 static int engine_iomem_alloc(struct thread_data *td, size_t bytes) {
     const struct job *job = td->io_ops_data;
-    td->orig_buffer = job->aio ? uaio_memory(job->aio, bytes) : malloc(bytes);
+    td->orig_buffer = job->aio ? uaio_memory(job->aio, bytes) : aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
     if (!td->orig_buffer)
         log_err("hotshelf: no memory for buffers of %zu bytes\n", bytes);
     return td->orig_buffer ? 0 : 1;
