@@ -10,9 +10,10 @@
 #   node      near and far: the SSD's device node as kernel reads it, which has no file system in its way: to-node
 # BATCH (0): requests in one submission of raw and ours; 0: all that take the place of what has ended.
 # TARGETS ("near far disk"): the SSD is a loop device over a file in memory with its worker on the processor of the program (which then
-# has to do the drive's work, too: the hardest case) or on the other one (see block-fio.sh), or a file on the disk of TMPDIR. Of the disk
-# all sides are on one processor, the one that raw is fastest on: where the disk's interrupts come to another one, that is a third of
-# a request here, and whoever may choose has it in some runs and not in others.
+# has to do the drive's work, too: the hardest case) or on the other one (see block-fio.sh), or a file on the disk of TMPDIR. There, at
+# depth 1, all sides are on one processor, the one that raw is fastest on: one request at a time uses one at a time anyway, and where the
+# disk's interrupts come to another one that is a third of a request here, which a side that may choose has in some runs and not in others.
+# Beyond it they have all processors. ONE_ON_DISK=1: one at each depth.
 # ROUNDS (3) of SECONDS_EACH (1), by turns; medians, and ratios of one round. "cpu" is processor time a hit, of raw and of ours, which
 # does not mind who else is on the machine; "added" the time a request takes beyond one of raw at depth 1. Wanted: 0.90 to-raw, 1 us,
 # 1 to-kernel.
@@ -21,7 +22,7 @@ source "$(dirname "$0")/lib.sh"
 need_engine
 need losetup taskset python3 cc mkfs.ext4
 rounds=${ROUNDS:-3} seconds=${SECONDS_EACH:-1} mib=${FILE_MIB:-256} targets=${TARGETS:-near far disk} memory=${MEMORY:-8MiB}
-batch=${BATCH:-0}
+batch=${BATCH:-0} one_on_disk=${ONE_ON_DISK:-0}
 cd "$(dirname "$0")/.."
 scripts/cargo build --release --quiet --package block --example load
 load=${CARGO_TARGET_DIR:-target}/release/examples/load
@@ -157,8 +158,11 @@ for target in $targets; do
             ;;
     esac
     open_instance
-    [[ $target != disk ]] || on=$(fastest_on_raw)
+    [[ $target != disk ]] || one=$(fastest_on_raw)
     for depth in 1 8 32; do
+        if [[ $target == disk ]]; then
+            ((depth == 1 || one_on_disk)) && on=$one || on=0-$(($(nproc) - 1))
+        fi
         # shellcheck disable=SC2034 # by name, in of
         declare -A iops=() cpu=()
         for ((n = 0; n < rounds; n++)); do
