@@ -171,7 +171,8 @@ impl<S: Store> Log<S> {
         if self.len > FULL_BYTES {
             return Err(Errno::AGAIN);
         }
-        let id = self.next_id;
+        // Behind the last number come those from the first on that no open move has.
+        let id = (self.next_id..ID_MAX).chain(1..).find(|id| !self.open.contains(id)).ok_or(Errno::OVERFLOW)?;
         let body = begin_body(id, record);
         match self.append(&body, true) {
             // A full SSD is what moves are there to cure. The first block of the log is ours already.
@@ -181,7 +182,7 @@ impl<S: Store> Log<S> {
             }
             other => other?,
         }
-        self.next_id += 1;
+        self.next_id = id + 1;
         self.open.insert(id);
         Ok(id)
     }
@@ -606,6 +607,20 @@ mod test {
                 let again = replay(&log.file.bytes.borrow()[HEADER..]);
                 prop_assert_eq!((again.open.len(), again.open.get(&id)), (found.open.len() + 1, Some(&record(1))));
             });
+        }
+
+        #[test]
+        fn behind_the_last_number_comes_the_first_that_is_free() {
+            let log = summed([ID_MAX - 1, 1, 2].map(|id| begin_body(id, &record(1))));
+            let found = replay(&log);
+            let file = Flaky::default();
+            file.bytes.replace([&MAGIC[..], &VERSION.to_le_bytes(), &log[..]].concat());
+            let (len, open) = ((HEADER + log.len()) as u64, found.open.keys().copied().collect());
+            let mut log = Log { file, len, next_id: found.next_id, open, torn: false, closed: None };
+            let ids: Vec<_> = (0..2).map(|_| log.begin(&record(2)).expect("begun")).collect();
+            assert_eq!(ids, [3, 4]);
+            let again = replay(&log.file.bytes.borrow()[HEADER..]);
+            assert_eq!(again.open.into_keys().collect::<Vec<_>>(), [1, 2, 3, 4, ID_MAX - 1]);
         }
 
         #[test]
