@@ -481,7 +481,12 @@ impl Open {
                 continue;
             }
             let now_ms = self.shelf.world.now_ms();
-            match self.shelf.pages.insert(self.name(number), page_of(number), Marks::NONE, ticket, now_ms) {
+            let (pages, name, bytes) = (&self.shelf.pages, self.name(number), page_of(number));
+            let inserted = match is_around {
+                true => pages.insert_unasked(name, bytes, ticket, now_ms),
+                false => pages.insert(name, bytes, Marks::NONE, ticket, now_ms),
+            };
+            match inserted {
                 Inserted::NoRoom => break,
                 Inserted::Present if is_around => continue,
                 _ => {}

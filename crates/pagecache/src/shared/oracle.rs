@@ -131,9 +131,14 @@ impl Trial {
     }
 
     fn insert(&mut self, name: Name) {
-        let (byte, marks) = (self.random.u8(..), self.any_marks());
-        let was_here = self.pages.contains(name);
-        match self.pages.insert(name, &page(byte), marks, self.pages.ticket(name), self.now_ms) {
+        let (byte, is_asked) = (self.random.u8(..), self.random.u8(..4) > 0);
+        let marks = if is_asked { self.any_marks() } else { Marks::NONE };
+        let (was_here, ticket) = (self.pages.contains(name), self.pages.ticket(name));
+        let inserted = match is_asked {
+            true => self.pages.insert(name, &page(byte), marks, ticket, self.now_ms),
+            false => self.pages.insert_unasked(name, &page(byte), ticket, self.now_ms),
+        };
+        match inserted {
             Inserted::Present => assert!(was_here),
             Inserted::Done => {
                 assert!(!was_here);
