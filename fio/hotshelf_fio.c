@@ -22,6 +22,9 @@
 
 /* What the SSD has its pages at multiples of. */
 enum { PAGE = 4096 };
+/* Requests that are handed over together, if fio does not wait before: it commits each by itself, and a call and a word to the drive
+   for each is more than the drive needs to have enough to do. A quarter of the depth at most. */
+enum { HELD_MOST = 4 };
 
 /* Our options as fio fills them in. The first field must not be one. */
 struct options {
@@ -57,7 +60,7 @@ static struct fio_option option_list[] = {
 struct job {
     UAIO *aio;
     struct uaio *waiting, *ended;
-    unsigned int count, depth;
+    unsigned int count, depth, held;
     bool zero_copy, copy_after_all;
 };
 
@@ -129,6 +132,7 @@ static int engine_init(struct thread_data *td) {
         return 1;
     }
     job->depth = td->o.iodepth;
+    job->held = job->depth / 4 < HELD_MOST ? job->depth / 4 : HELD_MOST;
     job->zero_copy = options->zero_copy;
     job->copy_after_all = td->o.verify != VERIFY_NONE;
     if (job->depth > 1 && !job->zero_copy && make_queue(job) != 0) {
@@ -305,11 +309,9 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 
 static struct io_u *request_of(const struct uaio *request) { return (struct io_u *)(uintptr_t)request->user; }
 
-static int engine_commit(struct thread_data *td) {
+static int hand_over(struct thread_data *td) {
     struct job *job = td->io_ops_data;
     unsigned int done = 0;
-    if (!job->aio)
-        return 0;
     if (fio_fill_issue_time(td) && job->count > 0) {
         struct timespec now;
         fio_gettime(&now, NULL);
@@ -334,10 +336,19 @@ static int engine_commit(struct thread_data *td) {
     return 0;
 }
 
+static int engine_commit(struct thread_data *td) {
+    const struct job *job = td->io_ops_data;
+    /* With a rate fio sleeps between requests. */
+    return job->aio && (job->count >= job->held || should_check_rate(td)) ? hand_over(td) : 0;
+}
+
 static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max, const struct timespec *timeout) {
     struct job *job = td->io_ops_data;
     if (!job->aio)
         return 0;
+    int handed = job->count > 0 ? hand_over(td) : 0;
+    if (handed < 0)
+        return handed;
     int got = uaio_reap(job->aio, job->ended, (int)min, (int)(max < job->depth ? max : job->depth), timeout);
     return got < 0 ? -errno : got;
 }
