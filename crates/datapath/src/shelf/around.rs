@@ -20,9 +20,10 @@ use super::open::Open;
 /// Reads of a kind that are timed; those before are still in the other kind's way.
 const TIMED: u32 = 24;
 const PASSED_OVER: u32 = 8;
-/// Reads around until those alone are timed again; and alone until it is tried again, if it was not worth it.
+/// Reads around until those alone are timed again.
 const KEPT: u32 = 1024;
-const REFUSED: u32 = 1024;
+/// Reads alone until it is tried again, if it was not worth it: at first, for the reads of a trial are few, and twice as many each time.
+const REFUSED: (u32, u32) = (128, 1024);
 /// What is around may cost half of what is asked for alone.
 const WORTH: (u32, u32) = (3, 2);
 /// One piece takes at most this share of the frames.
@@ -48,6 +49,8 @@ struct State {
     sum: Duration,
     /// What one alone took in the mean.
     alone: Duration,
+    /// How many reads the next refusal is for.
+    refused: u32,
 }
 
 /// What this process knows of the disks below.
@@ -60,7 +63,7 @@ pub(crate) struct Around {
 
 impl Around {
     pub(crate) fn new(slow: Duration) -> Around {
-        let state = State { phase: Phase::Alone, reads: 0, sum: Duration::ZERO, alone: Duration::ZERO };
+        let state = State { phase: Phase::Alone, reads: 0, sum: Duration::ZERO, alone: Duration::ZERO, refused: REFUSED.0 };
         Around { state: Mutex::new(state), slow }
     }
 
@@ -90,23 +93,28 @@ impl Around {
             state.sum += time;
         }
         let mean = state.sum / timed.max(1);
+        let State { mut alone, mut refused, .. } = *state;
         let next = match state.phase {
             Phase::Alone if timed == TIMED => {
-                state.alone = mean;
+                alone = mean;
                 if mean >= self.slow { Phase::Tried } else { Phase::Refused }
             }
             Phase::Tried if timed == TIMED => {
-                if mean * WORTH.1 <= state.alone * WORTH.0 {
+                if mean * WORTH.1 <= alone * WORTH.0 {
+                    refused = REFUSED.0;
                     Phase::Kept
                 } else {
                     Phase::Refused
                 }
             }
-            Phase::Refused if state.reads == REFUSED => Phase::Alone,
+            Phase::Refused if state.reads == refused => {
+                refused = (refused * 2).min(REFUSED.1);
+                Phase::Alone
+            }
             Phase::Kept if state.reads == KEPT => Phase::Alone,
             _ => return,
         };
-        *state = State { phase: next, reads: 0, sum: Duration::ZERO, alone: state.alone };
+        *state = State { phase: next, reads: 0, sum: Duration::ZERO, alone, refused };
     }
 }
 
@@ -176,6 +184,19 @@ mod test {
         assert!(reads(10_000, 11_000) > 3_500);
         assert!(reads(100, 300) < 1_100, "it has come into the kernel's memory");
         assert!(reads(10_000, 11_000) > 2_000);
+    }
+
+    #[test]
+    fn what_was_refused_by_chance_is_tried_again_soon() {
+        let around = Around::new(SLOW);
+        let mut count = 0;
+        for read in 0..1_000 {
+            let is_around = around.is_next();
+            count += u32::from(is_around);
+            // Somebody else has the disk during the first trial.
+            around.took(is_around, Duration::from_millis(if (32..64).contains(&read) { 50 } else { 9 }));
+        }
+        assert!(count > 700, "{count}");
     }
 
     /// With many threads some end in the phase after the one that they began in.

@@ -108,7 +108,7 @@ type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
 const LARGE: usize = 1 << 14;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-pages");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the header that the sum is over.
 const HEADER_BYTES: usize = 36;
 

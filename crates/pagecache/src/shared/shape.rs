@@ -85,7 +85,8 @@ impl Plan {
         let (shards, frames) = (shape.shards as usize, shape.per_shard());
         let per = frames as usize;
         let places = (2 * per).next_power_of_two().max(16);
-        let epochs = per.next_power_of_two().clamp(64, 4096);
+        // Few would make many a page that is read for long seem changed, for others leave meanwhile.
+        let epochs = per.next_power_of_two().clamp(2048, 4096);
         let ghosts = if shape.replacement == Replacement::S3Fifo { shape.ghosts / shape.shards } else { 0 };
         // Two thirds full, so that a line that is full by chance is rare.
         let ghost_lines = (ghosts as usize * 3 / 2).div_ceil(WAYS);
