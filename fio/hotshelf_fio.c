@@ -30,7 +30,7 @@ enum { HELD_MOST = 4 };
 struct options {
     void *none;
     char *config;
-    unsigned int zero_copy;
+    unsigned int zero_copy, poll;
 };
 
 static struct fio_option option_list[] = {
@@ -53,6 +53,16 @@ static struct fio_option option_list[] = {
         .category = FIO_OPT_C_ENGINE,
         .group = FIO_OPT_G_INVALID,
     },
+    {
+        .name = "poll",
+        .lname = "stay awake",
+        .type = FIO_OPT_BOOL,
+        .off1 = offsetof(struct options, poll),
+        .def = "0",
+        .help = "Wait for the SSD awake",
+        .category = FIO_OPT_C_ENGINE,
+        .group = FIO_OPT_G_INVALID,
+    },
     {.name = NULL},
 };
 
@@ -61,7 +71,7 @@ struct job {
     UAIO *aio;
     struct uaio *waiting, *ended;
     unsigned int count, depth, held;
-    bool zero_copy, copy_after_all;
+    bool zero_copy, poll, copy_after_all;
 };
 
 extern struct ioengine_ops ioengine;
@@ -107,13 +117,14 @@ static void free_job(struct job *job) {
     free(job);
 }
 
-/* What depth beyond 1 needs. A job is one thread, which reaps when it has to wait: but it may be made by another one. */
+/* What depth beyond 1, and a wait that stays awake, need. A job is one thread, which reaps when it has to wait: but it may be made by
+   another one. */
 static int make_queue(struct job *job) {
     job->waiting = calloc(job->depth, sizeof *job->waiting);
     job->ended = calloc(job->depth, sizeof *job->ended);
     if (!job->waiting || !job->ended)
         return -1;
-    job->aio = uaio_create_with(job->depth, UAIO_ONE_THREAD | UAIO_WAITS);
+    job->aio = uaio_create_with(job->depth, UAIO_ONE_THREAD | UAIO_WAITS | (job->poll ? UAIO_POLLS : 0));
     if (!job->aio)
         log_err("hotshelf: %s\n", hs_error());
     return job->aio ? 0 : -1;
@@ -134,8 +145,9 @@ static int engine_init(struct thread_data *td) {
     job->depth = td->o.iodepth;
     job->held = job->depth / 4 < HELD_MOST ? job->depth / 4 : HELD_MOST;
     job->zero_copy = options->zero_copy;
+    job->poll = options->poll;
     job->copy_after_all = td->o.verify != VERIFY_NONE;
-    if (job->depth > 1 && !job->zero_copy && make_queue(job) != 0) {
+    if ((job->depth > 1 || job->poll) && !job->zero_copy && make_queue(job) != 0) {
         free_job(job);
         end_library();
         return 1;

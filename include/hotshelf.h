@@ -336,6 +336,12 @@ struct timespec;
 #define UAIO_WAITS (1 << 1)
 
 /**
+ * With both: a wait stays awake for up to 100 microseconds before it sleeps, whatever that costs of the processor. Hits on the SSD come
+ * sooner where a processor that sleeps is slow to be woken, above all in a virtual machine.
+ */
+#define UAIO_POLLS (1 << 2)
+
+/**
  * For struct nvmedfs_mkfs_options: what is there is overwritten.
  */
 #define NVMEDFS_FORCE (1 << 0)
@@ -1368,7 +1374,8 @@ int uclosedir(struct UDIR *dir);
 struct UAIO *uaio_create(uint32_t depth);
 
 /**
- * As uaio_create, for a program that promises more: `flags` are UAIO_ONE_THREAD and UAIO_WAITS, or 0. Thread-safe.
+ * As uaio_create, for a program that promises more: `flags` are UAIO_ONE_THREAD, UAIO_WAITS and UAIO_POLLS, each with
+ * those before it, or 0. Thread-safe.
  *
  * Returns it, or NULL: EINVAL (depth or flags), EMFILE.
  */

@@ -2,12 +2,13 @@
 //!
 //! `cargo run --release -p block --example load -- FILE [op=randread] [bs=4096] [depth=32] [seconds=2] [bytes=SIZE] [seed=1]
 //! [engine=uring|plain|passthrough|memory] [direct=yes|no] [one_thread=yes|no] [device_polled=no]
-//! [kernel_submits=no] [waits=no] [busy=no] [latency=yes] [batch=0] [cpu=process|thread]`
+//! [kernel_submits=no] [waits=no] [looks=0] [busy=no] [latency=yes] [batch=0] [cpu=process|thread]`
 //!
 //! `batch` is how many requests are handed to the kernel at once; 0: all that take the place of what has ended (1 is what fio does).
-//! `op` is read, write, randread or randwrite (writes destroy what is in the file). `busy`: polls instead of waiting. Prints one
-//! line: `iops=... cpu_us=... p50_us=... p99_us=...`; `cpu_us` is the process's user and system time for each request, threads of
-//! the kernel that work for it (io-wq, SQPOLL) included; `cpu=thread`: of the one that submits alone, which is what fio tells of itself.
+//! `op` is read, write, randread or randwrite (writes destroy what is in the file). `looks`: microseconds that a wait stays awake.
+//! `busy`: polls instead of waiting. Prints one line: `iops=... cpu_us=... p50_us=... p99_us=...`; `cpu_us` is the process's user and
+//! system time for each request, threads of the kernel that work for it (io-wq, SQPOLL) included; `cpu=thread`: of the one that
+//! submits alone, which is what fio tells of itself.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ fn run() -> Result<(), Error> {
         device_polled: word("device_polled", "no") == "yes",
         kernel_submits: word("kernel_submits", "no") == "yes",
         waits: word("waits", "no") == "yes",
+        looks: Duration::from_micros(word("looks", "0").parse()?),
     };
     let bytes: u32 = word("bs", "4096").parse()?;
     let load = Load {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shm::Region;
 
@@ -30,11 +31,14 @@ pub struct QueueOptions {
     /// stays awake for up to 20 us with several requests in flight, as long as that is measured to be faster for no more
     /// processor time.
     pub waits: bool,
+    /// With `one_thread` and `waits`: so long a wait stays awake before it sleeps, whatever that costs of the processor. Zero: as said
+    /// there.
+    pub looks: Duration,
 }
 
 impl Default for QueueOptions {
     fn default() -> Self {
-        QueueOptions { depth: 128, device_polled: false, kernel_submits: false, one_thread: false, waits: false }
+        QueueOptions { depth: 128, device_polled: false, kernel_submits: false, one_thread: false, waits: false, looks: Duration::ZERO }
     }
 }
 

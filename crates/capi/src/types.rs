@@ -325,6 +325,9 @@ pub const UAIO_ONE_THREAD: u32 = 1 << 0;
 /// up to 20 microseconds before it sleeps, or ask for what else has ended when it is woken, where that is measured to be as fast or faster
 /// for no more of the processor; and a uaio_reap that finds nothing is a system call, the wrong choice for who asks again and again.
 pub const UAIO_WAITS: u32 = 1 << 1;
+/// With both: a wait stays awake for up to 100 microseconds before it sleeps, whatever that costs of the processor. Hits on the SSD come
+/// sooner where a processor that sleeps is slow to be woken, above all in a virtual machine.
+pub const UAIO_POLLS: u32 = 1 << 2;
 
 /// One asynchronous request of the u calls. This struct does not change.
 #[repr(C)]

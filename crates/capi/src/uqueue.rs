@@ -31,7 +31,8 @@ pub extern "C" fn uaio_create(depth: u32) -> *mut UAIO {
     uaio_create_with(depth, 0)
 }
 
-/// As uaio_create, for a program that promises more: `flags` are UAIO_ONE_THREAD and UAIO_WAITS, or 0. Thread-safe.
+/// As uaio_create, for a program that promises more: `flags` are UAIO_ONE_THREAD, UAIO_WAITS and UAIO_POLLS, each with
+/// those before it, or 0. Thread-safe.
 ///
 /// Returns it, or NULL: EINVAL (depth or flags), EMFILE.
 #[unsafe(no_mangle)]
@@ -41,11 +42,11 @@ pub extern "C" fn uaio_create_with(depth: u32, flags: u32) -> *mut UAIO {
         if !(1..=DEPTH_MAX).contains(&depth) {
             return Err(Fail::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
         }
-        if flags & !(UAIO_ONE_THREAD | UAIO_WAITS) != 0 {
-            return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: UAIO_ONE_THREAD, UAIO_WAITS or 0")));
+        if flags & !(UAIO_ONE_THREAD | UAIO_WAITS | UAIO_POLLS) != 0 {
+            return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: UAIO_ONE_THREAD, UAIO_WAITS, UAIO_POLLS or 0")));
         }
-        if flags == UAIO_WAITS {
-            return Err(Fail::new(libc::EINVAL, "UAIO_WAITS goes with UAIO_ONE_THREAD"));
+        if flags & (flags + 1) != 0 {
+            return Err(Fail::new(libc::EINVAL, "UAIO_WAITS goes with UAIO_ONE_THREAD, UAIO_POLLS with both"));
         }
         enroll(Object::Requests(Requests::new(depth, flags)?))
     })

@@ -39,6 +39,8 @@ const THREADS_MAX: usize = 64;
 const AHEAD: usize = 16;
 /// And how many ahead where that leads.
 const AHEAD_FOUND: usize = 6;
+/// How long a wait with UAIO_POLLS stays awake: longer than a read of an SSD takes.
+const AWAKE: Duration = Duration::from_micros(100);
 /// How long nobody looks whether something else is to be done.
 const SLICE: Duration = Duration::from_secs(1);
 /// How long who wants to end it waits for a call of its one thread to be over.
@@ -280,7 +282,8 @@ impl Requests {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
         let places = depth as usize;
         let has_one_thread = flags & UAIO_ONE_THREAD != 0;
-        let options = ReadsOptions { one_thread: has_one_thread, waits: flags & UAIO_WAITS != 0, ..ReadsOptions::default() };
+        let looks = if flags & UAIO_POLLS != 0 { AWAKE } else { Duration::ZERO };
+        let options = ReadsOptions { one_thread: has_one_thread, waits: flags & UAIO_WAITS != 0, looks, ..ReadsOptions::default() };
         let state = State {
             reads: Reads::with(depth, options),
             jobs: vec![Job::NONE; places].into(),

@@ -135,6 +135,7 @@ int main(void)
     NUMBER(UAIO_FDATASYNC);
     NUMBER(UAIO_ONE_THREAD);
     NUMBER(UAIO_WAITS);
+    NUMBER(UAIO_POLLS);
     TYPE(nvmedfs_mkfs_options);
     FIELD(nvmedfs_mkfs_options, size);
     FIELD(nvmedfs_mkfs_options, flags);

@@ -204,7 +204,7 @@ static void promised(void)
     static unsigned int memory[DEPTH][PAGE / 4];
     struct uaio requests[DEPTH], done[DEPTH];
     struct batch batch = {NULL, requests, -1};
-    for (int flags = UAIO_ONE_THREAD; flags <= (UAIO_ONE_THREAD | UAIO_WAITS); flags += UAIO_WAITS)
+    for (int flags = UAIO_ONE_THREAD; flags <= (UAIO_ONE_THREAD | UAIO_WAITS | UAIO_POLLS); flags = 2 * flags + 1)
         for (int round = 0; round < 4; round++) {
             for (unsigned int i = 0; i < DEPTH; i++)
                 requests[i] = (struct uaio){ufd, UAIO_READ, memory[i], PAGE, (off_t)((unsigned)round * 31 + i * 17) % PAGES * PAGE, i, 0};
@@ -223,8 +223,9 @@ static void promised(void)
             FAILS(EBUSY, uaio_reap(batch.aio, done, 1, 1, NULL));
             SURE(uaio_destroy(batch.aio) == 0);
         }
-    SURE(uaio_create_with(DEPTH, 4) == NULL && errno == EINVAL);
-    SURE(uaio_create_with(DEPTH, UAIO_WAITS) == NULL && errno == EINVAL);
+    static const uint32_t wrong[] = {8, UAIO_WAITS, UAIO_POLLS, UAIO_ONE_THREAD | UAIO_POLLS, UAIO_WAITS | UAIO_POLLS};
+    for (unsigned int i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        SURE(uaio_create_with(DEPTH, wrong[i]) == NULL && errno == EINVAL);
 }
 
 /* The parent's alone; and its end takes nothing along. */

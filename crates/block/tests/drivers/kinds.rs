@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use block::QueueOptions;
 use block::driver::{Engine, FileDevice, FileOptions, MemoryDevice, Passthrough};
@@ -13,11 +14,12 @@ use crate::cases;
 const BYTES: u64 = 16 << 20;
 
 /// The ways a queue can be had. One thread uses each.
-fn modes() -> [QueueOptions; 5] {
+fn modes() -> [QueueOptions; 6] {
     let plain = QueueOptions { depth: 16, ..QueueOptions::default() };
     [
         QueueOptions { one_thread: true, ..plain.clone() },
         QueueOptions { one_thread: true, waits: true, ..plain.clone() },
+        QueueOptions { one_thread: true, waits: true, looks: Duration::from_micros(50), ..plain.clone() },
         QueueOptions { kernel_submits: true, ..plain.clone() },
         QueueOptions { depth: 1, device_polled: true, ..plain.clone() },
         plain,

@@ -50,6 +50,8 @@ pub struct ReadsOptions {
     pub one_thread: bool,
     /// It waits rather than looks: a look that finds nothing costs a system call.
     pub waits: bool,
+    /// With both: how long a wait stays awake, whatever that costs of the processor. Zero: as long as it is measured to cost no more.
+    pub looks: Duration,
     /// How long the SSD is waited for.
     pub patience: Patience,
 }
@@ -226,8 +228,8 @@ impl Lane {
     fn open(shelf: &Shelf, depth: u32, options: ReadsOptions) -> Result<Lane, OpenError> {
         let device = shelf.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
         let depth = depth.next_power_of_two().min(PARTS_MAX);
-        let ReadsOptions { one_thread, waits, patience } = options;
-        let options = QueueOptions { depth, one_thread, waits, ..QueueOptions::default() };
+        let ReadsOptions { one_thread, waits, looks, patience } = options;
+        let options = QueueOptions { depth, one_thread, waits, looks, ..QueueOptions::default() };
         let mut queue = Tracked::new(device.queue(&options)?, patience);
         let block_bytes = queue.geometry().block_bytes;
         if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {

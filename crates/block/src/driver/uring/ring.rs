@@ -102,6 +102,8 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     is_of_one: bool,
     own: Option<Registered>,
     patience: Patience,
+    /// How long each wait looks before it sleeps; zero: as `patience` says.
+    looks: Duration,
 }
 
 /// The number under which a thread has a ring: entered by it, the kernel does not look up the descriptor, nor count its users,
@@ -182,8 +184,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let is_anybodys = !options.one_thread && is_plain;
         let is_of_one = is_deferred(options, age);
         let polled = options.device_polled;
-        let (own, patience) = (None, Patience::new());
-        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, patience })
+        let (own, patience, looks) = (None, Patience::new(), if silent { options.looks } else { Duration::ZERO });
+        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, patience, looks })
     }
 
     /// Puts an entry where the kernel will look when it is entered.
@@ -255,6 +257,9 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         if self.has_ended() {
             return self.submit(in_kernel);
         }
+        if !self.looks.is_zero() {
+            return self.wait_awake(at_most);
+        }
         // A lone request's worker is best woken on this processor, which is then left to it.
         let way = if self.silent && in_kernel > 1 { self.patience.way() } else { Way::Sleep };
         if way == Way::Look {
@@ -266,6 +271,23 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let pushed = self.pushed();
         self.enter(What::Wait(at_most), pushed)?;
         if way == Way::Gather { self.gather() } else { Ok(()) }
+    }
+
+    /// Looks for a completion, and sleeps when there was none for long.
+    #[inline(never)]
+    fn wait_awake(&mut self, at_most: Duration) -> Result<(), Errno> {
+        let begin = Instant::now();
+        loop {
+            let pushed = self.pushed();
+            self.enter(What::Ask, pushed)?;
+            let took = begin.elapsed();
+            if self.has_ended() || took >= at_most {
+                return Ok(());
+            }
+            if took >= self.looks {
+                return self.enter(What::Wait(at_most), 0);
+            }
+        }
     }
 
     /// So many of its requests were reported as ended.
