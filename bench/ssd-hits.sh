@@ -6,6 +6,7 @@
 #   fio       the device by fio's io_uring, and
 #   fio-ours  the file by our engine under fio: to-fio
 #   kernel    the same file in an ext4 on the SSD, by fio, O_DIRECT, psync at depth 1, else io_uring: to-kernel
+#   fio-polls fio-ours with poll=1, which stays awake while it waits; on a disk only: the last column is to-kernel of that
 #   buffered  the same without O_DIRECT, each page once, none of them in the kernel's page cache: to-buffered
 #   node      near and far: the SSD's device node as kernel reads it, which has no file system in its way: to-node
 # BATCH (0): requests in one submission of raw and ours; 0: all that take the place of what has ended.
@@ -15,8 +16,8 @@
 # disk's interrupts come to another one that is a third of a request here, which a side that may choose has in some runs and not in others.
 # Beyond it they have all processors. ONE_ON_DISK=1: one at each depth.
 # ROUNDS (3) of SECONDS_EACH (1), by turns; medians, and ratios of one round. "cpu" is processor time a hit, of raw and of ours, which
-# does not mind who else is on the machine; "added" the time a request takes beyond one of raw at depth 1. Wanted: 0.90 to-raw, 1 us,
-# 1 to-kernel.
+# does not mind who else is on the machine; "error" the standard error of to-kernel; "added" the time a request takes beyond one of raw at
+# depth 1. Wanted: 0.90 to-raw, 1 us, 1 to-kernel.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need_engine
@@ -110,6 +111,8 @@ run() {
         fio) on_fio --filename="$ssd" --ioengine=io_uring --fixedbufs --registerfiles "${direct[@]}" ;;
         fio-ours) on_fio --filename="$data" --size="${mib}M" --runtime="$seconds" --iodepth="$2" --ioengine="external:$engine" \
             --config="$HOTSHELF_CONFIG" ;;
+        fio-polls) on_fio --filename="$data" --size="${mib}M" --runtime="$seconds" --iodepth="$2" --ioengine="external:$engine" \
+            --config="$HOTSHELF_CONFIG" --poll=1 ;;
         kernel) on_fio --filename="$file" --ioengine=$by "${direct[@]}" ;;
         buffered) on_fio --filename="$file" --ioengine=$by "${direct[@]}" --direct=0 --invalidate=1 --norandommap=0 --time_based=0 ;;
         node) on_fio --filename="$ssd" --ioengine=$by "${direct[@]}" ;;
@@ -121,6 +124,13 @@ between() {
     local n ratios=()
     for ((n = 0; n < rounds; n++)); do ratios+=("$(awk "BEGIN { print ${iops[$1.$n]} / ${iops[$2.$n]} }")"); done
     printf '%.2f' "$(median "${ratios[@]}")"
+}
+
+# error A B: the standard error of the mean ratio of a round's A to its B.
+error() {
+    local n
+    for ((n = 0; n < rounds; n++)); do echo "${iops[$1.$n]} ${iops[$2.$n]}"; done |
+        awk '{ x = log($1 / $2); s += x; q += x * x } END { if (NR > 1) printf "%.3f", sqrt((q - s * s / NR) / (NR * (NR - 1))) }'
 }
 
 # beyond A B: the median of the microseconds that a round's A takes for a request beyond its B.
@@ -139,15 +149,15 @@ of() {
 }
 
 all_sides=(raw ours fio fio-ours kernel buffered node)
-printf '  %-10s %8s %8s %8s %8s %8s %8s %8s   %6s %6s %9s %11s %7s   %7s %6s   %s\n' target.depth "${all_sides[@]}" to-raw to-fio \
-    to-kernel to-buffered to-node cpu-raw cpu added
+printf '  %-10s %8s %8s %8s %8s %8s %8s %8s   %6s %6s %9s %11s %7s   %7s %6s %6s   %-9s %s\n' target.depth "${all_sides[@]}" to-raw to-fio \
+    to-kernel to-buffered to-node cpu-raw cpu error added polls
 for target in $targets; do
     sides=("${all_sides[@]}")
     case $target in
         disk)
             # The cache's own file, which is as the data would be.
             ssd=$SCRATCH/ssd.cache file=$SCRATCH/ssd.cache
-            sides=(raw ours fio fio-ours kernel buffered)
+            sides=(raw ours fio fio-ours fio-polls kernel buffered)
             ;;
         near | far)
             [[ -d $SCRATCH/on-ssd ]] || file_on_ssd
@@ -173,17 +183,23 @@ for target in $targets; do
             done
         done
         to_raw=$(between ours raw) to_fio=$(between fio-ours fio) to_kernel=$(between fio-ours kernel)
-        to_buffered=$(between fio-ours buffered) to_node=- node=-
-        [[ $target == disk ]] || { to_node=$(between fio-ours node) node=$(of iops node); }
+        to_buffered=$(between fio-ours buffered) to_node=- node=- polls=-
+        if [[ $target == disk ]]; then
+            polls=$(between fio-polls kernel)
+        else
+            to_node=$(between fio-ours node) node=$(of iops node)
+        fi
         cpu_raw=$(of cpu raw) cpu_ours=$(of cpu ours) added=
         ((depth > 1)) || added="$(beyond ours raw) us"
-        printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f %8.0f %8s   %6s %6s %9s %11s %7s   %7.2f %6.2f   %s\n' "$target.$depth" \
-            "$(of iops raw)" "$(of iops ours)" "$(of iops fio)" "$(of iops fio-ours)" "$(of iops kernel)" \
-            "$(of iops buffered)" "${node%.*}" "$to_raw" "$to_fio" "$to_kernel" "$to_buffered" "$to_node" "$cpu_raw" "$cpu_ours" "$added"
+        printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f %8.0f %8s   %6s %6s %9s %11s %7s   %7.2f %6.2f %6s   %-9s %s\n' \
+            "$target.$depth" "$(of iops raw)" "$(of iops ours)" "$(of iops fio)" "$(of iops fio-ours)" "$(of iops kernel)" \
+            "$(of iops buffered)" "${node%.*}" "$to_raw" "$to_fio" "$to_kernel" "$to_buffered" "$to_node" "$cpu_raw" "$cpu_ours" \
+            "$(error fio-ours kernel)" "${added:--}" "$polls"
         note ssd-hits "case=$target.$depth" "batch=$batch" "raw=$(of iops raw)" "ours=$(of iops ours)" "fio=$(of iops fio)" \
             "fio_ours=$(of iops fio-ours)" "kernel=$(of iops kernel)" "to_raw=$to_raw" "to_fio=$to_fio" "to_kernel=$to_kernel" \
+            "error=$(error fio-ours kernel)" \
             "buffered=$(of iops buffered)" "to_buffered=$to_buffered" "node=$node" "to_node=$to_node" \
-            "cpu_raw_us=$cpu_raw" "cpu_us=$cpu_ours" "added=$added"
+            "cpu_raw_us=$cpu_raw" "cpu_us=$cpu_ours" "added=$added" "polls=$polls"
     done
     echo "  $target: of all pages read $(of_cache "$HOTSHELF_CONFIG" '{n: round(x["ratio"], 3) for n, x in t.items()}')"
     let_go

@@ -22,6 +22,7 @@ mod buffers;
 mod commands;
 mod files;
 mod ioctl;
+mod lines;
 mod nvme;
 mod patience;
 pub mod probe;
