@@ -189,16 +189,15 @@ for target in $targets; do
         else
             to_node=$(between fio-ours node) node=$(of iops node)
         fi
-        cpu_raw=$(of cpu raw) cpu_ours=$(of cpu ours) added=
+        cpu_raw=$(of cpu raw) cpu_ours=$(of cpu ours) error=$(error fio-ours kernel) added=
         ((depth > 1)) || added="$(beyond ours raw) us"
         printf '  %-10s %8.0f %8.0f %8.0f %8.0f %8.0f %8.0f %8s   %6s %6s %9s %11s %7s   %7.2f %6.2f %6s   %-9s %s\n' \
             "$target.$depth" "$(of iops raw)" "$(of iops ours)" "$(of iops fio)" "$(of iops fio-ours)" "$(of iops kernel)" \
             "$(of iops buffered)" "${node%.*}" "$to_raw" "$to_fio" "$to_kernel" "$to_buffered" "$to_node" "$cpu_raw" "$cpu_ours" \
-            "$(error fio-ours kernel)" "${added:--}" "$polls"
+            "$error" "${added:--}" "$polls"
         note ssd-hits "case=$target.$depth" "batch=$batch" "raw=$(of iops raw)" "ours=$(of iops ours)" "fio=$(of iops fio)" \
             "fio_ours=$(of iops fio-ours)" "kernel=$(of iops kernel)" "to_raw=$to_raw" "to_fio=$to_fio" "to_kernel=$to_kernel" \
-            "error=$(error fio-ours kernel)" \
-            "buffered=$(of iops buffered)" "to_buffered=$to_buffered" "node=$node" "to_node=$to_node" \
+            "error=$error" "buffered=$(of iops buffered)" "to_buffered=$to_buffered" "node=$node" "to_node=$to_node" \
             "cpu_raw_us=$cpu_raw" "cpu_us=$cpu_ours" "added=$added" "polls=$polls"
     done
     echo "  $target: of all pages read $(of_cache "$HOTSHELF_CONFIG" '{n: round(x["ratio"], 3) for n, x in t.items()}')"
