@@ -25,6 +25,19 @@ impl Changed {
     }
 }
 
+impl Changed {
+    /// The kernel's pages of this part are not right any more, nor the attributes. Waits for pages that are locked: never to be called by
+    /// a thread that serves requests.
+    pub fn drop_pages(&self, ino: u64, offset: u64, length: usize) {
+        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return self.tell(ino) };
+        if let Some(notifier) = self.0.get()
+            && let Err(error) = notifier.inval_inode(INodeNo(ino), offset, length)
+        {
+            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
+        }
+    }
+}
+
 impl hybridfs::Listener for Changed {
     fn attributes_changed(&self, ino: u64) {
         self.tell(ino);

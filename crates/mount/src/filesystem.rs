@@ -15,6 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::ahead::Ahead;
 use crate::changed::Changed;
+use crate::direct_writes::{DirectWrites, Landed};
 use crate::handles::{Handles, OpenDir, OpenFile};
 use crate::modes::Modes;
 use crate::wire::{
@@ -54,6 +55,7 @@ pub(crate) struct Inner {
     /// The kernel checks permissions by mode and ACL.
     pub checked: bool,
     pub changed: Arc<Changed>,
+    pub direct_writes: DirectWrites,
 }
 
 fn caller(req: &Request<'_>) -> Caller {
@@ -122,13 +124,18 @@ impl Front {
 
     /// How long the kernel may believe attributes: not while data changes without us.
     fn attr_ttl(&self, attr: &Attr) -> Duration {
-        if attr.unsettled && self.inner.modes.bypasses(attr.ino) {
+        if attr.unsettled && self.inner.modes.bypasses(attr.ino) || !self.survives_direct_writes(attr.ino) {
             Duration::ZERO
         } else if attr.stat.is_dir() {
             self.inner.ttl.min(DIRECTORY_TTL)
         } else {
             self.inner.ttl
         }
+    }
+
+    /// Whether attributes that were read just now stay right until the kernel is told otherwise.
+    fn survives_direct_writes(&self, ino: u64) -> bool {
+        !self.inner.direct_writes.are_under_way() || self.inner.modes.cached(ino).is_none_or(|cached| cached.give_attributes())
     }
 
     fn entry(&self, reply: ReplyEntry, made: Result<Attr, Errno>) {
@@ -165,7 +172,8 @@ impl Front {
         };
         let fs = &self.inner.fs;
         let inode = handle.inode.clone();
-        let backing = self.inner.modes.enter(&inode, || fs.may_bypass(&handle), |file| reply.open_backing(file));
+        let new = || self.inner.direct_writes.cached();
+        let (backing, cached) = self.inner.modes.enter(&inode, || fs.may_bypass(&handle), |file| reply.open_backing(file), new);
         let mut fopen = FopenFlags::FOPEN_NOFLUSH;
         match backing {
             Some(backing) => {
@@ -174,15 +182,16 @@ impl Front {
                     self.inner.changed.tell(ino);
                     fs.stamp_cache(ino, None);
                 }
-                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: true });
+                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: true, cached });
                 reply.opened_passthrough(fh, fopen, &backing);
             }
             None => {
                 if fs.handle_attr(&handle).is_ok_and(|attr| fs.cache_is_current(ino, &attr.stat)) {
                     fopen |= FopenFlags::FOPEN_KEEP_CACHE;
+                    cached.has_pages();
                 }
                 fopen |= self.write_only(&handle, access);
-                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: false });
+                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: false, cached });
                 reply.opened(fh, fopen);
             }
         }
@@ -270,6 +279,17 @@ impl Front {
             self.inner.fs.forget(attr.ino, 1);
         }
         full
+    }
+
+    /// Answers a write whose data are in the file.
+    fn written(&self, file: &OpenFile, direct: bool, (offset, length): (u64, usize), may_wait: impl FnOnce() -> bool, reply: ReplyWrite) {
+        let answer = move || reply.written(length as u32);
+        if direct {
+            let landed = Landed { ino: file.handle.inode.ino, offset, length, cached: &file.cached };
+            self.inner.direct_writes.answer(&landed, may_wait, answer);
+        } else {
+            answer();
+        }
     }
 
     fn write_done(&self, file: &OpenFile, flags: WriteFlags) {
@@ -412,9 +432,10 @@ impl FileSystem for Front {
             Ok((attr, handle)) => {
                 // A newcomer may outgrow the SSD: it goes through us.
                 let inode = handle.inode.clone();
-                let backing = self.inner.modes.enter(&inode, || false, |file| reply.open_backing(file));
+                let new = || self.inner.direct_writes.cached();
+                let (backing, cached) = self.inner.modes.enter(&inode, || false, |file| reply.open_backing(file), new);
                 let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(&handle, flags & O_ACCMODE);
-                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: backing.is_some() });
+                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: backing.is_some(), cached });
                 match backing {
                     None => reply.created(self.inner.ttl, self.inner.ttl, &told(&attr), fh, fopen, None),
                     Some(backing) => {
@@ -427,11 +448,14 @@ impl FileSystem for Front {
         }
     }
 
-    fn read(&self, req: &Request<'_>, fh: u64, offset: u64, size: u32, mut reply: ReplyData) {
+    fn read(&self, req: &Request<'_>, (fh, offset): (u64, u64), size: u32, direct: bool, mut reply: ReplyData) {
         let file = match self.file(fh) {
             Ok(file) => file,
             Err(error) => return reply.error(error),
         };
+        if !direct {
+            file.cached.has_pages();
+        }
         let size = size as usize;
         match self.inner.fs.read(&file.handle, offset, reply.room(size), false) {
             Ok(n) => reply.filled(n),
@@ -453,16 +477,21 @@ impl FileSystem for Front {
         };
         let kill = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID).then(|| caller(req));
         let sync = sync_flags(flags);
+        let direct = how.contains(WriteFlags::FUSE_WRITE_LOCKOWNER);
+        if !direct {
+            file.cached.has_pages();
+        }
         match self.inner.fs.write(&file.handle, offset, data, sync, kill) {
             Ok(Written::Done(n)) => {
-                reply.written(n as u32);
+                self.written(&file, direct, (offset, n), || req.may_wait(), reply);
                 self.write_done(&file, how);
             }
             Ok(Written::Full) => {
                 let (front, data) = (self.clone(), data.to_vec());
+                let may_wait = direct && req.may_wait();
                 req.aside(move || {
                     match front.inner.fs.write_waiting(&file.handle, offset, &data, sync, kill) {
-                        Ok(n) => reply.written(n as u32),
+                        Ok(n) => front.written(&file, direct, (offset, n), || may_wait, reply),
                         Err(error) => reply.error(error),
                     }
                     front.write_done(&file, how);

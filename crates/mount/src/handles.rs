@@ -8,6 +8,8 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 
+use crate::direct_writes::Cached;
+
 /// An open file as the kernel knows it.
 #[derive(Debug)]
 pub struct OpenFile {
@@ -15,6 +17,8 @@ pub struct OpenFile {
     pub handle: Handle,
     /// Its data bypasses us.
     pub bypass: bool,
+    /// What the kernel may have cached of it.
+    pub cached: Arc<Cached>,
 }
 
 /// An open directory as the kernel knows it.

@@ -7,6 +7,7 @@
 mod ahead;
 mod changed;
 pub mod control;
+mod direct_writes;
 mod filesystem;
 mod handles;
 mod lanes;

@@ -20,6 +20,7 @@ use hybridfs::OpenInode;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::direct_writes::Cached;
 use crate::wire::Backing;
 
 /// Decides for every inode.
@@ -34,6 +35,7 @@ pub struct Modes {
 struct Mode {
     opens: u32,
     backing: Option<Arc<Backing>>,
+    cached: Arc<Cached>,
 }
 
 impl Modes {
@@ -55,22 +57,29 @@ impl Modes {
         self.reason.lock().clone()
     }
 
-    /// Enters an open. Answers the backing id if it bypasses; then the file is held where it is.
-    /// `register` makes a backing id of a descriptor.
+    /// Enters an open. Answers the backing id if it bypasses; then the file is held where it is. And what the kernel may have
+    /// cached, which all opens have in common and `cached` makes. `register` makes a backing id of a descriptor.
     pub fn enter(
         &self,
         inode: &OpenInode,
         may_bypass: impl FnOnce() -> bool,
         register: impl FnOnce(&OwnedFd) -> rustix::io::Result<Backing>,
-    ) -> Option<Arc<Backing>> {
+        cached: impl FnOnce() -> Arc<Cached>,
+    ) -> (Option<Arc<Backing>>, Arc<Cached>) {
         let mut open = self.open.lock();
         if let Some(mode) = open.get_mut(&inode.ino) {
             mode.opens += 1;
-            return mode.backing.clone();
+            return (mode.backing.clone(), mode.cached.clone());
         }
         let backing = self.first(inode, may_bypass, register);
-        open.insert(inode.ino, Mode { opens: 1, backing: backing.clone() });
-        backing
+        let cached = cached();
+        open.insert(inode.ino, Mode { opens: 1, backing: backing.clone(), cached: cached.clone() });
+        (backing, cached)
+    }
+
+    /// What the kernel may have cached of an open file.
+    pub fn cached(&self, ino: u64) -> Option<Arc<Cached>> {
+        self.open.lock().get(&ino).map(|mode| mode.cached.clone())
     }
 
     fn first(

@@ -13,7 +13,9 @@ use hybridfs::{Hybrid, StartError};
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
+use crate::changed::Changed;
 use crate::control::{ControlHandler, ControlServer};
+use crate::direct_writes::DirectWrites;
 use crate::filesystem::{Front, Inner};
 use crate::handles::Handles;
 use crate::modes::Modes;
@@ -107,6 +109,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         PassthroughMode::Auto if !is_privileged() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
         PassthroughMode::Auto => None,
     };
+    let changed: Arc<Changed> = Arc::default();
     let inner = Arc::new(Inner {
         fs: running.fs.clone(),
         handles: Handles::default(),
@@ -115,7 +118,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
         checked: options.kernel_checks_permissions(),
-        changed: Arc::default(),
+        changed: changed.clone(),
+        direct_writes: DirectWrites::new(changed),
     });
     let front = Front { inner: inner.clone() };
     let session = match begin(front, &options, &mountpoint, &source::source_name(&ssd, &hdd)) {

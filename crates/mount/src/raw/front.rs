@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
 use crate::changed::Changed;
+use crate::direct_writes::{Cached, DirectWrites, Landed};
 use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_told, rdev_from_fuse, xattr_reply};
 use crate::handles::Table;
 use crate::wire::{
@@ -23,11 +24,6 @@ use crate::wire::{
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// How long the kernel may believe attributes; of directories not for long (see [`DIRECTORY_TTL`]).
-fn attr_ttl(attr: &Attr) -> Duration {
-    if attr.mode & 0o170_000 == Kind::Dir.bits() { DIRECTORY_TTL } else { TTL }
-}
-
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const SET_ID: u32 = SET_UID | SET_GID;
@@ -36,6 +32,7 @@ const GROUP_EXEC: u32 = 0o010;
 /// An open file or directory.
 pub struct Opened {
     file: File,
+    cached: Option<Arc<Cached>>,
     /// A directory is read from where its last reader was.
     place: Mutex<()>,
 }
@@ -45,7 +42,8 @@ pub struct Inner {
     pub fs: Fs,
     pub nodes: Nodes,
     pub opened: Table<Opened>,
-    pub changed: Changed,
+    pub changed: Arc<Changed>,
+    pub direct_writes: DirectWrites,
 }
 
 /// The front door.
@@ -132,16 +130,28 @@ impl RawFront {
         Ok(self.inner.opened.get(fh)?)
     }
 
+    /// How long the kernel may believe attributes that were read just now; of directories not for long (see [`DIRECTORY_TTL`]).
+    fn attr_ttl(&self, attr: &Attr) -> Duration {
+        let writes = &self.inner.direct_writes;
+        if attr.mode & 0o170_000 == Kind::Dir.bits() {
+            DIRECTORY_TTL
+        } else if writes.are_under_way() && self.inner.nodes.cached(attr.ino).is_some_and(|cached| !cached.give_attributes()) {
+            Duration::ZERO
+        } else {
+            TTL
+        }
+    }
+
     /// Tells the kernel of a node, which is held from now on.
     fn told(&self, node: Node) -> Result<Attr, Error> {
         let stat = node.stat()?;
-        self.inner.nodes.tell(stat.ino, node);
+        self.inner.nodes.tell(stat.ino, node, || self.inner.direct_writes.cached());
         Ok(attr(&stat))
     }
 
     fn entry(&self, reply: ReplyEntry, node: Result<Node, Error>) {
         match node.and_then(|node| self.told(node)) {
-            Ok(attr) => reply.entry(attr_ttl(&attr), TTL, &attr),
+            Ok(attr) => reply.entry(self.attr_ttl(&attr), TTL, &attr),
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -189,8 +199,7 @@ impl RawFront {
         node.stat().map(|stat| attr(&stat))
     }
 
-    fn write_now(&self, req: &Request<'_>, fh: u64, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
-        let opened = self.opened(fh)?;
+    fn write_now(&self, req: &Request<'_>, opened: &Opened, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.lose_set_id(opened.file.node(), req)?;
         }
@@ -198,7 +207,8 @@ impl RawFront {
     }
 
     fn add(&self, file: File) -> u64 {
-        self.inner.opened.add(Opened { file, place: Mutex::new(()) })
+        let cached = self.inner.nodes.cached(file.node().ino());
+        self.inner.opened.add(Opened { file, cached, place: Mutex::new(()) })
     }
 
     /// Entries from a place on, until `each` has no more room.
@@ -223,7 +233,7 @@ impl RawFront {
             Err(error) if error.errno() == Errno::NOENT => return Ok(true),
             Err(error) => return Err(error),
         };
-        let full = reply.add(next, name, attr_ttl(&attr), &attr);
+        let full = reply.add(next, name, self.attr_ttl(&attr), &attr);
         if full {
             self.inner.nodes.forget(attr.ino, 1);
         }
@@ -264,7 +274,7 @@ impl FileSystem for RawFront {
         match self.node(ino).and_then(|node| node.stat()) {
             Ok(stat) => {
                 let attr = attr(&stat);
-                reply.attr(attr_ttl(&attr), &attr);
+                reply.attr(self.attr_ttl(&attr), &attr);
             }
             Err(error) => reply.error(code(&error)),
         }
@@ -277,7 +287,7 @@ impl FileSystem for RawFront {
         let owner = (uid.is_some() || gid.is_some() || nothing).then_some((uid, gid));
         let set = SetAttr { mode: mode.map(|mode| (mode & 0o7777) as u16), owner, atime: set_time(atime), mtime: set_time(mtime) };
         match self.node(ino).and_then(|node| self.change(req, &node, size, &set)) {
-            Ok(attr) => reply.attr(attr_ttl(&attr), &attr),
+            Ok(attr) => reply.attr(self.attr_ttl(&attr), &attr),
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -359,17 +369,31 @@ impl FileSystem for RawFront {
         }
     }
 
-    fn read(&self, _req: &Request<'_>, fh: u64, offset: u64, size: u32, mut reply: ReplyData) {
-        match self.opened(fh).and_then(|opened| opened.file.read_at(reply.room(size as usize), offset)) {
+    fn read(&self, _req: &Request<'_>, (fh, offset): (u64, u64), size: u32, direct: bool, mut reply: ReplyData) {
+        let read = self.opened(fh).and_then(|opened| {
+            opened.cached.iter().filter(|_| !direct).for_each(|cached| cached.has_pages());
+            opened.file.read_at(reply.room(size as usize), offset)
+        });
+        match read {
             Ok(n) => reply.filled(n),
             Err(error) => reply.error(code(&error)),
         }
     }
 
     fn write(&self, req: &Request<'_>, (fh, offset): (u64, u64), data: &[u8], how: WriteFlags, _flags: OpenFlags, reply: ReplyWrite) {
-        match self.write_now(req, fh, offset, data, how) {
-            Ok(n) => reply.written(n as u32),
-            Err(error) => reply.error(code(&error)),
+        let opened = match self.opened(fh) {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(code(&error)),
+        };
+        let direct = how.contains(WriteFlags::FUSE_WRITE_LOCKOWNER);
+        opened.cached.iter().filter(|_| !direct).for_each(|cached| cached.has_pages());
+        match (self.write_now(req, &opened, offset, data, how), &opened.cached) {
+            (Ok(length), Some(cached)) if direct => {
+                let landed = Landed { ino: opened.file.node().ino(), offset, length, cached };
+                self.inner.direct_writes.answer(&landed, || req.may_wait(), move || reply.written(length as u32));
+            }
+            (Ok(n), _) => reply.written(n as u32),
+            (Err(error), _) => reply.error(code(&error)),
         }
     }
 

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rawfs::fs::Node;
 use rustix::io::Errno;
+
+use crate::direct_writes::Cached;
 
 /// The top's number in the protocol. Its own number in the file system is its, too.
 pub const ROOT: u64 = 1;
@@ -14,6 +17,7 @@ struct Known {
     node: Node,
     /// How often the kernel was told of it, and has not forgotten.
     lookups: u64,
+    cached: Arc<Cached>,
 }
 
 /// The nodes by number.
@@ -28,11 +32,16 @@ impl Nodes {
         self.map.read().get(&ino).map(|known| known.node.clone()).ok_or(Errno::STALE)
     }
 
+    /// What the kernel may have cached of a node that it knows.
+    pub fn cached(&self, ino: u64) -> Option<Arc<Cached>> {
+        self.map.read().get(&ino).map(|known| Arc::clone(&known.cached))
+    }
+
     /// The kernel is told of it.
-    pub fn tell(&self, ino: u64, node: Node) {
+    pub fn tell(&self, ino: u64, node: Node, cached: impl FnOnce() -> Arc<Cached>) {
         match self.map.write().entry(ino) {
             Entry::Occupied(mut known) => known.get_mut().lookups += 1,
-            Entry::Vacant(vacant) => drop(vacant.insert(Known { node, lookups: 1 })),
+            Entry::Vacant(vacant) => drop(vacant.insert(Known { node, lookups: 1, cached: cached() })),
         }
     }
 

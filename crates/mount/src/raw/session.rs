@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::front::{Inner, RawFront};
 use super::nodes::Nodes;
 use crate::changed::Changed;
+use crate::direct_writes::DirectWrites;
 use crate::handles::Table;
 use crate::options::MountFlags;
 use crate::session::{MountError, check_mountpoint, hint, unmount_patiently, watch_signals};
@@ -72,7 +73,9 @@ pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), Raw
     let mountpoint = check_mountpoint(&options.mountpoint)?;
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default(), changed: Changed::default() });
+    let changed: Arc<Changed> = Arc::default();
+    let direct_writes = DirectWrites::new(changed.clone());
+    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default(), changed, direct_writes });
     let served = serve(&inner, options, &mountpoint, ready);
     inner.opened.clear();
     inner.nodes.clear();

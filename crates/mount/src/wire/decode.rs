@@ -89,6 +89,7 @@ pub enum Op<'a> {
         fh: u64,
         offset: u64,
         size: u32,
+        read_flags: u32,
         flags: i32,
     },
     Write {
@@ -285,9 +286,9 @@ pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<Op<'a>,
         op::OPEN => Op::Open { flags: n.i32()? },
         op::OPENDIR => Op::OpenDir { flags: n.i32()? },
         op::READ | op::READDIR | op::READDIRPLUS => {
-            let (fh, offset, size, _read_flags, _owner, flags) = (n.u64()?, n.u64()?, n.u32()?, n.u32()?, n.u64()?, n.i32()?);
+            let (fh, offset, size, read_flags, _owner, flags) = (n.u64()?, n.u64()?, n.u32()?, n.u32()?, n.u64()?, n.i32()?);
             match opcode {
-                op::READ => Op::Read { fh, offset, size, flags },
+                op::READ => Op::Read { fh, offset, size, read_flags, flags },
                 op::READDIR => Op::ReadDir { fh, offset, size },
                 _ => Op::ReadDirPlus { fh, offset, size },
             }
@@ -376,7 +377,7 @@ impl Op<'_> {
     /// The same, if it is one that brings no bytes of its own, and whose answer may need the room of the request.
     pub fn answered_in_place(&self) -> Option<Op<'static>> {
         match *self {
-            Op::Read { fh, offset, size, flags } => Some(Op::Read { fh, offset, size, flags }),
+            Op::Read { fh, offset, size, read_flags, flags } => Some(Op::Read { fh, offset, size, read_flags, flags }),
             Op::ReadDir { fh, offset, size } => Some(Op::ReadDir { fh, offset, size }),
             Op::ReadDirPlus { fh, offset, size } => Some(Op::ReadDirPlus { fh, offset, size }),
             _ => None,

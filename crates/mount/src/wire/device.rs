@@ -38,6 +38,11 @@ impl Aside for Lanes {
     fn run(&self, job: Job) {
         Lanes::run(self, job);
     }
+
+    /// Any thread may answer.
+    fn may_wait(&self) -> bool {
+        true
+    }
 }
 
 impl<'env, F: FileSystem> Readers<'env, F> {

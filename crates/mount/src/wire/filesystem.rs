@@ -19,6 +19,9 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub trait Aside {
     /// Here or on another thread.
     fn run(&self, job: Job);
+
+    /// Whether the answer of this request may wait for others to be answered. Asked once a request at most.
+    fn may_wait(&self) -> bool;
 }
 
 /// Who asks.
@@ -46,6 +49,11 @@ impl Request<'_> {
     /// Goes on with something that may wait for a slow disk; others are served meanwhile.
     pub fn aside(&self, job: impl FnOnce() + Send + 'static) {
         self.aside.run(Box::new(job));
+    }
+
+    /// Whether the answer may wait for the kernel to drop pages, which may wait for answers to others.
+    pub fn may_wait(&self) -> bool {
+        self.aside.may_wait()
     }
 }
 
@@ -103,8 +111,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Opens a file.
     fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen);
 
-    /// Reads.
-    fn read(&self, req: &Request<'_>, fh: u64, offset: u64, size: u32, reply: ReplyData);
+    /// Reads from a place in an open file; `direct`: not for the page cache.
+    fn read(&self, req: &Request<'_>, from: (u64, u64), size: u32, direct: bool, reply: ReplyData);
 
     /// Writes to a place in an open file; `how` is how the kernel came to it, `flags` is what the file was opened with.
     fn write(&self, req: &Request<'_>, to: (u64, u64), data: &[u8], how: WriteFlags, flags: OpenFlags, reply: ReplyWrite);

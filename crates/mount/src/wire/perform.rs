@@ -28,6 +28,12 @@ fn admitted(op: &Op<'_>, uid: u32, owner: Option<u32>) -> bool {
         )
 }
 
+/// Whether a read or write goes around the page cache. Only then the kernel names the owner of locks (fuse_send_read and fuse_send_write
+/// in fs/fuse/file.c), by the same bit in both; the file's O_DIRECT may have changed since the call began.
+fn is_direct(flags: u32) -> bool {
+    flags & WriteFlags::FUSE_WRITE_LOCKOWNER.bits() != 0
+}
+
 /// Forgets, if that is what the kernel wants; it takes no answer.
 pub fn forgets(fs: &impl FileSystem, head: &Head, op: &Op<'_>) -> bool {
     match *op {
@@ -60,7 +66,7 @@ pub fn perform(fs: &impl FileSystem, owner: Option<u32>, head: Head, op: Op<'_>,
         }
         Op::Link { ino: target, name } => fs.link(req, target, ino, name, answer.into()),
         Op::Open { flags } => fs.open(req, ino, OpenFlags(flags), answer.into()),
-        Op::Read { fh, offset, size, .. } => fs.read(req, fh, offset, size, answer.into()),
+        Op::Read { fh, offset, size, read_flags, .. } => fs.read(req, (fh, offset), size, is_direct(read_flags), answer.into()),
         Op::Write { fh, offset, data, write_flags, flags } => {
             fs.write(req, (fh, offset), data, WriteFlags::from_bits_retain(write_flags), OpenFlags(flags), answer.into());
         }

@@ -9,6 +9,7 @@
 //! They are there before they are needed: a request that finds no place free is not given to a thread that comes later, but to the
 //! next one that has answered, which may be as long as a disk takes (fuse_uring_do_register in the kernel looks for none).
 
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,6 +46,8 @@ struct Queue {
     /// Waiting for a request, or about to.
     waiting: AtomicUsize,
     threads: AtomicUsize,
+    /// Threads whose answer waits for answers to others.
+    held: AtomicUsize,
 }
 
 /// All queues of a mount.
@@ -74,16 +77,36 @@ impl<F> Clone for Here<'_, '_, F> {
 
 impl<F> Copy for Here<'_, '_, F> {}
 
+/// One request, and the thread that serves it.
+struct Serving<'a, 'scope, 'env, F> {
+    here: &'a Here<'scope, 'env, F>,
+    /// It is among those that are held.
+    held: Cell<bool>,
+}
+
 /// A request that is long goes on here: the thread is nobody else's.
-impl<F: FileSystem> Aside for Here<'_, '_, F> {
+impl<F: FileSystem> Aside for Serving<'_, '_, '_, F> {
     fn run(&self, job: Job) {
-        let mine = &self.all.queues[self.queue];
-        if mine.waiting.load(SeqCst) < SPARE
-            && self.all.slow.fetch_update(SeqCst, SeqCst, |slow| (slow < SLOW_MAX).then_some(slow + 1)).is_ok()
-        {
-            self.start_another();
-        }
+        self.here.start_for_slow();
         job();
+    }
+
+    /// As long as others are left to serve what this one waits for. Those may be busy, but not with waiting for answers.
+    fn may_wait(&self) -> bool {
+        self.here.start_for_slow();
+        let mine = &self.here.all.queues[self.here.queue];
+        let threads = mine.threads.load(SeqCst);
+        let held = mine.held.fetch_update(SeqCst, SeqCst, |held| (held + SPARE < threads).then_some(held + 1)).is_ok();
+        self.held.set(held);
+        held
+    }
+}
+
+impl<F> Drop for Serving<'_, '_, '_, F> {
+    fn drop(&mut self) {
+        if self.held.get() {
+            self.here.all.queues[self.here.queue].held.fetch_sub(1, SeqCst);
+        }
     }
 }
 
@@ -137,6 +160,16 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
     fn start(self, port: Port, first: bool) -> io::Result<()> {
         let started = Builder::new().name(format!("queue-{}", self.queue)).spawn_scoped(self.scope, move || self.serve(port, first));
         started.map(drop)
+    }
+
+    /// Starts another thread if this one's request may take long and few others wait.
+    fn start_for_slow(&self) {
+        let mine = &self.all.queues[self.queue];
+        if mine.waiting.load(SeqCst) < SPARE
+            && self.all.slow.fetch_update(SeqCst, SeqCst, |slow| (slow < SLOW_MAX).then_some(slow + 1)).is_ok()
+        {
+            self.start_another();
+        }
     }
 
     fn start_another(&self) {
@@ -229,17 +262,18 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
             }
         };
         place.note(is_waited_for(&op));
+        let serving = &Serving { here: self, held: Cell::new(false) };
         // After a panic the answer that is owed has been given, as it was dropped.
         let outcome;
         let kept = match op.answered_in_place() {
             Some(op) => {
                 let answer = answer(Some(entry));
-                outcome = catch_unwind(AssertUnwindSafe(|| perform(readers.fs, readers.owner, head, op, self, answer)));
+                outcome = catch_unwind(AssertUnwindSafe(|| perform(readers.fs, readers.owner, head, op, serving, answer)));
                 None
             }
             None => {
                 let answer = answer(None);
-                outcome = catch_unwind(AssertUnwindSafe(|| perform(readers.fs, readers.owner, head, op, self, answer)));
+                outcome = catch_unwind(AssertUnwindSafe(|| perform(readers.fs, readers.owner, head, op, serving, answer)));
                 Some(entry)
             }
         };
