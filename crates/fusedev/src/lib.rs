@@ -2,12 +2,15 @@
 //!
 //! One of the walls around unsafe code (docs: ARCHITECTURE.md). A [`Port`] is one place of one processor's queue where the kernel
 //! puts requests (FUSE over io_uring, Linux 6.14), an [`Entry`] is the memory it puts them into: who has the entry, has its bytes
-//! for himself, and while the kernel has it nobody does. A [`Backing`] is a file that opens may go straight to.
+//! for himself, and while the kernel has it nobody does. A [`Backing`] is a file that opens may go straight to. An [`Identity`] is the
+//! user for whom a thread creates and writes files.
 
 mod calls;
 mod entry;
+mod identity;
 mod port;
 
 pub use calls::{Backing, clone_of};
 pub use entry::{Entry, Request};
+pub use identity::Identity;
 pub use port::Port;

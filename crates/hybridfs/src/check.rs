@@ -217,7 +217,7 @@ impl Check<'_> {
         let (Ok(a), Ok(b)) = stats else { return };
         match self.same(ssd, hdd, os, &a, &b) {
             Ok(true) => {
-                let repaired = self.repair && self.tiers[1].unlink(hdd.as_fd(), os).is_ok();
+                let repaired = self.repair && self.tiers[1].unlink_if(hdd.as_fd(), os, b.ino) == Ok(true);
                 self.find(path, "duplicate", "both sides hold the same bytes; the HDD's is not needed".into(), repaired);
             }
             Ok(false) => {
@@ -231,7 +231,13 @@ impl Check<'_> {
         if !a.is_file() || !b.is_file() || a.size != b.size || a.nlink > 1 || b.nlink > 1 {
             return Ok(false);
         }
-        let files = [self.tiers[0].open_at(ssd.as_fd(), name, OFlags::RDONLY)?, self.tiers[1].open_at(hdd.as_fd(), name, OFlags::RDONLY)?];
+        // A pipe or a device may have taken the name since: opening one could wait for ever.
+        let open = |side: usize, dir: &OwnedFd, seen: &Stat| -> Result<OwnedFd> {
+            let file = self.tiers[side].open_at(dir.as_fd(), name, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            let stat = self.tiers[side].stat_fd(file.as_fd())?;
+            if stat.is_file() && stat.is_same_file(seen) { Ok(file) } else { Err(Errno::STALE) }
+        };
+        let files = [open(0, ssd, a)?, open(1, hdd, b)?];
         let mut buffers = [vec![0u8; 1 << 18], vec![0u8; 1 << 18]];
         let mut at = 0;
         while at < a.size {

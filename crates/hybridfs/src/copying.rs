@@ -340,8 +340,12 @@ impl Step<'_> {
         let committed = synced.and_then(|()| {
             self.with_writers_stopped(|| {
                 let source = copying.source_dir.must(TierName::Ssd)?;
-                let gone = fs.keeping_times(copying.place.parent, ssd, source, || ssd.unlink(source, &copying.place.name));
-                fs.noted(TierName::Ssd, gone)?;
+                let name = &copying.place.name;
+                let gone = fs.keeping_times(copying.place.parent, ssd, source, || ssd.unlink_if(source, name, copying.before.ino));
+                if !fs.noted(TierName::Ssd, gone)? {
+                    // Something else has the name: it has no copy.
+                    return Err(Errno::STALE);
+                }
                 crate::crash::point("demotion unlinked");
                 if let Err(error) = ssd.sync_dir(source) {
                     // The name is gone, so the HDD's copy is the file now; but the name may come back after a

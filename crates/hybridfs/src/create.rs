@@ -1,13 +1,17 @@
 //! New names: files, directories, links and special files.
 //!
 //! What is new goes to the SSD; to the HDD when a rule says so or the SSD is full or cannot be written.
+//!
+//! A new file is created by its owner, the caller. It never belongs to root first: between a creation and a change of the owner by
+//! name, whoever may write the directory below could put another file there.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use fusedev::Identity;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::attrs::Caller;
@@ -38,19 +42,19 @@ impl Hybrid {
         let (tier, stat) = self.on_a_tier(parent, name, |dir, tier| {
             let fd = dir.must(tier)?;
             let masked = |mode: u32| if dir.has_default_acl(tier) { mode } else { mode & !umask };
-            match what {
-                Make::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(masked(mode & 0o7777)))?,
+            self.as_caller(caller, || match what {
+                Make::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(masked(mode & 0o7777))),
                 Make::Node(mode, rdev) => {
                     let bits = masked(mode & 0o7777);
                     let kind = match FileType::from_raw_mode(mode) {
                         FileType::Unknown => FileType::RegularFile,
                         kind => kind,
                     };
-                    rustix::fs::mknodat(fd, name, kind, Mode::from_raw_mode(bits), rdev)?;
+                    rustix::fs::mknodat(fd, name, kind, Mode::from_raw_mode(bits), rdev)
                 }
-                Make::Symlink(target) => rustix::fs::symlinkat(target, fd, name)?,
-            }
-            self.own_name(caller, dir, tier, name)
+                Make::Symlink(target) => rustix::fs::symlinkat(target, fd, name),
+            })?;
+            self.tier(tier).stat(fd, name)
         })?;
         Ok(self.made(parent, name, tier, stat))
     }
@@ -61,8 +65,9 @@ impl Hybrid {
         let made = self.on_a_tier(parent, name, |dir, tier| {
             let masked = if dir.has_default_acl(tier) { mode } else { mode & !umask };
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-            let file = rustix::fs::openat(dir.must(tier)?, name, flags, Mode::from_raw_mode(masked & 0o7777))?;
-            let stat = self.own_file(caller, dir, tier, &file)?;
+            let fd = dir.must(tier)?;
+            let file = self.as_caller(caller, || rustix::fs::openat(fd, name, flags, Mode::from_raw_mode(masked & 0o7777)))?;
+            let stat = self.tier(tier).stat_fd(file.as_fd())?;
             Ok((file, stat))
         });
         match made {
@@ -95,16 +100,28 @@ impl Hybrid {
         let _gate = self.gate(ino).read_recursive();
         self.cancel_duplicate(ino);
         let (tier, file) = self.handles(ino)?.remove(0);
-        if self.tier(tier).stat_fd(file.as_fd())?.nlink == 0 {
+        let linked = self.tier(tier).stat_fd(file.as_fd())?;
+        if linked.nlink == 0 {
             return Err(Errno::NOENT);
         }
         let dir = self.ensure_dir(parent, tier)?;
         let target = dir.must(tier)?;
         self.changing(&dir, || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(file.as_fd()), target, name, AtFlags::SYMLINK_FOLLOW))?;
         let stat = self.tier(tier).stat(dir.must(tier)?, name)?;
+        if !stat.is_same_file(&linked) {
+            return Err(Errno::STALE);
+        }
         let found = self.found_on(tier, &dir, name, stat).ok_or(Errno::NOENT)?;
         self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
+    }
+
+    /// Creates in the name of the caller, to whom the file belongs then; its group is the directory's under set-group-id.
+    pub(crate) fn as_caller<T>(&self, caller: Caller, create: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.privileged {
+            return create();
+        }
+        Identity { uid: caller.uid, gid: caller.gid }.act(create)?
     }
 
     fn may_create(&self, parent: u64, name: &OsStr) -> Result<()> {
@@ -145,45 +162,5 @@ impl Hybrid {
             self.remember_new(ino, stat.size);
         }
         Attr { ino, stat, unsettled: false }
-    }
-
-    /// A new file belongs to the caller; its group is the directory's under set-group-id.
-    fn own_file(&self, caller: Caller, dir: &Dir, tier: TierName, file: &OwnedFd) -> Result<Stat> {
-        let stat = self.tier(tier).stat_fd(file.as_fd())?;
-        let Some((uid, gid)) = self.other_owner(caller, dir, tier, &stat)? else { return Ok(stat) };
-        rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-        if stat.mode & 0o6000 != 0 {
-            // The change of owner took these bits. The others are as an inherited ACL has made them.
-            rustix::fs::fchmod(file, Mode::from_raw_mode(stat.mode & 0o7777))?;
-        }
-        self.tier(tier).stat_fd(file.as_fd())
-    }
-
-    fn own_name(&self, caller: Caller, dir: &Dir, tier: TierName, name: &OsStr) -> Result<Stat> {
-        let fd: BorrowedFd<'_> = dir.must(tier)?;
-        let stat = self.tier(tier).stat(fd, name)?;
-        let Some((uid, gid)) = self.other_owner(caller, dir, tier, &stat)? else { return Ok(stat) };
-        let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        rustix::fs::chownat(fd, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)?;
-        if stat.mode & 0o6000 != 0 && !stat.is_dir() && stat.kind() != FileType::Symlink {
-            let file = self.tier(tier).open_at(fd, name, crate::tier::NAME_ONLY)?;
-            rustix::fs::chmod(&*proc_path(file.as_fd()), Mode::from_raw_mode(stat.mode & 0o7777))?;
-        }
-        self.tier(tier).stat(fd, name)
-    }
-
-    /// The owner a new file must get, if it does not have it already and we may give it.
-    fn other_owner(&self, caller: Caller, dir: &Dir, tier: TierName, stat: &Stat) -> Result<Option<(u32, u32)>> {
-        if !self.privileged {
-            return Ok(None);
-        }
-        let mut gid = caller.gid;
-        if stat.gid != gid {
-            let parent = self.tier(tier).stat_fd(dir.must(tier)?)?;
-            if parent.mode & 0o2000 != 0 {
-                gid = parent.gid;
-            }
-        }
-        Ok(((stat.uid, stat.gid) != (caller.uid, gid)).then_some((caller.uid, gid)))
     }
 }

@@ -167,25 +167,35 @@ impl Hybrid {
     }
 
     fn open_child(&self, parent: &Dir, ino: u64, place: &Place) -> Result<Arc<Dir>> {
-        let mut sides = [None, None];
-        for tier in [TierName::Ssd, TierName::Hdd] {
-            let Some(fd) = parent.on(tier) else { continue };
-            match self.noted(tier, self.tier(tier).open_dir(fd, &place.name)) {
-                Ok(fd) => sides[tier as usize] = Some(fd),
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
-                Err(error) => return Err(error),
+        loop {
+            let mut sides = [None, None];
+            for tier in [TierName::Ssd, TierName::Hdd] {
+                let Some(fd) = parent.on(tier) else { continue };
+                match self.noted(tier, self.tier(tier).open_dir(fd, &place.name)) {
+                    Ok(fd) => sides[tier as usize] = Some(fd),
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let known = || self.nodes.with(ino, |node| node.backing).ok_or(Errno::STALE);
+            let backing = known()?;
+            // A half that is not the known one is somebody else's directory: attributes that are set through it would be set there.
+            for tier in [TierName::Ssd, TierName::Hdd] {
+                let Some(fd) = &sides[tier as usize] else { continue };
+                if self.tier(tier).stat_fd(fd.as_fd())?.ino != backing[tier as usize] {
+                    sides[tier as usize] = None;
+                }
+            }
+            if sides.iter().all(Option::is_none) {
+                return Err(Errno::STALE);
+            }
+            let dir = Dir::new(ino, sides);
+            self.dirs.put(dir.clone());
+            // Another thread may have made the other half meanwhile, and put the whole directory there before us.
+            if known()? == backing {
+                return Ok(dir);
             }
         }
-        let same = |tier: TierName| -> Result<bool> {
-            let Some(fd) = &sides[tier as usize] else { return Ok(false) };
-            Ok(self.tier(tier).stat_fd(fd.as_fd())?.ino == place.backing[tier as usize])
-        };
-        if !same(TierName::Ssd)? && !same(TierName::Hdd)? {
-            return Err(Errno::STALE);
-        }
-        let dir = Dir::new(ino, sides);
-        self.dirs.put(dir.clone());
-        Ok(dir)
     }
 
     /// Finds a name on both sides. The SSD's file wins over the HDD's; directories are merged.
@@ -438,7 +448,7 @@ impl Hybrid {
                 let stat = self.tier(source_tier).stat_fd(source)?;
                 crate::copy::set_times(twin.as_fd(), &crate::copy::times(&stat))?;
                 target.rename(target.tmp.as_fd(), OsStr::new(&tmp_name), into, &place.name, flags)?;
-                self.twin_made(parent, dir.ino, &place.name)
+                self.twin_made(dir, tier, &twin)
             })
         });
         if made.is_err() {
@@ -447,17 +457,16 @@ impl Hybrid {
         made
     }
 
-    /// From now on both halves are used.
-    fn twin_made(&self, parent: &Dir, ino: u64, name: &OsStr) -> Result<Arc<Dir>> {
+    /// From now on both halves are used: the very directories that were made and copied, whatever has their name by now.
+    fn twin_made(&self, dir: &Dir, tier: TierName, twin: &OwnedFd) -> Result<Arc<Dir>> {
         let (mut sides, mut backing) = ([None, None], [0, 0]);
-        for side in [TierName::Ssd, TierName::Hdd] {
-            if let Some(fd) = parent.on(side).and_then(|fd| self.tier(side).open_dir(fd, name).ok()) {
-                backing[side as usize] = self.tier(side).stat_fd(fd.as_fd())?.ino;
-                sides[side as usize] = Some(fd);
-            }
+        let known = dir.on(tier.other()).ok_or(Errno::STALE)?;
+        for (side, fd) in [(tier, twin.as_fd()), (tier.other(), known)] {
+            backing[side as usize] = self.tier(side).stat_fd(fd)?.ino;
+            sides[side as usize] = Some(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?);
         }
-        self.nodes.change(ino, |node| node.backing = backing);
-        let dir = Dir::new(ino, sides);
+        self.nodes.change(dir.ino, |node| node.backing = backing);
+        let dir = Dir::new(dir.ino, sides);
         self.dirs.put(dir.clone());
         Ok(dir)
     }

@@ -47,10 +47,12 @@ impl Hybrid {
     /// it, also after it is closed. Answers whether it is kept by this.
     pub(crate) fn keep_nameless(&self, dir: &Dir, name: &OsStr, found: &Found) -> bool {
         let Some(fd) = dir.on(found.tier) else { return false };
-        match self.tier(found.tier).open_at(fd, name, NAME_ONLY) {
-            Ok(file) => self.held.lock().insert(found.ino, (found.tier, Arc::new(file))).is_none(),
-            Err(_) => false,
-        }
+        let tier = self.tier(found.tier);
+        let Ok(file) = tier.open_at(fd, name, NAME_ONLY) else { return false };
+        // Somebody may have put another file there meanwhile, and what is kept is changed by number.
+        let same =
+            tier.stat_fd(file.as_fd()).is_ok_and(|stat| stat.ino == found.backing[found.tier as usize] && stat.birth == found.stat.birth);
+        same && self.held.lock().insert(found.ino, (found.tier, Arc::new(file))).is_none()
     }
 
     /// The name could not be removed: the file may move again, so no handle on this inode may stand for it.

@@ -78,6 +78,11 @@ impl Stat {
         self.kind() == FileType::RegularFile
     }
 
+    /// Whether both were taken of one file. A file system gives the number of a removed file to a new one, but not its birth.
+    pub fn is_same_file(&self, other: &Stat) -> bool {
+        (self.dev, self.ino, self.birth) == (other.dev, other.ino, other.birth)
+    }
+
     /// Whether data or attributes may differ from when `other` was taken.
     pub fn changed_since(&self, other: &Stat) -> bool {
         (self.ino, self.size, self.mtime, self.ctime) != (other.ino, other.size, other.mtime, other.ctime)
