@@ -39,6 +39,7 @@ vm|xfsprogs|mkfs.xfs|the tests of the kernel module, and tests on XFS
 vm|btrfs-progs|mkfs.btrfs|the tests of the kernel module
 vm|fio|fio|tests of speed, of latency during moves, and of NVMe commands
 test|acl|setfacl|tests of access control lists
+test|quota|setquota|the test of quotas
 test|postmark|postmark|the PostMark test
 test|mergerfs|mergerfs|the comparison with mergerfs
 test|mariadb-server|mariadbd|the MariaDB test

@@ -185,6 +185,7 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
         ghost_window_s: args.touch_window.unwrap_or(defaults.ghost_window_s),
         adopt: args.adopt,
         read_only: args.read_only,
+        honours: hybridfs::Honours::default(),
     };
     let mut options = Options::new(hybrid, absolute(need(&args.mountpoint, "MOUNTPOINT")?)?);
     // Not by name: that may be another version's by the time it is needed.

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "calls setfsuid and setfsgid, for which there is no safe wrapper")]
 
 use rustix::io::Errno;
-use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 /// A user and a group that own what is created and pay for what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,14 @@ impl Identity {
     /// The thread keeps its capabilities: the kernel has checked at the mount what the caller may do, with groups and
     /// capabilities that a daemon does not know. EPERM: the process may not act for others; `work` has not run.
     pub fn act<T>(self, work: impl FnOnce() -> T) -> Result<T, Errno> {
+        self.act_without(CapabilitySet::empty(), work)
+    }
+
+    /// The same without some capabilities. What the kernel is given meanwhile to write to later (a [`Backing`](crate::Backing)) stays
+    /// without them.
+    pub fn act_without<T>(self, dropped: CapabilitySet, work: impl FnOnce() -> T) -> Result<T, Errno> {
         let own = Identity::of_process();
-        if self == own {
+        if self == own && dropped.is_empty() {
             return Ok(work());
         }
         if self.uid == QUERY || self.gid == QUERY {
@@ -38,13 +44,25 @@ impl Identity {
         let restore = Restore { own, capabilities: capabilities(None)? };
         let changed = set_group(self.gid) && set_user(self.uid);
         // The kernel has taken the capabilities that concern files with the change of the user.
-        if !changed || set_capabilities(None, restore.capabilities).is_err() {
+        let wanted = CapabilitySets { effective: restore.capabilities.effective - dropped, ..restore.capabilities };
+        if !changed || set_capabilities(None, wanted).is_err() {
             return Err(Errno::PERM);
         }
         let done = work();
         drop(restore);
         Ok(done)
     }
+}
+
+/// Gives up the right to use reserved blocks and to exceed quotas, for this thread and all that it starts: a daemon that writes for
+/// others has no use for it.
+pub fn give_up_reserved_resources() -> Result<(), Errno> {
+    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+    let resource = CapabilitySet::SYS_RESOURCE;
+    set_capabilities(
+        None,
+        CapabilitySets { effective: effective - resource, permitted: permitted - resource, inheritable: inheritable - resource },
+    )
 }
 
 /// Gives a thread its own identity back, also when the work panics.
@@ -138,6 +156,24 @@ mod test {
         let outcome = std::panic::catch_unwind(|| SOMEBODY.act(|| panic!("in the middle")));
         assert!(outcome.is_err());
         assert_eq!(dir.owner_of_new("after"), (own.uid, own.gid));
+    }
+
+    #[test]
+    fn capabilities_are_dropped_for_the_work_only() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let before = capabilities(None).expect("read");
+        let keeps_set_id = || capabilities(None).expect("read").effective.contains(CapabilitySet::FSETID);
+        assert_eq!(Identity::of_process().act_without(CapabilitySet::FSETID, keeps_set_id), Ok(false));
+        assert_eq!(SOMEBODY.act_without(CapabilitySet::FSETID, keeps_set_id), Ok(false));
+        assert_eq!(capabilities(None).expect("read"), before);
+        let given_up = std::thread::spawn(|| {
+            give_up_reserved_resources().expect("less is always allowed");
+            let kept = SOMEBODY.act(|| capabilities(None).expect("read")).expect("root may");
+            kept.effective.contains(CapabilitySet::SYS_RESOURCE) || kept.permitted.contains(CapabilitySet::SYS_RESOURCE)
+        });
+        assert!(!given_up.join().expect("no panic"));
     }
 
     #[test]

@@ -12,5 +12,5 @@ mod port;
 
 pub use calls::{Backing, clone_of};
 pub use entry::{Entry, Request};
-pub use identity::Identity;
+pub use identity::{Identity, give_up_reserved_resources};
 pub use port::Port;

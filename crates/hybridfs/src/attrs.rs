@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::names::Attr;
@@ -14,7 +14,7 @@ use crate::number;
 use crate::open::Handle;
 use crate::pair::Hybrid;
 use crate::report::TierName;
-use crate::tier::{Result, proc_path};
+use crate::tier::{Result, Stat, proc_path};
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,12 @@ impl Caller {
     /// May keep set-id bits on files it writes.
     fn privileged(self) -> bool {
         self.uid == 0
+    }
+
+    /// Whether the mode lets somebody who is not the owner write.
+    fn may_write(self, stat: &Stat) -> bool {
+        let bit = if self.in_group(stat.gid) { 0o020 } else { 0o002 };
+        stat.mode & bit != 0
     }
 
     /// Whether `gid` is the caller's group or one of its supplementary groups.
@@ -69,6 +75,16 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
+    /// The caller of a truncation may not keep set-id bits (the kernel has looked at its capabilities).
+    pub kill_set_id: bool,
+}
+
+impl SetAttr {
+    /// Whether all stays: see [`Hybrid::owner_to_what_it_is`].
+    fn changes_nothing(&self) -> bool {
+        let SetAttr { mode, uid, gid, size, atime, mtime, kill_set_id: _ } = self;
+        mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && atime.is_none() && mtime.is_none()
+    }
 }
 
 const SET_UID: u32 = 0o4000;
@@ -79,13 +95,18 @@ impl Hybrid {
     pub fn setattr(&self, caller: Caller, ino: u64, set: &SetAttr, handle: Option<&Handle>) -> Result<Attr> {
         self.writable()?;
         if let Some(size) = set.size {
-            self.truncate(caller, ino, size, handle)?;
+            self.truncate(caller, ino, size, set.kill_set_id, handle)?;
         }
         let gate = self.gate(ino).read();
         let timed = set.atime.is_some() || set.mtime.is_some();
         let is_dir = || self.nodes.with(ino, |node| node.kind == Kind::Directory).unwrap_or(ino == number::ROOT);
         let times = (timed && is_dir()).then(|| self.times.hold());
         for (tier, file) in self.handles(ino)? {
+            if set.uid.is_some() || set.gid.is_some() {
+                self.take_set_id(caller, ino, tier, file.as_fd())?;
+            } else if set.changes_nothing() {
+                self.owner_to_what_it_is(caller, ino, tier, file.as_fd())?;
+            }
             self.noted(tier, apply(file.as_fd(), set))?;
         }
         drop(times);
@@ -96,46 +117,70 @@ impl Hybrid {
         self.getattr(ino)
     }
 
-    fn truncate(&self, caller: Caller, ino: u64, size: u64, handle: Option<&Handle>) -> Result<()> {
+    fn truncate(&self, caller: Caller, ino: u64, size: u64, kill: bool, handle: Option<&Handle>) -> Result<()> {
         let gate = self.gate(ino).read();
         let open = match handle {
             Some(handle) => Some(handle.inode.clone()),
             None => self.opens.lock().get(&ino).cloned(),
         };
+        // Before the change: nobody runs what is new with rights that were given to what was there.
+        let take = |tier: TierName, file: &OwnedFd| if kill { self.take_set_id(caller, ino, tier, file.as_fd()) } else { Ok(()) };
         match open.as_ref().and_then(|open| Some((open, open.writable_io()?))) {
             Some((open, io)) => {
+                take(io.tier, io.must_rw()?)?;
                 self.noted(io.tier, rustix::fs::ftruncate(io.must_rw()?, size))?;
                 open.note_truncated(size);
-                self.drop_set_id(caller, io.tier, io.must_rw()?.as_fd())?;
             }
             None => {
                 let (tier, file) = self.handles(ino)?.remove(0);
                 let writable = self.noted(tier, self.tier(tier).reopen(file.as_fd(), OFlags::WRONLY))?;
+                take(tier, &writable)?;
                 self.noted(tier, rustix::fs::ftruncate(&writable, size))?;
-                self.drop_set_id(caller, tier, writable.as_fd())?;
             }
         }
         drop(gate);
         Ok(())
     }
 
-    /// What the kernel leaves to us when a file with set-id bits is written by somebody unprivileged:
-    /// the bits go (path of a write, truncate or fallocate).
-    pub(crate) fn drop_set_id(&self, caller: Caller, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
-        if caller.privileged() { Ok(()) } else { self.take_set_id(caller, tier, file) }
+    /// Before a change of the data that does not say whether the caller may keep set-id bits (fallocate, copy_file_range): anybody but
+    /// root may not.
+    pub(crate) fn drop_set_id(&self, caller: Caller, ino: u64, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
+        if caller.privileged() { Ok(()) } else { self.take_set_id(caller, ino, tier, file) }
     }
 
-    /// The same when the kernel has looked who it is.
-    pub(crate) fn take_set_id(&self, caller: Caller, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
+    /// Takes the bits that a change of data or owner by this caller takes, and lets the kernel know before the change: what it
+    /// believes of the mode decides about the rights of a program.
+    pub(crate) fn take_set_id(&self, caller: Caller, ino: u64, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
         let stat = self.tier(tier).stat_fd(file)?;
         if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
-        let kept = without_set_id(stat.mode, caller.in_group(stat.gid));
+        let kept = without_set_id(stat.mode, caller.privileged() || caller.in_group(stat.gid));
         if kept != stat.mode & 0o7777 {
-            rustix::fs::fchmod(file, Mode::from_raw_mode(kept))?;
+            // The descriptor may be one that only names the file.
+            rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(kept))?;
+            self.tell_changed(ino);
         }
         Ok(())
+    }
+
+    /// A request that changes nothing is one of two things, and the kernel does not say which: `chown(path, -1, -1)`, which takes
+    /// set-id bits and is not for strangers then; or it comes before a change of data, which takes the bits by itself.
+    fn owner_to_what_it_is(&self, caller: Caller, ino: u64, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
+        let stat = self.tier(tier).stat_fd(file)?;
+        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
+            return Ok(());
+        }
+        if caller.privileged() {
+            // Root's write takes file capabilities only, and is announced by their removal.
+            let announced = self.capabilities_removed.lock().remove(&ino) == Some(caller.pid);
+            return if announced && self.has_writers(ino) { Ok(()) } else { self.take_set_id(caller, ino, tier, file) };
+        }
+        if caller.uid == stat.uid {
+            return self.take_set_id(caller, ino, tier, file);
+        }
+        let taken = without_set_id(stat.mode, caller.in_group(stat.gid)) != stat.mode & 0o7777;
+        if taken && !self.has_writers(ino) { Err(Errno::PERM) } else { Ok(()) }
     }
 
     /// The value of an extended attribute.
@@ -145,6 +190,12 @@ impl Hybrid {
         }
         if asked_all_the_time(name) && self.is_bare(ino) {
             return Err(Errno::NODATA);
+        }
+        if name == "security.capability" && self.config.honours.set_id {
+            let (tier, file) = self.primary_handle(ino)?;
+            if !self.tier(tier).gives_rights(file.as_fd())? {
+                return Err(Errno::NODATA);
+            }
         }
         if let Some(value) = self.by_name(ino, |path| crate::copy::value_at(path, name.as_bytes())) {
             return value;
@@ -208,17 +259,42 @@ impl Hybrid {
     }
 
     /// Removes an extended attribute (on both sides of a directory).
-    pub fn removexattr(&self, ino: u64, name: &OsStr) -> Result<()> {
+    pub fn removexattr(&self, caller: Caller, ino: u64, name: &OsStr) -> Result<()> {
         self.writable()?;
         if number::is_ours(name.as_bytes()) {
             return Err(Errno::NODATA);
         }
         let _gate = self.gate(ino).read();
         for (tier, file) in self.handles(ino)? {
+            if name == "security.capability" {
+                self.may_take_capabilities(caller, ino, tier, file.as_fd())?;
+            }
             self.noted(tier, rustix::fs::removexattr(&*proc_path(file.as_fd()), name))?;
         }
         self.acl_changed(ino, name);
         Ok(())
+    }
+
+    /// The kernel removes file capabilities by itself before a file is written or gets another owner, also in the name of somebody who
+    /// may do neither: see [`Hybrid::owner_to_what_it_is`].
+    fn may_take_capabilities(&self, caller: Caller, ino: u64, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
+        const MOST: usize = 1024;
+        let stat = self.tier(tier).stat_fd(file)?;
+        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
+            return Ok(());
+        }
+        if caller.privileged() {
+            let mut removed = self.capabilities_removed.lock();
+            if removed.len() >= MOST {
+                removed.clear();
+            }
+            removed.insert(ino, caller.pid);
+            return Ok(());
+        }
+        let taken = without_set_id(stat.mode, caller.in_group(stat.gid)) != stat.mode & 0o7777;
+        // A truncation by its name needs no open file.
+        let may_write = || caller.may_write(&stat) || value_exists(file, "system.posix_acl_access");
+        if !taken || caller.uid == stat.uid || self.has_writers(ino) || may_write() { Ok(()) } else { Err(Errno::PERM) }
     }
 
     fn acl_changed(&self, ino: u64, name: &OsStr) {
@@ -253,6 +329,10 @@ impl Hybrid {
     }
 }
 
+fn value_exists(file: BorrowedFd<'_>, name: &str) -> bool {
+    rustix::fs::getxattr_query(&*proc_path(file), name).is_ok()
+}
+
 /// The kernel asks for these at each first write, ls(1) and cp(1) for each file. File systems list them.
 fn asked_all_the_time(name: &OsStr) -> bool {
     matches!(name.as_bytes(), b"security.capability" | b"security.selinux" | b"system.posix_acl_access")
@@ -266,11 +346,18 @@ fn without_set_id(mode: u32, of_group: bool) -> u32 {
 }
 
 /// Owner before mode: a change of owner takes set-id bits, as it does on any file system. A change of nothing
-/// is a change of owner to what it is, and updates the time of the last change.
+/// is a change of owner to what it is, and updates the time of the last change: see [`Hybrid::owner_to_what_it_is`].
 fn apply(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
-    let nothing = set.mode.is_none() && set.size.is_none() && set.atime.is_none() && set.mtime.is_none();
-    if set.uid.is_some() || set.gid.is_some() || nothing {
+    if set.uid.is_some() || set.gid.is_some() {
         rustix::fs::chownat(file, c"", set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw), AtFlags::EMPTY_PATH)?;
+    }
+    if set.changes_nothing() {
+        let stat = rustix::fs::fstat(file)?;
+        let set_id = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_mode & (SET_UID | SET_GID) != 0;
+        // Bits that are still there stay, and chown(2) would take them.
+        if !set_id {
+            rustix::fs::chownat(file, c"", None, None, AtFlags::EMPTY_PATH)?;
+        }
     }
     if let Some(mode) = set.mode {
         rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(mode & 0o7777))?;

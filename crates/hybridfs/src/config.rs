@@ -36,6 +36,18 @@ pub struct Config {
     pub adopt: bool,
     /// Refuse every change.
     pub read_only: bool,
+    /// What the mount lets files do.
+    pub honours: Honours,
+}
+
+/// What a mount lets files do that most do not. Where a side, or a file system mounted below it, does not let its own files do it, the
+/// mount does not either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Honours {
+    /// Set-id bits and file capabilities give rights.
+    pub set_id: bool,
+    /// Device files lead to devices.
+    pub devices: bool,
 }
 
 impl Default for Config {
@@ -56,6 +68,7 @@ impl Default for Config {
             ghost_window_s: 24 * 3600,
             adopt: false,
             read_only: false,
+            honours: Honours::default(),
         }
     }
 }

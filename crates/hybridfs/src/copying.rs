@@ -202,19 +202,29 @@ impl Copying {
         let target = fs.tier(self.to);
         let name = OsString::from(fs.tmp_name(self.ino));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = fs.noted(self.to, rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR))?;
+        // It is the owner's from the start, who pays for it: a quota that it exceeds ends the move before anything is copied in vain.
+        let make = || rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR);
+        let file = fs.noted(self.to, fs.in_the_name_of(self.payer(), make)?)?;
         let ino = target.stat_fd(file.as_fd())?.ino;
+        let payer = self.payer();
         let (_, file, _) = self.tmp.insert((name, file, ino));
         crate::crash::point("move temporary made");
         let total = self.before.size;
         let mut pacer = Pacer::new(fs, self.ino, reason);
-        let copied = copy::data(self.source.as_fd(), file.as_fd(), total, &mut |bytes| {
+        let mut pace = |bytes| {
             pacer.wait(bytes)?;
             let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
             progress(so_far.min(total), total);
             Ok(())
-        });
+        };
+        let (source, file) = (self.source.as_fd(), file.as_fd());
+        let copied = fs.in_the_name_of(payer, || copy::data(source, file, total, &mut pace))?;
         self.blame(fs, copied)
+    }
+
+    /// Whose blocks the copy takes: not those that are kept for root.
+    fn payer(&self) -> (u32, u32) {
+        (self.before.uid, self.before.gid)
     }
 
     /// Notes a failed copy against the side that failed.
@@ -249,7 +259,11 @@ impl Copying {
         fs.noted(self.to, rustix::fs::fdatasync(file))
     }
 
-    fn copy_changed(&self, fs: &Hybrid, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
+    fn copy_changed(&self, fs: &Hybrid, changed: &Changed, pacer: Option<&mut Pacer<'_>>) -> Result<()> {
+        fs.in_the_name_of(self.payer(), || self.copy_changed_now(fs, changed, pacer))?
+    }
+
+    fn copy_changed_now(&self, fs: &Hybrid, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
         let (_, file, _) = self.tmp.as_ref().ok_or(Errno::STALE)?;
         let size = rustix::fs::fstat(&self.source)?.st_size as u64;
         if changed.all {

@@ -117,11 +117,13 @@ impl Hybrid {
     }
 
     /// Creates in the name of the caller, to whom the file belongs then; its group is the directory's under set-group-id.
-    pub(crate) fn as_caller<T>(&self, caller: Caller, create: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !self.privileged {
-            return create();
-        }
-        Identity { uid: caller.uid, gid: caller.gid }.act(create)?
+    fn as_caller<T>(&self, caller: Caller, create: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.in_the_name_of((caller.uid, caller.gid), create)?
+    }
+
+    /// Works on files for a user and a group, who own what is made and pay for what is written.
+    pub(crate) fn in_the_name_of<T>(&self, (uid, gid): (u32, u32), work: impl FnOnce() -> T) -> Result<T> {
+        if self.privileged { Identity { uid, gid }.act(work) } else { Ok(work()) }
     }
 
     fn may_create(&self, parent: u64, name: &OsStr) -> Result<()> {

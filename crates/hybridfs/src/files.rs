@@ -5,8 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fusedev::Identity;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::thread::CapabilitySet;
 
 use crate::attrs::Caller;
 use crate::names::Attr;
@@ -27,6 +29,8 @@ pub enum Written {
 
 /// A file smaller than this is written through us, so that it can still go to the HDD when it grows.
 const BYPASS_WRITE_MIN: u64 = 4 << 20;
+/// The user without rights, as the kernel has it.
+const NOBODY: u32 = 65534;
 
 impl Hybrid {
     /// Opens a regular file. The kernel has checked that the caller may.
@@ -232,6 +236,24 @@ impl Hybrid {
         promised
     }
 
+    /// Registers the file of an open that bypasses us. What the kernel writes to it later, for whoever opens the file, is charged as
+    /// writes are that come through us, and takes set-id bits: of writes that we do not see nobody else would.
+    pub fn as_bypassing<T>(&self, handle: &Handle, register: impl FnOnce() -> T) -> Result<T> {
+        if !self.privileged {
+            return Ok(register());
+        }
+        let (tier, file) = handle.inode.any_fd();
+        let stat = self.tier(tier).stat_fd(file.as_fd())?;
+        // All opens share what is registered. Only where nobody but root may write, it is in root's name.
+        let payer = match (stat.uid, handle.caller.uid) {
+            (0, 0) if stat.mode & 0o022 == 0 => Identity { uid: 0, gid: 0 },
+            (0, 0) => Identity { uid: NOBODY, gid: NOBODY },
+            (0, uid) => Identity { uid, gid: handle.caller.gid },
+            (uid, _) => Identity { uid, gid: stat.gid },
+        };
+        payer.act_without(CapabilitySet::FSETID, register)
+    }
+
     /// Reads at `at` into `buffer`; less only at the end of the file. `wait: false` answers EAGAIN instead
     /// of waiting for a slow disk.
     pub fn read(&self, handle: &Handle, at: u64, buffer: &mut [u8], wait: bool) -> Result<usize> {
@@ -269,16 +291,14 @@ impl Hybrid {
         if io.tier == TierName::Ssd && self.space.tight() && !self.overwrites(&io, at, data.len())? {
             return Ok(Written::Full);
         }
-        let (done, outcome) = self.write_io(inode, &io, at, data, flags);
+        self.take_before_write(inode, &io, kill)?;
+        let (done, outcome) = self.write_charged(handle, &io, at, data, flags)?;
         // What was written before the disk was full is written again with the rest.
         match outcome.map(|()| done) {
-            Ok(n) => {
-                if let Some(caller) = kill {
-                    self.take_set_id(caller, io.tier, io.must_rw()?.as_fd())?;
-                }
-                Ok(Written::Done(n))
-            }
-            Err(Errno::NOSPC | Errno::DQUOT) => Ok(Written::Full),
+            Ok(n) => Ok(Written::Done(n)),
+            Err(Errno::NOSPC) => Ok(Written::Full),
+            // No file that leaves makes room in a quota.
+            Err(Errno::DQUOT) if done > 0 => Ok(Written::Done(done)),
             Err(error) => {
                 self.note_failure(io.tier, error);
                 if error == Errno::IO {
@@ -287,6 +307,22 @@ impl Hybrid {
                 Err(error)
             }
         }
+    }
+
+    /// Takes set-id bits before the data that ends them: nobody runs it with their rights.
+    fn take_before_write(&self, inode: &OpenInode, io: &Io, kill: Option<Caller>) -> Result<()> {
+        let Some(caller) = kill else { return Ok(()) };
+        self.take_set_id(caller, inode.ino, io.tier, io.must_rw()?.as_fd())
+    }
+
+    /// As [`Hybrid::write_io`]; near the blocks that are kept for root, in the name of whoever opened the file. (A quota is the owner's
+    /// in any case.)
+    fn write_charged(&self, handle: &Handle, io: &Io, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<(usize, Result<()>)> {
+        let write = || self.write_io(&handle.inode, io, at, data, flags);
+        if handle.caller.uid == 0 || !self.space.is_near_reserved(io.tier) {
+            return Ok(write());
+        }
+        self.in_the_name_of((handle.caller.uid, handle.caller.gid), write)
     }
 
     /// How much was written, and why no more.
@@ -333,7 +369,8 @@ impl Hybrid {
                 // What is kept in reserve is for this: better than an error while there is any room. Why no
                 // room could be made is in the log; to the writer its side is full.
                 let io = handle.inode.io.read();
-                return match self.write_io(&handle.inode, &io, at, data, flags) {
+                self.take_before_write(&handle.inode, &io, kill)?;
+                return match self.write_charged(handle, &io, at, data, flags)? {
                     (0, Err(error)) => self.noted(io.tier, Err(error)),
                     (done, _) => Ok(done),
                 };
@@ -355,15 +392,17 @@ impl Hybrid {
             // Reserving takes the space at once, so a full SSD is known before it is full.
             let takes = mode & (FallocateFlags::PUNCH_HOLE | FallocateFlags::COLLAPSE_RANGE).bits() == 0;
             let fits = !takes || io.tier == TierName::Hdd || self.space.fits_ssd(len) || attempt > 0;
-            let done = if fits { rustix::fs::fallocate(file, FallocateFlags::from_bits_retain(mode), at, len) } else { Err(Errno::NOSPC) };
+            self.drop_set_id(caller, handle.inode.ino, io.tier, file.as_fd())?;
+            let allocate = || rustix::fs::fallocate(file, FallocateFlags::from_bits_retain(mode), at, len);
+            let payer = (handle.caller.uid, handle.caller.gid);
+            let done = if fits { self.in_the_name_of(payer, allocate)? } else { Err(Errno::NOSPC) };
             match done {
-                Err(Errno::NOSPC | Errno::DQUOT) if attempt < 4 => {}
+                Err(Errno::NOSPC) if attempt < 4 => {}
                 Ok(()) => {
                     handle.inode.note_truncated(0);
                     self.space.wrote(io.tier, if takes { len } else { 0 });
-                    let dropped = self.drop_set_id(caller, io.tier, file.as_fd());
                     self.tell_changed(handle.inode.ino);
-                    return dropped;
+                    return Ok(());
                 }
                 Err(error) => return self.noted(io.tier, Err(error)),
             }
@@ -390,11 +429,13 @@ impl Hybrid {
         if io.tier == TierName::Ssd && !self.space.fits_ssd(len as u64) {
             return Err(Errno::XDEV);
         }
-        let copied = rustix::fs::copy_file_range(&*file, Some(&mut from), &**io.must_rw()?, Some(&mut at), len);
+        self.drop_set_id(caller, target.inode.ino, io.tier, io.must_rw()?.as_fd())?;
+        let (into, payer) = (io.must_rw()?, (target.caller.uid, target.caller.gid));
+        let copy = || rustix::fs::copy_file_range(&*file, Some(&mut from), into, Some(&mut at), len);
+        let copied = self.in_the_name_of(payer, copy)?;
         let copied = copied.map_err(|error| if error == Errno::NOSPC { Errno::XDEV } else { error })?;
         target.inode.note_written(to, copied as u64);
         self.space.wrote(io.tier, copied as u64);
-        self.drop_set_id(caller, io.tier, io.must_rw()?.as_fd())?;
         Ok(copied)
     }
 

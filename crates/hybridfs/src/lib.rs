@@ -44,7 +44,7 @@ mod tier;
 mod times;
 
 pub use attrs::{Caller, SetAttr, SetTime};
-pub use config::{Config, Promotion, Size};
+pub use config::{Config, Honours, Promotion, Size};
 pub use create::Make;
 pub use dirs::Dir;
 pub use files::Written;

@@ -48,6 +48,9 @@ pub struct Hybrid {
     pub(crate) opens: Mutex<HashMap<u64, Arc<OpenInode>>>,
     /// Files without a name that the kernel may still ask about.
     pub(crate) held: Mutex<HashMap<u64, (TierName, Arc<OwnedFd>)>>,
+    /// File capabilities that the kernel has just removed in the name of a privileged process, by number: a write follows, or a change
+    /// of the owner.
+    pub(crate) capabilities_removed: Mutex<HashMap<u64, u32>>,
     pub(crate) placement: Placement,
     pub(crate) space: SpaceBook,
     pub(crate) mover: Mover,
@@ -118,6 +121,7 @@ impl Hybrid {
             shape: Mutex::new(()),
             opens: Mutex::new(HashMap::new()),
             held: Mutex::new(HashMap::new()),
+            capabilities_removed: Mutex::new(HashMap::new()),
             placement: parts.placement,
             space,
             mover,

@@ -17,6 +17,7 @@ pub struct SpaceBook {
     free: [AtomicU64; 2],
     used: [AtomicU64; 2],
     capacity: [AtomicU64; 2],
+    reserved: [AtomicU64; 2],
     high: AtomicU64,
     low: AtomicU64,
     reserve: AtomicU64,
@@ -29,7 +30,7 @@ impl SpaceBook {
     pub fn refresh(&self, tiers: &[Tier; 2], config: &Config) -> std::result::Result<(), (TierName, Errno)> {
         let mut outcome = Ok(());
         for tier in tiers {
-            let Space { capacity, used, free } = match self.measure(tier) {
+            let Space { capacity, used, free, reserved } = match self.measure(tier) {
                 Ok(space) => space,
                 Err(error) => {
                     outcome = Err((tier.name, error));
@@ -40,6 +41,7 @@ impl SpaceBook {
             self.capacity[at].store(capacity, Ordering::Relaxed);
             self.used[at].store(used, Ordering::Relaxed);
             self.free[at].store(free, Ordering::Relaxed);
+            self.reserved[at].store(reserved, Ordering::Relaxed);
         }
         let capacity = self.capacity[0].load(Ordering::Relaxed);
         self.high.store(config.high.of(capacity), Ordering::Relaxed);
@@ -76,7 +78,16 @@ impl SpaceBook {
             capacity: self.capacity[at].load(Ordering::Relaxed),
             used: self.used[at].load(Ordering::Relaxed),
             free: self.free[at].load(Ordering::Relaxed),
+            reserved: self.reserved[at].load(Ordering::Relaxed),
         }
+    }
+
+    /// Whether a write on this side might take blocks that its file system keeps for root. Others may fill it between two looks at the
+    /// figures, so the answer is yes long before.
+    pub fn is_near_reserved(&self, tier: TierName) -> bool {
+        const MARGIN_MIN: u64 = 256 << 20;
+        let Space { capacity, free, reserved, .. } = self.of(tier);
+        reserved > 0 && free < MARGIN_MIN.max(capacity / 16)
     }
 
     /// The SSD's head-room is used up: nothing new goes there until files have left.

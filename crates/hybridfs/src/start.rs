@@ -110,6 +110,16 @@ pub enum StartError {
         /// The directory.
         path: PathBuf,
     },
+    /// The mount would give files a power that they do not have.
+    #[error("{path} is on a file system mounted {flag}, which `-o {option}` would undo: mount without `-o {option}`, or remount that")]
+    Powerless {
+        /// The directory.
+        path: PathBuf,
+        /// As given.
+        option: &'static str,
+        /// What is against it.
+        flag: &'static str,
+    },
     /// The rules or the policy.
     #[error(transparent)]
     Placement(#[from] PlacementError),
@@ -233,11 +243,19 @@ fn check_marks(config: &Config) -> std::result::Result<(), StartError> {
 
 fn open_tier(name: TierName, path: &Path, config: &Config) -> std::result::Result<Tier, StartError> {
     // A side that cannot be written can still be read, if it was prepared before.
-    let tier = match Tier::open(name, path, !config.read_only) {
+    let mut tier = match Tier::open(name, path, !config.read_only) {
         Err(Errno::ROFS) => return Err(StartError::NeverUsed { path: path.to_owned() }),
         Err(Errno::NOENT) if config.read_only => return Err(StartError::NeverUsed { path: path.to_owned() }),
         other => other.map_err(os(path, "making .hotshelf in it"))?,
     };
+    tier.honours = config.honours;
+    let refused = [
+        (config.honours.set_id && !tier.gives_rights(tier.root.as_fd()).map_err(os(path, "looking at its mount"))?, "suid", "nosuid"),
+        (config.honours.devices && !tier.gives_devices(tier.root.as_fd()).map_err(os(path, "looking at its mount"))?, "dev", "nodev"),
+    ];
+    for (_, option, flag) in refused.into_iter().filter(|(refused, ..)| *refused) {
+        return Err(StartError::Powerless { path: path.to_owned(), option, flag });
+    }
     if tier.is_read_only() && name == TierName::Ssd {
         // Our own files could not be opened for writing: a remount of the file system does not end it.
         tier.degrade(tier.read_only_sentence());

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
+use crate::config::Honours;
 use crate::number;
 use crate::report::TierName;
 
@@ -36,6 +37,8 @@ pub struct Stat {
     pub foreign: bool,
     /// Immutable or append-only: it can neither be changed nor removed (chattr(1)).
     pub fixed: bool,
+    /// It has set-id bits or leads to a device, and its file system is mounted so that this means nothing (nosuid, nodev).
+    pub powerless: bool,
     /// Type and permissions.
     pub mode: u32,
     /// Names.
@@ -78,6 +81,11 @@ impl Stat {
         self.kind() == FileType::RegularFile
     }
 
+    /// A device file?
+    pub fn is_device(&self) -> bool {
+        matches!(self.kind(), FileType::CharacterDevice | FileType::BlockDevice)
+    }
+
     /// Whether both were taken of one file. A file system gives the number of a removed file to a new one, but not its birth.
     pub fn is_same_file(&self, other: &Stat) -> bool {
         (self.dev, self.ino, self.birth) == (other.dev, other.ino, other.birth)
@@ -92,12 +100,14 @@ impl Stat {
 /// Space on a tier's file system, bytes, as df(1) counts it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Space {
-    /// Used plus free for us.
+    /// Used plus free for everybody.
     pub capacity: u64,
     /// Used by anybody.
     pub used: u64,
-    /// Free for us.
+    /// Free for everybody.
     pub free: u64,
+    /// Free beyond that, for root only: ext4 keeps 5 % by default.
+    pub reserved: u64,
 }
 
 /// One directory of the pair.
@@ -115,6 +125,8 @@ pub struct Tier {
     pub tmp: OwnedFd,
     /// Device of the root.
     pub dev: u64,
+    /// What the mount lets files do.
+    pub honours: Honours,
     /// Some file here may carry a mark.
     pub marks: AtomicBool,
     seen_marks: SeenMarks,
@@ -147,6 +159,7 @@ impl Tier {
             hidden,
             tmp,
             dev: 0,
+            honours: Honours::default(),
             marks: AtomicBool::new(false),
             seen_marks: SeenMarks::new(),
             degraded: Mutex::new(None),
@@ -164,6 +177,7 @@ impl Tier {
             ino: st.stx_ino,
             dev,
             foreign: self.dev != 0 && dev != self.dev,
+            powerless: false,
             fixed: st.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
             mode: u32::from(st.stx_mode),
             nlink: st.stx_nlink,
@@ -183,13 +197,42 @@ impl Tier {
     /// Attributes of `name` in `dir`.
     pub fn stat(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
         let what = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, what).map(|st| self.convert(&st))
+        let st = rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, what)?;
+        let stat = self.convert(&st);
+        if !self.may_be_powerless(&stat) {
+            return Ok(stat);
+        }
+        let opened = self.open_at(dir, name, NAME_ONLY).and_then(|file| self.stat_fd(file.as_fd()));
+        // Another file has the name by now: nothing is known of this one's mount.
+        Ok(Stat { powerless: opened.map_or(true, |opened| opened.powerless || !opened.is_same_file(&stat)), ..stat })
     }
 
     /// Attributes of an open file.
     pub fn stat_fd(&self, file: BorrowedFd<'_>) -> Result<Stat> {
         let what = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, what).map(|st| self.convert(&st))
+        let st = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, what)?;
+        let stat = self.convert(&st);
+        if !self.may_be_powerless(&stat) {
+            return Ok(stat);
+        }
+        let (set_id, devices) = (self.gives_rights(file)?, self.gives_devices(file)?);
+        Ok(Stat { powerless: if stat.is_device() { !devices } else { !set_id }, ..stat })
+    }
+
+    /// Whether it depends on the flags of its mount what the file may do. Few files have such bits.
+    fn may_be_powerless(&self, stat: &Stat) -> bool {
+        let honours = self.honours;
+        honours.set_id && stat.is_file() && stat.mode & 0o6000 != 0 || honours.devices && stat.is_device()
+    }
+
+    /// Whether set-id bits and capabilities of a file mean something on the file system it is on, as that is mounted now.
+    pub fn gives_rights(&self, file: BorrowedFd<'_>) -> Result<bool> {
+        Ok(!rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::NOSUID))
+    }
+
+    /// Whether device files mean something on the file system a file is on.
+    pub fn gives_devices(&self, file: BorrowedFd<'_>) -> Result<bool> {
+        Ok(!rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::NODEV))
     }
 
     /// Attributes of `name` in `dir`, `None` when there is no such name.
@@ -280,7 +323,8 @@ impl Tier {
         self.note_read_only(st.f_flag.contains(StatVfsMountFlags::RDONLY));
         let used = st.f_blocks.saturating_sub(st.f_bfree) * st.f_frsize;
         let free = st.f_bavail * st.f_frsize;
-        Ok(Space { capacity: used + free, used, free })
+        let reserved = st.f_bfree.saturating_sub(st.f_bavail) * st.f_frsize;
+        Ok(Space { capacity: used + free, used, free, reserved })
     }
 
     /// The number a mark on `name` in `dir` gives, if there is a good one.

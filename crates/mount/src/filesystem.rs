@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -83,11 +84,11 @@ fn told(attr: &Attr) -> wire::Attr {
         atime: stat.atime,
         mtime: stat.mtime,
         ctime: stat.ctime,
-        mode: stat.mode,
+        mode: if stat.powerless { stat.mode & !0o6000 } else { stat.mode },
         nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
-        rdev: fuse_rdev(stat.rdev),
+        rdev: if stat.powerless { 0 } else { fuse_rdev(stat.rdev) },
         blksize: stat.blksize,
     }
 }
@@ -172,8 +173,9 @@ impl Front {
         };
         let fs = &self.inner.fs;
         let inode = handle.inode.clone();
+        let register = |file: &OwnedFd| fs.as_bypassing(&handle, || reply.open_backing(file))?;
         let new = || self.inner.direct_writes.cached();
-        let (backing, cached) = self.inner.modes.enter(&inode, || fs.may_bypass(&handle), |file| reply.open_backing(file), new);
+        let (backing, cached) = self.inner.modes.enter(&inode, || fs.may_bypass(&handle), register, new);
         let mut fopen = FopenFlags::FOPEN_NOFLUSH;
         match backing {
             Some(backing) => {
@@ -432,8 +434,9 @@ impl FileSystem for Front {
             Ok((attr, handle)) => {
                 // A newcomer may outgrow the SSD: it goes through us.
                 let inode = handle.inode.clone();
+                let register = |file: &OwnedFd| fs.as_bypassing(&handle, || reply.open_backing(file))?;
                 let new = || self.inner.direct_writes.cached();
-                let (backing, cached) = self.inner.modes.enter(&inode, || false, |file| reply.open_backing(file), new);
+                let (backing, cached) = self.inner.modes.enter(&inode, || false, register, new);
                 let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(&handle, flags & O_ACCMODE);
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: backing.is_some(), cached });
                 match backing {
@@ -599,8 +602,8 @@ impl FileSystem for Front {
         xattr_reply(reply, size, self.inner.fs.listxattr(caller(req), ino));
     }
 
-    fn removexattr(&self, _req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty) {
-        Self::empty(reply, self.inner.fs.removexattr(ino, name));
+    fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty) {
+        Self::empty(reply, self.inner.fs.removexattr(caller(req), ino, name));
     }
 
     fn ioctl(&self, _req: &Request<'_>, reply: ReplyEmpty) {

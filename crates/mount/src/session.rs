@@ -97,7 +97,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     let hdd = std::fs::canonicalize(&options.hybrid.hdd).unwrap_or_else(|_| options.hybrid.hdd.clone());
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let running = hybridfs::start(options.hybrid.clone())?;
+    // Before the first thread is started. Root may use every block, and a daemon that writes for others must not.
+    if let Err(error) = fusedev::give_up_reserved_resources() {
+        tracing::warn!(%error, "quotas and reserved blocks do not bind what is written through this mount");
+    }
+    let honours = hybridfs::Honours { set_id: options.flags.suid, devices: options.flags.dev };
+    let running = hybridfs::start(hybridfs::Config { honours, ..options.hybrid.clone() })?;
     // fusermount3 opens it with our rights too, and says less when it may not.
     if let Err(source) = File::options().read(true).write(true).open("/dev/fuse") {
         running.close();

@@ -1,5 +1,6 @@
 //! The kernel's requests to a raw image, one method each.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::wire::{
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
 const TTL: Duration = Duration::from_secs(3600);
 
+const O_ACCMODE: i32 = 0o3;
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const SET_ID: u32 = SET_UID | SET_GID;
@@ -33,6 +35,8 @@ const GROUP_EXEC: u32 = 0o010;
 pub struct Opened {
     file: File,
     cached: Option<Arc<Cached>>,
+    /// It may be written through this.
+    writes: bool,
     /// A directory is read from where its last reader was.
     place: Mutex<()>,
 }
@@ -44,6 +48,16 @@ pub struct Inner {
     pub opened: Table<Opened>,
     pub changed: Arc<Changed>,
     pub direct_writes: DirectWrites,
+    pub set_id: SetId,
+}
+
+/// What decides about set-id bits beside the files themselves.
+#[derive(Default)]
+pub struct SetId {
+    /// How many open files may be written, by number.
+    writers: Mutex<HashMap<u64, u32>>,
+    /// File capabilities that the kernel has just removed in the name of a process of root: a write follows, or a change of the owner.
+    capabilities_removed: Mutex<HashMap<u64, u32>>,
 }
 
 /// The front door.
@@ -172,7 +186,58 @@ impl RawFront {
         if kept == stat.mode & 0o7777 {
             return Ok(());
         }
-        self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))
+        self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))?;
+        // What the kernel believes of the mode decides about the rights of a program.
+        self.inner.changed.tell(stat.ino);
+        Ok(())
+    }
+
+    /// A request that changes nothing is one of two things, and the kernel does not say which: `chown(path, -1, -1)`, which takes
+    /// set-id bits and is not for strangers then; or it comes before a change of data, which takes the bits by itself. Answers
+    /// whether the owner is to be set.
+    fn is_change_of_owner(&self, node: &Node, req: &Request<'_>) -> Result<bool, Error> {
+        let stat = node.stat()?;
+        if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
+            return Ok(true);
+        }
+        if req.uid() == 0 {
+            // Root's write takes file capabilities only, and is announced by their removal.
+            let announced = self.inner.set_id.capabilities_removed.lock().remove(&stat.ino) == Some(req.pid());
+            return Ok(!(announced && self.has_writers(stat.ino)));
+        }
+        if req.uid() == stat.uid {
+            return Ok(true);
+        }
+        let taken = stat.mode & SET_UID != 0 || stat.mode & GROUP_EXEC != 0 || !is_of_group(req, stat.gid);
+        if taken && !self.has_writers(stat.ino) { Err(Errno::PERM.into()) } else { Ok(false) }
+    }
+
+    /// The kernel removes file capabilities by itself before a file is written or gets another owner, also in the name of somebody who
+    /// may do neither.
+    fn may_take_capabilities(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
+        const MOST: usize = 1024;
+        let stat = node.stat()?;
+        if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
+            return Ok(());
+        }
+        if req.uid() == 0 {
+            let mut removed = self.inner.set_id.capabilities_removed.lock();
+            if removed.len() >= MOST {
+                removed.clear();
+            }
+            removed.insert(stat.ino, req.pid());
+            return Ok(());
+        }
+        let member = is_of_group(req, stat.gid);
+        let taken = stat.mode & SET_UID != 0 || stat.mode & GROUP_EXEC != 0 || !member;
+        // A truncation by its name needs no open file.
+        let by_mode = stat.mode & if member { 0o020 } else { 0o002 } != 0;
+        let may_write = || by_mode || self.inner.fs.get_xattr(node, b"system.posix_acl_access", &creds(req, 0)).is_ok();
+        if !taken || req.uid() == stat.uid || self.has_writers(stat.ino) || may_write() { Ok(()) } else { Err(Errno::PERM.into()) }
+    }
+
+    fn has_writers(&self, ino: u64) -> bool {
+        self.inner.set_id.writers.lock().contains_key(&ino)
     }
 
     /// An access control list set by somebody outside the file's group takes the set-group-id bit, as chmod(2) does.
@@ -185,16 +250,21 @@ impl RawFront {
         self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))
     }
 
-    fn change(&self, req: &Request<'_>, node: &Node, size: Option<u64>, set: &SetAttr) -> Result<Attr, Error> {
+    fn change(&self, req: &Request<'_>, node: &Node, size: Option<(u64, bool)>, set: &SetAttr) -> Result<Attr, Error> {
         let creds = creds(req, 0);
-        if creds.uid != 0 && (size.is_some() || set.owner.is_some()) {
+        let mut set = *set;
+        if set.owner == Some((None, None)) && !self.is_change_of_owner(node, req)? {
+            set.owner = None;
+        }
+        let kills = size.is_some_and(|(_, kill)| kill);
+        if kills || set.owner.is_some() && creds.uid != 0 {
             self.lose_set_id(node, req)?;
         }
-        if let Some(size) = size {
+        if let Some((size, _)) = size {
             self.inner.fs.set_len(node, size, &creds)?;
         }
-        if *set != SetAttr::default() {
-            self.inner.fs.set_attr(node, set, &creds)?;
+        if set != SetAttr::default() {
+            self.inner.fs.set_attr(node, &set, &creds)?;
         }
         node.stat().map(|stat| attr(&stat))
     }
@@ -203,12 +273,39 @@ impl RawFront {
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.lose_set_id(opened.file.node(), req)?;
         }
+        // The kernel hands a direct write over as it is; before others it removes them by itself.
+        if flags.contains(WriteFlags::FUSE_WRITE_LOCKOWNER) {
+            self.lose_capabilities(opened.file.node())?;
+        }
         opened.file.write_at(data, offset)
     }
 
-    fn add(&self, file: File) -> u64 {
+    /// A change of the content ends them, whoever makes it.
+    fn lose_capabilities(&self, node: &Node) -> Result<(), Error> {
+        match self.inner.fs.remove_xattr(node, b"security.capability", &Creds { check: false, ..Creds::root() }) {
+            Err(error) if error.errno() == Errno::NODATA => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn add(&self, file: File, flags: i32) -> u64 {
+        let writes = flags & O_ACCMODE != 0;
+        if writes {
+            *self.inner.set_id.writers.lock().entry(file.node().ino()).or_default() += 1;
+        }
         let cached = self.inner.nodes.cached(file.node().ino());
-        self.inner.opened.add(Opened { file, cached, place: Mutex::new(()) })
+        self.inner.opened.add(Opened { file, cached, writes, place: Mutex::new(()) })
+    }
+
+    fn remove(&self, fh: u64) {
+        let Some(opened) = self.inner.opened.remove(fh).filter(|opened| opened.writes) else { return };
+        let mut writers = self.inner.set_id.writers.lock();
+        if let std::collections::hash_map::Entry::Occupied(mut count) = writers.entry(opened.file.node().ino()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     /// Entries from a place on, until `each` has no more room.
@@ -281,12 +378,12 @@ impl FileSystem for RawFront {
     }
 
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &Changes, reply: ReplyAttr) {
-        let hybridfs::SetAttr { mode, uid, gid, size, atime, mtime } = changes.set;
+        let hybridfs::SetAttr { mode, uid, gid, size, atime, mtime, kill_set_id } = changes.set;
         // A change of nothing is one of the owner to what it is.
         let nothing = mode.is_none() && size.is_none() && atime.is_none() && mtime.is_none();
         let owner = (uid.is_some() || gid.is_some() || nothing).then_some((uid, gid));
         let set = SetAttr { mode: mode.map(|mode| (mode & 0o7777) as u16), owner, atime: set_time(atime), mtime: set_time(mtime) };
-        match self.node(ino).and_then(|node| self.change(req, &node, size, &set)) {
+        match self.node(ino).and_then(|node| self.change(req, &node, size.map(|size| (size, kill_set_id)), &set)) {
             Ok(attr) => reply.attr(self.attr_ttl(&attr), &attr),
             Err(error) => reply.error(code(&error)),
         }
@@ -347,7 +444,7 @@ impl FileSystem for RawFront {
     fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
         let opened = self.node(ino).and_then(|node| self.inner.fs.open_node(&node, open_flags(flags.0), &creds(req, 0)));
         match opened {
-            Ok(file) => reply.opened(self.add(file), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+            Ok(file) => reply.opened(self.add(file, flags.0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -355,15 +452,15 @@ impl FileSystem for RawFront {
     fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, flags: i32, reply: ReplyCreate) {
         let made = self.at(parent, |fs, dir| {
             let exclusive = OFlags::from_bits_retain(flags as u32) & OFlags::EXCL;
-            let flags = open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
-            let file = fs.open_at(dir, name.as_bytes(), flags, (new.mode & 0o7777) as u16, &creds(req, new.umask))?;
+            let how = open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
+            let file = fs.open_at(dir, name.as_bytes(), how, (new.mode & 0o7777) as u16, &creds(req, new.umask))?;
             let attr = self.told(file.node().clone())?;
             Ok((file, attr))
         });
         match made {
             Ok((file, attr)) => {
-                let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-                reply.created(TTL, TTL, &attr, self.add(file), flags, None);
+                let fopen = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
+                reply.created(TTL, TTL, &attr, self.add(file, flags), fopen, None);
             }
             Err(error) => reply.error(code(&error)),
         }
@@ -398,7 +495,7 @@ impl FileSystem for RawFront {
     }
 
     fn release(&self, _req: &Request<'_>, _ino: u64, fh: u64, reply: ReplyEmpty) {
-        self.inner.opened.remove(fh);
+        self.remove(fh);
         reply.ok();
     }
 
@@ -413,7 +510,7 @@ impl FileSystem for RawFront {
     fn opendir(&self, req: &Request<'_>, ino: u64, reply: ReplyOpen) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match self.node(ino).and_then(|node| self.inner.fs.open_node(&node, flags, &creds(req, 0))) {
-            Ok(file) => reply.opened(self.add(file), FopenFlags::empty()),
+            Ok(file) => reply.opened(self.add(file, 0), FopenFlags::empty()),
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -484,7 +581,12 @@ impl FileSystem for RawFront {
     }
 
     fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.node(ino).and_then(|node| self.inner.fs.remove_xattr(&node, name.as_bytes(), &creds(req, 0)));
+        let removed = self.node(ino).and_then(|node| {
+            if name == "security.capability" {
+                self.may_take_capabilities(&node, req)?;
+            }
+            self.inner.fs.remove_xattr(&node, name.as_bytes(), &creds(req, 0))
+        });
         self.inner.changed.tell(ino);
         empty(reply, removed);
     }
@@ -492,10 +594,12 @@ impl FileSystem for RawFront {
     fn fallocate(&self, req: &Request<'_>, fh: u64, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         let allocated = self.opened(fh).and_then(|opened| {
+            if req.uid() != 0 {
+                self.lose_set_id(opened.file.node(), req)?;
+            }
             opened.file.allocate(mode, offset, length)?;
-            let lost = if req.uid() == 0 { Ok(()) } else { self.lose_set_id(opened.file.node(), req) };
             self.inner.changed.tell(opened.file.node().ino());
-            lost
+            Ok(())
         });
         empty(reply, allocated);
     }

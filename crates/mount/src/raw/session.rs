@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use rawfs::fs::Fs;
 use rustix::io::Errno;
 
-use super::front::{Inner, RawFront};
+use super::front::{Inner, RawFront, SetId};
 use super::nodes::Nodes;
 use crate::changed::Changed;
 use crate::direct_writes::DirectWrites;
@@ -75,7 +75,8 @@ pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), Raw
     rustix::process::umask(rustix::fs::Mode::empty());
     let changed: Arc<Changed> = Arc::default();
     let direct_writes = DirectWrites::new(changed.clone());
-    let inner = Arc::new(Inner { fs, nodes: Nodes::default(), opened: Table::default(), changed, direct_writes });
+    let (nodes, opened, set_id) = (Nodes::default(), Table::default(), SetId::default());
+    let inner = Arc::new(Inner { fs, nodes, opened, changed, direct_writes, set_id });
     let served = serve(&inner, options, &mountpoint, ready);
     inner.opened.clear();
     inner.nodes.clear();

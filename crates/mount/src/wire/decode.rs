@@ -341,6 +341,7 @@ const FH: u32 = 1 << 6;
 const ATIME_NOW: u32 = 1 << 7;
 const MTIME_NOW: u32 = 1 << 8;
 const CTIME: u32 = 1 << 10;
+const KILL_SUIDGID: u32 = 1 << 11;
 
 fn changes(mut n: Numbers<'_>) -> Result<Changes, Malformed> {
     let (valid, _) = (n.u32()?, n.u32()?);
@@ -359,6 +360,7 @@ fn changes(mut n: Numbers<'_>) -> Result<Changes, Malformed> {
             size: (valid & SIZE != 0).then_some(size),
             atime: time(ATIME, ATIME_NOW, atime, atime_nsec),
             mtime: time(MTIME, MTIME_NOW, mtime, mtime_nsec),
+            kill_set_id: valid & KILL_SUIDGID != 0,
         },
         noted: valid & CTIME != 0,
         fh: (valid & FH != 0).then_some(fh),
