@@ -38,6 +38,10 @@ vm|gcc-12|gcc-12|the tests of the kernel module
 vm|xfsprogs|mkfs.xfs|the tests of the kernel module, and tests on XFS
 vm|btrfs-progs|mkfs.btrfs|the tests of the kernel module
 vm|fio|fio|tests of speed, of latency during moves, and of NVMe commands
+test|strace|strace|tests of set-id programs, and of commands that are stopped
+test|libcap2-bin|setcap|the test of set-id programs
+test|jq|jq|the test of the documents
+test|binutils|objcopy|the test of `make install`, which leaves debug symbols out
 test|acl|setfacl|tests of access control lists
 test|quota|setquota|the test of quotas
 test|postmark|postmark|the PostMark test

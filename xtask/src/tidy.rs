@@ -4,6 +4,7 @@ mod build_paths;
 mod crate_names;
 mod dead_files;
 mod dependencies;
+mod environment;
 mod final_newline;
 mod forbid_unsafe;
 mod large_files;
@@ -27,6 +28,7 @@ const LINTS: &[(&str, Lint)] = &[
     ("dependencies", dependencies::lint),
     ("lock-sources", lock_sources::lint),
     ("dead-files", dead_files::lint),
+    ("environment", environment::lint),
     ("markers", markers::lint),
     ("build-paths", build_paths::lint),
     ("line-width", line_width::lint),

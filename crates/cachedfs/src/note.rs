@@ -96,7 +96,7 @@ impl Note {
 }
 
 fn directory() -> Option<PathBuf> {
-    let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let of = |name: &str| shm::environment::absolute_path(name);
     let state = of("XDG_STATE_HOME");
     if rustix::process::geteuid().is_root() {
         return Some(state.unwrap_or_else(|| "/var/lib".into()).join("hotshelf"));

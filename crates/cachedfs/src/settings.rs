@@ -11,7 +11,7 @@ const NAME_MAX: usize = 64;
 impl Config {
     /// The directory of the settings: hotshelf/caches in `$XDG_CONFIG_HOME`; if that is not set, in /etc for root, else in ~/.config.
     pub fn dir() -> PathBuf {
-        let said = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let said = |name: &str| shm::environment::absolute_path(name);
         let home = || match rustix::process::geteuid().is_root() {
             true => "/etc".into(),
             false => said("HOME").unwrap_or_else(|| "/".into()).join(".config"),

@@ -136,8 +136,7 @@ pub fn ensure_init() -> Outcome<()> {
 }
 
 fn init(path: Option<PathBuf>) -> Outcome<()> {
-    let from_environment = || std::env::var_os("HOTSHELF_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let path = path.or_else(from_environment);
+    let path = path.or_else(|| shm::environment::path("HOTSHELF_CONFIG"));
     let read = path.as_deref().map(config::read).transpose()?.unwrap_or_default();
     if DEFAULTS.lock().as_ref().is_some_and(|(now, _)| *now != read) && in_use() {
         return Err(Fail::new(libc::EBUSY, "devices or files are open with another configuration: hs_shutdown first"));

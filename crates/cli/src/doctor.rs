@@ -103,7 +103,7 @@ fn file_handles(what: &str, file: &std::fs::File) -> Line {
 }
 
 fn in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = shm::environment::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).exists())
 }
 

@@ -11,7 +11,7 @@ static LEFT: OnceLock<Option<AtomicI64>> = OnceLock::new();
 /// A step after which the disk is in a state of its own.
 pub fn point(name: &'static str) {
     let left = LEFT.get_or_init(|| {
-        let wanted: i64 = std::env::var("HOTSHELF_CRASH_AT").ok()?.parse().ok()?;
+        let wanted: i64 = shm::environment::var("HOTSHELF_CRASH_AT")?.parse().ok()?;
         Some(AtomicI64::new(wanted))
     });
     if let Some(left) = left

@@ -185,8 +185,11 @@ pub fn chosen() -> Option<&'static Config> {
 #[cold]
 fn begin() -> Option<&'static Config> {
     ONCE.state.compare_exchange(NEW, BUSY, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    // A set-uid program does not obey its caller; /etc/ld.so.preload brings the library into such programs too.
+    // SAFETY: reads one value of the auxiliary vector, which does not change.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     // SAFETY: the name ends with a zero byte.
-    let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    let value = if is_secure { std::ptr::null_mut() } else { unsafe { libc::getenv(VARIABLE.as_ptr()) } };
     // SAFETY: BUSY is ours alone, nobody else reads or writes it.
     let config = unsafe { &mut *ONCE.config.get() };
     // SAFETY: a variable of the environment ends with a zero byte.

@@ -6,6 +6,7 @@
 
 mod bell;
 mod bytes;
+pub mod environment;
 mod file;
 mod forked;
 pub mod futex;

@@ -21,7 +21,7 @@ pub fn parts(full: &[u8]) -> Option<(&Path, &[u8])> {
 pub fn full(name: &[u8], image: Option<PathBuf>, exists: impl Fn(&Path) -> Option<PathBuf>) -> Outcome<Vec<u8>> {
     let (image, inside) = match parts(name) {
         Some((image, inside)) => (Some(image.to_owned()), inside),
-        None => (image.or_else(|| std::env::var_os(IMAGE_VARIABLE).map(PathBuf::from)), name),
+        None => (image.or_else(|| shm::environment::path(IMAGE_VARIABLE)), name),
     };
     let Some(image) = image else {
         let words = format!(

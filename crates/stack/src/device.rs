@@ -151,11 +151,9 @@ fn is_character_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
 }
 
-/// $HOTSHELF_RECORD_FILE, unless the program acts for another user than the one who set it (set-user-ID).
+/// $HOTSHELF_RECORD_FILE, unless the program has more rights than its caller, which sets the variable.
 fn record_file_of_environment() -> Option<PathBuf> {
-    use rustix::process::{getegid, geteuid, getgid, getuid};
-    let own = geteuid() == getuid() && getegid() == getgid();
-    std::env::var_os("HOTSHELF_RECORD_FILE").filter(|file| own && !file.is_empty()).map(PathBuf::from)
+    shm::environment::path("HOTSHELF_RECORD_FILE")
 }
 
 /// How a device is opened.

@@ -173,9 +173,9 @@ pub fn clean_up() -> anyhow::Result<Vec<String>> {
 
 /// Where journals are.
 fn state_dir() -> anyhow::Result<PathBuf> {
-    let given = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
-    let dir = given.or_else(home).unwrap_or_else(std::env::temp_dir).join("hotshelf/bench");
+    let given = shm::environment::absolute_path("XDG_STATE_HOME");
+    let home = || shm::environment::path("HOME").map(|home| home.join(".local/state"));
+    let dir = given.or_else(home).unwrap_or_else(shm::environment::temporary_dir).join("hotshelf/bench");
     std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
     Ok(dir)
 }

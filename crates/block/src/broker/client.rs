@@ -23,7 +23,7 @@ use crate::queue::Queue;
 
 /// Where a broker of this user listens: hotshelf/queues.sock in /run for root, else in $XDG_RUNTIME_DIR.
 pub fn own_socket() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty() && !rustix::process::geteuid().is_root());
+    let runtime = shm::environment::absolute_path("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
     PathBuf::from(runtime.unwrap_or_else(|| "/run".into())).join("hotshelf/queues.sock")
 }
 

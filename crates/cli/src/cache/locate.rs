@@ -49,7 +49,7 @@ pub fn this(this: &This) -> anyhow::Result<Located> {
 }
 
 fn environment() -> Option<PathBuf> {
-    std::env::var_os("HOTSHELF_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
+    shm::environment::path("HOTSHELF_CONFIG")
 }
 
 fn read(file: &Path) -> anyhow::Result<Located> {

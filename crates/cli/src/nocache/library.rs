@@ -9,7 +9,7 @@ const VARIABLE: &str = "HOTSHELF_NOCACHE_LIB";
 
 /// As the variable says; or beside this program; or where it is installed.
 pub fn find() -> anyhow::Result<PathBuf> {
-    let found = match std::env::var_os(VARIABLE) {
+    let found = match shm::environment::var_os(VARIABLE) {
         Some(given) => given_path(Path::new(&given))?,
         None => beside(&std::env::current_exe()?)?,
     };

@@ -64,7 +64,7 @@ pub fn nocache(args: &NocacheArgs) -> anyhow::Result<bool> {
         .arg0(name)
         .args(words)
         .env("HOTSHELF_NOCACHE", chosen)
-        .env("LD_PRELOAD", first(&library, std::env::var_os("LD_PRELOAD").as_deref()))
+        .env("LD_PRELOAD", first(&library, shm::environment::var_os("LD_PRELOAD").as_deref()))
         .exec();
     Err(anyhow!("{} cannot be run: {error}", found.display()))
 }

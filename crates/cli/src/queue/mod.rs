@@ -54,8 +54,8 @@ fn default_journal() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return "/var/lib/hotshelf/grants".into();
     }
-    let state = std::env::var_os("XDG_STATE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state");
+    let state = shm::environment::absolute_path("XDG_STATE_HOME");
+    let home = || shm::environment::path("HOME").unwrap_or_else(|| "/".into()).join(".local/state");
     state.unwrap_or_else(home).join("hotshelf/grants")
 }
 
