@@ -29,6 +29,7 @@ pub mod entry;
 pub mod grant;
 pub mod journal;
 mod lane;
+mod log_limit;
 mod pace;
 mod places;
 pub mod protocol;

@@ -26,6 +26,7 @@ use shm::Region;
 use shm::ring::{Broken, Consumer, Producer};
 
 use super::entry::{self, Command, Ended, Layout, SEGMENTS_MAX, Segment};
+use super::log_limit::may_log;
 use super::pace::Pace;
 use super::places::Place;
 use crate::buffer::{Arena, Span};
@@ -161,7 +162,10 @@ impl Served {
             Phase::Draining { .. } => Ok(self.forward_while_draining()),
         };
         let moved = done.unwrap_or_else(|why| {
-            tracing::warn!(queue = self.seed.place.info.id, user = self.seed.place.info.peer.user, %why, "a client's session ends");
+            let (queue, user) = (self.seed.place.info.id, self.seed.place.info.peer.user);
+            if may_log(user) {
+                tracing::warn!(queue, user, %why, "a client's session ends");
+            }
             // Its other queues end with the connection.
             let _ = self.seed.hang_up.shutdown(std::net::Shutdown::Both);
             self.drain(now, Drain::End(why), None);
@@ -287,7 +291,7 @@ impl Served {
     fn refused(&mut self, request: &Request, error: Error) {
         let info = &self.seed.place.info;
         info.counters.refused();
-        if !std::mem::replace(&mut self.has_refused, true) {
+        if !std::mem::replace(&mut self.has_refused, true) && may_log(info.peer.user) {
             let (queue, user, pid) = (info.id, info.peer.user, info.peer.pid);
             let (op, first, blocks) = (request.op, request.lba.0, request.blocks);
             tracing::warn!(queue, user, pid, ?op, first, blocks, %error, "a request is refused");

@@ -15,6 +15,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use super::grant::Peer;
 use super::journal::Journal;
 use super::lane::Lane;
+use super::log_limit::may_log;
 use super::places::Places;
 use super::protocol::{ASK_BYTES_MAX, Answer, Talk};
 use super::refusal::Refusal;
@@ -139,7 +140,10 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         };
         next += 1;
         if let Err(error) = welcome(shared, stream, next) {
-            tracing::warn!(%error, "a client cannot be served");
+            // Its user is not known, or there are too many threads: whatever it is, it comes with each connection.
+            if may_log(u32::MAX) {
+                tracing::warn!(%error, "a client cannot be served");
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use super::entry::{Ended, Layout, SEGMENTS_MAX};
 use super::grant::{GrantId, Peer, Terms, Window, Wish};
 use super::journal::JournalError;
 use super::lane::{Lane, Order};
+use super::log_limit::{may_log, printable};
 use super::places::{Counters, Info};
 use super::protocol::{Answer, Ask, Talk, VERSION};
 use super::refusal::Refusal;
@@ -60,7 +61,10 @@ impl Session {
             };
             self.talk.drop_fds();
             let (answer, fds) = answered.unwrap_or_else(|refusal| {
-                tracing::info!(user = self.peer.user, pid = self.peer.pid, %refusal, "refused");
+                if may_log(self.peer.user) {
+                    let why = printable(&refusal.to_string());
+                    tracing::info!(user = self.peer.user, pid = self.peer.pid, refusal = %why, "refused");
+                }
                 (Answer::Refused { refusal }, Vec::new())
             });
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -162,7 +166,9 @@ impl Session {
         drop(journal);
         done.recv().unwrap_or_else(|_| Err(Ended::BrokerEnds.to_string())).map_err(failed)?;
         opened.queues.push(id);
-        tracing::info!(queue = id, user = self.peer.user, pid = self.peer.pid, device = opened.wish.device, depth, "a queue is open");
+        if may_log(self.peer.user) {
+            tracing::info!(queue = id, user = self.peer.user, pid = self.peer.pid, device = opened.wish.device, depth, "a queue is open");
+        }
         Ok((Answer::Queue { queue: id }, vec![ring_fd, theirs]))
     }
 

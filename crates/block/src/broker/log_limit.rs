@@ -1,0 +1,110 @@
+//! Limits what clients can make the broker log: a few lines a second for each user, in printable characters.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Lines that a user may cause at once.
+const BURST: u32 = 20;
+/// One more line after this time.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Users that are remembered; the others share one allowance.
+const USERS_MAX: usize = 256;
+/// Longest text of a client in a line, in characters.
+const TEXT_MAX: usize = 200;
+
+static OF_THE_BROKER: LazyLock<LogLimit> = LazyLock::new(LogLimit::default);
+
+/// Returns whether a line that this user caused may be logged now; says how many could not be before.
+pub(super) fn may_log(user: u32) -> bool {
+    match OF_THE_BROKER.allows(user, Instant::now()) {
+        None => false,
+        Some(left_out) => {
+            if left_out > 0 {
+                tracing::warn!(user, left_out, "the log left out lines that this user caused");
+            }
+            true
+        }
+    }
+}
+
+/// The allowances of all users.
+#[derive(Default, Debug)]
+pub(super) struct LogLimit {
+    users: Mutex<HashMap<Option<u32>, Allowance>>,
+}
+
+#[derive(Debug)]
+struct Allowance {
+    lines: u32,
+    since: Instant,
+    left_out: u64,
+}
+
+impl LogLimit {
+    /// Returns whether a line that this user caused may be logged now, and how many lines were left out before it.
+    pub(super) fn allows(&self, user: u32, now: Instant) -> Option<u64> {
+        let mut users = self.users.lock();
+        if users.len() >= USERS_MAX && !users.contains_key(&Some(user)) {
+            // A full allowance with nothing to report is worth no memory.
+            users.retain(|_, one| one.left_out > 0 || one.lines + gained(one, now) < BURST);
+        }
+        let key = (users.len() < USERS_MAX || users.contains_key(&Some(user))).then_some(user);
+        let one = users.entry(key).or_insert(Allowance { lines: BURST, since: now, left_out: 0 });
+        let gained = gained(one, now);
+        if gained > 0 {
+            one.lines = one.lines.saturating_add(gained).min(BURST);
+            one.since = now;
+        }
+        if one.lines == 0 {
+            one.left_out += 1;
+            return None;
+        }
+        one.lines -= 1;
+        Some(std::mem::take(&mut one.left_out))
+    }
+}
+
+fn gained(one: &Allowance, now: Instant) -> u32 {
+    let intervals = now.saturating_duration_since(one.since).as_millis() / INTERVAL.as_millis();
+    u32::try_from(intervals).unwrap_or(u32::MAX).min(BURST)
+}
+
+/// Returns what a client wrote as it may stand in a log: one line, printable ASCII, not long.
+pub(super) fn printable(text: &str) -> String {
+    let mut out: String = text.chars().take(TEXT_MAX).flat_map(char::escape_default).collect();
+    if text.chars().nth(TEXT_MAX).is_some() {
+        out.push_str("...");
+    }
+    // Quotes are harmless.
+    out.replace("\\'", "'").replace("\\\"", "\"")
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_cut_and_counted_and_hurts_nobody_else() {
+        let (limit, begin) = (LogLimit::default(), Instant::now());
+        let logged = (0..10_000).filter(|_| limit.allows(1000, begin).is_some()).count();
+        assert_eq!(logged, BURST as usize);
+        assert_eq!(limit.allows(1001, begin), Some(0));
+        assert_eq!(limit.allows(1000, begin + INTERVAL), Some(10_000 - u64::from(BURST)));
+        assert_eq!(limit.allows(1000, begin + INTERVAL), None);
+        // Whoever changes users gets no more than a bounded number of allowances.
+        let logged = (0..1_000_000).filter(|user| limit.allows(2000 + user % 5000, begin).is_some()).count();
+        assert!(logged <= BURST as usize * (USERS_MAX + 1), "{logged}");
+        assert!(limit.users.lock().len() <= USERS_MAX + 1);
+    }
+
+    #[test]
+    fn words_of_clients_are_one_printable_line() {
+        assert_eq!(printable("plain `sda` \"x\""), "plain `sda` \"x\"");
+        let hostile = printable("a\n2026 INFO root grants all\x1b[2J\r\u{9b}31m\u{202e}");
+        assert!(hostile.bytes().all(|byte| (0x20..0x7f).contains(&byte)), "{hostile}");
+        assert!(printable(&"x".repeat(100_000)).len() < TEXT_MAX + 10);
+    }
+}
