@@ -12,6 +12,9 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR := $(PREFIX)/include
 DATADIR := $(PREFIX)/share
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+# Where debuggers look for symbols; STRIP=no leaves them in the programs, as a packager wants who takes them out later.
+export DEBUGDIR ?= $(if $(filter /usr /usr/%,$(PREFIX)),/usr/lib/debug,$(PREFIX)/lib/debug)
+export STRIP ?= yes
 
 CARGO := scripts/cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -20,7 +23,6 @@ LIBRARY := $(TARGET)/release/libhotshelf.so
 EXTENSION := $(TARGET)/release/libhotshelf_sqlite.so
 NOCACHE := $(TARGET)/release/libhotshelf_nocache.so
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-GENERATED := $(TARGET)/generated
 
 BASH_DIR := $(DATADIR)/bash-completion/completions
 ZSH_DIR := $(DATADIR)/zsh/site-functions
@@ -33,7 +35,7 @@ help: ## this text
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 	@echo
-	@echo "  install takes PREFIX (now $(PREFIX)), DESTDIR, SBINDIR (now $(SBINDIR)), LIBDIR and UNITDIR"
+	@echo "  install takes PREFIX (now $(PREFIX)), DESTDIR, SBINDIR (now $(SBINDIR)), LIBDIR, UNITDIR, DEBUGDIR and STRIP=no"
 
 setup: ## install what building and testing needs (Debian, Ubuntu)
 	scripts/setup.sh test
@@ -66,34 +68,40 @@ bench: build ## measure against the plain directories, the kernel and other cach
 check: ## formatting, clippy, unit tests, the house's rules
 	$(CARGO) xtask check
 
-# Not rebuilt when it is there: installing is often done as root, building should not be.
+# Not rebuilt when it is there: installing is often done as root, building should not be. What root builds in another user's checkout
+# that user could not build again.
 $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE):
+	@if [ "$$(id -u)" = 0 ] && [ "$$(stat -c %u .)" != 0 ]; then \
+		echo "$@ is not built: run \`make build\` as $$(stat -c %U .), then \`make install\` as root"; exit 1; \
+	fi
 	$(MAKE) build
 
 install: $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE) ## install the program, the C library, man pages, completions, unit and mount helper
-	rm -rf $(GENERATED)
-	mkdir -p $(GENERATED)/man $(GENERATED)/completions
-	$(PROGRAM) generate man $(GENERATED)/man
-	$(PROGRAM) generate completions $(GENERATED)/completions
-	install -Dm755 $(PROGRAM) $(DESTDIR)$(BINDIR)/hotshelf
-	install -d $(DESTDIR)$(DATADIR)/man/man1
-	install -m644 $(GENERATED)/man/*.1 $(DESTDIR)$(DATADIR)/man/man1/
-	install -Dm755 $(LIBRARY) $(DESTDIR)$(LIBDIR)/libhotshelf.so.$(VERSION)
+	scripts/install-stripped 755 $(PROGRAM) $(BINDIR)/hotshelf $(DESTDIR)
+	# Nothing is written into the checkout: it may be another user's.
+	@set -e; generated=$$(mktemp -d); trap 'rm -rf "$$generated"' EXIT; \
+	$(PROGRAM) generate man "$$generated/man"; \
+	$(PROGRAM) generate completions "$$generated/completions"; \
+	install -d $(DESTDIR)$(DATADIR)/man/man1; \
+	install -m644 "$$generated"/man/*.1 $(DESTDIR)$(DATADIR)/man/man1/; \
+	install -Dm644 "$$generated/completions/hotshelf.bash" $(DESTDIR)$(BASH_DIR)/hotshelf; \
+	install -Dm644 "$$generated/completions/_hotshelf" $(DESTDIR)$(ZSH_DIR)/_hotshelf; \
+	install -Dm644 "$$generated/completions/hotshelf.fish" $(DESTDIR)$(FISH_DIR)/hotshelf.fish; \
+	echo "man pages are in $(DESTDIR)$(DATADIR)/man/man1, completions in $(DESTDIR)$(BASH_DIR), $(ZSH_DIR) and $(FISH_DIR)"
+	scripts/install-stripped 755 $(LIBRARY) $(LIBDIR)/libhotshelf.so.$(VERSION) $(DESTDIR)
 	ln -sfn libhotshelf.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhotshelf.so.0
 	ln -sfn libhotshelf.so.0 $(DESTDIR)$(LIBDIR)/libhotshelf.so
-	install -Dm644 $(LIBRARY:.so=.a) $(DESTDIR)$(LIBDIR)/libhotshelf.a
-	install -Dm755 $(EXTENSION) $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so
-	install -Dm755 $(NOCACHE) $(DESTDIR)$(LIBDIR)/libhotshelf_nocache.so
+	scripts/install-stripped 644 $(LIBRARY:.so=.a) $(LIBDIR)/libhotshelf.a $(DESTDIR)
+	scripts/install-stripped 755 $(EXTENSION) $(LIBDIR)/libhotshelf_sqlite.so $(DESTDIR)
+	scripts/install-stripped 755 $(NOCACHE) $(LIBDIR)/libhotshelf_nocache.so $(DESTDIR)
 	install -Dm644 include/hotshelf.h $(DESTDIR)$(INCLUDEDIR)/hotshelf.h
 	install -Dm644 include/hotshelf_posix.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
+	install -Dm644 crates/policy/include/hotshelf_policy.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_policy.h
 	install -Dm644 crates/capi/man/hotshelf.3 $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' contrib/hotshelf.pc.in \
 		> '$(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc'
 	chmod 644 '$(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc'
-	install -Dm644 $(GENERATED)/completions/hotshelf.bash $(DESTDIR)$(BASH_DIR)/hotshelf
-	install -Dm644 $(GENERATED)/completions/_hotshelf $(DESTDIR)$(ZSH_DIR)/_hotshelf
-	install -Dm644 $(GENERATED)/completions/hotshelf.fish $(DESTDIR)$(FISH_DIR)/hotshelf.fish
 	install -Dm644 contrib/example.toml $(DESTDIR)$(DATADIR)/doc/hotshelf/example.toml
 	install -Dm644 LICENSE $(DESTDIR)$(DATADIR)/doc/hotshelf/LICENSE
 	install -d $(DESTDIR)$(UNITDIR)
@@ -105,13 +113,16 @@ install: $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE) ## install the program, t
 	else \
 		echo "$(SBINDIR) is not yours to write: no mount helper, so no fstab line and no mount -t fuse.hotshelf"; \
 	fi
+	@# Programs find a new library by the linker's cache. A package does that by itself.
+	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then echo ldconfig; ldconfig; fi
 
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/hotshelf
 	rm -f $(DESTDIR)$(DATADIR)/man/man1/hotshelf.1 $(DESTDIR)$(DATADIR)/man/man1/hotshelf-*.1
 	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so $(DESTDIR)$(LIBDIR)/libhotshelf_nocache.so
 	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf.* $(DESTDIR)$(INCLUDEDIR)/hotshelf.h $(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc
-	rm -f $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
+	rm -f $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_policy.h
+	rm -f $(DESTDIR)$(DEBUGDIR)$(BINDIR)/hotshelf.debug $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libhotshelf*.debug
 	rm -f $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
 	rm -f $(DESTDIR)$(BASH_DIR)/hotshelf $(DESTDIR)$(ZSH_DIR)/_hotshelf $(DESTDIR)$(FISH_DIR)/hotshelf.fish
 	rm -rf $(DESTDIR)$(DATADIR)/doc/hotshelf
