@@ -22,7 +22,8 @@ ln -s libhotshelf.so "$bin/libhotshelf.so.0"
 chmod 755 "$bin"/*
 up=$SCRATCH
 while [[ $up != / ]]; do
-    setpriv --reuid $caller --regid $caller --clear-groups test -x "$up" || skip "the scratch directory is out of reach for an ordinary user"
+    setpriv --reuid $caller --regid $caller --clear-groups test -x "$up" ||
+        skip "the scratch directory is out of reach for an ordinary user"
     up=$(dirname "$up")
 done
 
@@ -82,7 +83,8 @@ findmnt -no OPTIONS -T "$bin" | grep -qw nosuid && skip "the scratch directory i
 
 echo content >"$own/file"
 chmod 644 "$own/file"
-printf '[cache]\nname = "trapped"\nruntime_dir = "%s"\nmemory = "2MiB"\nssd = "%s/ssd"\nssd_size = "8MiB"\n' "$trap_dir" "$trap_dir" >"$trap_dir/settings.toml"
+printf '%s\n' '[cache]' 'name = "trapped"' "runtime_dir = \"$trap_dir\"" 'memory = "2MiB"' "ssd = \"$trap_dir/ssd\"" 'ssd_size = "8MiB"' \
+    >"$trap_dir/settings.toml"
 mkdir "$trap_dir/home" "$trap_dir/tmp"
 "$HOTSHELF" fs mkfs "$trap_dir/image" --size 16MiB >/dev/null
 chown -R $caller "$trap_dir"

@@ -18,7 +18,7 @@ refused 1 'Connection refused\|Socket operation\|refused' "$HOTSHELF" fs df "vfi
 # A file system on it, by everything that takes an image.
 start_drive --size 96MiB --file "$SCRATCH/disk" --namespaces 2
 "$HOTSHELF" fs mkfs "$DRIVE" >out || fail "mkfs: $(cat out)"
-refused 1 'give --force' "$HOTSHELF" fs mkfs "$DRIVE/1"
+refused 1 'is kept' "$HOTSHELF" fs mkfs "$DRIVE/1"
 head -c 3M /dev/urandom >random
 "$HOTSHELF" fs import "$DRIVE" random / >/dev/null || fail "import"
 shell "$DRIVE" -c 'mkdir a; cp random a/copy; export a/copy back' >/dev/null || fail "shell"

@@ -68,7 +68,7 @@ for mode in ("write-through", "write-back"):
             assert "could not be used" in says(config)
             again.leave()
         else:
-            assert "destroy --discard" in said and ssd in said, said
+            assert "bring it back" in said and ssd in said, said
             assert open(path, "rb").read() == content
             again.kill()
         if way == "forbidden":

@@ -14,8 +14,8 @@ refused 1 'image' "$HOTSHELF" fs mount "$image" "$MNT"
 refused 1 'sizes that do not fit' "$HOTSHELF" fs mkfs "$image" --size 64KiB
 [[ ! -e $image ]] || fail "a refused mkfs leaves a file"
 head -c 8M /dev/urandom >"$SCRATCH/data"
-refused 1 'give --force' "$HOTSHELF" fs mkfs "$SCRATCH/data"
-refused 1 'no file system of ours' "$HOTSHELF" fs mount "$SCRATCH/data" "$MNT"
+refused 1 'is kept' "$HOTSHELF" fs mkfs "$SCRATCH/data"
+refused 1 'no file system of hotshelf' "$HOTSHELF" fs mount "$SCRATCH/data" "$MNT"
 "$HOTSHELF" fs mkfs "$SCRATCH/data" --force >/dev/null
 
 # A tree goes in and comes back the same, through a clean end and through a kill.

@@ -82,10 +82,10 @@ fi
 
 # No image, another one's data, cut off, not there.
 head -c 8M /dev/urandom >"$SCRATCH/data"
-refused 1 'make one with .mkfs' shell "$SCRATCH/data" -c ls
-refused 1 'give --force' shell "$SCRATCH/data" -c mkfs
+refused 1 'see .help mkfs' shell "$SCRATCH/data" -c ls
+refused 1 'is kept' shell "$SCRATCH/data" -c mkfs
 shell "$SCRATCH/data" -c 'mkfs --force; write f x; cat f' >"$SCRATCH/said" || fail "mkfs --force: $(cat "$SCRATCH/said")"
-refused 1 'make one with .mkfs' shell "$SCRATCH/nowhere" -c ls
+refused 1 'see .help mkfs' shell "$SCRATCH/nowhere" -c ls
 refused 1 'how large' shell "$SCRATCH/nowhere" -c mkfs
 [[ ! -e $SCRATCH/nowhere ]] || fail "a refused mkfs leaves a file"
 cp --sparse=always "$image" "$SCRATCH/cut" && truncate -s 32M "$SCRATCH/cut"

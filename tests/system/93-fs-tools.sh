@@ -52,8 +52,8 @@ fs export "$image" / "$out" >/dev/null || fail "export of everything"
 same "$src/" "$out/all/" "exported differs"
 
 # Nothing is replaced that was not to be, and no way leads out.
-fails_with 'give --force' "$HOTSHELF" fs export "$image" /back/up/src/hard "$out/back/up/src"
-fails_with 'give --force' "$HOTSHELF" fs import "$image" "$src/hard" /back/up/src
+fails_with 'is kept' "$HOTSHELF" fs export "$image" /back/up/src/hard "$out/back/up/src"
+fails_with 'is kept' "$HOTSHELF" fs import "$image" "$src/hard" /back/up/src
 fs export "$image" --force /back/up/src "$out/back/up" >/dev/null || fail "export --force"
 fs import "$image" --force "$src" /back/up >/dev/null || fail "import --force"
 whole
@@ -179,7 +179,7 @@ with open(sys.argv[1], "r+b") as file:
         file.seek(copy)
         file.write(block)
 PYTHON
-for what in "cut:cut off" "none:no file system of ours" "later:version 3"; do
+for what in "cut:cut off" "none:no file system of hotshelf" "later:version 3"; do
     for command in check "check --repair" df "mount $MNT" "resize 1GiB" "export / $out" "import $src /"; do
         words=($command)
         file=$SCRATCH/${what%%:*}

@@ -157,7 +157,7 @@ head -c 1M /dev/urandom >"$SCRATCH/noise"
 image=$SCRATCH/noise
 on_image any.db 'pragma hotshelf_image;' >out
 [[ ! -s out ]] || fail "noise is opened"
-grep -q 'no file system of ours' log || fail "$(cat log)"
+grep -q 'no file system of hotshelf' log || fail "$(cat log)"
 image=$main
 printf '%s\n' '.log stderr' ".load $extension" ".open 'file:/x?vfs=hotshelf'" | sqlite3 -batch >out 2>&1 || true
 grep -q 'HOTSHELF_IMAGE' out || fail "no image at all: $(cat out)"

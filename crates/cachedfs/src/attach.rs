@@ -236,7 +236,10 @@ fn find_or_make(config: &Config, place: Place) -> Result<Found, Error> {
 
 /// A segment that cannot be used, and what to do.
 pub fn refused(segment: &Path, why: &dyn std::fmt::Display) -> Error {
-    let what = format!("{}: {why}. `hotshelf cache destroy` removes it once nobody uses it", segment.display());
+    let what = format!(
+        "{}: {why}. It may hold what no file has yet: end the programs that use it in good order, and see `hotshelf cache destroy --help`",
+        segment.display()
+    );
     Error::new(Kind::Segment, Errno::PROTO, what)
 }
 
@@ -361,7 +364,7 @@ fn first_ssd(config: &Config) -> Result<(Option<Ssd>, Option<Error>), Error> {
         Err(error) => {
             let what = format!(
                 "{error}. The cache does not begin without its SSD, which may hold what no file has yet: bring it back, \
-                or give that up with `hotshelf cache destroy --discard`"
+                or see `hotshelf cache destroy --help` on giving that up"
             );
             Err(Error::new(error.kind(), Errno::from_raw_os_error(error.errno()), what))
         }
@@ -406,8 +409,7 @@ fn limits(config: &Config, sizes: &Sizes, memory_bytes: u64) -> Limits {
 
 /// Bytes for pages.
 fn memory(config: &Config) -> Result<u64, Error> {
-    let system = rustix::system::sysinfo();
-    let ram = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)).min(cgroup_limit().unwrap_or(u64::MAX));
+    let ram = machine_memory_bytes();
     let Some(size) = config.memory else {
         // Where shared memory is narrow (containers), half of what is free there.
         let free =
@@ -416,6 +418,12 @@ fn memory(config: &Config) -> Result<u64, Error> {
     };
     let bytes = size.of(ram);
     if bytes > ram { Err(Error::invalid(format!("[cache] memory: {bytes} bytes are more than there is ({ram})"))) } else { Ok(bytes) }
+}
+
+/// Returns the bytes of RAM that this process may use: the machine's, or fewer where its control group has a limit.
+pub fn machine_memory_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)).min(cgroup_limit().unwrap_or(u64::MAX))
 }
 
 /// What this process's group may use.

@@ -18,6 +18,9 @@ use ssdcache::Mode;
 use crate::error::Error;
 use crate::size::{Age, Size};
 
+/// The tables of the configuration file: ours, and the one of the C library (`capi`).
+const TABLES: [&str; 2] = ["cache", "library"];
+
 /// What an instance is made with. A process that finds one running takes what that one has (see [`crate::Status::notes`]).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -33,21 +36,27 @@ pub struct Config {
     pub ssd: Option<PathBuf>,
     /// Bytes of the SSD's file when it is made; a share is of what is free in its file system.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "ssd-size")]
     pub ssd_size: Option<Size>,
     /// Where the flight recorder of such a controller writes, so that others can read it: `hotshelf queue record FILE`. Not said: only
     /// memory of the process that leads.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "record-file")]
     pub record_file: Option<PathBuf>,
     /// What becomes of writes.
     #[serde(with = "mode")]
     pub mode: Mode,
     /// Dirty pages that may be there before writers wait; a share is of the memory.
+    #[serde(alias = "dirty-limit")]
     pub dirty_limit: Size,
     /// Dirty pages are written below at this age.
+    #[serde(alias = "dirty-age")]
     pub dirty_age: Age,
     /// Most that is read ahead of a sequential reader; 0: nothing.
+    #[serde(alias = "read-ahead")]
     pub read_ahead: Size,
     /// Most that is read around a page that is asked for, from a slow disk, while the SSD has room for it; 0: that page alone.
+    #[serde(alias = "read-around")]
     pub read_around: Size,
     /// Files below are read and written past the kernel's page cache (`O_DIRECT`), where their file system can.
     pub direct: bool,
@@ -61,10 +70,13 @@ pub struct Config {
     pub permissions: Option<u32>,
     /// Bytes written to the SSD in a day; not said: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(alias = "bytes-per-day")]
     pub bytes_per_day: Option<Size>,
     /// A page goes to the SSD when it is read a second time; else at the first.
+    #[serde(alias = "second-touch")]
     pub second_touch: bool,
     /// Who has read so much in sequence is a stream, which the SSD does not keep.
+    #[serde(alias = "stream-cutoff")]
     pub stream_cutoff: Size,
     /// The first whose glob matches a file's path holds.
     pub rules: Vec<RuleConfig>,
@@ -73,6 +85,7 @@ pub struct Config {
     /// The segment stays when the last process leaves.
     pub keep: bool,
     /// Where segments are.
+    #[serde(alias = "runtime-dir")]
     pub runtime_dir: PathBuf,
 }
 
@@ -135,12 +148,17 @@ pub enum Admit {
 }
 
 impl Config {
-    /// Reads the table `[cache]` of a text in TOML; without one, the defaults.
+    /// Reads the table `[cache]` of a text in TOML; without one, the defaults. Keys may have `-` for `_`.
     ///
     /// # Errors
     /// It cannot be read, a key is not known, or a value is out of range.
     pub fn parse(text: &str) -> Result<Config, Error> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| Error::invalid(error.message()))?;
+        if let Some(unknown) = table.keys().find(|key| !TABLES.contains(&key.as_str())) {
+            let likely = if table.contains_key("cache") || !table[unknown].is_table() { "" } else { ": did you mean [cache]?" };
+            let what = if table[unknown].is_table() { format!("[{unknown}]") } else { format!("`{unknown}` outside of a table") };
+            return Err(Error::invalid(format!("{what} is not known{likely}; the tables are [cache] and [library]")));
+        }
         let config = match table.get("cache") {
             None => Config::default(),
             Some(ours) => {
@@ -171,6 +189,19 @@ impl Config {
     pub fn check(&self) -> Result<(), Error> {
         if !Config::is_name(&self.name) {
             return Err(Error::invalid("[cache] name: at most 64 letters, digits, `-`, `_` and `.`, not beginning with `.`"));
+        }
+        let sizes = [
+            ("memory", self.memory, "%"),
+            ("ssd_size", self.ssd_size, "GiB"),
+            ("dirty_limit", Some(self.dirty_limit), "%"),
+            ("bytes_per_day", self.bytes_per_day, "GiB"),
+        ];
+        for (key, size, unit) in sizes {
+            // A number of bytes that no page fits into: the unit was forgotten.
+            if let Some(Size::Bytes(bytes @ 1..4096)) = size {
+                let unit = if unit == "%" && bytes > 100 { "MiB" } else { unit };
+                return Err(Error::invalid(format!("[cache] {key}: {bytes} is {bytes} bytes: did you mean {bytes}{unit}?")));
+            }
         }
         if self.ssd_size.is_some() && self.ssd.is_none() {
             return Err(Error::invalid("[cache] ssd_size: without `ssd` there is nothing of that size"));
@@ -245,12 +276,26 @@ mod test {
 
     #[test]
     fn a_table_among_others() {
-        let text = "ssd = \"/other\"\n[cache]\nmemory = \"64MiB\"\nmode = \"write-through\"\n\
+        let text = "[library]\nqueue_depth = 16\n[cache]\nmemory = \"64MiB\"\nmode = \"write-through\"\n\
                     rules = [{ glob = \"*.log\", admit = \"never\" }, { glob = \"/a/**\", mode = \"read-only\", pin = true }]\n";
         let config = Config::parse(text).expect("understood");
         assert_eq!((config.memory, config.mode, config.rules.len()), (Some(Size::Bytes(64 << 20)), Mode::WriteThrough, 2));
         assert_eq!((config.rules[0].admit, config.rules[1].mode), (Admit::Never, Some(Mode::ReadOnly)));
         assert_eq!(Config::parse("").expect("defaults"), Config::default());
+    }
+
+    #[test]
+    fn both_spellings_of_a_key_mean_the_same() {
+        let text = toml::to_string(&Config::default()).expect("as TOML");
+        let (under, dashed): (Vec<_>, Vec<_>) = text
+            .lines()
+            .filter_map(|line| line.split_once(" = "))
+            .filter(|(key, _)| key.contains('_'))
+            .map(|(key, value)| (format!("{key} = {value}"), format!("{} = {value}", key.replace('_', "-"))))
+            .unzip();
+        assert!(under.len() > 5, "{under:?}");
+        let read = |lines: &[String]| Config::parse(&format!("[cache]\n{}", lines.join("\n"))).expect("read");
+        assert_eq!(read(&under), read(&dashed));
     }
 
     #[test]
@@ -264,6 +309,14 @@ mod test {
             ("[cache]\nrules = [{ glob = \"[\" }]", "rules"),
             ("[cache]\nrules = [{ glob = \"a\", what = 1 }]", "what"),
             ("cache = 1", "cache"),
+            ("[cahce]\nmemory = \"1GiB\"", "did you mean [cache]"),
+            ("ssd = \"/other\"\n[cache]\n", "`ssd` outside of a table"),
+            ("[cache]\n[other]\n", "[other]"),
+            ("[cache]\nmemory = 25", "25%"),
+            ("[cache]\nmemory = \"512\"", "512MiB"),
+            ("[cache]\ndirty_limit = \"20\"", "20%"),
+            ("[cache]\nbytes-per-day = \"50\"", "50GiB"),
+            ("[cache]\ndirty-age = \"1s\"\ndirty_age = \"2s\"", "dirty_age"),
         ] {
             let error = Config::parse(text).expect_err(text);
             assert_eq!(error.errno(), 22);

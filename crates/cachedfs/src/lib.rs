@@ -37,6 +37,7 @@ mod ssd;
 mod status;
 mod watch;
 
+pub use attach::machine_memory_bytes;
 pub use config::{Admit, Config, RuleConfig, mode_name, mode_of};
 pub use error::{Error, Kind};
 pub use file::{File, Lent, Pinned, Whence};

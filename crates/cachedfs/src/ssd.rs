@@ -225,7 +225,7 @@ fn superblock_of(path: &Path, bytes: u64, read_at: &mut dyn FnMut(u64, &mut [u8]
     Superblock::choose(&pages, bytes / PAGE_BYTES as u64).map_err(|why| match why {
         Unusable::None if pages.iter().flatten().any(|byte| *byte != 0) => {
             let what = "it holds something that is no cache of ours, or a damaged one: nothing was changed; \
-                        `hotshelf cache create --force` makes a new one";
+                        `hotshelf cache check` looks at it";
             told(Errno::EXIST, format!("{}: {what}", path.display()))
         }
         why => told(Errno::INVAL, format!("{}: {why}", path.display())),

@@ -30,7 +30,7 @@ impl Default for Defaults {
     }
 }
 
-/// Of a file. Tables of others are theirs; an unknown key of ours is an error.
+/// Of a file. An unknown table or key is an error; keys may have `-` for `_`.
 pub fn read(path: &Path) -> Outcome<Defaults> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
@@ -44,7 +44,11 @@ fn parse(text: &str) -> Outcome<Defaults> {
     let mut defaults = Defaults { cache: cachedfs::Config::parse(text)?, ..Defaults::default() };
     let Some(ours) = table.get("library") else { return Ok(defaults) };
     let ours = ours.as_table().ok_or_else(|| wrong("`library` has to be a table".to_owned()))?;
-    for (name, value) in ours {
+    for (given, value) in ours {
+        let name = &given.replace('-', "_");
+        if given != name && ours.contains_key(name) {
+            return Err(wrong(format!("[library] {name}: is there twice, as `{given}` too")));
+        }
         let number = match value {
             Value::Integer(number) => u64::try_from(*number).ok(),
             Value::Boolean(flag) => Some(u64::from(*flag)),
@@ -67,13 +71,21 @@ mod test {
 
     #[test]
     fn a_table_of_ours_among_others() {
-        let read = parse("ssd = \"/ssd\"\n[library]\nbuffer_bytes = 8192\nqueue_depth = 16\ncached = true\n").expect("understood");
+        let read = parse("[library]\nbuffer-bytes = 8192\nqueue_depth = 16\ncached = true\n").expect("understood");
         assert_eq!((read.buffer_bytes, read.params.queue_depth, read.params.cached), (8192, 16, true));
         assert_eq!(parse("[cache]\nname = \"mine\"").expect("understood").cache.name, "mine");
         assert_eq!(parse(""), Ok(Defaults::default()));
-        for wrong in
-            ["[library]\ncolour = 1", "[library]\nqueue_depth = 3", "[library]\nqueue_depth = \"a\"", "library = 1", "[", "[cache]\nx = 1"]
-        {
+        for wrong in [
+            "[library]\ncolour = 1",
+            "[library]\nqueue_depth = 3",
+            "[library]\nqueue_depth = \"a\"",
+            "library = 1",
+            "[",
+            "[cache]\nx = 1",
+            "ssd = 1",
+            "[libary]\nqueue_depth = 16",
+            "[library]\nqueue-depth = 4\nqueue_depth = 4",
+        ] {
             assert_eq!(parse(wrong).err().map(|fail| fail.errno), Some(libc::EINVAL), "{wrong}");
         }
     }

@@ -100,7 +100,7 @@ fn make_in(name: &DeviceName, is_new: bool, options: &nvmedfs_mkfs_options) -> O
     {
         let found = cachedfs::image::what_is_there(path).map_err(|error| Fail::new(error.raw_os_error().unwrap_or(libc::EIO), error))?;
         if let Some(what) = found {
-            return Err(Fail::new(libc::EEXIST, format!("it holds {what}: NVMEDFS_FORCE overwrites it")));
+            return Err(Fail::new(libc::EEXIST, format!("it holds {what}, which is kept: only NVMEDFS_FORCE overwrites it")));
         }
     }
     format(&disk, options)?;

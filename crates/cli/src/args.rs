@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use hybridfs::{Promotion, Size};
 use mount::Uring;
 
@@ -16,9 +17,31 @@ use crate::queue::args::QueueArgs;
 #[derive(Debug, Parser)]
 #[command(name = "hotshelf", version, arg_required_else_help = true)]
 pub struct Cli {
+    /// Print only errors and what was asked for: no progress, no confirmation
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more: each file that is copied or moved, and a daemon's log at level debug
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Words that a shell completes, of a value that may be another one, too.
+#[derive(Clone, Copy)]
+struct Suggested(&'static [&'static str]);
+
+impl TypedValueParser for Suggested {
+    type Value = String;
+
+    fn parse_ref(&self, command: &clap::Command, arg: Option<&Arg>, value: &std::ffi::OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+    }
 }
 
 /// The commands.
@@ -35,16 +58,17 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf status /pool\n  hotshelf status --json | jq .[0].hit_ratio\n  hotshelf status /ssd/cache")]
     Status(StatusArgs),
     /// Tell where a file lives, why, and what would move it
-    #[command(after_help = "Example:\n  hotshelf why /pool/photos/2024.tar")]
+    #[command(after_help = "Example:\n  hotshelf why /pool/photos/2024.tar\n  hotshelf why /pool/db /pool/photos")]
     Why(WhyArgs),
     /// Keep a file, or all below a directory, on the SSD
-    #[command(after_help = "Example:\n  hotshelf pin /pool/db")]
+    #[command(after_help = "Example:\n  hotshelf pin /pool/db\n  hotshelf pin /pool/db /pool/photos")]
     Pin(PathArgs),
     /// Undo pin
     #[command(after_help = "Example:\n  hotshelf unpin /pool/db")]
     Unpin(PathArgs),
     /// Move a file, or all below a directory, to one side now
-    #[command(after_help = "Example:\n  hotshelf migrate /pool/old-projects --to hdd")]
+    #[command(after_help = "Example:\n  hotshelf migrate /pool/old-projects --to hdd\n  \
+                      hotshelf migrate --dry-run /pool/old-projects /pool/photos --to hdd")]
     Migrate(MigrateArgs),
     /// Look over an unmounted pair, or a cache that is not in use
     #[command(after_help = "Example:\n  hotshelf check /ssd/pool /hdd/pool\n  hotshelf check /ssd/pool /hdd/pool --repair\n  \
@@ -103,7 +127,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Which file leaves the SSD first: lru, lfu, fifo, s3-fifo or a shared object [default: lru]
-    #[arg(long, value_name = "NAME|FILE.so")]
+    #[arg(long, value_name = "NAME|FILE.so", value_parser = Suggested(&["lru", "lfu", "fifo", "s3-fifo"]), hide_possible_values = true)]
     pub policy: Option<String>,
     /// Demotion starts above this use of the SSD [default: 90%]
     #[arg(long, value_name = "SIZE")]
@@ -121,7 +145,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "SIZE")]
     pub max_file_size: Option<Size>,
     /// When a file comes up: second-touch, on-open or never [default: second-touch]
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(["second-touch", "on-open", "never"]).try_map(|when| when.parse::<Promotion>()))]
     pub promotion: Option<Promotion>,
     /// Files that stay on the SSD (may be given several times)
     #[arg(long = "pin", value_name = "GLOB")]
@@ -148,7 +173,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "N", conflicts_with = "single_thread", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(["auto", "off"]).try_map(|when| when.parse::<Uring>()))]
     pub uring: Option<Uring>,
     /// Take all file data through the daemon
     #[arg(long)]
@@ -175,13 +201,14 @@ pub struct MountArgs {
     #[arg(long)]
     pub log_json: bool,
     /// error, warn, info, debug or trace, or a filter [default: info]
-    #[arg(long, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", hide_possible_values = true,
+          value_parser = Suggested(&["error", "warn", "info", "debug", "trace"]))]
     pub log_level: Option<String>,
     /// Options as mount(8) has them: allow_other,ro,noexec,policy=lfu,...
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
-    /// Only looks whether the command makes sense.
-    #[arg(long, hide = true)]
+    /// Only look whether the command makes sense
+    #[arg(long)]
     pub dry_run: bool,
     /// Tells the waiting parent that the mount answers.
     #[arg(long, hide = true)]
@@ -212,18 +239,20 @@ pub struct StatusArgs {
 /// `hotshelf why`.
 #[derive(Debug, Args)]
 pub struct WhyArgs {
-    /// A file below a mount
-    pub path: PathBuf,
-    /// As JSON
+    /// Files below a mount
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// As JSON; a list if there are several
     #[arg(long)]
     pub json: bool,
 }
 
-/// A path below a mount.
+/// Paths below mounts.
 #[derive(Debug, Args)]
 pub struct PathArgs {
-    /// A file or directory below a mount
-    pub path: PathBuf,
+    /// Files or directories below a mount
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
 }
 
 /// A side.
@@ -238,11 +267,15 @@ pub enum Side {
 /// `hotshelf migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
-    /// A file or directory below a mount
-    pub path: PathBuf,
+    /// Files or directories below a mount
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
     /// Where to
     #[arg(long, value_enum)]
     pub to: Side,
+    /// Only say what would move
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `hotshelf check`.

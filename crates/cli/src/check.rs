@@ -1,7 +1,5 @@
 //! `hotshelf check`.
 
-use std::io::IsTerminal;
-
 use indicatif::ProgressBar;
 
 use crate::args::CheckArgs;
@@ -16,7 +14,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
         }
         return crate::cache::check_path(&args.ssd, args.repair, args.json);
     };
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let bar = if crate::verbosity::shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let report = hybridfs::check::check_pair(&args.ssd, hdd, args.repair, &mut |files| {
         bar.set_message(format!("{files} files"));
         bar.tick();

@@ -18,25 +18,40 @@ struct File {
     high: Option<String>,
     low: Option<String>,
     reserve: Option<String>,
+    #[serde(alias = "min_file_size")]
     min_file_size: Option<String>,
+    #[serde(alias = "max_file_size")]
     max_file_size: Option<String>,
     promotion: Option<String>,
     pin: Vec<String>,
+    #[serde(alias = "hdd_only")]
     hdd_only: Vec<String>,
+    #[serde(alias = "move_rate")]
     move_rate: Option<String>,
+    #[serde(alias = "touch_window")]
     touch_window: Option<u32>,
     foreground: bool,
+    #[serde(alias = "allow_other")]
     allow_other: bool,
+    #[serde(alias = "single_thread")]
     single_thread: bool,
     threads: Option<u16>,
+    #[serde(alias = "no_passthrough")]
     no_passthrough: bool,
+    #[serde(alias = "write_back")]
     write_back: bool,
+    #[serde(alias = "clone_fd")]
     clone_fd: bool,
     uring: Option<String>,
+    #[serde(alias = "cache_ttl")]
     cache_ttl: Option<u64>,
+    #[serde(alias = "read_only")]
     read_only: bool,
+    #[serde(alias = "log_file")]
     log_file: Option<PathBuf>,
+    #[serde(alias = "log_json")]
     log_json: bool,
+    #[serde(alias = "log_level")]
     log_level: Option<String>,
     options: Vec<String>,
 }
@@ -53,8 +68,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<MountArgs> {
         crate::Usage(format!("{}:{line}: {}: see `hotshelf mount --help` for the settings", path.display(), error.message()))
     })?;
     let at = |name: &str| {
-        let line =
-            text.lines().position(|line| line.trim_start().strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('=')));
+        let line = text.lines().position(|line| line.split_once('=').is_some_and(|(key, _)| key.trim().replace('_', "-") == name));
         format!("{}:{}: {name}", path.display(), line.map_or(1, |line| line + 1))
     };
     if file.single_thread && file.threads.is_some() {
@@ -210,6 +224,22 @@ mod test {
         assert_eq!([shown.high, shown.low, shown.reserve], [Some(defaults.high), Some(defaults.low), Some(defaults.reserve)]);
         assert_eq!(shown.min_file_size, Some(Size::Bytes(defaults.min_file_bytes)));
         assert_eq!((shown.promotion, shown.touch_window), (Some(defaults.promotion), Some(defaults.ghost_window_s)));
+    }
+
+    #[test]
+    fn both_spellings_of_a_key_mean_the_same() {
+        let (all, names) = example();
+        assert!(names.iter().filter(|name| name.contains('-')).count() > 8, "{names:?}");
+        let under: Vec<String> = all
+            .lines()
+            .map(|line| match line.split_once(" = ") {
+                Some((key, value)) if !line.starts_with('#') => format!("{} = {value}", key.replace('-', "_")),
+                _ => line.to_owned(),
+            })
+            .collect();
+        let read = |text: &str| format!("{:?}", read_text(text).expect("read"));
+        assert_eq!(read(&all), read(&under.join("\n")));
+        assert!(read_text("touch-window = 1\ntouch_window = 2").is_err());
     }
 
     #[test]

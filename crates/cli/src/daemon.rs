@@ -19,6 +19,9 @@ const LOG_MAX: u64 = 8 << 20;
 
 /// Starts the same command again in the background and waits until the mount answers.
 pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool> {
+    if let Some(path) = &args.log_file {
+        open_log(path)?;
+    }
     let given: Vec<_> = std::env::args_os().collect();
     let words = match crate::mount_cmd::as_mount_helper(&given) {
         Some(rewritten) => rewritten?,
@@ -112,11 +115,31 @@ impl<W: Write> Write for Forgiving<W> {
     }
 }
 
+/// The filter of a log: as given, or `$HOTSHELF_LOG`, or `info`. A word that is no level is refused: as a filter it would mean a
+/// module of that name, and nothing would be logged.
+pub fn log_filter(given: Option<&str>, command: &str) -> anyhow::Result<EnvFilter> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = given
+        .map(str::to_owned)
+        .or_else(|| shm::environment::var("HOTSHELF_LOG"))
+        .unwrap_or_else(|| (if crate::verbosity::is_verbose() { "debug" } else { "info" }).into());
+    let is_level = |word: &str| LEVELS.iter().any(|known| word.eq_ignore_ascii_case(known));
+    let words = level.split(',').map(|word| word.rsplit('=').next().unwrap_or(word));
+    let known = words.fold(true, |known, word| known && is_level(word));
+    let filter = EnvFilter::try_new(&level).ok().filter(|_| known);
+    let wanted = "use error, warn, info, debug or trace, or a filter such as info,hybridfs=debug";
+    filter.ok_or_else(|| crate::Usage(format!("`{level}` is no log level: {wanted}; see `hotshelf {command} --help`")).into())
+}
+
+/// Opens a log that was asked for by name, to be given to the daemon; at the front, where the error is seen.
+pub fn open_log(path: &std::path::Path) -> anyhow::Result<File> {
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    opened.with_context(|| format!("{}: the log cannot be written", path.display()))
+}
+
 /// Sends the log where it belongs.
 pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
-    let level = args.log_level.clone().or_else(|| std::env::var("HOTSHELF_LOG").ok()).unwrap_or_else(|| "info".into());
-    let filter = EnvFilter::try_new(&level)
-        .map_err(|_| crate::Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace")))?;
+    let filter = log_filter(args.log_level.as_deref(), "mount")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
     let file = if args.foreground { None } else { log_file(args, options).ok() };
     let file = file.map(|file| Mutex::new(Forgiving(file)));
@@ -132,10 +155,24 @@ pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
 
 /// The log of a daemon whose standard error goes where it shall.
 pub fn log_to_stderr() -> anyhow::Result<()> {
-    let level = std::env::var("HOTSHELF_LOG").unwrap_or_else(|_| "info".into());
-    let filter = EnvFilter::try_new(&level)
-        .map_err(|_| crate::Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace")))?;
+    let filter = log_filter(None, "fs mount")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
     let started = builder.with_writer(|| Forgiving(std::io::stderr())).try_init();
     started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn words_that_are_no_level_are_refused() {
+        for good in ["error", "INFO", "off", "info,hybridfs=debug", "hybridfs=trace,mount=warn"] {
+            assert!(log_filter(Some(good), "mount").is_ok(), "{good}");
+        }
+        for bad in ["loud", "info,hybridfs", "hybridfs=much", "", "5,6"] {
+            let error = log_filter(Some(bad), "mount").expect_err(bad);
+            assert!(error.downcast_ref::<crate::Usage>().is_some(), "{error}");
+        }
+    }
 }

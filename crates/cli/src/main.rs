@@ -11,6 +11,15 @@ macro_rules! say {
     }};
 }
 
+/// Confirms what was done; not with --quiet.
+macro_rules! tell {
+    ($($word:tt)*) => {{
+        if !$crate::verbosity::is_quiet() {
+            say!($($word)*);
+        }
+    }};
+}
+
 mod args;
 mod bench_cmd;
 mod cache;
@@ -26,6 +35,7 @@ mod nvme;
 mod queue;
 mod show;
 mod talk;
+mod verbosity;
 
 use std::process::ExitCode;
 
@@ -39,6 +49,14 @@ use crate::args::{Cli, Command};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    // Its options name files to write and programs to load: no set of rights makes that safe for a caller who lacks them.
+    if shm::environment::is_secure_execution() {
+        eprintln!(
+            "hotshelf: refuses to run set-uid, set-gid or with file capabilities: remove them (chmod ug-s, setcap -r), and give the \
+             rights to the caller (sudo, or AmbientCapabilities= of a service)"
+        );
+        return ExitCode::FAILURE;
+    }
     let given: Vec<std::ffi::OsString> = std::env::args_os().collect();
     let cli = match mount_cmd::as_mount_helper(&given) {
         Some(Ok(rewritten)) => Cli::try_parse_from(rewritten),
@@ -58,13 +76,14 @@ fn main() -> ExitCode {
         }
         Err(error) => return fail(&Usage(in_one_line(&error)).into()),
     };
+    verbosity::set(cli.quiet, cli.verbose);
     let outcome = match cli.command {
         Command::Mount(args) => mount_cmd::mount(*args),
         Command::Unmount(args) => talk::unmount(&args),
         Command::Status(args) => talk::status(&args),
         Command::Why(args) => talk::why(&args),
-        Command::Pin(args) => talk::pin(&args.path, true),
-        Command::Unpin(args) => talk::pin(&args.path, false),
+        Command::Pin(args) => talk::pin(&args.paths, true),
+        Command::Unpin(args) => talk::pin(&args.paths, false),
         Command::Migrate(args) => talk::migrate(&args),
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use hybridfs::{Config, Size};
+use indicatif::HumanBytes;
 use mount::{Options, PassthroughMode};
 
 use crate::args::MountArgs;
@@ -59,6 +60,7 @@ fn rewrite(given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
 pub fn mount(args: MountArgs) -> anyhow::Result<bool> {
     let (args, flags) = settle(args)?;
     let options = options(&args, flags)?;
+    daemon::log_filter(args.log_level.as_deref(), "mount")?;
     if args.dry_run {
         return Ok(true);
     }
@@ -187,6 +189,7 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
         read_only: args.read_only,
         honours: hybridfs::Honours::default(),
     };
+    sizes_make_sense(&hybrid)?;
     let mut options = Options::new(hybrid, absolute(need(&args.mountpoint, "MOUNTPOINT")?)?);
     // Not by name: that may be another version's by the time it is needed.
     options.helper = Some("/proc/self/exe".into());
@@ -202,6 +205,46 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
     options.cache_ttl_s = args.cache_ttl.unwrap_or(options.cache_ttl_s);
     options.flags = flags;
     Ok(options)
+}
+
+/// Refuses what cannot be meant, with what probably was.
+pub fn sizes_make_sense(config: &Config) -> anyhow::Result<()> {
+    const UNIT_FORGOTTEN: u64 = 1 << 20;
+    let marks = [("--high", config.high), ("--low", config.low)];
+    for (flag, size) in
+        marks.into_iter().chain([("--reserve", config.reserve)]).chain(config.max_file.map(|size| ("--max-file-size", size)))
+    {
+        match size {
+            Size::Bytes(0) if flag == "--reserve" || flag == "--low" => {}
+            Size::Bytes(bytes) if bytes <= 100 => return Err(forgotten(flag, bytes, "%")),
+            Size::Bytes(bytes) if bytes < UNIT_FORGOTTEN && flag != "--reserve" && flag != "--max-file-size" => {
+                return Err(forgotten(flag, bytes, "MiB"));
+            }
+            _ => {}
+        }
+    }
+    if let Some(bytes) = config.move_bytes_per_s.filter(|bytes| *bytes < 4096) {
+        return Err(forgotten("--move-rate", bytes, "MiB"));
+    }
+    // A directory that is not there is refused in its own words later.
+    let Ok(space) = rustix::fs::statvfs(&config.ssd) else { return Ok(()) };
+    let capacity = space.f_blocks.saturating_mul(space.f_frsize);
+    for (flag, size) in marks.into_iter().chain([("--reserve", config.reserve)]) {
+        if size.of(capacity) > capacity || (flag == "--reserve" && size.of(capacity) == capacity) {
+            let (wanted, there) = (HumanBytes(size.of(capacity)), HumanBytes(capacity));
+            let what = format!("{flag} {wanted} is more than the file system of {} has ({there})", config.ssd.display());
+            return Err(Usage(format!("{what}: give less, or a share such as 90%; see `hotshelf mount --help`")).into());
+        }
+    }
+    if config.low.of(capacity) > config.high.of(capacity) {
+        let (low, high) = (HumanBytes(config.low.of(capacity)), HumanBytes(config.high.of(capacity)));
+        return Err(Usage(format!("--low {low} is above --high {high}: moving would never stop; see `hotshelf mount --help`")).into());
+    }
+    Ok(())
+}
+
+fn forgotten(flag: &str, bytes: u64, unit: &str) -> anyhow::Error {
+    Usage(format!("{flag} {bytes} is {bytes} bytes: did you mean {bytes}{unit}?")).into()
 }
 
 /// The low mark that goes with a high mark when only that is given.
@@ -302,5 +345,31 @@ mod test {
         assert_eq!((args.high, args.reserve), (Some(Size::Percent(95)), Some(Size::Percent(3))));
         assert_eq!(args.policy.as_deref(), Some("lfu"));
         assert_eq!((flags.noexec, flags.suid), (false, true));
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_meant_are_refused_with_what_was() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let with = |change: &dyn Fn(&mut Config)| {
+            let mut config = Config { ssd: dir.path().to_owned(), ..Config::default() };
+            change(&mut config);
+            sizes_make_sense(&config).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(&|_| {}), Ok(()));
+        assert_eq!(with(&|config| (config.reserve, config.low) = (Size::Bytes(0), Size::Bytes(0))), Ok(()));
+        let refused: [(&dyn Fn(&mut Config), &str); 8] = [
+            (&|config| config.high = Size::Bytes(95), "did you mean 95%?"),
+            (&|config| config.low = Size::Bytes(80), "did you mean 80%?"),
+            (&|config| config.high = Size::Bytes(900), "did you mean 900MiB?"),
+            (&|config| config.max_file = Some(Size::Bytes(50)), "did you mean 50%?"),
+            (&|config| config.move_bytes_per_s = Some(50), "did you mean 50MiB?"),
+            (&|config| config.reserve = Size::Bytes(50 << 50), "is more than the file system"),
+            (&|config| config.high = Size::Bytes(50 << 50), "is more than the file system"),
+            (&|config| (config.low, config.high) = (Size::Percent(95), Size::Bytes(1 << 20)), "moving would never stop"),
+        ];
+        for (change, words) in refused {
+            let said = with(change).expect_err(words);
+            assert!(said.contains(words), "{said}");
+        }
     }
 }

@@ -9,7 +9,7 @@ pub fn status(status: &Status) {
     tier("ssd", &status.ssd, Some((status.low_bytes, status.high_bytes)));
     tier("hdd", &status.hdd, None);
     let known = if status.scan_done { "" } else { ", the scan is still running" };
-    say!("  files on the SSD  {}{known}", status.ssd.files);
+    say!("  files on the SSD  {}{known}", status.ssd.files.unwrap_or(0));
     say!("  opens             {} on the SSD, {} on the HDD, hit ratio {:.1} %", status.hits, status.misses, status.hit_ratio * 100.0);
     say!(
         "  moves             {} up, {} down, {} in all; {} waiting, {} given up, {} failed",

@@ -1,16 +1,17 @@
 //! Commands that ask the daemon of a mount.
 
-use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hybridfs::report::{Answer, Ask, Status, TierName};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use mount::control::{ControlClient, escape};
 use mount::source::{Mounted, is_dead, mounted, without_following};
 
 use crate::args::{MigrateArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
+use crate::verbosity::{is_verbose, shows_progress};
 use crate::{cache, show};
 
 /// The mount a path is below, and the path below it. The last name is not followed if it is a link.
@@ -124,33 +125,66 @@ fn caches(complete: &mut bool) -> Vec<cache::Report> {
 
 /// `hotshelf why`.
 pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
-    let (mounted, below) = locate(&args.path)?;
-    match ask(&mounted, &Ask::Why { path: escape(&below) })? {
-        Answer::Why(why) if args.json => say!("{}", serde_json::to_string_pretty(&why)?),
-        Answer::Why(why) => show::why(&why),
-        other => bail!("the daemon gave an answer of another kind: {other:?}"),
+    let mut all = Vec::new();
+    let well = for_each(&args.paths, |path| {
+        let (mounted, below) = locate(path)?;
+        match ask(&mounted, &Ask::Why { path: escape(&below) })? {
+            Answer::Why(why) if args.json => all.push(why),
+            Answer::Why(why) => show::why(&why),
+            other => bail!("the daemon gave an answer of another kind: {other:?}"),
+        }
+        Ok(true)
+    })?;
+    match &all[..] {
+        [one] if args.paths.len() == 1 => say!("{}", serde_json::to_string_pretty(one)?),
+        all if args.json => say!("{}", serde_json::to_string_pretty(all)?),
+        _ => {}
     }
-    Ok(true)
+    Ok(well)
+}
+
+/// Does something with each path. With several, one that fails is said and the others follow; `false`: one failed.
+fn for_each(paths: &[PathBuf], mut does: impl FnMut(&Path) -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+    if let [path] = paths {
+        return does(path);
+    }
+    let mut well = true;
+    for path in paths {
+        match does(path) {
+            Ok(done) => well &= done,
+            Err(error) => {
+                eprintln!("hotshelf: {error:#}");
+                well = false;
+            }
+        }
+    }
+    Ok(well)
 }
 
 /// `hotshelf pin` and `unpin`.
-pub fn pin(path: &Path, on: bool) -> anyhow::Result<bool> {
-    let (mounted, below) = locate(path)?;
-    let path = escape(&below);
-    if let Answer::Done { message } = ask(&mounted, &if on { Ask::Pin { path } } else { Ask::Unpin { path } })? {
-        say!("{message}");
-    }
-    Ok(true)
+pub fn pin(paths: &[PathBuf], on: bool) -> anyhow::Result<bool> {
+    for_each(paths, |path| {
+        let (mounted, below) = locate(path)?;
+        let path = escape(&below);
+        if let Answer::Done { message } = ask(&mounted, &if on { Ask::Pin { path } } else { Ask::Unpin { path } })? {
+            tell!("{message}");
+        }
+        Ok(true)
+    })
 }
 
 /// `hotshelf migrate`.
 pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
-    let (mounted, below) = locate(&args.path)?;
     let to = match args.to {
         Side::Ssd => TierName::Ssd,
         Side::Hdd => TierName::Hdd,
     };
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    for_each(&args.paths, |path| if args.dry_run { would_migrate(path, to) } else { migrate_one(path, to) })
+}
+
+fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
+    let (mounted, below) = locate(path)?;
+    let bar = if shows_progress() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left {msg}");
     bar.set_style(style.context("the progress bar's template")?);
     let mut client = connect(&mounted)?;
@@ -163,10 +197,43 @@ pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
     });
     bar.finish_and_clear();
     match answer.context("asking the daemon")? {
-        Answer::Done { message } => say!("{message}"),
+        Answer::Done { message } => tell!("{message}"),
         Answer::Failed { message } => bail!("{message}"),
         other => bail!("the daemon gave an answer of another kind: {other:?}"),
     }
+    Ok(true)
+}
+
+/// Says what `migrate` would try to move, and moves nothing. A file that is in use or has several names may stay when it is tried.
+fn would_migrate(path: &Path, to: TierName) -> anyhow::Result<bool> {
+    let (mounted, _) = locate(path)?;
+    let mut client = connect(&mounted)?;
+    let device = path.symlink_metadata().with_context(|| format!("{}", path.display()))?.dev();
+    let (mut files, mut bytes, mut waiting) = (0_u64, 0_u64, vec![path.to_owned()]);
+    while let Some(path) = waiting.pop() {
+        let named = || format!("{}", path.display());
+        let meta = path.symlink_metadata().with_context(named)?;
+        if meta.is_dir() && meta.dev() == device {
+            for entry in path.read_dir().with_context(named)? {
+                waiting.push(entry.with_context(named)?.path());
+            }
+        }
+        if !meta.is_file() || meta.dev() != device {
+            continue;
+        }
+        let (_, below) = locate(&path)?;
+        let answer = client.ask(&Ask::Why { path: escape(&below) }, &mut |_| {}).context("asking the daemon")?;
+        if let Answer::Why(why) = answer
+            && why.tier.is_some_and(|tier| tier != to)
+        {
+            files += 1;
+            bytes += why.size_bytes;
+            if is_verbose() {
+                say!("{}", path.display());
+            }
+        }
+    }
+    say!("{}: {files} files of {} would move to the {to}", path.display(), HumanBytes(bytes));
     Ok(true)
 }
 

@@ -170,9 +170,10 @@ impl Check<'_> {
     fn tree(&mut self, roots: [Option<OwnedFd>; 2]) {
         let mut todo = vec![(Vec::new(), roots)];
         while let Some((path, sides)) = todo.pop() {
-            self.report.dirs += sides.iter().flatten().count() as u64;
             let names = [self.names(&path, &sides, 0), self.names(&path, &sides, 1)];
-            self.report.files += (names[0].len() + names[1].len()) as u64;
+            // As the mount shows them: a directory is one, whichever sides have it.
+            self.report.dirs += 1;
+            self.report.files += names.iter().flatten().filter(|(_, kind)| *kind != FileType::Directory).count() as u64;
             (self.progress)(self.report.files);
             let on_hdd: std::collections::HashMap<&[u8], FileType> = names[1].iter().map(|(name, kind)| (&**name, *kind)).collect();
             for (name, kind) in &names[0] {

@@ -46,8 +46,9 @@ pub struct TierStatus {
     pub used_bytes: u64,
     /// Free for us.
     pub free_bytes: u64,
-    /// Regular files known there so far (the background scan counts the SSD; the HDD is counted as used).
-    pub files: u64,
+    /// Regular files there, as far as the background scan has come. It counts the SSD only: none for the HDD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<u64>,
     /// Why it is degraded (read-only, I/O errors), if it is.
     pub degraded: Option<String>,
 }

@@ -37,8 +37,8 @@ impl Hybrid {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
-            ssd: self.tier_status(TierName::Ssd, self.placement.len() as u64),
-            hdd: self.tier_status(TierName::Hdd, 0),
+            ssd: self.tier_status(TierName::Ssd, Some(self.placement.len() as u64)),
+            hdd: self.tier_status(TierName::Hdd, None),
             policy: self.placement.policy_name(),
             promotion: self.config.promotion.to_string(),
             high_bytes: self.space.high(),
@@ -62,7 +62,7 @@ impl Hybrid {
         }
     }
 
-    fn tier_status(&self, tier: TierName, files: u64) -> TierStatus {
+    fn tier_status(&self, tier: TierName, files: Option<u64>) -> TierStatus {
         let space = self.space.of(tier);
         TierStatus {
             directory: self.tier(tier).path.display().to_string(),

@@ -13,7 +13,7 @@ pub enum Error {
     #[error("a write to the device has failed ({0}): close the image and open it again, it will show what was saved")]
     Failed(block::Error),
     /// No superblock.
-    #[error("no file system of ours is here, or both its superblocks are damaged: make one with `hotshelf fs mkfs`")]
+    #[error("no file system of hotshelf is here, or both its superblocks are damaged")]
     NoImage,
     /// Written by a later version.
     #[error("the image has format version {0}; this program knows {known}: use the later program", known = VERSION)]

@@ -67,7 +67,10 @@ mod test {
     fn the_one_place_and_tests_are_right() {
         let tree = Tree::of(&[
             ("crates/shm/src/environment.rs", "std::env::var_os(name)\n"),
-            ("crates/cli/src/main.rs", "// std::env::var(\nlet a = shm::environment::var(\"A\");\n#[cfg(test)]\nmod test {\n env::var(\"SEED\")\n}\n"),
+            (
+                "crates/cli/src/main.rs",
+                "// std::env::var(\nlet a = shm::environment::var(\"A\");\n#[cfg(test)]\nmod test {\n env::var(\"SEED\")\n}\n",
+            ),
             ("crates/cli/tests/command.rs", "std::env::var(\"FULL\")\n"),
             ("crates/block/src/lib.rs", "#[cfg(all(test, not(loom)))]\n#[allow(x)]\nmod hostile;\n"),
             ("crates/block/src/hostile.rs", "std::env::var(\"FULL\")\n"),

@@ -44,8 +44,8 @@ pub enum JournalError {
     },
     /// It holds something that cannot be.
     #[error(
-        "{path}: damaged at byte {at} ({what}): keep a copy, look at it, and `truncate -s {at}` it; changes after that are lost and \
-         must be made again"
+        "{path}: damaged at byte {at} ({what}): what is before it is whole; `head -c {at}` of it into another file, given as --journal, \
+         serves that, and later changes must be made again there"
     )]
     Damaged {
         /// The file.

@@ -79,7 +79,7 @@ pub fn remove(path: &Path, lose_dirty: bool) -> Result<(), Error> {
                 Kind::Device,
                 Errno::BUSY,
                 format!(
-                    "{}: {} pages are on this SSD only: `hotshelf cache flush {0}` writes them below, --discard gives them up",
+                    "{}: {} pages are on this SSD only: `hotshelf cache flush {0}` writes them to their files (see --discard in the help)",
                     path.display(),
                     found.dirty_pages + found.suspect_pages
                 ),

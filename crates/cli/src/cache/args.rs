@@ -3,7 +3,14 @@
 use std::path::PathBuf;
 
 use cachedfs::{Age, Mode, Size};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+
+/// The modes by name, which a shell completes.
+fn modes() -> impl TypedValueParser<Value = Mode> {
+    let names = ["write-back", "write-through", "write-around", "read-only", "pass-through"];
+    PossibleValuesParser::new(names).try_map(|name| cachedfs::mode_of(&name))
+}
 
 /// `hotshelf cache`.
 #[derive(Debug, Args)]
@@ -102,7 +109,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FILE")]
     pub record_file: Option<PathBuf>,
     /// What becomes of writes: write-back, write-through, write-around, read-only or pass-through [default: write-back]
-    #[arg(long, value_parser = cachedfs::mode_of)]
+    #[arg(long, value_parser = modes(), hide_possible_values = true)]
     pub mode: Option<Mode>,
     /// Members of this group may take part
     #[arg(long)]
@@ -253,7 +260,7 @@ pub struct ModeArgs {
     #[command(flatten)]
     pub this: This,
     /// The mode from now on
-    #[arg(value_name = "MODE", value_parser = cachedfs::mode_of)]
+    #[arg(value_name = "MODE", value_parser = modes(), hide_possible_values = true)]
     pub mode: Mode,
     /// As JSON
     #[arg(long)]

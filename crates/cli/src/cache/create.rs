@@ -18,8 +18,9 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<bool> {
     if !args.force
         && let Some(other) = other_of_that_name(&config)
     {
-        bail!("{other} is called {} already: give this one another --name", config.name);
+        bail!("{other} is called {} already and is kept: give this one another --name", config.name);
     }
+    sizes_make_sense(&config)?;
     serve::take_down(&Located { config: config.clone(), file: Some(file.clone()) })?;
     let made = match &config.ssd {
         Some(ssd) => Some(format(ssd, args, &config)?),
@@ -41,11 +42,11 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<bool> {
     match (&config.ssd, &made) {
         (Some(ssd), Some(made)) => {
             let replaced = made.replaced.as_ref().map_or(String::new(), |what| format!("; {what} is overwritten"));
-            say!("{}: a cache of {}, {} pages in {} segments{replaced}", ssd.display(), size(made.bytes), made.pages, made.segments);
+            tell!("{}: a cache of {}, {} pages in {} segments{replaced}", ssd.display(), size(made.bytes), made.pages, made.segments);
         }
-        _ => say!("{}: a cache in memory alone; with --size or the path of a device it has an SSD, too", config.name),
+        _ => tell!("{}: a cache in memory alone; with --size or the path of a device it has an SSD, too", config.name),
     }
-    say!("its settings are in {}; programs use it with\n  export HOTSHELF_CONFIG={}", file.display(), file.display());
+    tell!("its settings are in {}; programs use it with\n  export HOTSHELF_CONFIG={}", file.display(), file.display());
     Ok(true)
 }
 
@@ -87,6 +88,16 @@ fn config(args: &CreateArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
+/// What no machine like this one can give is not what was meant.
+fn sizes_make_sense(config: &Config) -> anyhow::Result<()> {
+    let ram = cachedfs::machine_memory_bytes();
+    if let Some(memory) = config.memory.filter(|memory| memory.of(ram) > ram) {
+        let (wanted, there) = (size(memory.of(ram)), size(ram));
+        return Err(Usage(format!("--memory {wanted} is more than this machine has ({there}): did you mean a share, such as 25%?")).into());
+    }
+    Ok(())
+}
+
 fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
     if cachedfs::driven::is_meant(path) {
         return Ok(cachedfs::driven::absolute(path));
@@ -96,12 +107,18 @@ fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
 
 /// Another cache's settings, of one that is still there, would be overwritten.
 fn other_of_that_name(config: &Config) -> Option<String> {
-    let there = Config::read(&Config::file_of(&config.name)).ok()?;
+    let file = Config::file_of(&config.name);
+    let there = match Config::read(&file) {
+        Ok(there) => there,
+        // Somebody wrote something there, even if it is wrong.
+        Err(_) if file.symlink_metadata().is_ok() => return Some(format!("a cache whose settings cannot be read ({})", file.display())),
+        Err(_) => return None,
+    };
     match (there.ssd, &config.ssd) {
         (Some(ssd), ours) if Some(&ssd) != ours.as_ref() && (ssd.exists() || cachedfs::driven::is_meant(&ssd)) => {
             Some(ssd.display().to_string())
         }
-        (None, Some(_)) => Some(format!("a cache in memory alone ({})", Config::file_of(&config.name).display())),
+        (None, _) => Some(format!("a cache in memory alone ({})", file.display())),
         _ => None,
     }
 }

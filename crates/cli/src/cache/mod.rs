@@ -39,8 +39,7 @@ pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
 
 /// A bar on a terminal; nothing elsewhere.
 fn bar(template: &str) -> anyhow::Result<indicatif::ProgressBar> {
-    use std::io::IsTerminal;
-    let bar = if std::io::stderr().is_terminal() { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
+    let bar = if crate::verbosity::shows_progress() { indicatif::ProgressBar::new(0) } else { indicatif::ProgressBar::hidden() };
     bar.set_style(indicatif::ProgressStyle::with_template(template)?);
     Ok(bar)
 }

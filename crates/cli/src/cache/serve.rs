@@ -2,7 +2,6 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,11 +10,9 @@ use anyhow::{Context, bail};
 use cachedfs::{Instance, Status};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tracing_subscriber::EnvFilter;
 
 use super::args::{AttachArgs, DetachArgs, LogArgs, ServeArgs};
 use super::locate::{self, Located};
-use crate::Usage;
 
 /// What the one in the background says when the cache is there.
 const READY: &str = "serving ";
@@ -47,7 +44,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
 pub fn attach(args: &AttachArgs) -> anyhow::Result<bool> {
     let located = locate::which(&args.which)?;
     if let Some(pid) = Instance::look(&located.config)?.as_ref().and_then(server) {
-        say!("{} is attached already, by process {pid}", located.shown());
+        tell!("{} is attached already, by process {pid}", located.shown());
         return Ok(true);
     }
     let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
@@ -60,19 +57,14 @@ pub fn attach(args: &AttachArgs) -> anyhow::Result<bool> {
         command.arg("--log-json");
     }
     command.args(args.log.log_level.iter().flat_map(|level| ["--log-level", level]));
-    let log = match &args.log_file {
-        None => Stdio::null(),
-        Some(path) => {
-            let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-            opened.with_context(|| format!("{}: the log cannot be written", path.display()))?.into()
-        }
-    };
+    crate::daemon::log_filter(args.log.log_level.as_deref(), "cache attach")?;
+    let log = args.log_file.as_deref().map(crate::daemon::open_log).transpose()?.map_or_else(Stdio::null, Stdio::from);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn().context("starting the process")?;
     let mut said = String::new();
     BufReader::new(child.stdout.take().context("the process's pipe")?).read_line(&mut said).context("reading what the process says")?;
     if said.starts_with(READY) {
-        say!("{} is attached by process {}: `hotshelf cache detach` ends it", located.shown(), child.id());
+        tell!("{} is attached by process {}: `hotshelf cache detach` ends it", located.shown(), child.id());
         return Ok(true);
     }
     let ended = child.wait().context("waiting for the process")?;
@@ -95,7 +87,7 @@ pub fn detach(args: &DetachArgs) -> anyhow::Result<bool> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    say!("{} is detached", located.shown());
+    tell!("{} is detached", located.shown());
     Ok(true)
 }
 
@@ -143,10 +135,7 @@ pub fn refuse_if_needed(located: &Located) -> anyhow::Result<()> {
 }
 
 fn start_log(args: &LogArgs) -> anyhow::Result<()> {
-    let level = args.log_level.clone().or_else(|| std::env::var("HOTSHELF_LOG").ok()).unwrap_or_else(|| "info".into());
-    let filter = EnvFilter::try_new(&level).map_err(|_| {
-        Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace; see `hotshelf cache serve --help`"))
-    })?;
+    let filter = crate::daemon::log_filter(args.log_level.as_deref(), "cache serve")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false).with_writer(std::io::stderr);
     let started = if args.log_json { builder.json().try_init() } else { builder.try_init() };
     started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))

@@ -36,7 +36,8 @@ fn with_line(text: &str, key: &str, value: &str) -> Option<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let begin = 1 + lines.iter().position(|line| line.trim() == "[cache]")?;
     let end = lines[begin..].iter().position(|line| line.trim_start().starts_with('[')).map_or(lines.len(), |end| begin + end);
-    let is_it = |line: &String| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+    // Both spellings of a key are read.
+    let is_it = |line: &String| line.split_once('=').is_some_and(|(name, _)| name.trim().replace('-', "_") == key);
     let line = format!("{key} = {value}");
     match lines[begin..end].iter().position(is_it) {
         Some(at) => lines[begin + at] = line,
@@ -72,7 +73,7 @@ mod test {
         write(&file, &config).expect("written");
         assert_eq!(Config::read(&file).expect("read"), config);
 
-        let text = "ssd = \"/other\"\nmode = \"none of ours\"\n[cache] \n# why\n  mode=\"write-back\" \n\n\
+        let text = "[library]\nqueue_depth = 16\n[cache] \n# why\n  mode=\"write-back\" \n\n\
                     [[cache.rules]]\nglob = \"*\"\nmode = \"read-only\"\n";
         std::fs::write(&file, text).expect("written");
         let wanted = Config { mode: Mode::WriteAround, ..Config::read(&file).expect("read") };

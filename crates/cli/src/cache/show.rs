@@ -33,7 +33,8 @@ pub fn report(report: &Report) {
         tiers(&status.tiers);
         work(status);
     } else if status.dirty_bytes > 0 {
-        say!("  dirty     {} are on the SSD only: `hotshelf cache flush` writes them below", size(status.dirty_bytes));
+        let place = if status.ssd.is_some() { "on the SSD" } else { "in memory" };
+        say!("  dirty     {} are {place} only: `hotshelf cache flush` writes them to their files", size(status.dirty_bytes));
     }
     for lost in &status.lost {
         say!("  lost      {} bytes {} to {}: {}", lost.path.display(), lost.start, lost.end, lost.why);

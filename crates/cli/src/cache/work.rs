@@ -12,9 +12,9 @@ pub fn flush(args: &FlushArgs) -> anyhow::Result<bool> {
     let instance = Instance::open(&located.config)?;
     let discarded = if args.discard_lost { instance.discard_lost()? } else { 0 };
     let bar = bar("{bar:30} {pos}/{len} pages {eta} left")?;
-    let mut pages = 0;
+    // What is dirty now is in its files when the call is over, whoever wrote it there.
+    let pages = instance.status().dirty_bytes / 4096;
     let flushed = instance.flush(&mut |done, of| {
-        pages = pages.max(done);
         bar.set_length(of);
         bar.set_position(done);
     });
@@ -27,9 +27,9 @@ pub fn flush(args: &FlushArgs) -> anyhow::Result<bool> {
     if args.json {
         say!("{}", json!({ "name": located.config.name, "pages": pages, "bytes": pages * 4096, "lost": lost, "discarded": discarded }));
     } else {
-        say!("{}: {pages} pages ({}) are in their files now", located.shown(), size(pages * 4096));
+        tell!("{}: {pages} pages ({}) are in their files now", located.shown(), size(pages * 4096));
         if args.discard_lost {
-            say!("{discarded} pages ({}) that only its SSD had were given up", size(discarded * 4096));
+            tell!("{discarded} pages ({}) that only its SSD had were given up", size(discarded * 4096));
         }
         for lost in &lost {
             say!("lost: {} bytes {} to {}: {}", lost.path.display(), lost.start, lost.end, lost.why);
@@ -66,6 +66,6 @@ pub fn mode(args: &ModeArgs) -> anyhow::Result<bool> {
         None if is_used => ", until the last program leaves".to_owned(),
         None => anyhow::bail!("{} is not in use and has no settings: `hotshelf cache create` writes them", located.shown()),
     };
-    say!("{}: {now} (it was {before}){kept}", located.shown());
+    tell!("{}: {now} (it was {before}){kept}", located.shown());
     Ok(true)
 }

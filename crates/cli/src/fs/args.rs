@@ -1,7 +1,8 @@
 //! The command line of `hotshelf fs`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use hybridfs::Size;
 use mount::Uring;
@@ -55,6 +56,22 @@ pub enum FsCommand {
     Shell(super::shell::ShellArgs),
 }
 
+impl FsCommand {
+    /// The image that an existing file system is looked for in.
+    pub fn image(&self) -> Option<&Path> {
+        match self {
+            FsCommand::Mkfs(_) | FsCommand::Shell(_) => None,
+            FsCommand::Mount(args) => Some(&args.image),
+            FsCommand::Check(args) => Some(&args.image),
+            FsCommand::Dump(args) => Some(&args.image),
+            FsCommand::Resize(args) => Some(&args.image),
+            FsCommand::Import(args) => Some(&args.image),
+            FsCommand::Export(args) => Some(&args.image),
+            FsCommand::Df(args) => Some(&args.image),
+        }
+    }
+}
+
 /// `hotshelf fs mkfs`.
 #[derive(Debug, Args)]
 pub struct MkfsArgs {
@@ -106,7 +123,8 @@ pub struct FsMountArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(["auto", "off"]).try_map(|when| when.parse::<Uring>()))]
     pub uring: Option<Uring>,
     /// Stay in the foreground, log to standard error
     #[arg(long)]

@@ -13,7 +13,8 @@ use stack::rawfs::fs::{Creds, Error, Fs, FsSettings, Kind, Node, Stamp, Stat};
 use stack::rawfs::{Settings, Store};
 
 use super::args::ExportArgs;
-use super::{Progress, open};
+use super::aside::{self, NewFile, Staging};
+use super::{Progress, Stopped, open};
 
 const PIECE: usize = 1 << 20;
 
@@ -39,13 +40,13 @@ fn export_all(fs: &Fs, args: &ExportArgs, sources: &[PathBuf], dir: &Path) -> an
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let to = rustix::fs::open(dir, flags, Mode::empty()).with_context(|| format!("{}", dir.display()))?;
     let usage = fs.store().usage();
-    let progress = Progress::start((usage.blocks - usage.blocks_free) * stack::rawfs::BLOCK_BYTES as u64);
+    let progress = Progress::start((usage.blocks - usage.blocks_free) * stack::rawfs::BLOCK_BYTES as u64)?;
     let is_root = rustix::process::geteuid().is_root();
     let mut export = Export { fs, creds: Creds::root(), force: args.force, is_root, top: to, links: HashMap::new(), progress, left_out: 0 };
     let outcome = sources.iter().try_for_each(|source| export.source(source.as_os_str().as_bytes()));
     export.progress.finish();
-    outcome?;
-    say!("{} files, {}", export.progress.files(), super::human(export.progress.bytes()));
+    outcome.with_context(|| format!("{} files were exported before, and are whole", export.progress.files()))?;
+    tell!("{} files, {}", export.progress.files(), super::human(export.progress.bytes()));
     Ok(export.left_out)
 }
 
@@ -55,8 +56,8 @@ struct Export<'f> {
     force: bool,
     is_root: bool,
     top: OwnedFd,
-    /// Files with several names: the number, and the first name, below the top.
-    links: HashMap<u64, PathBuf>,
+    /// Files with several names, by number.
+    links: HashMap<u64, First>,
     progress: Progress,
     left_out: u64,
 }
@@ -135,10 +136,13 @@ impl Export<'_> {
             self.left_out(&format!("{}: is no name", shown(path)));
             return Ok(());
         }
+        self.progress.go_on()?;
         let outcome = self.made(node, path, to, name, below);
         match outcome {
-            Ok(()) => self.progress.file(),
-            Err(error) if is_full(&error) => return Err(error),
+            // As import counts: directories are none.
+            Ok(()) if node.kind() == Kind::Dir => {}
+            Ok(()) => self.progress.file(&path.escape_ascii()),
+            Err(error) if is_full(&error) || error.downcast_ref::<Stopped>().is_some() => return Err(error),
             Err(error) => self.left_out(&format!("{}: {error:#}", shown(path))),
         }
         Ok(())
@@ -150,39 +154,22 @@ impl Export<'_> {
         if stat.kind == Kind::Dir {
             return self.dir(node, &stat, path, to, name, &here);
         }
-        self.make_way(to, name)?;
+        if let Some(what) = aside::is_in_the_way(to, name, self.force)? {
+            bail!("{what}");
+        }
+        if stat.nlink > 1
+            && let Some(first) = self.links.get(&stat.ino)
+        {
+            return taken(aside::link(to, first.open(&self.top)?.as_fd(), name, self.force));
+        }
+        let made = match stat.kind {
+            Kind::File => self.regular(node, &stat, to, name)?,
+            _ => self.special(node, &stat, to, name)?,
+        };
         if stat.nlink > 1 {
-            if let Some(first) = self.links.get(&stat.ino) {
-                return Ok(rustix::fs::linkat(&self.top, first, to, name, AtFlags::empty())?);
-            }
-            self.links.insert(stat.ino, here);
+            self.links.insert(stat.ino, First { path: here, made });
         }
-        match stat.kind {
-            Kind::File => {
-                return self.regular(node, &stat, to, name).inspect_err(|_| {
-                    // Half a file is worse than none.
-                    let _ = rustix::fs::unlinkat(to, name, AtFlags::empty());
-                });
-            }
-            Kind::Symlink => rustix::fs::symlinkat(&self.fs.target(node)?[..], to, name)?,
-            Kind::Fifo => rustix::fs::mknodat(to, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?,
-            Kind::Socket => rustix::fs::mknodat(to, name, FileType::Socket, Mode::from_raw_mode(0o600), 0)?,
-            Kind::CharDevice => rustix::fs::mknodat(to, name, FileType::CharacterDevice, Mode::from_raw_mode(0o600), stat.device)?,
-            Kind::BlockDevice => rustix::fs::mknodat(to, name, FileType::BlockDevice, Mode::from_raw_mode(0o600), stat.device)?,
-            Kind::Dir => {}
-        }
-        self.attributes_at(&stat, to, name)
-    }
-
-    /// Nothing is in the way, unless it is not to be replaced.
-    fn make_way(&self, to: BorrowedFd<'_>, name: &[u8]) -> Outcome {
-        match rustix::fs::statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
-            Ok(_) if !self.force => bail!("is there already: give --force to replace it"),
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => bail!("a directory is in the way"),
-            Ok(_) => Ok(rustix::fs::unlinkat(to, name, AtFlags::empty())?),
-        }
+        Ok(())
     }
 
     fn dir(&mut self, node: &Node, stat: &Stat, path: &[u8], to: BorrowedFd<'_>, name: &[u8], here: &Path) -> Outcome {
@@ -197,9 +184,16 @@ impl Export<'_> {
         self.attributes(node, stat, dir.as_fd())
     }
 
-    fn regular(&mut self, node: &Node, stat: &Stat, to: BorrowedFd<'_>, name: &[u8]) -> Outcome {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let out = std::fs::File::from(rustix::fs::openat(to, name, flags, Mode::from_raw_mode(0o600))?);
+    fn regular(&mut self, node: &Node, stat: &Stat, to: BorrowedFd<'_>, name: &[u8]) -> anyhow::Result<(u64, u64)> {
+        let new = NewFile::new(to)?;
+        self.content(node, stat, new.file())?;
+        self.attributes(node, stat, new.file().as_fd())?;
+        let made = identity(new.file().as_fd())?;
+        taken(new.publish(name, self.force))?;
+        Ok(made)
+    }
+
+    fn content(&mut self, node: &Node, stat: &Stat, out: &std::fs::File) -> Outcome {
         let file = self.fs.open_node(node, OFlags::RDONLY, &self.creds)?;
         let (mut bytes, mut at) = (vec![0; PIECE], 0);
         loop {
@@ -212,6 +206,7 @@ impl Export<'_> {
             let end = file.seek(SeekFrom::Hole(data))?.min(stat.size);
             at = data;
             while at < end {
+                self.progress.go_on()?;
                 let want = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
                 let got = file.read_at(&mut bytes[..want], at)?;
                 if got == 0 {
@@ -225,8 +220,7 @@ impl Export<'_> {
                 break;
             }
         }
-        out.set_len(stat.size)?;
-        self.attributes(node, stat, out.as_fd())
+        Ok(out.set_len(stat.size)?)
     }
 
     fn attributes(&mut self, node: &Node, stat: &Stat, of: BorrowedFd<'_>) -> Outcome {
@@ -246,17 +240,65 @@ impl Export<'_> {
         Ok(rustix::fs::futimens(of, &times(stat))?)
     }
 
-    /// Of what cannot be opened.
-    fn attributes_at(&mut self, stat: &Stat, to: BorrowedFd<'_>, name: &[u8]) -> Outcome {
+    /// What cannot be written to: made in a directory of ours, where nobody exchanges it before it has its attributes.
+    fn special(&mut self, node: &Node, stat: &Stat, to: BorrowedFd<'_>, name: &[u8]) -> anyhow::Result<(u64, u64)> {
+        let staging = Staging::new(to)?;
+        let (own, object, mode) = (staging.own(), Staging::object(), Mode::RUSR | Mode::WUSR);
+        match stat.kind {
+            Kind::Symlink => rustix::fs::symlinkat(&self.fs.target(node)?[..], own, object)?,
+            Kind::Socket => rustix::fs::mknodat(own, object, FileType::Socket, mode, 0)?,
+            Kind::CharDevice => rustix::fs::mknodat(own, object, FileType::CharacterDevice, mode, stat.device)?,
+            Kind::BlockDevice => rustix::fs::mknodat(own, object, FileType::BlockDevice, mode, stat.device)?,
+            Kind::Fifo | Kind::File | Kind::Dir => rustix::fs::mknodat(own, object, FileType::Fifo, mode, 0)?,
+        }
         if self.is_root {
             let (uid, gid) = (rustix::fs::Uid::from_raw(stat.uid), rustix::fs::Gid::from_raw(stat.gid));
-            rustix::fs::chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            rustix::fs::chownat(own, object, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         if stat.kind != Kind::Symlink {
-            // It was just made here, and is no link.
-            rustix::fs::chmodat(to, name, Mode::from_raw_mode(stat.mode & 0o1777), AtFlags::empty())?;
+            // It is no link: nobody else could make one here.
+            rustix::fs::chmodat(own, object, Mode::from_raw_mode(stat.mode & 0o1777), AtFlags::empty())?;
         }
-        Ok(rustix::fs::utimensat(to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)?)
+        rustix::fs::utimensat(own, object, &times(stat), AtFlags::SYMLINK_NOFOLLOW)?;
+        let there = rustix::fs::statat(own, object, AtFlags::SYMLINK_NOFOLLOW)?;
+        taken(staging.publish(name, self.force))?;
+        Ok((there.st_dev, there.st_ino))
+    }
+}
+
+/// The first name of a file that has several, and which file that was.
+struct First {
+    /// From the top.
+    path: PathBuf,
+    /// Device and number.
+    made: (u64, u64),
+}
+
+impl First {
+    /// The file itself: what has that name now may be another one.
+    fn open(&self, top: &OwnedFd) -> anyhow::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = rustix::fs::ResolveFlags::BENEATH | rustix::fs::ResolveFlags::NO_SYMLINKS;
+        let opened = rustix::fs::openat2(top, &self.path, flags, Mode::empty(), how);
+        let opened = opened.with_context(|| format!("{}, its first name", self.path.display()))?;
+        if identity(opened.as_fd())? != self.made {
+            bail!("{}, its first name, is another file now", self.path.display());
+        }
+        Ok(opened)
+    }
+}
+
+fn identity(of: BorrowedFd<'_>) -> rustix::io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(of)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// The name came meanwhile.
+fn taken(published: rustix::io::Result<()>) -> Outcome {
+    match published {
+        Err(Errno::EXIST) => bail!("is there already and is kept (--force replaces it)"),
+        Err(Errno::ISDIR | Errno::NOTEMPTY) => bail!("a directory is in the way"),
+        published => Ok(published?),
     }
 }
 

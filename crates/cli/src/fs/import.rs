@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use rustix::fs::{OFlags, SeekFrom, XattrFlags};
+use rustix::fs::{OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 use stack::rawfs::fs::{Creds, Error, Fs, FsSettings, Kind, Node, SetAttr, SetTime, Stamp};
 use stack::rawfs::{Settings, Store};
@@ -23,7 +23,7 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<bool> {
     let Some((dest, sources)) = args.paths.split_last() else { bail!("no paths") };
     let (store, _) = Store::open(open(&args.image, false)?, &Settings::default()).with_context(named)?;
     let (fs, _) = Fs::open(store, FsSettings::default()).with_context(named)?;
-    let progress = Progress::start(sources.iter().map(|source| weigh(source)).sum());
+    let progress = Progress::start(sources.iter().map(|source| weigh(source)).sum())?;
     let mut import = Import { fs: &fs, creds: Creds::root(), force: args.force, links: HashMap::new(), progress, left_out: 0 };
     let outcome = import.all(sources, dest.as_os_str().as_bytes());
     let Import { progress, left_out, .. } = import;
@@ -37,7 +37,7 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<bool> {
         return Err(error.context(so_far));
     }
     closed?;
-    say!("{files} files, {}", super::human(bytes));
+    tell!("{files} files, {}", super::human(bytes));
     if left_out > 0 {
         eprintln!("hotshelf: {left_out} files or attributes were left out: see above");
     }
@@ -161,17 +161,30 @@ impl Import<'_> {
         if !kind.is_dir()
             && let Some(first) = self.links.get(&(meta.dev(), meta.ino()))
         {
-            let node = self.fs.lookup(self.fs.root(), first, false, &self.creds).map_err(of_image(source))?;
+            let root = self.fs.root();
+            let node = self.fs.lookup(root, first, false, &self.creds).map_err(of_image(source))?;
             self.make_way(source, to)?;
-            self.progress.file();
-            return self.fs.link(&node, self.fs.root(), to, &self.creds).map_err(of_image(source));
+            self.progress.file(&source.display().to_string().escape_debug());
+            return match self.fs.link(&node, root, to, &self.creds) {
+                Err(error) if error.errno() == Errno::EXIST && self.force => {
+                    let aside = Self::aside(to);
+                    let _ = self.fs.unlink(root, &aside, &self.creds);
+                    self.fs.link(&node, root, &aside, &self.creds).map_err(of_image(source))?;
+                    self.fs.rename(root, &aside, root, to, RenameFlags::empty(), &self.creds).map_err(of_image(source))
+                }
+                linked => linked.map_err(of_image(source)),
+            };
         }
-        let node = if kind.is_dir() { self.dir(source, to)? } else { self.file(source, meta, to)? };
-        self.attributes(source, meta, &node)?;
-        if !kind.is_dir() && meta.nlink() > 1 {
+        self.progress.go_on().map_err(|stopped| Failed::Image(stopped.into()))?;
+        if kind.is_dir() {
+            let node = self.dir(source, to)?;
+            return self.attributes(source, meta, &node);
+        }
+        self.file(source, meta, to)?;
+        if meta.nlink() > 1 {
             self.links.insert((meta.dev(), meta.ino()), to.to_vec());
         }
-        self.progress.file();
+        self.progress.file(&source.display().to_string().escape_debug());
         Ok(())
     }
 
@@ -194,7 +207,7 @@ impl Import<'_> {
         Ok(node)
     }
 
-    /// Nothing is in the way, unless it is not to be replaced.
+    /// Whether something is in the way that is not to be replaced.
     fn make_way(&self, source: &Path, to: &[u8]) -> Outcome {
         match self.fs.lookup(self.fs.root(), to, false, &self.creds) {
             Err(error) if error.errno() == Errno::NOENT => Ok(()),
@@ -203,42 +216,65 @@ impl Import<'_> {
                 Err(Failed::Source(anyhow::anyhow!("{}: the image has a directory of that name", source.display())))
             }
             Ok(_) if !self.force => {
-                Err(Failed::Source(anyhow::anyhow!("{}: is there already: give --force to replace it", source.display())))
+                Err(Failed::Source(anyhow::anyhow!("{}: is there already and is kept (--force replaces it)", source.display())))
             }
-            Ok(_) => self.fs.unlink(self.fs.root(), to, &self.creds).map_err(of_image(source)),
+            Ok(_) => Ok(()),
         }
     }
 
-    fn file(&mut self, source: &Path, meta: &Metadata, to: &[u8]) -> Result<Node, Failed> {
-        let (kind, root) = (meta.file_type(), self.fs.root());
+    /// A name beside the one that a file gets when it is whole.
+    fn aside(to: &[u8]) -> Vec<u8> {
+        let dir = to.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &to[..at]);
+        [dir, format!("/.import-{}", std::process::id()).as_bytes()].concat()
+    }
+
+    /// A file appears when it has content and attributes; what is interrupted leaves nothing under its name.
+    fn file(&mut self, source: &Path, meta: &Metadata, to: &[u8]) -> Outcome {
+        let kind = meta.file_type();
+        self.make_way(source, to)?;
         if kind.is_file() {
-            return self.regular(source, to);
+            return self.regular(source, meta, to);
         }
         let target =
             if kind.is_symlink() { source.read_link().map_err(of_source(source))?.into_os_string().into_vec() } else { Vec::new() };
-        self.make_way(source, to)?;
-        let special = |kind, device| self.fs.mknod(root, to, kind, 0o600, device, &self.creds);
+        let (root, aside) = (self.fs.root(), Self::aside(to));
+        // Left by one that was killed.
+        let _ = self.fs.unlink(root, &aside, &self.creds);
+        let special = |kind, device| self.fs.mknod(root, &aside, kind, 0o600, device, &self.creds);
         let made = match kind {
-            kind if kind.is_symlink() => self.fs.symlink(&target, root, to, &self.creds),
+            kind if kind.is_symlink() => self.fs.symlink(&target, root, &aside, &self.creds),
             kind if kind.is_fifo() => special(Kind::Fifo, 0),
             kind if kind.is_socket() => special(Kind::Socket, 0),
             kind if kind.is_char_device() => special(Kind::CharDevice, meta.rdev()),
             _ => special(Kind::BlockDevice, meta.rdev()),
         };
-        made.map_err(of_image(source))
+        let node = made.map_err(of_image(source))?;
+        self.attributes(source, meta, &node)?;
+        self.fs.rename(root, &aside, root, to, RenameFlags::empty(), &self.creds).map_err(of_image(source))
     }
 
-    fn regular(&mut self, source: &Path, to: &[u8]) -> Result<Node, Failed> {
-        let from = File::open(source).map_err(of_source(source))?;
-        self.make_way(source, to)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let file = self.fs.open_at(self.fs.root(), to, flags, 0o600, &self.creds).map_err(of_image(source))?;
-        let outcome = self.content(source, &from, &file);
-        if outcome.is_err() {
-            // Half a file is worse than none.
-            self.fs.unlink(self.fs.root(), to, &self.creds).map_err(of_image(source))?;
+    fn regular(&mut self, source: &Path, meta: &Metadata, to: &[u8]) -> Outcome {
+        // Neither a link nor a pipe that came in its place.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let from = File::options().read(true).custom_flags(flags).open(source).map_err(of_source(source))?;
+        let now = from.metadata().map_err(of_source(source))?;
+        if (now.dev(), now.ino()) != (meta.dev(), meta.ino()) {
+            return Err(Failed::Source(anyhow::anyhow!("{}: is another file now", source.display())));
         }
-        outcome.map(|()| file.node().clone())
+        let root = self.fs.root();
+        let dir = to.iter().rposition(|byte| *byte == b'/').map_or(&b"/"[..], |at| &to[..at.max(1)]);
+        let file = self.fs.open_at(root, dir, OFlags::TMPFILE | OFlags::WRONLY, 0o600, &self.creds).map_err(of_image(source))?;
+        self.content(source, &from, &file)?;
+        self.attributes(source, meta, file.node())?;
+        match self.fs.link(file.node(), root, to, &self.creds) {
+            Err(error) if error.errno() == Errno::EXIST && self.force => {
+                let aside = Self::aside(to);
+                let _ = self.fs.unlink(root, &aside, &self.creds);
+                self.fs.link(file.node(), root, &aside, &self.creds).map_err(of_image(source))?;
+                self.fs.rename(root, &aside, root, to, RenameFlags::empty(), &self.creds).map_err(of_image(source))
+            }
+            linked => linked.map_err(of_image(source)),
+        }
     }
 
     fn content(&mut self, source: &Path, from: &File, file: &stack::rawfs::fs::File) -> Outcome {
@@ -254,6 +290,7 @@ impl Import<'_> {
             let end = rustix::fs::seek(from, SeekFrom::Hole(data)).unwrap_or(u64::MAX);
             at = data;
             while at < end {
+                self.progress.go_on().map_err(|stopped| Failed::Image(stopped.into()))?;
                 let want = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
                 let got = from.read_at(&mut bytes[..want], at).map_err(of_source(source))?;
                 if got == 0 {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::json;
 use stack::cachedfs::image::what_is_there;
-use stack::rawfs::fs::{Fs, Stamp};
+use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Stamp};
 use stack::rawfs::{BLOCK_BYTES, Block, Disk, FormatOptions, Lane, Settings, Store};
 
 use super::args::MkfsArgs;
@@ -24,8 +24,8 @@ pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
         say!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(true);
     }
-    say!("{told}");
-    say!("to see it as a directory: hotshelf fs mount {} DIRECTORY", args.image.display());
+    tell!("{told}");
+    tell!("to see it as a directory: hotshelf fs mount {} DIRECTORY", args.image.display());
     Ok(true)
 }
 
@@ -88,7 +88,7 @@ fn format(args: &MkfsArgs, size: Option<u64>, options: &FormatOptions) -> anyhow
     if let Some(what) = &replaced
         && !args.force
     {
-        bail!("{} holds {what}: give --force to overwrite it", image.display());
+        bail!("{} holds {what}, which is kept: choose another place (see --force in `hotshelf fs mkfs --help`)", image.display());
     }
     let blocks = size.map(|size| size / BLOCK_BYTES as u64);
     if blocks.is_some_and(|blocks| blocks > disk.blocks()) {
@@ -96,8 +96,18 @@ fn format(args: &MkfsArgs, size: Option<u64>, options: &FormatOptions) -> anyhow
     }
     Store::format(&disk, &FormatOptions { blocks, ..options.clone() }).with_context(|| format!("{}", image.display()))?;
     let (store, _) = Store::open(disk, &Settings::default())?;
+    let usage = make_root(store)?;
+    Ok((usage, replaced))
+}
+
+/// Makes the top directory, which belongs to the user who makes the file system, and closes the store.
+pub fn make_root(store: Store) -> anyhow::Result<stack::rawfs::Usage> {
     Fs::format(&store, Stamp::now())?;
     let usage = store.usage();
-    store.close()?;
-    Ok((usage, replaced))
+    let (fs, _) = Fs::open(store, FsSettings::default())?;
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let owner = SetAttr { owner: Some((Some(user), Some(group))), ..SetAttr::default() };
+    fs.set_attr(fs.root(), &owner, &Creds::root())?;
+    fs.close()?;
+    Ok(usage)
 }

@@ -1,7 +1,5 @@
 //! `hotshelf fs mount`.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -19,13 +17,8 @@ use crate::daemon;
 pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
     if !args.foreground && !args.ready_pipe {
         let words: Vec<_> = std::env::args_os().skip(1).collect();
-        let log = match &args.log_file {
-            Some(path) => {
-                let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-                Stdio::from(log.with_context(|| format!("{}", path.display()))?)
-            }
-            None => Stdio::null(),
-        };
+        daemon::log_filter(None, "fs mount")?;
+        let log = args.log_file.as_deref().map(daemon::open_log).transpose()?.map_or_else(Stdio::null, Stdio::from);
         return match daemon::start_again(&words, log)? {
             None => Ok(true),
             Some((status, said)) if said.is_empty() => anyhow::bail!("the daemon ended ({status}) without a word: see --log-file"),
@@ -63,6 +56,10 @@ fn open_fs(args: &FsMountArgs) -> anyhow::Result<Fs> {
     let (mut settings, mut files) = (Settings::default(), FsSettings { write_back: Duration::ZERO, ..FsSettings::default() });
     let named = || format!("{}", args.image.display());
     let disk = open(&args.image, false)?;
+    if let Some(wanted) = bytes(args.memory, "--memory")?.filter(|wanted| *wanted > stack::cachedfs::machine_memory_bytes()) {
+        let (wanted, there) = (super::human(wanted), super::human(stack::cachedfs::machine_memory_bytes()));
+        return Err(crate::Usage(format!("--memory {wanted} is more than this machine has ({there})")).into());
+    }
     if let Some(memory) = memory {
         let least = Memory::least(disk.blocks());
         let too_little = || format!("--memory: this image needs {} bytes at least", least);

@@ -8,7 +8,6 @@ use block::Device;
 use block::broker::{Journal, Server, ServerOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use stack::{DeviceName, DeviceOptions};
-use tracing_subscriber::EnvFilter;
 
 use super::args::ServeArgs;
 use super::policy::make_parent;
@@ -66,10 +65,7 @@ fn open(given: &str, args: &ServeArgs) -> anyhow::Result<(String, Arc<dyn Device
 }
 
 fn start_log(args: &ServeArgs) -> anyhow::Result<()> {
-    let level = args.log_level.clone().or_else(|| std::env::var("HOTSHELF_LOG").ok()).unwrap_or_else(|| "info".into());
-    let filter = EnvFilter::try_new(&level).map_err(|_| {
-        Usage(format!("`{level}` is no log level: use error, warn, info, debug or trace; see `hotshelf queue serve --help`"))
-    })?;
+    let filter = crate::daemon::log_filter(args.log_level.as_deref(), "queue serve")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false).with_writer(std::io::stderr);
     let started = if args.log_json { builder.json().try_init() } else { builder.try_init() };
     started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))

@@ -114,9 +114,8 @@ fn blocks(path: &Path, options: &FileOptions, bytes: u64, block_bytes: u32) -> R
         return Err(OpenError::Unusable(format!("{path} is empty: give it a size (truncate -s 10G {path})")));
     }
     if blocks == 0 || (rest > 0 && !options.round_down) {
-        let whole = (blocks + 1) * u64::from(block_bytes);
         return Err(OpenError::Unusable(format!(
-            "{path} has {bytes} bytes, which are not whole blocks of {block_bytes}: make it longer (truncate -s {whole} {path})"
+            "{path} has {bytes} bytes, which are not whole blocks of {block_bytes}: it is neither a device nor the image of one"
         )));
     }
     Ok(blocks)

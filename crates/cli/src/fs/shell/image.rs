@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use stack::DeviceName;
-use stack::rawfs::fs::{Fs, Stamp, check};
+use stack::rawfs::fs::check;
 use stack::rawfs::{BLOCK_BYTES, DiskSettings, FormatOptions, Settings, Store};
 
 use super::session::Session;
@@ -12,7 +12,7 @@ use crate::fs::{bytes, human};
 /// Makes an empty file system, and works on it from then on.
 pub fn mkfs(session: &mut Session, args: &MkfsArgs) -> anyhow::Result<()> {
     if session.fs.is_some() && !args.force {
-        bail!("{} holds a file system: give --force to overwrite it", session.image);
+        bail!("{} holds a file system, which is kept (see --force in `help mkfs`)", session.image);
     }
     session.detach()?;
     let made = match session.image.clone() {
@@ -55,9 +55,7 @@ fn format(session: &Session, args: &MkfsArgs) -> anyhow::Result<String> {
     };
     Store::format(&disk, &options)?;
     let (store, _) = Store::open(disk, &Settings::default())?;
-    Fs::format(&store, Stamp::now())?;
-    let data = human(store.usage().blocks * BLOCK_BYTES as u64);
-    store.close()?;
+    let data = human(crate::fs::mkfs::make_root(store)?.blocks * BLOCK_BYTES as u64);
     Ok(format!("{}: a file system with {data} for data", session.image))
 }
 

@@ -38,7 +38,7 @@ pub fn serve(session: &mut Session, history: Option<&Path>) -> anyhow::Result<bo
     }
     session.history = editor.history().iter().cloned().collect();
     if session.fs.is_none() {
-        writeln!(session.out, "no file system is in {}: `mkfs` makes one", session.image)?;
+        writeln!(session.out, "no file system of hotshelf is in {} (see `help mkfs`)", session.image)?;
     }
     let shared = Rc::new(RefCell::new(session));
     editor.set_helper(Some(Helper::new(Rc::clone(&shared))));
@@ -53,8 +53,8 @@ pub fn serve(session: &mut Session, history: Option<&Path>) -> anyhow::Result<bo
 }
 
 fn usual_history() -> Option<PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home)?;
+    let home = || shm::environment::path("HOME").map(|home| home.join(".local/state"));
+    let state = shm::environment::absolute_path("XDG_STATE_HOME").or_else(home)?;
     Some(state.join("hotshelf/fs-shell-history"))
 }
 

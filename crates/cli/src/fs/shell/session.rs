@@ -120,7 +120,7 @@ impl Session {
     }
 
     pub fn fs(&self) -> anyhow::Result<&Fs> {
-        self.fs.as_ref().with_context(|| format!("no file system is in {}: make one with `mkfs`", self.image))
+        self.fs.as_ref().with_context(|| format!("no file system of hotshelf is in {} (see `help mkfs`)", self.image))
     }
 
     /// Absolute, for the calls of the file system.

@@ -162,7 +162,7 @@ fn files_of_the_machine_come_and_go() {
         std::process::Command::new("diff").args(["-r", "--no-dereference", &from.to_string(), &to.to_string()]).output().expect("diff");
     assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), format!("Only in {to}: again"));
     assert!(std::fs::read(dir.path().join("to/again")).expect("read") == content);
-    assert!(shell.refuses(&format!("export large {to}/again")).contains("give -f"));
+    assert!(shell.refuses(&format!("export large {to}/again")).contains("is kept"));
     shell.does(&format!("export -f d/from/sub/'small name' {to}/again"));
     assert_eq!(std::fs::read(dir.path().join("to/again")).expect("read"), b"small");
     assert!(shell.refuses("import /nowhere/at/all").contains("/nowhere/at/all: No such file"));
@@ -211,7 +211,7 @@ fn every_command_has_help_and_a_wrong_word_is_one_line() {
 fn before_mkfs_there_is_nothing_to_look_at() {
     let mut shell = Shell::bare();
     for verb in ["ls", "write f x", "checkfs", "begin", "bench raw_seq_read 1 1"] {
-        assert!(shell.refuses(verb).contains("make one with `mkfs`"), "{verb}");
+        assert!(shell.refuses(verb).contains("see `help mkfs`"), "{verb}");
     }
     assert!(shell.refuses("mkfs --size 1TiB").contains("less than --size"));
     shell.does("help; mkfs --size 32MiB; write f x; cat f");

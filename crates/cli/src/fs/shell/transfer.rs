@@ -4,13 +4,14 @@
 
 use std::fs::{self, File as HostFile};
 use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use stack::rawfs::fs::{File, Kind, SetAttr, SetTime, Stamp};
 
@@ -19,6 +20,7 @@ use super::session::Session;
 use super::shown;
 use super::verbs::{ExportArgs, ImportArgs};
 use super::walk::{below, last};
+use crate::fs::aside::{self, NewFile, Staging};
 
 /// Bytes moved at once.
 const PIECE: usize = 1 << 20;
@@ -198,7 +200,9 @@ pub fn export(session: &mut Session, args: &ExportArgs) -> anyhow::Result<()> {
     outcome?;
     for (from, to) in dirs.iter().rev() {
         let stat = session.node(from, false)?.stat()?;
-        let dir = HostFile::open(to).with_context(|| format!("{}", to.display()))?;
+        // Never through a link that came in its place.
+        let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
+        let dir = HostFile::options().read(true).custom_flags(flags).open(to).with_context(|| format!("{}", to.display()))?;
         dress(&dir, &stat).with_context(|| format!("{}", to.display()))?;
     }
     writeln!(session.out, "{files} files, {} into {}", crate::fs::human(bytes), file.display())?;
@@ -215,20 +219,31 @@ fn send_dir(to: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// The directory that a file goes into, and the file's name in it.
+fn place(to: &Path) -> anyhow::Result<(OwnedFd, &[u8])> {
+    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = to.file_name().with_context(|| format!("{}: has no name", to.display()))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok((rustix::fs::open(dir, flags, Mode::empty()).with_context(|| format!("{}", dir.display()))?, name.as_bytes()))
+}
+
 /// In place of what is there only if that is wanted.
-fn make_way(to: &Path, force: bool) -> anyhow::Result<()> {
-    match fs::symlink_metadata(to) {
-        Ok(meta) if !meta.is_dir() && force => fs::remove_file(to).with_context(|| format!("{}", to.display())),
-        Ok(_) => bail!("{}: is there already: give -f to replace a file", to.display()),
-        Err(_) => Ok(()),
+fn must_be_free(dir: BorrowedFd<'_>, name: &[u8], to: &Path, force: bool) -> anyhow::Result<()> {
+    match aside::is_in_the_way(dir, name, force).with_context(|| format!("{}", to.display()))? {
+        Some(_) => bail!("{}: is there already and is kept (-f replaces a file)", to.display()),
+        None => Ok(()),
     }
 }
 
 fn send_link(session: &Session, from: &[u8], to: &Path, force: bool) -> anyhow::Result<()> {
     let fs = session.fs()?;
     let target = fs.readlink(fs.root(), from, &session.creds).with_context(|| shown(from))?;
-    make_way(to, force)?;
-    std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(&target), to).with_context(|| format!("{}", to.display()))
+    let (dir, name) = place(to)?;
+    must_be_free(dir.as_fd(), name, to, force)?;
+    let named = || format!("{}", to.display());
+    let staging = Staging::new(dir.as_fd()).with_context(named)?;
+    rustix::fs::symlinkat(&target[..], staging.own(), Staging::object()).with_context(named)?;
+    staging.publish(name, force).with_context(named)
 }
 
 /// Time and permissions, without set-id bits: the owner is another one.
@@ -242,23 +257,15 @@ fn dress(file: &HostFile, stat: &stack::rawfs::fs::Stat) -> anyhow::Result<()> {
 fn send_file(session: &Session, from: &[u8], to: &Path, force: bool, bar: &ProgressBar) -> anyhow::Result<u64> {
     let fs = session.fs()?;
     let source = fs.open_at(fs.root(), from, OFlags::RDONLY, 0, &session.creds).with_context(|| shown(from))?;
-    make_way(to, force)?;
+    let (dir, name) = place(to)?;
+    must_be_free(dir.as_fd(), name, to, force)?;
     let named = || format!("{}", to.display());
-    let mut name = to.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".export-{}", std::process::id()));
-    let temporary = to.with_file_name(name);
-    let target = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).with_context(named)?;
-    let outcome = copy_out(session, &source, &target, bar).with_context(|| format!("{} to {}", shown(from), named()));
-    let outcome = outcome.and_then(|bytes| {
-        dress(&target, &source.node().stat()?)?;
-        // Not in place of what came meanwhile.
-        rustix::fs::renameat_with(rustix::fs::CWD, &temporary, rustix::fs::CWD, to, RenameFlags::NOREPLACE).with_context(named)?;
-        Ok(bytes)
-    });
-    if outcome.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    outcome
+    let new = NewFile::new(dir.as_fd()).with_context(named)?;
+    let bytes = copy_out(session, &source, new.file(), bar).with_context(|| format!("{} to {}", shown(from), named()))?;
+    dress(new.file(), &source.node().stat()?)?;
+    // Not in place of what came meanwhile.
+    new.publish(name, force).with_context(named)?;
+    Ok(bytes)
 }
 
 fn copy_out(session: &Session, source: &File, target: &HostFile, bar: &ProgressBar) -> anyhow::Result<u64> {
