@@ -18,7 +18,8 @@ shown() { "$HOTSHELF" "${@:2}" --json | python3 -c "import json, sys; s = json.l
 "$HOTSHELF" unpin "$MNT/a" "$MNT/nothing" "$MNT/b" >said 2>&1 && fail "unpin of nothing"
 grep -q nothing said || fail "does not say what failed: $(cat said)"
 [[ $(shown 's["pinned"]' status "$MNT") == '[]' ]] || fail "not both are unpinned"
-[[ $(shown '[one["path"] for one in s]' why "$MNT/a/1" "$MNT/b/file") == "['a/1', 'b/file']" ]] || fail "why of two: $("$HOTSHELF" why --json "$MNT/a/1" "$MNT/b/file")"
+[[ $(shown '[one["path"] for one in s]' why "$MNT/a/1" "$MNT/b/file") == "['a/1', 'b/file']" ]] ||
+    fail "why of two: $("$HOTSHELF" why --json "$MNT/a/1" "$MNT/b/file")"
 [[ $("$HOTSHELF" why --json "$MNT/a/1" | head -c1) == '{' ]] || fail "why of one is a list"
 
 "$HOTSHELF" migrate --dry-run --to hdd "$MNT/a" "$MNT/b" >said || fail "migrate --dry-run: $(cat said)"

@@ -1,9 +1,5 @@
 //! Line charts as SVG.
 
-use std::path::Path;
-
-use anyhow::Context;
-
 use crate::csv::quoted;
 use crate::outcome::{Plot, Series};
 use crate::results::short;
@@ -21,14 +17,6 @@ pub fn csv(plot: &Plot) -> String {
         lines.push(std::iter::once(x).chain(values).collect::<Vec<_>>().join(","));
     }
     lines.join("\n") + "\n"
-}
-
-/// Draws it into a file.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn draw(plot: &Plot, path: &Path) -> anyhow::Result<()> {
-    std::fs::write(path, svg(plot)).with_context(|| format!("{}", path.display()))
 }
 
 /// As a file.

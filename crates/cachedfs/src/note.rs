@@ -87,7 +87,9 @@ impl Note {
         };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let new = self.path.with_extension(std::process::id().to_string());
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        // Left by one that was killed; a new one follows no link.
+        let _ = fs::remove_file(&new);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&[&word[..], self.ssd.as_os_str().as_bytes(), b"\n"].concat())?;
         file.sync_all()?;
         fs::rename(&new, &self.path)?;

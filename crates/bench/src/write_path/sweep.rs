@@ -106,14 +106,10 @@ impl Sweeps {
         std::fs::create_dir_all(dir).with_context(|| format!("{}", dir.display()))?;
         let mut written = Vec::new();
         for (sweep, points) in &self.done {
-            let path = dir.join(format!("{}.csv", sweep.name));
-            std::fs::write(&path, csv(sweep, points)).with_context(|| format!("{}", path.display()))?;
-            written.push(path);
+            written.push(crate::results::save(dir, &format!("{}.csv", sweep.name), &csv(sweep, points))?);
         }
         for plot in self.plots("") {
-            let path = dir.join(format!("{}.svg", plot.name));
-            plot::draw(&plot, &path)?;
-            written.push(path);
+            written.push(crate::results::save(dir, &format!("{}.svg", plot.name), &plot::svg(&plot))?);
         }
         Ok(written)
     }

@@ -51,7 +51,9 @@ fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(dir).with_context(shown)?;
     let temporary = file.with_extension(format!("toml.{}", std::process::id()));
-    let mut to = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&temporary).with_context(shown)?;
+    // Left by one that was killed; a new one follows no link.
+    let _ = std::fs::remove_file(&temporary);
+    let mut to = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary).with_context(shown)?;
     let written = to.write_all(text.as_bytes()).and_then(|()| to.sync_all()).and_then(|()| std::fs::rename(&temporary, file));
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);
