@@ -120,3 +120,17 @@ if [[ $(id -u) == 0 ]] && command -v setpriv >/dev/null; then
         [[ $(stat -c %u theirs/out) == 65534 ]] || fail "an ordinary user's file system has root's top directory"
     fi
 fi
+
+# A flush says how many pages were dirty.
+library=$(dirname "$HOTSHELF")/libhotshelf.so
+if [[ -f $library ]]; then
+    printf '%s\n' '[cache]' 'name = "flushed"' 'memory = "32MiB"' 'dirty_age = "1h"' "runtime_dir = \"$SCRATCH\"" >flushed.toml
+    "$HOTSHELF" cache attach --config flushed.toml >/dev/null
+    trap '"$HOTSHELF" cache detach --config flushed.toml >/dev/null' EXIT
+    HOTSHELF_LIBRARY=$library HOTSHELF_CONFIG=$SCRATCH/flushed.toml PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1 python3 -c '
+import hotshelf
+with hotshelf.open("pages", "wb") as file:
+    file.write(b"x" * 4096 * 1000)' || fail "writing through the cache"
+    "$HOTSHELF" cache flush --config flushed.toml | grep -q ' 1000 pages' || fail "1,000 dirty pages are counted as others"
+    "$HOTSHELF" cache flush --config flushed.toml | grep -q ' 0 pages' || fail "clean pages are counted as dirty"
+fi
