@@ -10,11 +10,17 @@
 //! old one is never taken for it. Whoever takes over is told, and has to repair what the lock guards; if it dies too, or
 //! panics, so is the next.
 //!
+//! A word can be written by every process of the group: it may say that somebody holds the lock who does not. Each process knows for
+//! itself what its threads hold (`lock/claims.rs`). Who waits in vain for another process says so in the table of the seats, where that
+//! process looks now and then ([`Seats::answer_doubts`]) and gives up what it never took.
+//!
 //! The owner is a process (its seat), not a thread: threads of one process wait for each other in the same way. A thread that
 //! asks twice waits for itself for ever.
 
+pub(crate) mod claims;
 pub(crate) mod protocol;
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -22,6 +28,7 @@ use std::time::Duration;
 use crate::futex;
 use crate::region::Region;
 use crate::seats::{SeatNo, Seats};
+use claims::Claim;
 use protocol::{Kernel, Owner};
 
 /// The first sleep of a waiter before it asks whether the owner lives; then twice as long each time, up to [`PATIENCE_MAX`].
@@ -32,6 +39,7 @@ const PATIENCE_MAX: Duration = Duration::from_millis(8);
 #[derive(Clone, Copy)]
 pub struct OwnedLock<'a> {
     word: &'a AtomicU32,
+    at: usize,
     seats: &'a Seats,
     me: Owner,
 }
@@ -43,27 +51,50 @@ impl<'a> OwnedLock<'a> {
     /// This process does not sit in `me`: it never did, rose, or is a fork of the one that does.
     #[inline]
     pub fn new(region: &'a Region, at: usize, seats: &'a Seats, me: SeatNo) -> OwnedLock<'a> {
-        OwnedLock { word: region.u32(at), seats, me: Owner::new(me, seats.my_turn(me)) }
+        OwnedLock { word: region.u32(at), at, seats, me: Owner::new(me, seats.my_turn(me)) }
     }
 
     /// Takes it; waits for whoever has it, as long as that lives.
     #[inline]
     pub fn lock(&self) -> Held<'a> {
-        let abandoned = protocol::try_lock(self.word, self.me).unwrap_or_else(|| protocol::lock(self.word, self.me, &Waits(self.seats)));
-        Held { word: self.word, me: self.me, abandoned }
+        let claim = self.claim();
+        match protocol::try_lock(self.word, self.me) {
+            Some(abandoned) => Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim },
+            None => self.wait(claim),
+        }
+    }
+
+    #[cold]
+    fn wait(&self, claim: Claim<'a>) -> Held<'a> {
+        let waits =
+            Waits { seats: self.seats, at: self.at, me: self.me, word: self.word, claim: RefCell::new(claim), doubts: Cell::new(0) };
+        let abandoned = protocol::lock(self.word, self.me, &waits);
+        if waits.doubts.get() > 0 {
+            self.seats.end_doubt(self.at);
+        }
+        Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: waits.claim.into_inner() }
+    }
+
+    #[inline]
+    fn claim(&self) -> Claim<'a> {
+        self.seats.claims().note(self.at, self.me.seat())
     }
 
     /// Takes it if it is free. Who died holding it keeps it here: [`OwnedLock::lock`] asks.
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'a>> {
+        let claim = self.claim();
         let abandoned = protocol::try_lock(self.word, self.me)?;
-        Some(Held { word: self.word, me: self.me, abandoned })
+        Some(Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim })
     }
 
     /// Takes it over if its owner is dead, without waiting: for whoever cleans up after the dead. None: it is free, or its
     /// owner lives.
     pub fn take_over(&self) -> Option<Held<'a>> {
-        protocol::take_over(self.word, self.me, &Waits(self.seats)).then_some(Held { word: self.word, me: self.me, abandoned: true })
+        let claim = RefCell::new(self.claim());
+        let waits = Waits { seats: self.seats, at: self.at, me: self.me, word: self.word, claim, doubts: Cell::new(0) };
+        let is_ours = protocol::take_over(self.word, self.me, &waits);
+        is_ours.then(|| Held { word: self.word, me: self.me, abandoned: true, leaves_broken: false, _claim: waits.claim.into_inner() })
     }
 
     /// Who holds it now.
@@ -84,6 +115,9 @@ pub struct Held<'a> {
     word: &'a AtomicU32,
     me: Owner,
     abandoned: bool,
+    leaves_broken: bool,
+    /// Dropped last: the lock is given back by then.
+    _claim: Claim<'a>,
 }
 
 impl Held<'_> {
@@ -94,9 +128,8 @@ impl Held<'_> {
     }
 
     /// Gives it back unrepaired: the next one is told again.
-    pub fn abandon(self) {
-        let held = std::mem::ManuallyDrop::new(self);
-        held.release(true);
+    pub fn abandon(mut self) {
+        self.leaves_broken = true;
     }
 
     #[inline]
@@ -110,7 +143,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.release(std::thread::panicking());
+        self.release(self.leaves_broken || std::thread::panicking());
     }
 }
 
@@ -121,17 +154,42 @@ impl fmt::Debug for Held<'_> {
 }
 
 /// The kernel's part: sleeping, and who lives.
-struct Waits<'a>(&'a Seats);
+struct Waits<'a> {
+    seats: &'a Seats,
+    at: usize,
+    me: Owner,
+    word: &'a AtomicU32,
+    claim: RefCell<Claim<'a>>,
+    /// How often it was asked whether the owner lives.
+    doubts: Cell<u32>,
+}
+
+/// After so many looks at an owner who lives, it is asked whether it is the owner.
+const DOUBTS: u32 = 4;
 
 impl Kernel<AtomicU32> for Waits<'_> {
     const SPINS: u32 = if cfg!(miri) { 1 } else { 60 };
 
     fn wait(&self, word: &AtomicU32, expected: u32, times: u32) -> bool {
-        futex::wait(word, expected, Some((PATIENCE * (1 << times.min(2))).min(PATIENCE_MAX)))
+        self.claim.borrow_mut().pause();
+        let woken = futex::wait(word, expected, Some((PATIENCE * (1 << times.min(2))).min(PATIENCE_MAX)));
+        self.claim.borrow_mut().resume();
+        woken
     }
 
     fn is_alive(&self, owner: Owner) -> bool {
-        self.0.is_sitting(owner.seat(), owner.turn())
+        if !self.seats.is_sitting(owner.seat(), owner.turn()) {
+            return false;
+        }
+        let seen = self.word.load(std::sync::atomic::Ordering::SeqCst);
+        if owner == self.me && Owner::of(seen) == Some(owner) {
+            return !self.seats.claims().is_lie(self.at, owner.seat(), Some(&self.claim.borrow()), self.word, seen);
+        }
+        self.doubts.set(self.doubts.get().saturating_add(1));
+        if self.doubts.get() >= DOUBTS {
+            self.seats.doubt(self.at);
+        }
+        true
     }
 }
 
@@ -228,6 +286,39 @@ mod test {
         });
         assert_eq!(region.u64(COUNT).load(Relaxed), 3 * times);
         assert_eq!(region.u32(LOCK).load(Relaxed), 0);
+    }
+
+    /// A word that somebody wrote over with the name of one who lives and does not hold it.
+    #[test]
+    fn a_lie_about_who_holds_it_keeps_nobody_waiting() {
+        let (region, seats) = seats();
+        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        region.u32(LOCK).store(mine.me.word(), Relaxed);
+        let held = mine.lock();
+        assert!(held.was_abandoned(), "to be repaired");
+        drop(held);
+        // Of another: it says so itself when it is asked.
+        region.u32(LOCK).store(yours.me.word(), Relaxed);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| mine.lock().was_abandoned());
+            while !waiting.is_finished() {
+                seats.answer_doubts();
+                std::thread::yield_now();
+            }
+            assert!(waiting.join().expect("no panic"));
+        });
+        // What is true is not given up.
+        let held = yours.lock();
+        seats.doubt(LOCK);
+        seats.answer_doubts();
+        assert_eq!(mine.owner(), Some(you));
+        drop(held);
+        // Doubts about what is no lock harm nobody.
+        for at in [0, 5, 4092, 1 << 40, usize::MAX] {
+            seats.doubt(at);
+        }
+        seats.answer_doubts();
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //!
 //! ```text
 //!  segment                              lock file
-//!  bell, term | 64 x (turn, pid)        byte 0 .. 63: the seats, byte 64: the leader
+//!  bell, term, doubts | 64 x (turn, pid)        byte 0 .. 63: the seats, byte 64: the leader
 //! ```
+//!
+//! *Doubts* are positions of locks whose owner, who lives, shall say whether it holds them (see `lock.rs`).
 //!
 //! The *turn* is odd while the seat is taken and counted up with each change, always under the byte's lock or by the leader.
 //!
@@ -30,6 +32,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::file::Sharing;
+use crate::lock::claims::Claims;
+use crate::lock::protocol::{self, Owner};
 use crate::region::{AttachError, Region};
 use crate::{bytes, file};
 use local::Local;
@@ -68,7 +72,12 @@ pub struct Seats {
     local: Local,
     /// None: pretended.
     locks: Option<OwnedFd>,
+    claims: Claims,
 }
+
+/// Words for doubts.
+const DOUBTS: usize = 14;
+const DOUBTS_AT: usize = 8;
 
 impl fmt::Debug for Seats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,13 +97,13 @@ impl Seats {
     /// # Errors
     /// No memory.
     pub fn open(region: Arc<Region>, at: usize, locks: OwnedFd) -> io::Result<Seats> {
-        Ok(Seats { local: Local::new()?, region, at, locks: Some(locks) }.checked())
+        Ok(Seats { local: Local::new()?, region, at, locks: Some(locks), claims: Claims::new() }.checked())
     }
 
     /// Seats for tests, all in this process and without a lock file: they live until [`Seats::kill`].
     pub fn pretend(region: Arc<Region>, at: usize) -> Seats {
         let local = Local::new().expect("memory for a test");
-        Seats { local, region, at, locks: None }.checked()
+        Seats { local, region, at, locks: None, claims: Claims::new() }.checked()
     }
 
     /// Opens a lock file, and creates it if it is not there, with these rights. Once in a process.
@@ -232,6 +241,52 @@ impl Seats {
     pub fn kill(&self, seat: SeatNo) {
         assert!(self.locks.is_none(), "only those who pretend to live are killed here");
         self.local.killed().fetch_or(1 << seat.0, Release);
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn doubts(&self) -> impl Iterator<Item = &AtomicU32> {
+        (0..DOUBTS).map(|n| self.region.u32(self.at + DOUBTS_AT + 4 * n))
+    }
+
+    /// Asks whoever is said to hold the lock at this position whether that is so.
+    pub(crate) fn doubt(&self, at: usize) {
+        let Ok(word) = u32::try_from(at / 4) else { return };
+        if self.doubts().any(|doubt| doubt.load(Relaxed) == word) {
+            return;
+        }
+        let free = self.doubts().find(|doubt| doubt.compare_exchange(0, word, AcqRel, Relaxed).is_ok());
+        if free.is_none()
+            && let Some(doubt) = self.doubts().nth(word as usize % DOUBTS)
+        {
+            doubt.store(word, Release);
+        }
+        self.nudge();
+    }
+
+    pub(crate) fn end_doubt(&self, at: usize) {
+        let Ok(word) = u32::try_from(at / 4) else { return };
+        self.doubts().for_each(|doubt| _ = doubt.compare_exchange(word, 0, AcqRel, Relaxed));
+    }
+
+    /// Gives up locks that we are said to hold and that no thread of ours took. For each process that takes part, some ten times a second:
+    /// [`Seats::lead_unless`] does it while it waits.
+    pub fn answer_doubts(&self) {
+        for at in self.doubts().map(|doubt| doubt.load(Acquire) as usize * 4).filter(|at| *at != 0) {
+            if at + 4 > self.region.len() {
+                continue;
+            }
+            let word = self.region.u32(at);
+            let seen = word.load(Acquire);
+            let Some(owner) = Owner::of(seen) else { continue };
+            let turn = self.local.mine(owner.seat()).load(Acquire);
+            let is_ours = is_taken(turn) && Owner::new(owner.seat(), turn >> 1) == owner;
+            if is_ours && self.claims.is_lie(at, owner.seat(), None, word, seen) && protocol::disown(word, seen) {
+                crate::futex::wake(word, u32::MAX);
+            }
+        }
     }
 
     /// Which of those who sat there one after the other we are.

@@ -47,6 +47,11 @@ impl Owner {
         Owner(HELD | (turn & TURN) << SEAT_BITS | u32::from(seat.0) & ((1 << SEAT_BITS) - 1))
     }
 
+    #[cfg(test)]
+    pub(crate) fn word(self) -> u32 {
+        self.0
+    }
+
     pub(crate) fn of(word: u32) -> Option<Owner> {
         (word & HELD != 0).then_some(Owner(word & !(ABANDONED | WAITERS)))
     }
@@ -119,6 +124,11 @@ pub(crate) fn take_over<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -
     let seen = word.load(Acquire);
     let Some(owner) = Owner::of(seen) else { return false };
     !kernel.is_alive(owner) && word.exchange(seen, me.0 | ABANDONED | seen & WAITERS, AcqRel, Acquire).is_ok()
+}
+
+/// Gives up a lock that its owner never took: it is free, and was abandoned. True: wake those who wait.
+pub(crate) fn disown<W: Word>(word: &W, seen: u32) -> bool {
+    word.exchange(seen, ABANDONED, AcqRel, Relaxed).is_ok()
 }
 
 /// Gives it back. True: wake one.

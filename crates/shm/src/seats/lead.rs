@@ -50,6 +50,7 @@ impl Seats {
             if self.try_lead() {
                 return true;
             }
+            self.answer_doubts();
             self.bell().wait(since, RETRY);
         }
     }

@@ -1,0 +1,159 @@
+//! Which locks threads of this process try to take or hold: what a lock's word says of us is believed only if it is so here.
+//!
+//! Every process that may write to the segment can write into a lock's word that we hold it, and then everybody would wait for us. So each
+//! thread notes a lock in memory of this process before it tries to take it, and until it has given it back (not while it sleeps). A
+//! word that names us while no thread has noted the lock is a lie, and the lock is taken over as that of a dead process.
+//!
+//! Whether a thread has noted it is looked at twice, with the word in between; each note counts its place up. So if both looks find the
+//! same, nobody noted the lock and took it in between, and who tries now finds the word not free.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::seats::SeatNo;
+
+/// Locks that threads of a process hold or try to take at once; of more, nothing is taken for a lie meanwhile.
+const PLACES: usize = 512;
+/// A place: turn (24 bits), whether it is noted, and what (38 bits: the lock's position in words, and the seat).
+const NOTED: u64 = 1 << 39;
+const ONE_TURN: u64 = 1 << 40;
+const WHAT: u64 = NOTED - 1;
+
+thread_local! {
+    /// Where this thread looks first for a place.
+    static FIRST: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// See the module.
+pub(crate) struct Claims {
+    places: Box<[AtomicU64]>,
+    /// Threads that found no place.
+    without: AtomicU32,
+}
+
+/// A note, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    claims: &'a Claims,
+    what: u64,
+    /// And its value. None: there was no place.
+    place: Option<(usize, u64)>,
+}
+
+fn what(at: usize, seat: SeatNo) -> u64 {
+    ((at as u64 / 4) << 6 | u64::from(seat.0 & 63)) & WHAT
+}
+
+fn first() -> usize {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    if FIRST.get() == usize::MAX {
+        // Apart, so that threads do not write to one cache line.
+        FIRST.set(NEXT.fetch_add(1, Relaxed) as usize * 8 % PLACES);
+    }
+    FIRST.get()
+}
+
+impl Claims {
+    pub(crate) fn new() -> Claims {
+        Claims { places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(), without: AtomicU32::new(0) }
+    }
+
+    /// Before a lock is tried.
+    #[inline]
+    pub(crate) fn note(&self, at: usize, seat: SeatNo) -> Claim<'_> {
+        let what = what(at, seat);
+        Claim { claims: self, what, place: self.enter(what) }
+    }
+
+    #[inline]
+    fn enter(&self, what: u64) -> Option<(usize, u64)> {
+        let first = first();
+        for n in 0..PLACES {
+            let at = (first + n) % PLACES;
+            let seen = self.places[at].load(Relaxed);
+            let noted = (seen & !(NOTED | WHAT)).wrapping_add(ONE_TURN) | NOTED | what;
+            if seen & NOTED == 0 && self.places[at].compare_exchange(seen, noted, SeqCst, Relaxed).is_ok() {
+                return Some((at, noted));
+            }
+        }
+        self.without.fetch_add(1, SeqCst);
+        None
+    }
+
+    #[inline]
+    fn leave(&self, place: Option<(usize, u64)>) {
+        match place {
+            // Nobody else changes a place that is noted.
+            Some((at, noted)) => self.places[at].store(noted & !(NOTED | WHAT), Release),
+            None => _ = self.without.fetch_sub(1, AcqRel),
+        }
+    }
+
+    /// Whether the word at this position names the seat, with this value, and no thread of ours holds the lock; `but`: the asker's own.
+    pub(crate) fn is_lie(&self, at: usize, seat: SeatNo, but: Option<&Claim<'_>>, word: &AtomicU32, seen: u32) -> bool {
+        let (what, own) = (what(at, seat), but.and_then(|claim| claim.place).map(|(at, _)| at));
+        let look = || -> Option<Vec<u64>> {
+            let all: Vec<u64> = self.places.iter().map(|place| place.load(SeqCst)).collect();
+            let holds = all.iter().enumerate().any(|(n, place)| place & (NOTED | WHAT) == NOTED | what && Some(n) != own);
+            (!holds && self.without.load(SeqCst) == 0).then_some(all)
+        };
+        let Some(first) = look() else { return false };
+        word.load(SeqCst) == seen && look().is_some_and(|second| first == second)
+    }
+}
+
+impl Claim<'_> {
+    /// The thread goes to sleep, and holds nothing.
+    pub(crate) fn pause(&mut self) {
+        self.claims.leave(self.place);
+        self.place = None;
+    }
+
+    /// It is awake and tries again.
+    pub(crate) fn resume(&mut self) {
+        self.place = self.claims.enter(self.what);
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.claims.leave(self.place);
+    }
+}
+
+impl std::fmt::Debug for Claims {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Claims({} noted)", self.places.iter().filter(|place| place.load(Acquire) & NOTED != 0).count())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_word_that_names_us_is_a_lie_unless_a_thread_has_noted_it() {
+        let claims = Claims::new();
+        let word = AtomicU32::new(7);
+        let is_lie = |but: Option<&Claim<'_>>| claims.is_lie(4096, SeatNo(3), but, &word, 7);
+        assert!(is_lie(None));
+        let mine = claims.note(4096, SeatNo(3));
+        assert!(!is_lie(None) && is_lie(Some(&mine)), "only the asker has");
+        let others = [claims.note(4100, SeatNo(3)), claims.note(4096, SeatNo(2))];
+        assert!(is_lie(Some(&mine)), "another lock, another seat");
+        let mut holder = claims.note(4096, SeatNo(3));
+        assert!(!is_lie(Some(&mine)));
+        holder.pause();
+        assert!(is_lie(Some(&mine)), "it sleeps");
+        holder.resume();
+        drop((others, mine));
+        assert!(!is_lie(None) && !claims.is_lie(4096, SeatNo(3), None, &word, 8));
+        drop(holder);
+        assert!(is_lie(None));
+        let many: Vec<_> = (0..PLACES + 1).map(|n| claims.note(4 * n, SeatNo(0))).collect();
+        assert!(!is_lie(None), "not everything is noted");
+        drop(many);
+        assert!(is_lie(None));
+    }
+}
