@@ -15,6 +15,7 @@ mod files;
 mod frames;
 
 use std::collections::{BTreeMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ use ssdcache::{Admission, FileKey, Lookup, PAGE_BYTES, Page, PageIndex, Verdict,
 
 use crate::shelf::layout::Word;
 use crate::shelf::log::{Log, Stop};
-use crate::shelf::{Asked, CATALOGUE, Count, FileNo, Hint, Shelf};
+use crate::shelf::{Asked, CATALOGUE, Count, FileNo, Hint, Shelf, Stale};
 use files::Known;
 
 /// How long the leader sleeps when nothing is to be done: dead processes are looked for then.
@@ -80,7 +81,28 @@ pub struct Worker {
     cutting: Option<(FileKey, u64)>,
     /// Files that the last leader was writing below when he died.
     unended: Vec<(FileNo, FileKey)>,
+    /// Which record was last looked at for whether it may stay.
+    looked_at: u32,
+    /// Slots of the requests it is at: if it panics over one, that one has failed.
+    at_hand: Vec<usize>,
+    /// Slots that are watched because nothing happens in them.
+    stale: Stale,
+    /// The words of the header that the leader alone writes, as it left them.
+    own_words: [u32; OWN_WORDS.len()],
 }
+
+/// See [`Worker::put_back`].
+const OWN_WORDS: [Word; 9] = [
+    Word::Mode,
+    Word::SsdFailed,
+    Word::SsdErrno,
+    Word::DirtyLimit,
+    Word::DirtyAge,
+    Word::ReadAhead,
+    Word::ReadAround,
+    Word::Unknown,
+    Word::Beginning,
+];
 
 impl Worker {
     /// Takes the lead over: recovers the SSD, takes up what was asked.
@@ -111,7 +133,13 @@ impl Worker {
             lost: HashSet::new(),
             cutting: None,
             unended: Vec::new(),
+            looked_at: 0,
+            at_hand: Vec::new(),
+            stale: Stale::default(),
+            own_words: [0; OWN_WORDS.len()],
         });
+        // As it was last, if somebody wrote over it.
+        shelf.header.set_mode(shelf.header.mode());
         worker.open_log(shelf);
         // What the last one had taken is posted again; then the requests of the dead are reaped with them, and what they had begun
         // to cut is cut on the SSD too.
@@ -121,7 +149,34 @@ impl Worker {
         // What the last one told may be less: its marks that pages are below may not have been durable.
         worker.tell(shelf);
         shelf.header.set(Word::Beginning, 0);
+        worker.keep_words(shelf);
         worker
+    }
+
+    /// Remembers the words that it alone writes.
+    fn keep_words(&mut self, shelf: &Shelf) {
+        self.own_words = OWN_WORDS.map(|word| shelf.header.word(word).load(Ordering::Relaxed));
+    }
+
+    /// Words that somebody else wrote over are as they were.
+    fn put_back(&self, shelf: &Shelf) {
+        for (word, own) in OWN_WORDS.into_iter().zip(self.own_words) {
+            if shelf.header.word(word).load(Ordering::Relaxed) != own {
+                shelf.header.set(word, own);
+            }
+        }
+    }
+
+    /// It panicked: what it was at has failed, so that its successor does not panic over the same.
+    fn give_up(&self, shelf: &Shelf) {
+        self.at_hand.iter().for_each(|slot| shelf.requests.answer(*slot, Err(Errno::IO)));
+    }
+
+    /// A leader panicked before it could lead: who waits for one is told that there is none.
+    pub(crate) fn refuse_all(shelf: &Shelf) {
+        let mut asked = Vec::new();
+        shelf.requests.take(&mut asked);
+        asked.iter().for_each(|asked| shelf.requests.answer(asked.slot, Err(Errno::IO)));
     }
 
     /// Leads until the process detaches.
@@ -129,8 +184,13 @@ impl Worker {
         let mut worker = Worker::begin(shelf);
         while !shelf.stopping.load(Ordering::Acquire) {
             let bell = shelf.header.get(Word::Bell);
-            if worker.step(shelf) {
-                continue;
+            match catch_unwind(AssertUnwindSafe(|| worker.step(shelf))) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(panic) => {
+                    worker.give_up(shelf);
+                    resume_unwind(panic);
+                }
             }
             shelf.header.word(Word::Asleep).store(1, Ordering::SeqCst);
             if shelf.header.word(Word::Bell).load(Ordering::SeqCst) == bell {
@@ -156,9 +216,12 @@ impl Worker {
     /// One round; whether there was something to do.
     pub fn step(&mut self, shelf: &Shelf) -> bool {
         let now = shelf.world.now_ms();
+        self.put_back(shelf);
         if now.wrapping_sub(self.last_reap) >= IDLE.as_millis() as u32 {
             self.last_reap = now;
+            shelf.seats.answer_doubts();
             self.reap(shelf);
+            shelf.requests.recycle(&mut self.stale, now);
         }
         let mut busy = self.answer(shelf);
         // It takes as long as the disk below: who waits comes first, for a while; and a sync does it itself.
@@ -172,6 +235,7 @@ impl Worker {
         self.free_frames(shelf);
         self.tell(shelf);
         self.note_clean(shelf);
+        self.keep_words(shelf);
         busy
     }
 
@@ -282,7 +346,7 @@ impl Worker {
                 if hint.is_around {
                     self.unasked += 1;
                 } else if instead {
-                    self.unasked -= 1;
+                    self.unasked = self.unasked.saturating_sub(1);
                 }
                 if let Some(admission) = &mut self.admission {
                     admission.spend(now, PAGE_BYTES as u64);
@@ -355,7 +419,7 @@ impl Worker {
         if let Some(log) = &self.log {
             let (live, dirty) = log.books.len();
             // Those of the catalogue stay dirty for ever, and nobody waits for them.
-            let dirty = dirty - u64::from(log.books.dirty_of(CATALOGUE)) + u64::from(shelf.header.get(Word::Unknown));
+            let dirty = dirty.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))) + u64::from(shelf.header.get(Word::Unknown));
             let ever = log.books.written_ever_pages() * PAGE_BYTES as u64;
             shelf.header.wide(Word::SsdLive).store(live, Ordering::Relaxed);
             shelf.header.wide(Word::SsdDirty).store(dirty, Ordering::Relaxed);
@@ -377,6 +441,6 @@ impl Worker {
 
     /// Whether the log takes what is put.
     fn has_log(&self, shelf: &Shelf) -> bool {
-        self.log.is_some() && shelf.header.get(Word::SsdFailed) == 0
+        self.log.is_some() && shelf.header.ssd_failed() == 0
     }
 }

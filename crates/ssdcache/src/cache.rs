@@ -255,6 +255,11 @@ impl SsdCache {
         self.free_after(self.head.seq) > ALWAYS_FREE.max(self.segments.len() as u64 / 8)
     }
 
+    /// For who finds the map being exchanged while nobody exchanges it: somebody wrote over it.
+    pub fn end_exchange(&self) {
+        self.shared.end_exchange();
+    }
+
     /// What has a stamp up to this survives anything.
     pub fn durable(&self) -> Stamp {
         self.durable

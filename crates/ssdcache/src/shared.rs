@@ -276,6 +276,15 @@ impl Shared {
         &self.header[GATE / 8]
     }
 
+    /// The gate is even again, if somebody made it odd who exchanges nothing.
+    pub(crate) fn end_exchange(&self) {
+        let gate = self.gate_word();
+        let now = gate.load(Ordering::Relaxed);
+        if !now.is_multiple_of(2) {
+            let _ = gate.compare_exchange(now, now.wrapping_add(1), Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
     #[inline]
     pub(crate) fn gate(&self) -> u64 {
         self.gate_word().load(Ordering::Acquire)

@@ -11,7 +11,7 @@ use super::{STEP_PAGES, Worker};
 use crate::shelf::layout::{NEVER_OPENED, Word};
 use crate::shelf::log::Log;
 use crate::shelf::open::errno_of;
-use crate::shelf::record::mode_of;
+use crate::shelf::record::mode_of_number;
 use crate::shelf::{Ask, Asked, CATALOGUE, Entry, FileNo, Shelf, flag};
 
 impl Worker {
@@ -37,19 +37,21 @@ impl Worker {
         for asked in all {
             // Who takes over what a dead process had begun ends it otherwise, and goes on: done now it would undo that.
             let answer = if shelf.seats.is_alive(asked.seat) {
+                self.at_hand.push(asked.slot);
                 self.without_ssd(shelf, |worker| worker.one(shelf, &asked))
             } else {
                 Err(Errno::OWNERDEAD)
             };
             self.answered(shelf, &asked, answer);
+            self.at_hand.clear();
         }
     }
 
     /// What failed because the SSD did meanwhile is done once more without it.
     fn without_ssd<T>(&mut self, shelf: &Shelf, mut what: impl FnMut(&mut Worker) -> Result<T, Errno>) -> Result<T, Errno> {
-        let was_good = shelf.header.get(Word::SsdFailed) == 0;
+        let was_good = shelf.header.ssd_failed() == 0;
         match what(self) {
-            Err(_) if was_good && shelf.header.get(Word::SsdFailed) != 0 => what(self),
+            Err(_) if was_good && shelf.header.ssd_failed() != 0 => what(self),
             done => done,
         }
     }
@@ -58,20 +60,27 @@ impl Worker {
         if asked.ask == Ask::Accept {
             return Ok(self.accept(shelf));
         }
-        if shelf.header.get(Word::SsdFailed) == NEVER_OPENED {
+        if shelf.header.ssd_failed() == NEVER_OPENED {
             return Err(Errno::IO);
         }
         let no = asked.file;
         if asked.ask == Ask::ModeOfAll {
-            return self.mode_of_all(shelf, mode_of(asked.a as u32)).map(|()| 0);
+            return self.mode_of_all(shelf, mode_of_number(asked.a).ok_or(Errno::INVAL)?).map(|()| 0);
         }
         if no.0 == u32::MAX {
             return match asked.ask {
                 Ask::Clean => self.clean_all(shelf),
-                _ => Ok(0),
+                _ => {
+                    // Who finds the map of the SSD being exchanged asks this: nobody else exchanges it.
+                    if let Some(log) = &self.log {
+                        log.books.end_exchange();
+                    }
+                    Ok(0)
+                }
             };
         }
-        let key = shelf.records.get(no).key().ok_or(Errno::BADF)?;
+        let record = shelf.records.get(no);
+        let key = record.key().filter(|key| record.is_sound(*key)).ok_or(if record.is_free() { Errno::BADF } else { Errno::IO })?;
         match asked.ask {
             Ask::Open if asked.a == 1 => Ok(self.log.as_ref().map_or(0, |log| log.books.dirty_of(key))),
             Ask::Open => self.open(shelf, no, key).map(|()| 0),
@@ -81,10 +90,11 @@ impl Worker {
                 Ok(0)
             }
             Ask::Truncate => self.truncate(shelf, no, key, asked.a).map(|()| 0),
+            Ask::Punch if asked.a >= asked.b => Err(Errno::INVAL),
             Ask::Punch => self.punch(shelf, no, key, asked.a, asked.b).map(|()| 0),
             Ask::Room => self.room(shelf, no).map(|()| 0),
             Ask::Mode => {
-                let (record, mode) = (shelf.records.get(no), mode_of(asked.a as u32));
+                let (record, mode) = (shelf.records.get(no), mode_of_number(asked.a).ok_or(Errno::INVAL)?);
                 let before = record.mode();
                 record.set_mode(mode);
                 let cleaned = self.clean(shelf, no, key);
@@ -108,6 +118,7 @@ impl Worker {
         files.sort_unstable();
         files.dedup();
         let mut results = Vec::new();
+        self.at_hand.extend(syncs.iter().map(|asked| asked.slot));
         let all = self.without_ssd(shelf, |worker| {
             results = worker.sync_files(shelf, &files);
             results.iter().try_for_each(|(_, result)| *result)
@@ -116,6 +127,7 @@ impl Worker {
             let result = results.iter().find(|(no, _)| *no == asked.file).map_or(all, |(_, result)| *result);
             self.answered(shelf, asked, result.map(|()| 0));
         }
+        self.at_hand.clear();
     }
 
     /// What status tells comes first: who was answered and looks sees at least what was done for them.
@@ -127,7 +139,7 @@ impl Worker {
     fn sync_files(&mut self, shelf: &Shelf, files: &[FileNo]) -> Vec<(FileNo, Result<(), Errno>)> {
         let mut marked = std::mem::take(&mut self.marked);
         let mut all = Vec::new();
-        for no in files {
+        for no in files.iter().filter(|no| no.0 < shelf.records.count) {
             marked.clear();
             shelf.pages.marked(Which::File(pagecache::shared::FileNo(no.0)), usize::MAX, &mut marked);
             all.append(&mut marked);
@@ -152,7 +164,10 @@ impl Worker {
     /// What a sync needs besides frames: the length, and what was written through.
     fn sync_rest(&mut self, shelf: &Shelf, no: FileNo) -> Result<u32, Errno> {
         let record = shelf.records.get(no);
-        let key = record.key().ok_or(Errno::BADF)?;
+        if no.0 >= shelf.records.count {
+            return Err(Errno::BADF);
+        }
+        let key = record.key().filter(|key| record.is_sound(*key)).ok_or(if record.is_free() { Errno::BADF } else { Errno::IO })?;
         let mode = record.mode().within(shelf.mode());
         let has_log = self.has_log(shelf);
         if has_log && mode == Mode::WriteBack {
@@ -250,7 +265,7 @@ impl Worker {
     }
 
     /// First on the SSD, durably, and then the frames: a successor would find the old pages there again, and no marks.
-    fn drop_range(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+    pub(super) fn drop_range(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         self.drop_pages(shelf, key, pages.clone())?;
         self.flush_log(shelf)?;
         shelf.pages.invalidate(pagecache::shared::FileNo(no.0), pages.clone());
@@ -302,7 +317,7 @@ impl Worker {
     }
 
     /// Everything of the file below.
-    fn clean(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+    pub(super) fn clean(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let mut marked = Vec::new();
         shelf.pages.marked(Which::File(pagecache::shared::FileNo(no.0)), usize::MAX, &mut marked);
         let cleaned = self.clean_each(shelf, &marked, true);
@@ -327,13 +342,16 @@ impl Worker {
         shelf.pages.marked(Which::All, 4 * STEP_PAGES, &mut marked);
         if !marked.is_empty() {
             let cleaned = self.clean_each(shelf, &marked, true);
-            if let (0, Some((_, errno))) = (cleaned.count, cleaned.failed.first()) {
-                return Err(*errno);
+            match (cleaned.count, cleaned.failed.first()) {
+                (0, Some((_, errno))) => return Err(*errno),
+                // Pages with a mark that nobody finds: somebody wrote over the index.
+                (0, None) => shelf.pages.repair_all(),
+                _ => {}
             }
             return Ok(self.left(shelf).max(1));
         }
         if let Some(log) = &mut self.log
-            && shelf.header.get(Word::SsdFailed) == 0
+            && shelf.header.ssd_failed() == 0
         {
             log.flush().map_err(|stop| self.stopped(shelf, stop))?;
         }
@@ -347,7 +365,7 @@ impl Worker {
     }
 
     fn left(&self, shelf: &Shelf) -> u32 {
-        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.len().1 - u64::from(log.books.dirty_of(CATALOGUE)));
+        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.len().1.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))));
         shelf.pages.marked_count().saturating_add(u32::try_from(on_ssd).unwrap_or(u32::MAX)).min(i32::MAX as u32)
     }
 
@@ -440,13 +458,18 @@ impl Worker {
     fn punch(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, first: u64, last: u64) -> Result<(), Errno> {
         let below = self.below(shelf, key)?;
         self.begin_writing(shelf, key)?;
-        loop {
+        let mut is_dropped = false;
+        for _ in 0..super::frames::DROPS {
             // No write-back between the hole and the drop: it would fill the hole again.
             self.will_be_old(shelf, key, &[first])?;
             if !self.drop_clean(shelf, key, first..last)? {
+                is_dropped = true;
                 break;
             }
             self.flush_log(shelf)?;
+        }
+        if !is_dropped {
+            return Err(Errno::IO);
         }
         shelf.records.get(no).flags().fetch_or(flag::WRITING | flag::PUNCHING, Ordering::AcqRel);
         let bytes = PAGE_BYTES as u64;
@@ -492,17 +515,19 @@ impl Worker {
     /// All is brought below before the instance trusts the cache less; nothing is kept of what others may change meanwhile.
     fn mode_of_all(&mut self, shelf: &Shelf, mode: Mode) -> Result<(), Errno> {
         let was = shelf.mode();
-        if mode == Mode::PassThrough && self.is_owed(shelf) && shelf.header.get(Word::SsdFailed) != 0 {
+        if mode == Mode::PassThrough && self.is_owed(shelf) && shelf.header.ssd_failed() != 0 {
             return Err(Errno::IO);
         }
         if !mode.keeps_dirty() && was.keeps_dirty() {
-            shelf.header.set(Word::Mode, Mode::WriteThrough as u32);
+            shelf.header.set_mode(Mode::WriteThrough);
             let mut done = Ok(1);
+            let mut rounds = 16 * self.rounds(shelf);
             while let Ok(1..) = done {
-                done = self.clean_all(shelf);
+                done = if rounds == 0 { Err(Errno::IO) } else { self.clean_all(shelf) };
+                rounds = rounds.saturating_sub(1);
             }
             if let Err(errno) = done {
-                shelf.header.set(Word::Mode, was as u32);
+                shelf.header.set_mode(was);
                 return Err(errno);
             }
         }
@@ -512,7 +537,7 @@ impl Worker {
         if was == Mode::PassThrough && mode != was {
             self.drop_open(shelf)?;
         }
-        shelf.header.set(Word::Mode, mode as u32);
+        shelf.header.set_mode(mode);
         shelf.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
         // Who was in the middle of a write.
         let mut marked = Vec::new();

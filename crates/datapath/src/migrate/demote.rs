@@ -7,8 +7,7 @@ use block::Error;
 use rustix::io::Errno;
 use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, Verified, runs};
 
-use super::Worker;
-use crate::shelf::layout::Word;
+use super::{STEP_PAGES, Worker};
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
 use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier, place};
@@ -66,10 +65,10 @@ impl Worker {
     /// Writes back all dirty pages of a file that are on the SSD.
     pub(super) fn write_back_file(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
         let mut items = Vec::new();
-        loop {
+        for _ in 0..self.rounds(shelf) {
             let Some(log) = &mut self.log else { return Ok(()) };
             // Only what is durable is written back.
-            let flushed = if shelf.header.get(Word::SsdFailed) == 0 { log.flush() } else { Ok(()) };
+            let flushed = if shelf.header.ssd_failed() == 0 { log.flush() } else { Ok(()) };
             flushed.unwrap_or_else(|stop| _ = self.stopped(shelf, stop));
             let Some(log) = &self.log else { return Ok(()) };
             log.books.collect_dirty(Scope::File(key), SWEEP_PAGES, &mut items);
@@ -80,6 +79,14 @@ impl Worker {
                 return if items.is_empty() { Ok(()) } else { Err(Errno::IO) };
             }
         }
+        // What was written is dirty all the same: somebody wrote over the map.
+        Err(Errno::IO)
+    }
+
+    /// Rounds in which everything there is can be written back, with some to spare.
+    pub(super) fn rounds(&self, shelf: &Shelf) -> u32 {
+        let slots = self.log.as_ref().map_or(0, |log| log.books.shape().slots());
+        16 + 4 * (slots / SWEEP_PAGES as u32 + shelf.layout.sizes.frames.frames / STEP_PAGES as u32)
     }
 
     /// Writes items back, sorted; how many. The first failure of a file is told after the others had their turn.
@@ -169,13 +176,13 @@ impl Worker {
         for some in written.chunks(MARKS) {
             let Some(log) = &mut self.log else { return };
             // A mark without room is lost, and its page dirty again for whoever opens the SSD next.
-            if shelf.header.get(Word::SsdFailed) == 0 {
+            if shelf.header.ssd_failed() == 0 {
                 let _ = log.prepare(some.len());
             }
             for item in some {
                 log.books.written_back(item);
             }
-            if shelf.header.get(Word::SsdFailed) == 0
+            if shelf.header.ssd_failed() == 0
                 && let Err(stop) = log.seal()
                 && stop != Stop::Room
             {

@@ -35,7 +35,7 @@ impl Worker {
         let published = (shelf.header.region(), shelf.layout.ssd);
         let opened = match &shelf.plain {
             // Files were written without it meanwhile.
-            _ if shelf.header.get(Word::SsdFailed) == FAILED => Err("it failed before".to_owned()),
+            _ if shelf.header.ssd_failed() == FAILED => Err("it failed before".to_owned()),
             None => Err("this process cannot open it".to_owned()),
             Some(device) => Log::open(&**device, shelf.lanes.as_ref(), files, published, &held, shelf.counters.clone())
                 .map_err(|error| error.to_string()),
@@ -54,7 +54,7 @@ impl Worker {
                     self.log = Some(log);
                     self.lead_without(shelf, &why, unknown);
                 }
-                Err(_) if shelf.header.get(Word::SsdFailed) == FAILED => {}
+                Err(_) if shelf.header.ssd_failed() == FAILED => {}
                 Err(_) if !shelf.mode().keeps_dirty() && shelf.world.is_clean() => self.fail(shelf, Error::Gone, &why),
                 Err(_) => {
                     shelf.world.report(&format!("the SSD cache cannot be opened, and it is not known what is on it: {why}"));
@@ -80,7 +80,7 @@ impl Worker {
     }
 
     fn lead_without(&mut self, shelf: &Shelf, why: &str, unknown: u64) {
-        if shelf.header.get(Word::SsdFailed) == FAILED {
+        if shelf.header.ssd_failed() == FAILED {
             return;
         }
         let unknown = u32::try_from(unknown).unwrap_or(u32::MAX);
@@ -93,7 +93,7 @@ impl Worker {
 
     /// The SSD is not used any more, and everybody is told.
     pub(super) fn fail(&mut self, shelf: &Shelf, error: Error, why: &str) {
-        if shelf.header.get(Word::SsdFailed) == FAILED {
+        if shelf.header.ssd_failed() == FAILED {
             return;
         }
         // What it holds will be older than the files, should it be found again.
@@ -125,10 +125,11 @@ impl Worker {
         let end = log.books.last_dirty(key).map_or(0, |page| (page.0 + 1) * PAGE_BYTES as u64);
         let lock = shelf.records.lock();
         let _held = lock.lock();
+        let opens = shelf.opens.lock();
         let no = match shelf.records.find(key) {
             Some(no) => no,
             None => {
-                let Some(no) = shelf.free_record(key) else { return false };
+                let Some(no) = shelf.free_record(key, &opens) else { return false };
                 let record = shelf.records.get(no);
                 record.clear();
                 record.set_mode(shelf.mode());
@@ -160,7 +161,7 @@ impl Worker {
         if self.is_noted_clean {
             return;
         }
-        if shelf.header.get(Word::SsdFailed) == FAILED && self.log.is_some() && !self.is_owed(shelf) {
+        if shelf.header.ssd_failed() == FAILED && self.log.is_some() && !self.is_owed(shelf) {
             let _ = shelf.world.note_void(false);
             self.is_noted_clean = true;
         }
@@ -203,7 +204,7 @@ impl Worker {
 
     /// What a failed SSD still gives back goes below, and is forgotten.
     pub(super) fn evacuate(&mut self, shelf: &Shelf) -> bool {
-        if shelf.header.get(Word::SsdFailed) != FAILED {
+        if shelf.header.ssd_failed() != FAILED {
             return false;
         }
         let Some(log) = self.log.as_ref().filter(|log| log.books.len().1 > 0) else { return false };
@@ -261,10 +262,10 @@ impl Worker {
     /// Its owner gives up what only the SSD had: what is below counts from now on. How many pages.
     pub(super) fn accept(&mut self, shelf: &Shelf) -> u32 {
         let mut count = shelf.header.word(Word::Unknown).swap(0, Ordering::AcqRel);
-        if shelf.header.get(Word::SsdFailed) == NEVER_OPENED {
+        if shelf.header.ssd_failed() == NEVER_OPENED {
             self.fail(shelf, Error::Gone, "its owner gave up what it holds");
         }
-        if shelf.header.get(Word::SsdFailed) != FAILED {
+        if shelf.header.ssd_failed() != FAILED {
             return count;
         }
         let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());

@@ -19,6 +19,8 @@ const KNOWN_MAX: usize = 1024;
 const HANDLES_MAX: usize = 64;
 /// How often it is looked which files nobody needs, ms.
 const LOOK_MS: u32 = 1000;
+/// Records of closed files that are looked at each time.
+const WITHDRAWN: u32 = 32;
 /// Entries settled in one step when there are too many.
 const SETTLED: usize = 64;
 /// A file that cannot be written is tried again after so long, unless somebody asks, ms.
@@ -408,6 +410,7 @@ impl Worker {
         if now.wrapping_sub(self.last_look_at_files) >= LOOK_MS {
             self.last_look_at_files = now;
             self.close_idle(shelf);
+            self.withdraw_closed(shelf);
         }
         if self.known.len() <= KNOWN_MAX {
             return false;
@@ -432,6 +435,32 @@ impl Worker {
             }
             keep || known.is_needed()
         });
+    }
+
+    /// Files that nobody has open, some at a time: what not all who share the segment may see any more goes. (Of those that are open,
+    /// their users notice it.)
+    fn withdraw_closed(&mut self, shelf: &Shelf) {
+        let count = shelf.records.count;
+        for _ in 0..WITHDRAWN.min(count) {
+            self.looked_at = (self.looked_at + 1) % count;
+            let no = FileNo(self.looked_at);
+            let record = shelf.records.get(no);
+            let Some(key) = record.key() else { continue };
+            let (path, is_open) = (record.path(), record.open_by().load(Ordering::Acquire) != 0);
+            if is_open || record.has(flag::OWED) || path.as_os_str().is_empty() || shelf.world.may_keep(key, &path) {
+                continue;
+            }
+            // What cannot be written below stays, and is told by a flush.
+            let dropped = self.clean(shelf, no, key).and_then(|()| self.drop_range(shelf, no, key, 0..u64::MAX));
+            let lock = shelf.records.lock();
+            let _held = lock.lock();
+            let is_left = dropped.is_ok() && record.key() == Some(key) && record.open_by().load(Ordering::Acquire) == 0;
+            if is_left && !shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+                record.set_path(std::path::Path::new(""));
+                record.set_key(None);
+                shelf.pages.wipe_free();
+            }
+        }
     }
 
     /// Whether what is below is what we left there.
@@ -463,7 +492,7 @@ impl Worker {
 
     /// Pages are dropped from the log; makes room if need be.
     pub(super) fn drop_pages(&mut self, shelf: &Shelf, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
-        if shelf.header.get(crate::shelf::layout::Word::SsdFailed) != 0 {
+        if shelf.header.ssd_failed() != 0 {
             if let Some(log) = &mut self.log {
                 log.books.forget(key, pages);
             }

@@ -14,6 +14,9 @@ use crate::shelf::{Count, FileNo, Shelf, Tier, flag};
 /// Drops that are prepared for at once: with what is noted besides they have to fit into a summary.
 const CHUNK: usize = 100;
 
+/// Rounds of dropping the same pages: making room for a drop may bring one of them back, now and then.
+pub(super) const DROPS: usize = 64;
+
 /// What became of marked frames.
 #[derive(Default)]
 pub(super) struct Cleaned {
@@ -43,8 +46,14 @@ impl Worker {
         for names in names.chunk_by(|a, b| a.file == b.file) {
             let no = FileNo(names[0].file.0);
             let record = shelf.records.get(no);
-            let Some(key) = record.key() else { continue };
-            if record.has(flag::CONFLICT) {
+            let Some(key) = record.key().filter(|_| no.0 < shelf.records.count) else {
+                // Of no file, or of one whose record somebody wrote over: which one they belong to, nobody can say.
+                self.drop_unowned(shelf, no);
+                continue;
+            };
+            if !record.is_sound(key) {
+                cleaned.failed.push((no, Errno::IO));
+            } else if record.has(flag::CONFLICT) {
                 cleaned.failed.push((no, Errno::STALE));
             } else if asked || !self.is_patient(shelf, key) {
                 for some in names.chunks(CHUNK) {
@@ -57,6 +66,20 @@ impl Worker {
         }
         self.settle(shelf, &mut cleaned);
         cleaned
+    }
+
+    /// Dirty frames whose record is free, broken or beyond all: written to any file they would be in the wrong one.
+    fn drop_unowned(&mut self, shelf: &Shelf, no: FileNo) {
+        let lock = shelf.records.lock();
+        let _held = lock.lock();
+        // A record that was just taken in.
+        if no.0 < shelf.records.count && shelf.records.get(no).key().is_some() {
+            return;
+        }
+        shelf
+            .world
+            .report("unwritten pages in memory belong to no file: somebody wrote over the shared memory of the cache; they are dropped");
+        shelf.pages.invalidate(pagecache::shared::FileNo(no.0), 0..u64::MAX);
     }
 
     /// What was put is made durable, and the marks go.
@@ -94,7 +117,12 @@ impl Worker {
         let mut is_behind_end = false;
         for name in names {
             let mut bytes = Box::new([0; PAGE_BYTES]);
-            let Some(snapshot) = shelf.pages.snapshot(*name, &mut bytes) else { continue };
+            let Some(snapshot) = shelf.pages.snapshot(*name, &mut bytes) else {
+                if shelf.pages.is_stuck(*name) {
+                    return Err(Errno::IO);
+                }
+                continue;
+            };
             // The length after the bytes, here and below: who makes the file longer touches its last page again after that.
             let left = size().saturating_sub(name.page.0 * PAGE_BYTES as u64);
             let behind = &mut bytes[usize::try_from(left).unwrap_or(PAGE_BYTES).min(PAGE_BYTES)..];
@@ -179,7 +207,7 @@ impl Worker {
     /// taken for what is below. What is dirty goes afterwards; until then nothing is put: what made room for it could write the
     /// older versions back, over the newer.
     pub(super) fn will_be_old(&mut self, shelf: &Shelf, key: FileKey, pages: &[u64]) -> Result<(), Errno> {
-        loop {
+        for _ in 0..DROPS {
             self.prepare_drops(shelf, pages.len())?;
             let Some(log) = &self.log else { return Ok(()) };
             let is_clean = |page: &&u64| {
@@ -194,6 +222,8 @@ impl Worker {
             }
             self.flush_log(shelf)?;
         }
+        // What was dropped is there all the same: somebody wrote over the map.
+        Err(Errno::IO)
     }
 
     fn prepare_drops(&mut self, shelf: &Shelf, drops: usize) -> Result<(), Errno> {

@@ -15,6 +15,7 @@ impl Open {
     /// What kept it from that; EIO and others once more if an earlier write-back failed and this handle was not told; ESTALE
     /// while the file is in conflict with a change from outside.
     pub fn sync(&self) -> Result<(), Errno> {
+        self.check()?;
         let record = self.record();
         if record.has(flag::CONFLICT) {
             return Err(Errno::STALE);
@@ -34,6 +35,7 @@ impl Open {
     /// # Errors
     /// What the file below says.
     pub fn clean(&self) -> Result<(), Errno> {
+        self.check()?;
         self.shelf.ask(Ask::Clean, self.no, 0, 0).map(drop)
     }
 }

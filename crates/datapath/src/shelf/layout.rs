@@ -7,6 +7,9 @@
 //! ```
 //!
 //! Only the sizes are stored: where things are follows from them, so that no position read from the segment is ever used.
+//!
+//! The words that change can be written by every process of the group. [`Header`] bounds them where they are read, and the leader, who
+//! alone writes most of them, puts its own values back at each step (`Worker::tell`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,13 +17,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pagecache::order::Replacement;
 use pagecache::shared::{Shape as Frames, SharedPages};
 use shm::{One, Region, Seats};
+use ssdcache::Mode;
 
 use super::counters::Counters;
-use super::record::RECORD_BYTES;
+use super::record::{RECORD_BYTES, code_of, mode_of_code};
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const PAGE: usize = 4096;
 /// Bytes of the settings' text.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;
@@ -117,10 +121,12 @@ pub(crate) enum Word {
 
 const _: () = assert!(Word::SsdRoom as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
 
-/// What `SsdFailed` says: it worked, or nothing of it was needed, and now nobody uses it.
-pub(crate) const FAILED: u32 = 1;
+/// What `SsdFailed` says: it worked, or nothing of it was needed, and now nobody uses it. No value that a stray write leaves.
+pub(crate) const FAILED: u32 = 0x53d1_a96c;
 /// It says: what is on it is not known.
-pub(crate) const NEVER_OPENED: u32 = 2;
+pub(crate) const NEVER_OPENED: u32 = 0x9a36_4fb3;
+/// Bytes that are read ahead, or around, at most, whatever the segment says.
+const READ_MAX: u32 = 256 << 20;
 
 fn whole(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
@@ -208,6 +214,22 @@ impl Layout {
         if layout.bytes > region.len() { Err(BadSegment::Damaged) } else { Ok(layout) }
     }
 
+    /// Every structure of the segment, with its bytes: for tests that write over each.
+    pub fn structures(&self) -> Vec<(&'static str, std::ops::Range<usize>)> {
+        let ends = [self.records, self.requests, self.hints, self.counters, self.pages, self.ssd, self.bytes];
+        let begins = [
+            ("seats", self.seats),
+            ("records", self.records),
+            ("requests", self.requests),
+            ("hints", self.hints),
+            ("counters", self.counters),
+            ("pages", self.pages),
+            ("the SSD's map", self.ssd),
+        ];
+        let rest = begins.into_iter().zip(ends).map(|((name, begin), end)| (name, begin..end));
+        [("header", 0..PAGE), ("settings", PAGE..PAGE + SETTINGS_BYTES)].into_iter().chain(rest).filter(|(_, at)| !at.is_empty()).collect()
+    }
+
     /// The settings' text.
     pub fn settings(region: &Region) -> String {
         let mut len = [0; 8];
@@ -220,26 +242,68 @@ impl Layout {
 
 /// The header's words.
 #[derive(Debug)]
-pub(crate) struct Header(One<[AtomicU32; PAGE / 4]>);
+pub(crate) struct Header {
+    words: One<[AtomicU32; PAGE / 4]>,
+    /// The code of the last mode that was one.
+    last_mode: AtomicU32,
+}
 
 impl Header {
     /// Of a region that has at least a page.
     pub(crate) fn new(region: &Arc<Region>) -> Header {
-        Header(One::new(region, 0))
+        Header { words: One::new(region, 0), last_mode: AtomicU32::new(code_of(Mode::ReadOnly)) }
+    }
+
+    /// The instance's mode; the last that was one, if the word is none.
+    #[inline]
+    pub(crate) fn mode(&self) -> Mode {
+        let code = self.get(Word::Mode);
+        match mode_of_code(code) {
+            Some(mode) => {
+                if self.last_mode.load(Ordering::Relaxed) != code {
+                    self.last_mode.store(code, Ordering::Relaxed);
+                }
+                mode
+            }
+            None => mode_of_code(self.last_mode.load(Ordering::Relaxed)).unwrap_or(Mode::ReadOnly),
+        }
+    }
+
+    /// Whether it is write-back, for certain.
+    #[inline(always)]
+    pub(crate) fn is_write_back(&self) -> bool {
+        self.get(Word::Mode) == code_of(Mode::WriteBack)
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.set(Word::Mode, code_of(mode));
+    }
+
+    /// What is said of an SSD that is not used: [`FAILED`] or [`NEVER_OPENED`]; 0: it works.
+    #[inline]
+    pub(crate) fn ssd_failed(&self) -> u32 {
+        match self.get(Word::SsdFailed) {
+            failed @ (FAILED | NEVER_OPENED) => failed,
+            _ => 0,
+        }
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {
-        self.0.region()
+        self.words.region()
     }
 
     #[inline]
     pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
-        &self.0[word as usize / 4]
+        &self.words[word as usize / 4]
     }
 
     #[inline]
     pub(crate) fn get(&self, word: Word) -> u32 {
-        self.word(word).load(Ordering::Acquire)
+        let value = self.word(word).load(Ordering::Acquire);
+        match word {
+            Word::ReadAhead | Word::ReadAround => value.min(READ_MAX),
+            _ => value,
+        }
     }
 
     pub(crate) fn set(&self, word: Word, value: u32) {

@@ -26,6 +26,11 @@ pub(crate) enum Stop {
     Failed(Error),
 }
 
+/// How often a refusal is resolved before the same is tried again. The books go round a few states; more often means that somebody
+/// wrote over the map.
+const RESOLVED: usize = 256;
+const STUCK: Stop = Stop::Failed(Error::Media);
+
 pub(crate) struct Log {
     pub(crate) books: SsdCache,
     /// None: it cannot be opened, and all that is known of it is in the books.
@@ -126,7 +131,7 @@ impl Log {
 
     /// Puts a page into the open batch.
     pub(crate) fn put(&mut self, key: FileKey, page: PageIndex, version: Version, bytes: &Page) -> Result<(), Stop> {
-        loop {
+        for _ in 0..RESOLVED {
             match self.books.put(key, page, version, bytes) {
                 Ok(_) => {
                     self.keep(bytes);
@@ -138,11 +143,12 @@ impl Log {
                 Err(refused) => self.resolve(refused)?,
             }
         }
+        Err(STUCK)
     }
 
     /// Puts a page of the catalogue, where room is made: it may take the last free segment.
     pub(crate) fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<(), Stop> {
-        loop {
+        for _ in 0..RESOLVED {
             match self.books.put_own(page, bytes) {
                 Ok(_) => {
                     self.keep(bytes);
@@ -151,11 +157,12 @@ impl Log {
                 Err(refused) => self.resolve(refused)?,
             }
         }
+        Err(STUCK)
     }
 
     /// Pages of the file are not valid any more.
     pub(crate) fn drop_pages(&mut self, key: FileKey, pages: Range<u64>) -> Result<(), Stop> {
-        loop {
+        for _ in 0..RESOLVED {
             match self.books.invalidate(key, pages.clone()) {
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) => {
@@ -165,16 +172,18 @@ impl Log {
                 Err(refused) => self.resolve(refused)?,
             }
         }
+        Err(STUCK)
     }
 
     /// So many drops will be taken: to be called before newer bytes go below.
     pub(crate) fn prepare(&mut self, drops: usize) -> Result<(), Stop> {
-        loop {
+        for _ in 0..RESOLVED {
             match self.books.prepare(drops) {
                 Ok(()) => return Ok(()),
                 Err(refused) => self.resolve(refused)?,
             }
         }
+        Err(STUCK)
     }
 
     /// Pages in the open batch.
@@ -279,7 +288,7 @@ impl Log {
 
     /// Puts a page of the oldest segment again.
     pub(crate) fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<(), Stop> {
-        loop {
+        for _ in 0..RESOLVED {
             match self.books.reinsert(item, bytes) {
                 Ok(_) => {
                     self.keep(bytes);
@@ -288,6 +297,7 @@ impl Log {
                 Err(refused) => self.resolve(refused)?,
             }
         }
+        Err(STUCK)
     }
 }
 

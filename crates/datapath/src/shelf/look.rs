@@ -13,7 +13,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
 use super::counters::Counters;
 use super::layout::{BadSegment, Header, Layout, Sizes, Word};
 use super::open::{Open, OpenFailed, errno_of};
-use super::record::{FileNo, Record, Records, Stamp, flag, mode_of};
+use super::record::{FileNo, Record, Records, Stamp, flag};
 use super::{Ask, AttachFailed, Shelf, SsdState};
 
 /// A file with a record.
@@ -75,7 +75,7 @@ fn seen(no: FileNo, record: Record<'_>) -> Option<Seen> {
 }
 
 pub(super) fn ssd_state(header: &Header) -> SsdState {
-    let failed = (header.get(Word::SsdFailed) != 0).then(|| header.get(Word::SsdErrno));
+    let failed = (header.ssd_failed() != 0).then(|| header.get(Word::SsdErrno));
     let wide = |word| header.wide(word).load(Ordering::Relaxed);
     SsdState {
         failed,
@@ -83,7 +83,7 @@ pub(super) fn ssd_state(header: &Header) -> SsdState {
         dirty: wide(Word::SsdDirty),
         lost: wide(Word::Lost),
         unknown: header.get(Word::Unknown),
-        is_unsure: header.get(Word::SsdFailed) == super::layout::NEVER_OPENED,
+        is_unsure: header.ssd_failed() == super::layout::NEVER_OPENED,
         written_ever: wide(Word::SsdEver),
         found: wide(Word::SsdFound),
         recovery_ms: header.get(Word::RecoveryMs),
@@ -126,7 +126,7 @@ impl Look {
 
     /// The mode in force.
     pub fn mode(&self) -> Mode {
-        mode_of(self.header.get(Word::Mode))
+        self.header.mode()
     }
 
     /// What the leader last said of the SSD.
@@ -213,6 +213,33 @@ impl Shelf {
     /// Whether a file has a record.
     pub fn knows(&self, key: FileKey) -> bool {
         self.records.find(key).is_some()
+    }
+
+    /// A file that not all who share the segment may see any more: what is dirty goes below, nothing of it stays here, neither bytes nor
+    /// its name, and from then on all use it past the cache.
+    ///
+    /// # Errors
+    /// What was dirty cannot be written: it stays.
+    pub fn withdraw(&self, key: FileKey) -> Result<(), Errno> {
+        let Some(no) = self.records.find(key) else { return Ok(()) };
+        let record = self.records.get(no);
+        if record.mode() != Mode::PassThrough {
+            self.ask(Ask::Mode, no, Mode::PassThrough as u64, 0)?;
+        } else if self.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+            self.ask(Ask::Clean, no, 0, 0)?;
+        }
+        self.drop_cached(no, 0..u64::MAX)?;
+        self.pages.wipe_free();
+        let lock = self.records.lock();
+        let _held = lock.lock();
+        if record.key() == Some(key) {
+            record.set_path(std::path::Path::new(""));
+            // Nobody has it open: it is as if it had never been here.
+            if record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED) {
+                record.set_key(None);
+            }
+        }
+        Ok(())
     }
 
     /// After a conflict: what is below counts, changes that were not written there are forgotten.

@@ -58,15 +58,21 @@ pub use open::{How, Open, OpenFailed};
 pub use quick::Thought;
 pub use reads::{Begun, Outcome, Reads, ReadsOptions};
 pub(crate) use record::flag;
-pub use record::{FileNo, PATH_MAX, Stamp};
-use record::{Records, mode_of};
-pub(crate) use request::{Ask, Asked, Hint};
+pub use record::{FILE_BYTES_MAX, FileNo, PATH_MAX, Stamp, errno_from};
+use record::{Records, code_of};
+pub(crate) use request::{Answer, Ask, Asked, Hint, Stale};
 use request::{Hints, Requests};
 use ssd::Lanes;
 
 /// How long an asker sleeps before he looks whether somebody still leads, at first and then.
 const LOOK_FIRST: Duration = Duration::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long an asker looks for a free slot. The leader frees those that nobody uses within half a second.
+const POST_MAX: Duration = Duration::from_secs(5);
+/// How often a request is posted whose slot was taken away.
+const ASKED_ANEW: u32 = 100;
+/// A leader whose thread panicked leads again after this, unless another process leads by then.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// A file below, open. Calls block.
 pub trait Below: Send + Sync {
@@ -120,6 +126,10 @@ pub trait World: Send + Sync {
     fn realtime_ns(&self) -> u64;
     /// Something people should know: a failing SSD, lost pages.
     fn report(&self, words: &str);
+    /// Whether what is cached of a file may stay where others see it. It was at this path.
+    fn may_keep(&self, _key: FileKey, _path: &std::path::Path) -> bool {
+        true
+    }
     /// Whether it was noted that nothing was dirty on the SSD, and nothing can have become so since.
     fn is_clean(&self) -> bool {
         false
@@ -240,7 +250,7 @@ impl Shelf {
         assert!(layout.bytes <= region.len(), "a segment of {} bytes in a region of {}", layout.bytes, region.len());
         layout.format(region, seed, settings);
         let set = |word: Word, value: u32| region.u32(word as usize).store(value, Ordering::Relaxed);
-        set(Word::Mode, mode as u32);
+        set(Word::Mode, code_of(mode));
         set(Word::DirtyAge, limits.dirty_age_ms);
         set(Word::DirtyLimit, ((u64::from(sizes.frames.frames) * u64::from(limits.dirty_percent)) / 100).max(1) as u32);
         set(Word::ReadAhead, limits.read_ahead);
@@ -266,7 +276,7 @@ impl Shelf {
         let (pages, view) = attached.inspect_err(|_| seats.rise(me))?;
         Ok(Arc::new(Shelf {
             records: Records::new(&region, layout.records, layout.sizes.files, &seats, me),
-            requests: Requests { region: Arc::clone(&region), at: layout.requests },
+            requests: Requests { region: Arc::clone(&region), at: layout.requests, files: layout.sizes.files },
             hints: Hints { region: Arc::clone(&region), at: layout.hints },
             counters: Counters { region: Arc::clone(&region), at: layout.counters, me },
             header: Header::new(&region),
@@ -301,7 +311,7 @@ impl Shelf {
     /// The instance's mode.
     #[inline]
     pub fn mode(&self) -> Mode {
-        mode_of(self.header.get(Word::Mode))
+        self.header.mode()
     }
 
     /// Counts the changes of mode, of the instance or of a file: each is in force when it is counted.
@@ -312,7 +322,7 @@ impl Shelf {
 
     /// Whether there is an SSD, and it works.
     pub fn has_ssd(&self) -> bool {
-        self.view.is_some() && self.header.get(Word::SsdFailed) == 0
+        self.view.is_some() && self.header.ssd_failed() == 0
     }
 
     /// Counters of all processes.
@@ -377,20 +387,43 @@ impl Shelf {
 
     /// As above, as long as the asker wants to wait; none: he did not. He is asked every 20 ms.
     pub(crate) fn ask_while(&self, ask: Ask, file: FileNo, a: u64, b: u64, waits: &dyn Fn() -> bool) -> Option<Result<u32, Errno>> {
-        let posted = loop {
+        // Somebody who may write to the slots takes them away from us: no more than so often.
+        for _ in 0..ASKED_ANEW {
+            let Some(posted) = self.post(ask, file, a, b) else { return Some(Err(Errno::IO)) };
+            match self.wait_for(&posted, waits) {
+                Some(Answer::Done(answer)) => return Some(answer),
+                Some(Answer::Lost) => {}
+                Some(Answer::Open) | None => return None,
+            }
+        }
+        Some(Err(Errno::IO))
+    }
+
+    /// None: no slot has become free for so long that somebody keeps them on purpose.
+    fn post(&self, ask: Ask, file: FileNo, a: u64, b: u64) -> Option<request::Posted<'_>> {
+        let mut begun = None;
+        loop {
             if let Some(posted) = self.requests.post(self.me, ask, file, a, b) {
-                break posted;
+                self.ring();
+                return Some(posted);
             }
             self.ring();
             self.step_inline();
+            if begun.get_or_insert_with(std::time::Instant::now).elapsed() > POST_MAX {
+                return None;
+            }
             std::thread::yield_now();
-        };
-        self.ring();
+        }
+    }
+
+    /// None: the asker waits no more.
+    fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool) -> Option<Answer> {
         let mut sleep = LOOK_FIRST;
         loop {
             let wait = if self.step_inline() { Duration::ZERO } else { sleep };
-            if let Some(answer) = posted.wait(wait) {
-                return Some(answer);
+            match posted.wait(wait) {
+                Answer::Open => {}
+                ended => return Some(ended),
             }
             if !wait.is_zero() && self.seats.leader().is_none() {
                 // Who would lead looks now and then; somebody waits, so he looks at once.
@@ -398,7 +431,7 @@ impl Shelf {
             }
             sleep = LOOK_AGAIN;
             if self.stopping.load(Ordering::Acquire) {
-                return Some(Err(Errno::SHUTDOWN));
+                return Some(Answer::Done(Err(Errno::SHUTDOWN)));
             }
             if !waits() {
                 return None;
@@ -436,8 +469,16 @@ impl Shelf {
     /// Works as leader until the process detaches: waits for the place, takes it, works. In a thread of its own.
     pub fn work(self: &Arc<Self>) {
         while self.seats.lead_unless(&self.stopping) {
-            Worker::run(self);
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Worker::run(self)));
+            // Whatever ended it: another leads from here.
             self.seats.resign();
+            if ended.is_err() {
+                if self.header.get(Word::Beginning) != 0 {
+                    Worker::refuse_all(self);
+                }
+                self.world.report("the thread that leads the cache ended by a mistake inside hotshelf: another goes on; please report it");
+                std::thread::sleep(AGAIN_AFTER);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! A file comes and goes.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +11,7 @@ use shm::Held;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
 
 use super::layout::{NEVER_OPENED, Word};
-use super::record::{FileNo, Kept, PATH_MAX, Record, Stamp, flag};
+use super::record::{FileNo, Kept, PATH_MAX, Record, Stamp, errno_from, flag};
 use super::request::Ask;
 use super::{Below, Shelf, Stream};
 
@@ -98,7 +99,7 @@ impl Shelf {
 
     /// Whether an SSD that failed may have pages of it that nobody knows of.
     fn is_unsure(&self, no: FileNo) -> bool {
-        match self.header.get(Word::SsdFailed) {
+        match self.header.ssd_failed() {
             0 => false,
             NEVER_OPENED => true,
             _ => self.header.get(Word::Unknown) != 0 && self.records.get(no).on_ssd().is_none(),
@@ -112,7 +113,7 @@ impl Shelf {
         let found = self.records.find(key);
         let no = match found {
             Some(no) => no,
-            None => self.free_record(key).ok_or(OpenFailed::NoRecord)?,
+            None => self.free_record(key, &opens).ok_or(OpenFailed::NoRecord)?,
         };
         let record = self.records.get(no);
         if found.is_none() {
@@ -142,14 +143,15 @@ impl Shelf {
         Ok((no, found.is_none()))
     }
 
-    /// A record nobody has open, without dirty pages; what was cached in RAM under it goes. The lock is held.
-    pub(crate) fn free_record(&self, key: FileKey) -> Option<FileNo> {
-        if let Some((no, _)) = self.records.set_of(key).find(|(_, record)| record.key().is_none()) {
+    /// A record nobody has open, without dirty pages; what was cached in RAM under it goes. The lock is held. `opens`: what this process has
+    /// open, whatever the segment says.
+    pub(crate) fn free_record(&self, key: FileKey, opens: &HashMap<FileNo, u32>) -> Option<FileNo> {
+        if let Some((no, _)) = self.records.set_of(key).find(|(no, record)| record.is_free() && !opens.contains_key(no)) {
             return Some(no);
         }
         let now = self.world.now_ms();
         let mut closed: Vec<_> = (self.records.set_of(key))
-            .filter(|(_, record)| record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED))
+            .filter(|(no, record)| record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED) && !opens.contains_key(no))
             .map(|(no, record)| (now.wrapping_sub(record.used().load(Ordering::Relaxed)), no))
             .collect();
         closed.sort_unstable_by(|a, b| b.cmp(a));
@@ -163,7 +165,8 @@ impl Shelf {
     /// The file's lock; what a dead owner had begun is ended first.
     pub(crate) fn lock_file(&self, no: FileNo) -> Held<'_> {
         let held = self.records.lock_of(no).lock();
-        if held.was_abandoned() {
+        // Who truncates has the lock: now that we have it, nobody does, whatever the count says.
+        if held.was_abandoned() || !self.records.get(no).truncations().load(Ordering::Acquire).is_multiple_of(2) {
             self.mend(no, &mut |ask, a, b| self.ask(ask, no, a, b).map(drop));
         }
         held
@@ -240,6 +243,29 @@ impl Open {
         self.key
     }
 
+    /// Whether the record is still this file's.
+    #[inline(always)]
+    pub(super) fn is_ours(&self) -> bool {
+        self.record.is_of(self.key)
+    }
+
+    /// Looks whether the file's record is whole, before anything is done by it.
+    ///
+    /// # Errors
+    /// EIO: somebody wrote over it. No other file suffers from that.
+    #[inline]
+    pub fn check(&self) -> Result<(), Errno> {
+        if self.record().is_sound(self.key) { Ok(()) } else { Err(self.broken()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn broken(&self) -> Errno {
+        let words = "the record of a file in the cache's shared memory is broken: somebody wrote over it; calls on that file fail";
+        self.shelf.world.report(words);
+        Errno::IO
+    }
+
     /// Its record.
     pub fn no(&self) -> FileNo {
         self.no
@@ -260,7 +286,7 @@ impl Open {
     /// Whether that is write-back.
     #[inline(always)]
     pub(super) fn is_write_back(&self) -> bool {
-        self.record().is_write_back() && self.shelf.header.get(Word::Mode) == Mode::WriteBack as u32
+        self.record().is_write_back() && self.shelf.header.is_write_back()
     }
 
     /// Whether a look at the file below shows a change that is not ours.
@@ -274,6 +300,7 @@ impl Open {
     /// # Errors
     /// The leader's.
     pub fn is_dirty(&self) -> Result<bool, Errno> {
+        self.check()?;
         let shelf = &self.shelf;
         Ok(shelf.pages.marked_of(pagecache::shared::FileNo(self.no.0)) || shelf.ask(Ask::Open, self.no, 1, 0)? > 0)
     }
@@ -400,5 +427,5 @@ impl Drop for Open {
 }
 
 pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+    error.raw_os_error().map_or(Errno::IO, errno_from)
 }

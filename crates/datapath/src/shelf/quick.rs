@@ -54,7 +54,7 @@ impl Thought<'_> {
     #[inline(always)]
     fn within_file(self, len: usize) -> Option<usize> {
         let size = self.open.size();
-        if self.at >= size {
+        if self.at >= size || !self.open.is_ours() {
             return None;
         }
         Some(len.min(usize::try_from(size - self.at).unwrap_or(usize::MAX)))
@@ -90,7 +90,10 @@ impl Thought<'_> {
         }
         let record = self.open.record();
         let before = record.truncations().load(Ordering::Acquire);
-        if !before.is_multiple_of(2) || record.size().load(Ordering::Acquire) < self.at.saturating_add(from.len() as u64) {
+        if !before.is_multiple_of(2)
+            || !self.open.is_ours()
+            || record.size().load(Ordering::Acquire) < self.at.saturating_add(from.len() as u64)
+        {
             return false;
         }
         self.open.note_time(record, now_ns);

@@ -11,6 +11,7 @@ use ssdcache::{Found, Mode, PAGE_BYTES, Page, PageIndex, Seen, Verified};
 use super::counters::{Count, Tier};
 use super::expected::Expected;
 use super::open::{Open, errno_of};
+use super::record::errno_from;
 use super::request::Hint;
 use super::ssd::LANE_PAGES;
 
@@ -81,6 +82,7 @@ impl Open {
     /// As [`Open::read`].
     #[inline(never)]
     pub fn read_long(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        self.check()?;
         let Some(expected) = self.expect(at) else { return Ok(0) };
         let len = to.len().min(usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX));
         let to = &mut to[..len];
@@ -270,6 +272,7 @@ impl Open {
                 if self.shelf.pages.read(self.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]) {
                     continue;
                 }
+                self.check_frame(piece.page)?;
                 match self.on_ssd(piece.page)? {
                     Some(entry) => found.push((*piece, ticket, entry)),
                     None => below.push((*piece, ticket)),
@@ -289,21 +292,26 @@ impl Open {
         Ok(again)
     }
 
+    /// A page that is not read from its frame though it is there.
+    ///
+    /// # Errors
+    /// EIO: see [`pagecache::shared::SharedPages::is_stuck`].
+    #[inline]
+    pub(super) fn check_frame(&self, page: u64) -> Result<(), Errno> {
+        if self.shelf.pages.is_stuck(self.name(page)) { Err(Errno::IO) } else { Ok(()) }
+    }
+
     /// What the SSD has of a page. One that has failed is asked only for what nobody else has.
     fn on_ssd(&self, page: u64) -> Result<Option<Found>, Errno> {
-        let is_failed = || self.shelf.header.get(super::layout::Word::SsdFailed) != 0;
-        for tries in 0.. {
+        for _ in 0..TRIES_ALONE {
             match self.look_on_ssd(page) {
                 Seen::Hit(found) => return Ok(Some(found)),
                 Seen::Miss => return Ok(None),
                 // The leader is at it, or a new one: he answers when he is done.
                 Seen::Unsure => self.shelf.ready()?,
             }
-            if tries >= TRIES_ALONE && is_failed() {
-                // Its map was being exchanged when all was lost, and will be no more.
-                break;
-            }
         }
+        // Its map was being exchanged when all was lost, and will be no more; or somebody writes over it all the time.
         Err(Errno::IO)
     }
 
@@ -395,7 +403,7 @@ impl Open {
                 self.shelf.world.report(&format!("page {page} of {} is lost: the SSD cannot read it", self.path().display()));
                 Err(Errno::IO)
             }
-            (Err(error), _) => Err(Errno::from_raw_os_error(error.errno())),
+            (Err(error), _) => Err(errno_from(error.errno())),
         }
     }
 
@@ -525,6 +533,7 @@ impl Open {
         for _ in 0..TRIES {
             let before = self.truncations();
             let ticket = self.shelf.pages.ticket(name);
+            self.check_frame(page)?;
             if self.shelf.pages.contains(name) {
                 return Ok(None);
             }
@@ -569,7 +578,7 @@ impl Open {
         });
         match read {
             Err(_) if lanes.comes_back() => Ok(None),
-            read => read.map(|()| verdict).map_err(|error| Errno::from_raw_os_error(error.errno())),
+            read => read.map(|()| verdict).map_err(|error| errno_from(error.errno())),
         }
     }
 
@@ -594,6 +603,7 @@ impl Open {
                 return Ok((pin, bytes, len));
             }
         }
+        self.check()?;
         let size = self.size();
         if at >= size {
             return Err(Errno::NXIO);
@@ -610,6 +620,7 @@ impl Open {
     fn pin_read(&self, at: u64, offset: usize) -> Result<(Pin, *const u8), Errno> {
         for _ in 1..TRIES {
             self.read_pieces(&self.expect(at).ok_or(Errno::NXIO)?, &mut [0])?;
+            self.check_frame(at / PAGE_BYTES as u64)?;
             if let Some(pinned) = self.shelf.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
                 return Ok(pinned);
             }

@@ -492,7 +492,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         if len == 0 {
             return Begun::Ended(job, Outcome::Read(0));
         }
-        if !open.is_of(&self.shelf) {
+        if !open.is_of(&self.shelf) || !open.is_ours() {
             return Begun::Ended(job, Outcome::Slow);
         }
         let (page, offset) = (at / PAGE_BYTES as u64, (at % PAGE_BYTES as u64) as usize);

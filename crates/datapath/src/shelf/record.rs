@@ -4,8 +4,12 @@
 //!   0 key (0: free)        8 size              16 seats that have it open    24 length of the path, flags
 //!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
 //!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
-//!  80 rule, used         88 written (ns)     128 path
+//!  80 rule, used         88 written (ns)     96 check of the key        128 path
 //! ```
+//!
+//! Every process of the group can write these words. So each is checked where it is read: a length is a [`Length`], never beyond what
+//! pages can name; an errno is one; a key counts only with its check, which no word of another record has. A record with a word that
+//! no process of ours leaves there is *broken*: calls on its file fail with EIO, and no other file suffers ([`Record::is_sound`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +25,50 @@ pub(crate) const RECORD_BYTES: usize = 1024;
 const SIZE: usize = 8;
 /// Longest path, bytes; a file with a longer one is not cached.
 pub const PATH_MAX: usize = RECORD_BYTES - 128;
+
+/// Where the check of the key is.
+const CHECK: usize = 96;
+/// Longest file that is cached, bytes: a page's name has 40 bits. A longer one is used past the cache.
+pub const FILE_BYTES_MAX: u64 = 1 << 52;
+
+/// An errno that was read from shared memory, or comes from outside in another way. EIO if it is none.
+pub fn errno_from(raw: i32) -> Errno {
+    if (1..4096).contains(&raw) { Errno::from_raw_os_error(raw) } else { Errno::IO }
+}
+
+/// The length of a file as it stands in shared memory: what is read is never more than [`FILE_BYTES_MAX`].
+#[derive(Clone, Copy)]
+pub(crate) struct Length<'a>(&'a AtomicU64);
+
+impl Length<'_> {
+    #[inline]
+    pub(crate) fn load(self, order: Ordering) -> u64 {
+        self.0.load(order).min(FILE_BYTES_MAX)
+    }
+
+    pub(crate) fn store(self, bytes: u64, order: Ordering) {
+        self.0.store(bytes.min(FILE_BYTES_MAX), order);
+    }
+
+    pub(crate) fn fetch_max(self, bytes: u64, order: Ordering) -> u64 {
+        self.0.fetch_max(bytes.min(FILE_BYTES_MAX), order).min(FILE_BYTES_MAX)
+    }
+
+    pub(crate) fn compare_exchange(self, old: u64, new: u64, done: Ordering, otherwise: Ordering) -> Result<u64, u64> {
+        self.0.compare_exchange(old, new.min(FILE_BYTES_MAX), done, otherwise)
+    }
+
+    /// Whether it is one that a process of ours writes.
+    fn is_sound(self) -> bool {
+        self.0.load(Ordering::Acquire) <= FILE_BYTES_MAX
+    }
+}
+
+/// What stands beside a key: depends on the key and on the record's place, so that it is right nowhere else.
+fn check_of(key: u64, at: usize) -> u64 {
+    let product = u128::from(key ^ 0x243f_6a88_85a3_08d3) * u128::from((at as u64) << 1 | 0x1319_8a2e_0370_7345);
+    (product as u64) ^ (product >> 64) as u64
+}
 
 /// Of the failures' word: the last one is over.
 const OVER: u64 = 1 << 48;
@@ -58,6 +106,8 @@ pub(crate) mod flag {
     pub const CONFLICT: u32 = 4;
     /// It was written below, by us or by who had it before: that is not durable before a sync there.
     pub const UNSYNCED: u32 = 64;
+    /// All there are.
+    pub const ALL: u32 = WRITING | UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED;
 }
 
 type Wide = [AtomicU64; RECORD_BYTES / 8];
@@ -96,8 +146,15 @@ pub(crate) struct Kept {
 impl Kept {
     /// As [`Record::size`].
     #[inline]
-    pub(crate) fn size(&self) -> &AtomicU64 {
-        &self.wide[SIZE / 8]
+    pub(crate) fn size(&self) -> Length<'_> {
+        Length(&self.wide[SIZE / 8])
+    }
+
+    /// Whether the record is still this file's: its number may have been given away under an open file, by a process that had no right to.
+    /// Without the check of the key, for it is asked at each hit.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, key: FileKey) -> bool {
+        self.wide[0].load(Ordering::Relaxed) == key.0
     }
 
     #[inline]
@@ -170,17 +227,37 @@ impl<'a> Record<'a> {
         &self.narrow[at / 4]
     }
 
+    /// None: it is free, or broken.
     pub(crate) fn key(self) -> Option<FileKey> {
-        Some(self.u64(0).load(Ordering::Acquire)).filter(|key| *key != 0).map(FileKey)
+        let key = self.u64(0).load(Ordering::Acquire);
+        (key != 0 && self.u64(CHECK).load(Ordering::Relaxed) == check_of(key, self.at)).then_some(FileKey(key))
+    }
+
+    /// Whether no file has it.
+    pub(crate) fn is_free(self) -> bool {
+        self.u64(0).load(Ordering::Acquire) == 0
     }
 
     pub(crate) fn set_key(self, key: Option<FileKey>) {
-        self.u64(0).store(key.map_or(0, |key| key.0), Ordering::Release);
+        let key = key.map_or(0, |key| key.0);
+        if key != 0 {
+            self.u64(CHECK).store(check_of(key, self.at), Ordering::Relaxed);
+        }
+        self.u64(0).store(key, Ordering::Release);
+    }
+
+    /// Whether it is this file's, and every word of it is one that a process of ours writes.
+    pub(crate) fn is_sound(self, key: FileKey) -> bool {
+        self.key() == Some(key)
+            && self.size().is_sound()
+            && self.flags().load(Ordering::Acquire) & !flag::ALL == 0
+            && mode_of_code(self.u32(40).load(Ordering::Acquire)).is_some()
+            && self.u32(24).load(Ordering::Acquire) as usize <= PATH_MAX
     }
 
     #[inline]
-    pub(crate) fn size(self) -> &'a AtomicU64 {
-        self.u64(SIZE)
+    pub(crate) fn size(self) -> Length<'a> {
+        Length(self.u64(SIZE))
     }
 
     pub(crate) fn open_by(self) -> &'a AtomicU64 {
@@ -202,19 +279,20 @@ impl<'a> Record<'a> {
         self.u32(36)
     }
 
+    /// Pass-through, the mode that trusts the cache least, if it is broken.
     #[inline]
     pub(crate) fn mode(self) -> Mode {
-        mode_of(self.u32(40).load(Ordering::Acquire))
+        mode_of_code(self.u32(40).load(Ordering::Acquire)).unwrap_or(Mode::PassThrough)
     }
 
     /// Whether its mode is that.
     #[inline(always)]
     pub(crate) fn is_write_back(self) -> bool {
-        self.u32(40).load(Ordering::Acquire) == Mode::WriteBack as u32
+        self.u32(40).load(Ordering::Acquire) == code_of(Mode::WriteBack)
     }
 
     pub(crate) fn set_mode(self, mode: Mode) {
-        self.u32(40).store(mode as u32, Ordering::Release);
+        self.u32(40).store(code_of(mode), Ordering::Release);
     }
 
     /// Its number in the SSD's books.
@@ -223,7 +301,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn set_on_ssd(self, number: Option<u32>) {
-        self.u32(44).store(number.map_or(0, |number| number + 1), Ordering::Release);
+        self.u32(44).store(number.map_or(0, |number| number.saturating_add(1)), Ordering::Release);
     }
 
     /// Whether what failed last was done since, or given up by its owner.
@@ -243,7 +321,7 @@ impl<'a> Record<'a> {
     pub(crate) fn failures(self) -> (u32, Option<Errno>) {
         let word = self.u64(48).load(Ordering::Acquire);
         let errno = (word >> 32) as u16;
-        (word as u32, (errno != 0).then(|| Errno::from_raw_os_error(i32::from(errno))))
+        (word as u32, (errno != 0).then(|| errno_from(i32::from(errno))))
     }
 
     pub(crate) fn failed(self, errno: Errno) {
@@ -307,6 +385,8 @@ impl<'a> Record<'a> {
         let bytes = &bytes[..bytes.len().min(PATH_MAX)];
         self.u32(24).store(0, Ordering::Release);
         self.region.write(self.at + 128, bytes);
+        // Nothing stays of a longer one.
+        self.region.fill(self.at + 128 + bytes.len()..self.at + RECORD_BYTES, 0);
         self.u32(24).store(bytes.len() as u32, Ordering::Release);
     }
 
@@ -316,8 +396,92 @@ impl<'a> Record<'a> {
     }
 }
 
-/// As stored; what no version knows is pass-through, the mode that trusts the cache least.
-#[inline]
-pub(crate) fn mode_of(word: u32) -> Mode {
-    [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly].get(word as usize).copied().unwrap_or(Mode::PassThrough)
+/// Modes as they stand in shared memory: far from each other, and from what a stray write leaves.
+const MODES: [(Mode, u32); 5] = [
+    (Mode::WriteBack, 0x3c5a_91e1),
+    (Mode::WriteThrough, 0x58c7_26b2),
+    (Mode::WriteAround, 0x6db0_4f34),
+    (Mode::ReadOnly, 0x95e3_7a58),
+    (Mode::PassThrough, 0xa729_d8c6),
+];
+
+#[inline(always)]
+pub(crate) const fn code_of(mode: Mode) -> u32 {
+    MODES[mode as usize].1
+}
+
+/// None: no mode.
+pub(crate) fn mode_of_code(code: u32) -> Option<Mode> {
+    MODES.iter().find(|(_, known)| *known == code).map(|(mode, _)| *mode)
+}
+
+/// A mode as its number, of a request. None: no mode.
+pub(crate) fn mode_of_number(number: u64) -> Option<Mode> {
+    MODES.get(usize::try_from(number).ok()?).map(|(mode, _)| *mode)
+}
+
+const _: () = {
+    let mut n = 0;
+    while n < MODES.len() {
+        assert!(MODES[n].0 as usize == n);
+        n += 1;
+    }
+};
+
+#[cfg(test)]
+mod test {
+    use std::sync::Arc;
+
+    use shm::{Pages, Region, Seats};
+
+    use super::*;
+
+    fn records() -> (Arc<Region>, Records) {
+        let region = Arc::new(Region::private(16 * RECORD_BYTES, Pages::Small).expect("memory"));
+        let seats = Arc::new(Seats::pretend(Arc::clone(&region), 15 * RECORD_BYTES));
+        let me = seats.sit().expect("a seat");
+        let records = Records::new(&region, 0, 8, &seats, me);
+        (region, records)
+    }
+
+    /// Any word with any value, and each word of another record: it is no error of ours, and no file is taken for another.
+    #[test]
+    fn a_record_that_somebody_wrote_over_is_broken_or_bounded() {
+        let (region, records) = records();
+        let make = |no: u32| {
+            let record = records.get(FileNo(no));
+            record.clear();
+            record.set_mode(Mode::WriteBack);
+            record.set_path(Path::new("/some/where"));
+            record.set_key(Some(FileKey(u64::from(no) + 100)));
+            record
+        };
+        let other = make(5);
+        let mut rng = fastrand::Rng::with_seed(1);
+        for round in 0..4000 {
+            let record = make(3);
+            assert!(record.is_sound(FileKey(103)));
+            let word = rng.usize(..RECORD_BYTES / 8) * 8;
+            let word = if rng.bool() { word % 128 } else { word };
+            let theirs = region.u64(other.at + word).load(Ordering::Relaxed);
+            let ours = region.u64(record.at + word).load(Ordering::Relaxed);
+            let value = [rng.u64(..), 0, u64::MAX, 1 << rng.u32(..64), theirs, ours ^ 1 << rng.u32(..64)][round % 6];
+            region.u64(record.at + word).store(value, Ordering::Relaxed);
+            assert!(record.key().is_none_or(|key| key == FileKey(103)), "another file's");
+            assert!(record.size().load(Ordering::Relaxed) <= FILE_BYTES_MAX);
+            let _ = (record.failures(), record.mode(), record.path(), record.stamp(), record.rule(), record.on_ssd(), record.is_over());
+            record.failed(Errno::IO);
+            record.size().fetch_max(7, Ordering::Relaxed);
+            if record.key().is_none() {
+                assert!(!record.is_sound(FileKey(103)));
+            }
+        }
+        assert!(other.is_sound(FileKey(105)) && records.find(FileKey(105)).is_none_or(|no| no == FileNo(5)));
+    }
+
+    #[test]
+    fn an_errno_that_is_none_is_an_io_error() {
+        assert_eq!([0, -5, 4096, i32::MIN, i32::MAX].map(errno_from), [Errno::IO; 5]);
+        assert_eq!(errno_from(28), Errno::NOSPC);
+    }
 }

@@ -2,6 +2,15 @@
 //!
 //! A request is a slot of 64 bytes: state (a futex), the asker's seat, what, and the answer. Each can be done again, so that a
 //! new leader takes up what the last one had begun. Hints go into a ring whose oldest are overwritten.
+//!
+//! ```text
+//! state:  31        3 2     0
+//!        | turn      | what  |     turn: counts the slot's uses, and its asker keeps it in memory of its own
+//! ```
+//!
+//! Every process of the group can write to the slots. An asker that finds its slot in another turn, or in a state that does not lead to
+//! an answer, posts the request anew ([`Answer::Lost`]); the leader frees slots in which nothing can happen any more
+//! ([`Requests::recycle`]), and refuses numbers that cannot be ([`Asked::is_sane`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,8 +18,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use shm::{Region, SeatNo, Seats, futex};
+use ssdcache::PAGE_BYTES;
 
-use super::record::FileNo;
+use super::record::{FILE_BYTES_MAX, FileNo, errno_from};
 
 pub(crate) const REQUESTS: usize = 256;
 pub(crate) const REQUEST_BYTES: usize = 64;
@@ -23,6 +33,18 @@ const TAKEN: u32 = 3;
 const DONE: u32 = 4;
 /// Taken, and the asker waits no more.
 const GIVEN_UP: u32 = 5;
+/// Bits of a state that say what it is.
+const WHAT: u32 = 7;
+const ONE_TURN: u32 = 8;
+
+fn what(state: u32) -> u32 {
+    state & WHAT
+}
+
+/// The same turn in another state.
+fn becomes(state: u32, what: u32) -> u32 {
+    state & !WHAT | what
+}
 
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,18 +105,55 @@ pub(crate) struct Asked {
     pub(crate) b: u64,
 }
 
+impl Asked {
+    /// Whether its numbers can be: whoever wrote them into the segment may have had no such file, range or length in mind.
+    fn is_sane(&self, files: u32) -> bool {
+        let is_file = self.file.0 < files || self.file.0 == u32::MAX;
+        let is_range = self.a <= self.b && self.a <= FILE_BYTES_MAX;
+        is_file
+            && match self.ask {
+                Ask::Truncate => self.a <= FILE_BYTES_MAX,
+                Ask::Punch => is_range && self.b <= FILE_BYTES_MAX / PAGE_BYTES as u64,
+                Ask::Drop => is_range,
+                _ => true,
+            }
+    }
+}
+
 /// The slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
     pub(crate) region: Arc<Region>,
     pub(crate) at: usize,
+    /// Files there are.
+    pub(crate) files: u32,
 }
 
 /// A slot that is ours until it is dropped.
 pub(crate) struct Posted<'a> {
     requests: &'a Requests,
     slot: usize,
+    /// The state it was posted with.
+    posted: u32,
 }
+
+/// How a request stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// Nobody has answered yet.
+    Open,
+    /// Done, or failed.
+    Done(Result<u32, Errno>),
+    /// The slot is not ours any more, and nobody will answer: to be posted anew.
+    Lost,
+}
+
+/// Slots in a state that should pass, and since when: what only the leader knows.
+#[derive(Debug, Default)]
+pub(crate) struct Stale(std::collections::HashMap<usize, (u32, u32)>);
+
+/// How long a slot may stay claimed or answered without its asker's doing anything about it, ms.
+const PASSING_MS: u32 = 500;
 
 impl Requests {
     fn word(&self, slot: usize, at: usize) -> &AtomicU32 {
@@ -105,35 +164,51 @@ impl Requests {
         self.word(slot, 0)
     }
 
+    /// From one state to another in the same turn.
+    fn change(&self, slot: usize, from: u32, to: u32) -> bool {
+        let state = self.state(slot).load(Ordering::Acquire);
+        what(state) == from && self.state(slot).compare_exchange(state, becomes(state, to), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// None: all slots are taken.
     pub(crate) fn post(&self, me: SeatNo, ask: Ask, file: FileNo, a: u64, b: u64) -> Option<Posted<'_>> {
         let begin = (usize::from(me.0) * 4) % REQUESTS;
-        let claim = |slot: &usize| self.state(*slot).compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let slot = (begin..begin + REQUESTS).map(|slot| slot % REQUESTS).find(claim)?;
+        let claim = |slot: usize| {
+            let state = self.state(slot).load(Ordering::Relaxed);
+            let claimed = becomes(state.wrapping_add(ONE_TURN), CLAIMED);
+            let is_free = what(state) == FREE;
+            (is_free && self.state(slot).compare_exchange(state, claimed, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+                .then_some((slot, claimed))
+        };
+        let (slot, claimed) = (begin..begin + REQUESTS).map(|slot| slot % REQUESTS).find_map(claim)?;
         self.word(slot, 4).store(u32::from(me.0), Ordering::Relaxed);
         self.word(slot, 8).store(ask as u32, Ordering::Relaxed);
         self.word(slot, 12).store(file.0, Ordering::Relaxed);
         let base = self.at + slot * REQUEST_BYTES;
         self.region.u64(base + 16).store(a, Ordering::Relaxed);
         self.region.u64(base + 24).store(b, Ordering::Relaxed);
-        self.state(slot).store(POSTED, Ordering::Release);
-        Some(Posted { requests: self, slot })
+        let posted = becomes(claimed, POSTED);
+        // If it is not ours any more, the asker finds that out when it looks.
+        let _ = self.state(slot).compare_exchange(claimed, posted, Ordering::Release, Ordering::Relaxed);
+        Some(Posted { requests: self, slot, posted })
     }
 
     /// The leader takes what was posted.
     pub(crate) fn take(&self, out: &mut Vec<Asked>) {
         for slot in 0..REQUESTS {
-            if self.state(slot).compare_exchange(POSTED, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // It has answered all that it had taken: what is still taken, somebody else made so.
+            if !self.change(slot, POSTED, TAKEN) && what(self.state(slot).load(Ordering::Relaxed)) != TAKEN {
                 continue;
             }
             let base = self.at + slot * REQUEST_BYTES;
             let get = |at: usize| self.region.u64(base + at).load(Ordering::Relaxed);
-            match ASKS.get(self.word(slot, 8).load(Ordering::Relaxed) as usize) {
-                Some(ask) => {
-                    let file = FileNo(self.word(slot, 12).load(Ordering::Relaxed));
-                    let seat = SeatNo((self.word(slot, 4).load(Ordering::Relaxed) % Seats::COUNT as u32) as u8);
-                    out.push(Asked { slot, seat, ask: *ask, file, a: get(16), b: get(24) });
-                }
+            let asked = ASKS.get(self.word(slot, 8).load(Ordering::Relaxed) as usize).map(|ask| {
+                let file = FileNo(self.word(slot, 12).load(Ordering::Relaxed));
+                let seat = SeatNo((self.word(slot, 4).load(Ordering::Relaxed) % Seats::COUNT as u32) as u8);
+                Asked { slot, seat, ask: *ask, file, a: get(16), b: get(24) }
+            });
+            match asked.filter(|asked| asked.is_sane(self.files)) {
+                Some(asked) => out.push(asked),
                 None => self.answer(slot, Err(Errno::INVAL)),
             }
         }
@@ -142,7 +217,7 @@ impl Requests {
     pub(crate) fn answer(&self, slot: usize, result: Result<u32, Errno>) {
         let value = result.map_or_else(|errno| -errno.raw_os_error(), |value| value.min(i32::MAX as u32) as i32);
         self.word(slot, 32).store(value as u32, Ordering::Relaxed);
-        if self.state(slot).compare_exchange(TAKEN, DONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if self.change(slot, TAKEN, DONE) {
             futex::wake(self.state(slot), u32::MAX);
         } else {
             self.bury(slot);
@@ -151,13 +226,13 @@ impl Requests {
 
     /// Nobody waits for the answer.
     fn bury(&self, slot: usize) {
-        let _ = self.state(slot).compare_exchange(GIVEN_UP, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        self.change(slot, GIVEN_UP, FREE);
     }
 
     /// A new leader: what the last one had taken is posted again.
     pub(crate) fn again(&self) {
         for slot in 0..REQUESTS {
-            let _ = self.state(slot).compare_exchange(TAKEN, POSTED, Ordering::AcqRel, Ordering::Relaxed);
+            self.change(slot, TAKEN, POSTED);
             self.bury(slot);
         }
     }
@@ -165,42 +240,72 @@ impl Requests {
     /// What a dead process asked is asked by nobody: others may have written since what it wanted cut.
     pub(crate) fn reap(&self, dead: SeatNo) {
         for slot in 0..REQUESTS {
+            if self.word(slot, 4).load(Ordering::Relaxed) == u32::from(dead.0) {
+                [DONE, POSTED, CLAIMED].into_iter().for_each(|from| _ = self.change(slot, from, FREE));
+            }
+        }
+    }
+
+    /// Frees slots that nobody frees: in a state that is none, or for too long in one that passes. Their askers, if there are any, post
+    /// anew. For the leader, now and then, while it has no request in hand.
+    pub(crate) fn recycle(&self, stale: &mut Stale, now_ms: u32) {
+        for slot in 0..REQUESTS {
             let state = self.state(slot).load(Ordering::Acquire);
-            let is_theirs = self.word(slot, 4).load(Ordering::Relaxed) == u32::from(dead.0);
-            if is_theirs && matches!(state, DONE | POSTED | CLAIMED) {
-                let _ = self.state(slot).compare_exchange(state, FREE, Ordering::AcqRel, Ordering::Relaxed);
+            let is_over = match what(state) {
+                FREE | POSTED | TAKEN => false,
+                CLAIMED | DONE => match stale.0.get(&slot) {
+                    Some((seen, since)) if *seen == state => now_ms.wrapping_sub(*since) >= PASSING_MS,
+                    _ => {
+                        stale.0.insert(slot, (state, now_ms));
+                        continue;
+                    }
+                },
+                _ => true,
+            };
+            stale.0.remove(&slot);
+            if is_over {
+                let free = becomes(state, FREE);
+                let _ = self.state(slot).compare_exchange(state, free, Ordering::AcqRel, Ordering::Relaxed);
+                futex::wake(self.state(slot), u32::MAX);
             }
         }
     }
 }
 
 impl Posted<'_> {
-    /// Waits for at most so long. None: not answered yet.
-    pub(crate) fn wait(&self, at_most: Duration) -> Option<Result<u32, Errno>> {
+    /// Waits for at most so long.
+    pub(crate) fn wait(&self, at_most: Duration) -> Answer {
         let state = self.requests.state(self.slot);
         let now = state.load(Ordering::Acquire);
-        if now != DONE {
+        if what(now) != DONE && self.is_ours(now) {
             futex::wait(state, now, Some(at_most));
         }
-        if state.load(Ordering::Acquire) != DONE {
-            return None;
+        let now = state.load(Ordering::Acquire);
+        if !self.is_ours(now) {
+            return Answer::Lost;
+        }
+        if what(now) != DONE {
+            return Answer::Open;
         }
         let value = self.requests.word(self.slot, 32).load(Ordering::Relaxed) as i32;
-        Some(u32::try_from(value).map_err(|_| Errno::from_raw_os_error(value.saturating_neg())))
+        Answer::Done(u32::try_from(value).map_err(|_| errno_from(value.saturating_neg())))
+    }
+
+    fn is_ours(&self, state: u32) -> bool {
+        becomes(state, POSTED) == self.posted && matches!(what(state), POSTED | TAKEN | DONE)
     }
 }
 
 impl Drop for Posted<'_> {
     fn drop(&mut self) {
-        // While the leader is at it, he frees the slot when he answers, or his successor does.
+        // While the leader is at it, it frees the slot when it answers, or its successor does.
         let state = self.requests.state(self.slot);
         loop {
             let now = state.load(Ordering::Acquire);
-            let next = match now {
-                DONE | POSTED => FREE,
-                TAKEN => GIVEN_UP,
-                _ => break,
-            };
+            if !self.is_ours(now) {
+                break;
+            }
+            let next = becomes(now, if what(now) == TAKEN { GIVEN_UP } else { FREE });
             if state.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 break;
             }
@@ -260,5 +365,63 @@ impl Hints {
 
     pub(crate) fn waiting(&self, read: u64) -> bool {
         self.region.u64(self.at).load(Ordering::Relaxed) > read
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use shm::Pages;
+
+    use super::*;
+
+    fn requests() -> (Arc<Region>, Requests) {
+        let region = Arc::new(Region::private(REQUESTS * REQUEST_BYTES, Pages::Small).expect("memory"));
+        (Arc::clone(&region), Requests { region, at: 0, files: 8 })
+    }
+
+    #[test]
+    fn an_asker_whose_slot_is_taken_from_it_is_told_and_asks_anew() {
+        let (region, requests) = requests();
+        let posted = requests.post(SeatNo(1), Ask::Sync, FileNo(3), 0, 0).expect("a slot");
+        assert_eq!(posted.wait(Duration::ZERO), Answer::Open);
+        for value in [0, u32::MAX, 1 << 31, 4, 5, 6, 7, posted.posted + ONE_TURN] {
+            region.u32(posted.slot * REQUEST_BYTES).store(value, Ordering::Relaxed);
+            assert_eq!(posted.wait(Duration::ZERO), Answer::Lost, "{value:#x}");
+        }
+        region.u32(posted.slot * REQUEST_BYTES).store(posted.posted, Ordering::Relaxed);
+        let mut taken = Vec::new();
+        requests.take(&mut taken);
+        assert_eq!(taken.len(), 1);
+        requests.answer(taken[0].slot, Err(Errno::NOSPC));
+        assert_eq!(posted.wait(Duration::ZERO), Answer::Done(Err(Errno::NOSPC)));
+        for value in [i32::MIN, i32::MAX, -1, -5000, 0] {
+            region.u32(posted.slot * REQUEST_BYTES + 32).store(value as u32, Ordering::Relaxed);
+            assert!(matches!(posted.wait(Duration::ZERO), Answer::Done(_)), "{value}");
+        }
+    }
+
+    /// Slots full of anything: the leader sees only what can be, and they are free again soon.
+    #[test]
+    fn slots_that_somebody_filled_are_free_again_and_hold_no_request_that_cannot_be() {
+        let (region, requests) = requests();
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut stale = Stale::default();
+        for round in 0..200_u32 {
+            for word in 0..REQUESTS * REQUEST_BYTES / 4 {
+                let value = [rng.u32(..), 0, u32::MAX, 1 << rng.u32(..32), rng.u32(..8)][rng.usize(..5)];
+                region.u32(4 * word).store(value, Ordering::Relaxed);
+            }
+            let mut taken = Vec::new();
+            requests.take(&mut taken);
+            for asked in taken {
+                assert!(asked.file.0 < 8 || asked.file.0 == u32::MAX);
+                assert!(asked.ask != Ask::Punch || asked.a <= asked.b && asked.b <= FILE_BYTES_MAX / PAGE_BYTES as u64);
+                assert!(asked.ask != Ask::Truncate || asked.a <= FILE_BYTES_MAX);
+                requests.answer(asked.slot, Ok(0));
+            }
+            requests.recycle(&mut stale, round * 2 * PASSING_MS);
+            requests.recycle(&mut stale, (round * 2 + 1) * PASSING_MS);
+            assert!((0..REQUESTS).all(|slot| what(requests.state(slot).load(Ordering::Relaxed)) == FREE));
+        }
     }
 }

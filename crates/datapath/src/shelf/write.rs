@@ -11,10 +11,18 @@ use super::Ask;
 use super::counters::{Count, Tier};
 use super::layout::Word;
 use super::open::{Open, errno_of};
-use super::record::{Record, flag};
+use super::record::{FILE_BYTES_MAX, Record, flag};
 
 /// Tries before a writer gives way to the others.
 const TRIES: usize = 1000;
+
+/// Where a write ends.
+///
+/// # Errors
+/// EFBIG: no page has a name there. Who writes so far uses the file past the cache.
+fn end_of(at: u64, from: &[u8]) -> Result<u64, Errno> {
+    at.checked_add(from.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
+}
 
 impl Open {
     /// As pwrite: all of it.
@@ -49,7 +57,8 @@ impl Open {
         if from.is_empty() {
             return Ok(0);
         }
-        let end = at.checked_add(from.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        self.check()?;
+        let end = end_of(at, from)?;
         match self.mode() {
             Mode::ReadOnly => return Err(Errno::ROFS),
             Mode::WriteBack => {
@@ -72,9 +81,10 @@ impl Open {
     /// # Errors
     /// As [`Open::write`].
     pub fn append(&self, from: &[u8]) -> Result<u64, Errno> {
+        self.check()?;
         let _held = self.shelf.lock_file(self.no);
         let at = self.size();
-        let end = at.checked_add(from.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        let end = end_of(at, from)?;
         match self.mode() {
             Mode::ReadOnly => return Err(Errno::ROFS),
             Mode::WriteBack => self.write_frames(at, from, end, Marks::DIRTY)?,
@@ -134,7 +144,7 @@ impl Open {
     /// Frames that are newer than below. Who makes the file longer has its lock meanwhile: so what is in frames behind the end belongs to
     /// whoever has that, or had it and died.
     fn write_back(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
-        loop {
+        for _ in 0..TRIES {
             // A truncation meanwhile may have taken what we wrote: then it is written after it.
             let before = self.truncations();
             if end > self.size() {
@@ -147,6 +157,7 @@ impl Open {
                 return Ok(());
             }
         }
+        Err(Errno::AGAIN)
     }
 
     /// With the file's lock held.
@@ -214,6 +225,7 @@ impl Open {
             if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) || self.bring(page, offset, from, marks)? {
                 return Ok(());
             }
+            self.check_frame(page)?;
         }
         Err(Errno::AGAIN)
     }
@@ -264,7 +276,7 @@ impl Open {
     fn wait_for_fewer(&self) -> Result<(), Errno> {
         let shelf = &self.shelf;
         let limit = shelf.header.get(Word::DirtyLimit);
-        let most = limit + shelf.layout.sizes.frames.frames.saturating_sub(limit) / 2;
+        let most = limit.saturating_add(shelf.layout.sizes.frames.frames.saturating_sub(limit) / 2);
         let waits = || shelf.pages.marked_count() > most || shelf.is_led();
         if !waits() {
             shelf.ring();
@@ -287,13 +299,15 @@ impl Open {
 
     /// How many truncations there were, twice; waits while there is one.
     pub(super) fn truncations(&self) -> u32 {
-        loop {
+        // Somebody who writes over the count all the time does not keep us here: what is read meanwhile is looked at again.
+        for _ in 0..TRIES {
             let now = self.record().truncations().load(Ordering::Acquire);
             if now.is_multiple_of(2) {
                 return now;
             }
             self.wait_for_truncation();
         }
+        self.record().truncations().load(Ordering::Acquire)
     }
 
     /// Whether one began since then: what was read below may be older than what it took from the SSD.
@@ -310,9 +324,10 @@ impl Open {
         if self.mode() == Mode::ReadOnly {
             return Err(Errno::ROFS);
         }
-        if len > i64::MAX as u64 {
+        if len > FILE_BYTES_MAX {
             return Err(Errno::FBIG);
         }
+        self.check()?;
         let _held = self.shelf.lock_file(self.no);
         let record = self.record();
         let before = self.size();
@@ -334,6 +349,7 @@ impl Open {
         if self.mode() == Mode::ReadOnly {
             return Err(Errno::ROFS);
         }
+        self.check()?;
         let page = PAGE_BYTES as u64;
         let end = at.saturating_add(len).min(self.size().next_multiple_of(page));
         if at >= end {

@@ -1,9 +1,10 @@
 //! A frame's record, and taking a frame to change it.
 
+use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::probe::{pause, step};
 use super::word::Word;
@@ -21,7 +22,7 @@ pub(super) const NAME: usize = 1;
 pub(super) const PINS: usize = 2;
 /// Times it was asked for, up to three.
 pub(super) const HITS: usize = 3;
-/// Since when it has a mark: milliseconds.
+/// Since when it has a mark, milliseconds (lower half); and what [`SharedPages::check_of`] says of the name (upper half).
 pub(super) const SINCE: usize = 4;
 /// In which queue it is, and since when: see [`super::list`].
 pub(super) const QUEUE: usize = 5;
@@ -38,6 +39,8 @@ const YIELDS: u32 = 230;
 /// A sleep, and how many of them until it is asked whether the owner lives: two milliseconds.
 const NAP: Duration = Duration::from_micros(100);
 const NAPS: u32 = 20;
+/// A copy of a page takes less than a millisecond, on a busy machine some; so long is waited for an owner who lives.
+const STUCK_AFTER: Duration = Duration::from_millis(800);
 
 pub(super) trait Frame {
     fn word(&self) -> Word;
@@ -81,26 +84,52 @@ impl SharedPages {
         loop {
             let (at, word) = self.find(key)?;
             if word.is_changing() {
-                self.wait(at, word);
+                if !self.wait(at, word) {
+                    return None;
+                }
             } else if self.take(at, word, word.taken_by(self.me).with(set)) {
                 return Some((at, word));
             }
         }
     }
 
-    /// Until the word is another than was seen. Takes the frame over if its owner is dead.
+    /// Until the word is another than was seen. Takes the frame over if its owner is dead. False: it is not, and the word stays as it is:
+    /// the owner was stopped in the middle of a copy, or never took the frame, and somebody wrote that it did. Which of both, nobody
+    /// can say, so the page is left alone: see [`SharedPages::is_stuck`].
     #[cold]
-    pub(super) fn wait(&self, at: usize, seen: Word) {
+    pub(super) fn wait(&self, at: usize, seen: Word) -> bool {
         let mut turn = 0_u32;
+        let mut begun = None;
         while self.records[at].word() == seen {
             match turn {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
+                YIELDS if self.is_known_stuck(at, seen) => return false,
+                _ if begun.get_or_insert_with(Instant::now).elapsed() > STUCK_AFTER => {
+                    let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+                    stuck.retain(|(at, word)| self.records[*at].word().0 == *word);
+                    stuck.push((at, seen.0));
+                    self.any_stuck.store(true, Relaxed);
+                    return false;
+                }
                 _ if (turn - YIELDS).is_multiple_of(NAPS) && !self.seats.is_alive(seen.owner()) => self.take_over(at, seen),
                 _ => std::thread::sleep(NAP),
             }
             turn = turn.saturating_add(1);
         }
+        true
+    }
+
+    fn is_known_stuck(&self, at: usize, seen: Word) -> bool {
+        let stuck = || self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any_stuck.load(Relaxed) && stuck().contains(&(at, seen.0))
+    }
+
+    /// Whether the page is in a frame that somebody who lives has been changing for longer than any copy takes. Such a page is neither
+    /// read nor written; what is below may be older.
+    #[inline]
+    pub fn is_stuck(&self, name: super::Name) -> bool {
+        self.any_stuck.load(Relaxed) && self.probe(&self.key(name)).is_some_and(|(at, word)| self.is_known_stuck(at, word))
     }
 
     /// Ends a change that a dead process began. The page may be written in part; if it is marked, it stays so.
@@ -127,6 +156,19 @@ impl SharedPages {
             let count = &self.heads[shard][super::shard::MARKED];
             count.fetch_add(if marked { 1 } else { !0 }, Relaxed);
         }
+    }
+
+    /// What stands beside a name: a name that somebody wrote over, or that is another frame's, is not taken for a page's.
+    #[inline]
+    pub(super) fn check_of(&self, name: u64) -> u64 {
+        let product = u128::from(name ^ self.secrets[0]) * u128::from(self.secrets[1] | 1);
+        ((product >> 64) as u64 ^ product as u64) << 32
+    }
+
+    /// Whether the frame was given this name by a process of ours.
+    #[inline]
+    pub(super) fn is_named_by_us(&self, record: &Record, name: u64) -> bool {
+        record[SINCE].load(Relaxed) & (!0 << 32) == self.check_of(name)
     }
 
     /// Where a frame's bytes are in the region.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::find::Key;
-use super::frame::{Frame, HITS, NAME};
+use super::frame::{Frame, HITS, NAME, SINCE};
 use super::list::{FREE, MAIN, SMALL};
 use super::shard::{FILLED, INSERTS, Shard};
 use super::{Inserted, Marks, Name, Page, Replacement, SharedPages, Ticket};
@@ -66,6 +66,7 @@ impl Shard<'_> {
         self.pages.copy_in(at, 0, bytes);
         record[NAME].store(key.name, Relaxed);
         record[HITS].store(0, Relaxed);
+        record[SINCE].store(self.pages.check_of(key.name), Relaxed);
         if !marks.is_none() {
             self.pages.marked_from(self.no, at, Marks::NONE, now_ms);
         }

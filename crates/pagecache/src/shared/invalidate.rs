@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::find::Key;
-use super::frame::{Frame, NAME};
+use super::frame::{Frame, NAME, PINS};
 use super::shard::Shard;
 use super::word::Word;
 use super::{FileNo, Name, SharedPages};
-use crate::PageIndex;
+use crate::{PAGE_BYTES, PageIndex};
 
 /// Pages are below this.
 const PAGES_END: u64 = 1 << 40;
@@ -48,6 +48,23 @@ impl SharedPages {
         (0..self.plan.shards).filter(left).count() == 0
     }
 
+    /// Zeroes the bytes of all frames that have no page: of pages that others are not to see any more.
+    pub fn wipe_free(&self) {
+        for no in 0..self.plan.shards {
+            let shard = self.lock(no);
+            for local in 0..self.plan.frames {
+                let (at, record) = (shard.global(local), &self.records[shard.global(local)]);
+                let word = record.word();
+                // Who brings a page has the shard's lock. One that is pinned is still looked at.
+                let is_free = !word.is_named() && !word.is_changing() && record[PINS].load(Relaxed) == 0;
+                if is_free {
+                    let begin = self.data(at);
+                    self.region.fill(begin..begin + PAGE_BYTES, 0);
+                }
+            }
+        }
+    }
+
     /// Every one of a shard that is wanted; whether none is left.
     fn drop_all(&self, no: usize, wanted: impl Fn(Name) -> bool, clean: bool) -> bool {
         let frames = self.plan.frames as usize;
@@ -65,7 +82,9 @@ impl SharedPages {
             match dropped {
                 Dropped::Gone => return true,
                 Dropped::Marked => return false,
-                Dropped::Busy(at, word) => self.wait(at, word),
+                // What nobody can read need not be dropped.
+                Dropped::Busy(at, word) if !self.wait(at, word) => return !clean,
+                Dropped::Busy(..) => {}
             }
         }
     }

@@ -86,7 +86,9 @@ impl SharedPages {
                 return false;
             }
             if word.is_changing() {
-                self.wait(at, word);
+                if !self.wait(at, word) {
+                    return false;
+                }
             } else if self.take(at, word, word.taken_by(self.me)) {
                 let after = word.without(cleared);
                 self.set_bit(at / self.plan.frames as usize, at, !after.marks().is_none());

@@ -19,7 +19,7 @@
 //! Locks are taken in this order: a shard's, then a frame's. Who waits for a frame holds no shard.
 //!
 //! Whatever is read from the region is checked or masked at each use. Somebody who may write to the region can put any bytes
-//! into it, and make others wait, but not make them reach beyond it or panic.
+//! into it, but not make others reach beyond it, panic, or wait for a frame for longer than a second.
 
 mod check;
 mod evict;
@@ -57,8 +57,8 @@ mod stress;
 #[cfg(test)]
 mod traces;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 use shm::{One, Region, SeatNo, Seats, Words};
 
@@ -100,6 +100,9 @@ pub struct SharedPages {
     /// Where the next search for marked pages begins.
     sweep: AtomicU32,
     guesses: guess::Guesses,
+    /// Frames that were waited for in vain, and their words.
+    stuck: Mutex<Vec<(usize, u64)>>,
+    any_stuck: AtomicBool,
 }
 
 type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
@@ -108,7 +111,7 @@ type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
 const LARGE: usize = 1 << 14;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-pages");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of the header that the sum is over.
 const HEADER_BYTES: usize = 36;
 
@@ -174,6 +177,8 @@ impl SharedPages {
             my_pins: (0..frames).map(|_| AtomicU32::new(0)).collect(),
             sweep: AtomicU32::new(0),
             guesses: guess::Guesses::default(),
+            stuck: Mutex::default(),
+            any_stuck: AtomicBool::new(false),
             region: region.clone(),
         })
     }

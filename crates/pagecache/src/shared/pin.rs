@@ -51,7 +51,9 @@ impl SharedPages {
                 return None;
             };
             if word.is_leaving() {
-                self.wait(at, word);
+                if !self.wait(at, word) {
+                    return None;
+                }
                 continue;
             }
             // Now, for the atomic changes that follow make what comes after them wait.

@@ -129,7 +129,9 @@ impl SharedPages {
         for _ in 0..TRIES {
             let (at, word) = self.find(key)?;
             if word.is_changing() {
-                self.wait(at, word);
+                if !self.wait(at, word) {
+                    return None;
+                }
                 continue;
             }
             self.copy_out(at, offset, to);
@@ -148,6 +150,10 @@ impl SharedPages {
     /// Copies a whole page, of one version, without asking for it: it is no more likely to stay. None: it is not here.
     pub fn snapshot(&self, name: Name, to: &mut Page) -> Option<Snapshot> {
         let (at, word) = self.copy_whole(&self.key(name), 0, to)?;
+        // It is about to be written into a file: into this one only if the frame was given this name by a process of ours.
+        if !self.is_named_by_us(&self.records[at], name.word()) {
+            return None;
+        }
         Some(Snapshot { frame: at as u32, version: word.version(), marks: word.marks() })
     }
 

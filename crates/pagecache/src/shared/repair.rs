@@ -79,8 +79,11 @@ impl Shard<'_> {
     }
 
     fn enter_index(&self, local: u32) -> bool {
-        let key = self.pages.key_of_word(self.records[local as usize][NAME].load(Relaxed));
-        let good = key.shard == self.no && self.pages.probe(&key).is_none();
+        let record = &self.records[local as usize];
+        let name = record[NAME].load(Relaxed);
+        let key = self.pages.key_of_word(name);
+        // What somebody wrote over is not taken for another page.
+        let good = key.shard == self.no && self.pages.probe(&key).is_none() && self.pages.is_named_by_us(record, name);
         if good {
             self.index_insert(&key, local);
         }
@@ -89,6 +92,11 @@ impl Shard<'_> {
 }
 
 impl SharedPages {
+    /// Makes the books of all shards anew: what has a mark and is not found is found again, or is no page any more.
+    pub fn repair_all(&self) {
+        (0..self.plan.shards).for_each(|no| self.lock(no).repair());
+    }
+
     /// Puts right what a dead process left: its locks, the frames it was changing, its pins. For whoever leads, before the seat is
     /// given to another. The process must be dead.
     pub fn reap(&self, dead: SeatNo) {

@@ -75,7 +75,9 @@ impl SharedPages {
     #[inline]
     pub(super) fn marked_from(&self, shard: usize, at: usize, before: Marks, now_ms: u32) {
         if before.is_none() {
-            self.records[at][SINCE].store(now_ms.into(), Relaxed);
+            // Not with the name's check made anew: that would make a name good that somebody wrote over.
+            let record = &self.records[at];
+            record[SINCE].store(record[SINCE].load(Relaxed) & (!0 << 32) | u64::from(now_ms), Relaxed);
         }
         self.set_bit(shard, at, true);
     }
