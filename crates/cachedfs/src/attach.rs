@@ -1,7 +1,7 @@
 //! How a process takes part: finds the segment or makes it, takes a seat, lends a thread to lead; and how it leaves.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -193,12 +193,28 @@ impl Attachment {
         unwritten(errno, &self.around)
     }
 
-    /// Whether all who take part may see what is in the file, and write it if somebody does: who leads does that for all.
-    pub fn may_share(&self, stat: &rustix::fs::Stat, is_written: bool) -> bool {
-        let Some(group) = self.place.as_ref().and_then(|place| place.sharing.group) else { return true };
-        let wanted = if is_written { 0o6 } else { 0o4 };
-        let has = |bits: u32| bits & wanted == wanted;
-        has(stat.st_mode & 0o7) || (stat.st_gid == group && has(stat.st_mode >> 3 & 0o7))
+    /// The group that shares the cache; none: one user has it.
+    pub fn group(&self) -> Option<u32> {
+        self.place.as_ref().and_then(|place| place.sharing.group)
+    }
+
+    /// Whether all who take part may see what is in the file, and its name.
+    pub fn may_share(&self, fd: BorrowedFd<'_>) -> bool {
+        self.group().is_none_or(|group| crate::group::can_reach(fd, group, false))
+    }
+
+    /// Whether all who take part may write the file: who leads does that for all.
+    pub fn may_write(&self, fd: BorrowedFd<'_>) -> bool {
+        self.group().is_none_or(|group| crate::group::can_write(fd, group))
+    }
+
+    /// A file that not all may see any more: nothing of it stays in the segment, if anything is there.
+    ///
+    /// # Errors
+    /// What was dirty could not be written below: it stays.
+    pub fn withdraw(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let key = crate::key::key_of(fd)?;
+        self.shelf.withdraw(key)
     }
 
     /// Whether it is the segment's file.
@@ -479,7 +495,8 @@ impl Found {
         if let Some(place) = &place {
             keep(place, &region, &seats);
         }
-        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default(), note: note_of(&running) });
+        let group = place.as_ref().and_then(|place| place.sharing.group);
+        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default(), note: note_of(&running), group });
         if let Some(error) = &without {
             around.report(&format!("the cache goes on without its SSD: {error}"));
         }

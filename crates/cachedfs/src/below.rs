@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datapath::shelf::{Below, Stamp};
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ const ALIGN: usize = 4096;
 pub struct Local {
     fd: OwnedFd,
     direct: Option<Direct>,
+    largest: OnceLock<u64>,
 }
 
 /// Past the kernel's page cache.
@@ -38,7 +39,12 @@ impl Local {
         let reopened =
             || reopen(fd.as_fd(), OFlags::RDWR | OFlags::DIRECT).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECT));
         let direct = if direct { reopened().ok().map(|fd| Direct { fd, buffers: Mutex::default() }) } else { None };
-        Local { fd, direct }
+        Local { fd, direct, largest: OnceLock::new() }
+    }
+
+    /// The longest that the file can become.
+    pub fn largest(&self) -> u64 {
+        *self.largest.get_or_init(|| crate::limits::largest(self.fd()))
     }
 
     /// The descriptor.
@@ -205,6 +211,8 @@ pub struct Around {
     pub notes: Mutex<Vec<String>>,
     /// Of the SSD.
     pub note: Option<Note>,
+    /// The group that shares the cache.
+    pub group: Option<u32>,
 }
 
 /// Notes that are kept.
@@ -212,8 +220,19 @@ const NOTES_MAX: usize = 32;
 
 impl datapath::shelf::World for Around {
     fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn Below>> {
-        let fd = find(key, path, pids, writable)?;
+        let Some(group) = self.group else { return Ok(Arc::new(Local::new(find(key, path, pids, writable)?, self.direct))) };
+        // What a member wrote into the segment must not make us read or write for it what it may not read or write itself.
+        let found = find(key, path, pids, false)?;
+        if !crate::group::can_reach(found.as_fd(), group, false) {
+            return Err(Errno::ACCESS.into());
+        }
+        let fd = if writable && crate::group::can_write(found.as_fd(), group) { reopen(found.as_fd(), OFlags::RDWR)? } else { found };
         Ok(Arc::new(Local::new(fd, self.direct)))
+    }
+
+    fn may_keep(&self, key: FileKey, path: &Path) -> bool {
+        let Some(group) = self.group else { return true };
+        find(key, path, &[], false).is_ok_and(|fd| crate::group::can_reach(fd.as_fd(), group, false))
     }
 
     fn now_ms(&self) -> u32 {

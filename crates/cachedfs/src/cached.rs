@@ -5,7 +5,7 @@
 //! and when it is over, the file is looked at as if others had written it.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -35,11 +35,24 @@ pub struct Cached {
     settling: Mutex<()>,
     age: Option<(Duration, Mutex<Instant>)>,
     watched: OnceLock<i32>,
+    /// Of a group's cache: the directories on its path, and what the file said of its rights when it was last looked at.
+    shared: Option<Mutex<Shared>>,
     /// Pages that stay.
     pins: Mutex<Vec<Pin>>,
     part: Arc<Attachment>,
     /// Dropped last.
     _counted: Counted,
+}
+
+/// See [`Cached::check_shared`].
+struct Shared {
+    rights: (u32, u32, u32),
+    directories: Vec<i32>,
+}
+
+/// Mode, owner and group.
+fn rights_of(stat: &rustix::fs::Stat) -> (u32, u32, u32) {
+    (stat.st_mode, stat.st_uid, stat.st_gid)
 }
 
 /// Calls go to the file as they are.
@@ -105,6 +118,7 @@ impl Cached {
             generation: crate::forks::now(),
             age: dirty_age.map(|age| (age, Mutex::new(Instant::now()))),
             watched: OnceLock::new(),
+            shared: to.group().map(|_| Mutex::new(Shared { rights: (0, 0, 0), directories: Vec::new() })),
             pins: Mutex::default(),
             part: Arc::clone(to),
             _counted: counted,
@@ -116,6 +130,11 @@ impl Cached {
         }
         if dirty_age.is_some() {
             to.watch.add_timed(&watched);
+        }
+        if let Some(shared) = &made.shared {
+            // Watched first, then looked at: what changes in between is noticed.
+            shared.lock().directories = made.watch_directories(&watched);
+            made.check_shared(true);
         }
         made.open.advise(*advice);
         let is_bare = made.is_bare().map_err(OpenFailed::Failed)?;
@@ -129,6 +148,12 @@ impl Cached {
     #[inline]
     pub fn shelf(&self) -> &Arc<Shelf> {
         self.open.shelf()
+    }
+
+    /// The time, of the coarse clock.
+    #[inline]
+    pub fn now_ms(&self) -> u32 {
+        datapath::shelf::World::now_ms(&*self.part.around)
     }
 
     /// As `is_bare`. None: the mode changed since the last call, which is to be looked at.
@@ -175,16 +200,37 @@ impl Cached {
         }
     }
 
+    fn watch_directories(&self, watched: &Weak<dyn Watched>) -> Vec<i32> {
+        let directories = path_of(self.fd()).and_then(|path| crate::group::directories(&path).ok()).unwrap_or_default();
+        directories.iter().filter_map(|dir| self.part.watch.add_directory(dir.as_fd(), watched)).collect()
+    }
+
+    /// Of a group's cache: whether every member may still see the file. If not, nothing of it stays in the segment, and from then on it is used
+    /// past the cache by all. Without `anyway`, its path is looked at only if its rights have changed.
+    pub fn check_shared(&self, anyway: bool) {
+        let Some(shared) = &self.shared else { return };
+        let Ok(stat) = fstat(self.fd()) else { return };
+        let before = std::mem::replace(&mut shared.lock().rights, rights_of(&stat));
+        if (anyway || before != rights_of(&stat)) && !self.part.may_share(self.fd()) {
+            // What could not be written below is told by the next flush.
+            let _ = self.part.withdraw(self.fd());
+        }
+    }
+
     /// Looks whether somebody else changed the file.
     ///
     /// # Errors
     /// ESTALE: and there were changes of ours.
     pub fn look_below(&self) -> Result<(), Errno> {
+        self.check_shared(false);
         self.open.look_below().map_err(|failed| match failed {
             OpenFailed::Conflict => Errno::STALE,
             OpenFailed::Failed(errno) => errno,
             _ => Errno::IO,
-        })
+        })?;
+        // Somebody else made it longer than pages have names.
+        let is_too_long = self.open.size() >= crate::limits::FILE_BYTES_MAX && self.open.mode() != Mode::PassThrough;
+        if is_too_long { self.open.set_mode(Mode::PassThrough) } else { Ok(()) }
     }
 
     /// A call that changes the file past the cache: in pass-through. `range`: of bytes.
@@ -258,6 +304,8 @@ impl Cached {
     /// Its name may be another, or gone.
     pub fn look_for_name(&self) {
         match path_of(self.fd()) {
+            // Not even its name stays where not all may see it.
+            Some(_) if !self.part.may_share(self.fd()) => self.check_shared(true),
             Some(path) => self.open.renamed(&path),
             None if fstat(self.fd()).is_ok_and(|stat| stat.st_nlink == 0) => self.open.unlinked(),
             None => {}
@@ -273,6 +321,7 @@ impl Watched for Cached {
     fn touched(&self) {
         // A conflict stays marked, and is told by the next sync.
         let _ = self.look_below();
+        self.check_shared(true);
         self.look_for_name();
     }
 
@@ -295,6 +344,9 @@ impl Drop for Cached {
         }
         if let Some(number) = self.watched.get() {
             self.part.watch.remove(*number);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.get_mut().directories.drain(..).for_each(|number| self.part.watch.remove(number));
         }
         for pin in self.pins.get_mut().drain(..) {
             self.open.unpin(pin);

@@ -23,7 +23,7 @@ use crate::cached::{Cached, Opening};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
 use crate::instance::Instance;
-use crate::plain;
+use crate::{limits, plain};
 
 /// An open file of an [`Instance`]. All methods may be called from several threads; those with a position (`read`, `write`, `seek`)
 /// one after the other, as POSIX has it.
@@ -39,6 +39,14 @@ pub struct File {
     appends: AtomicBool,
     position: Mutex<u64>,
     cached: Option<(Opening, PerProcess<Arc<Cached>>)>,
+}
+
+/// What became of a write through the cache.
+enum Wrote {
+    /// So many bytes are at this position.
+    At(u64, usize),
+    /// Of so many bytes none is: the file left the cache, and they are to be written past it.
+    TooFar(usize),
 }
 
 /// Where a call goes.
@@ -160,6 +168,31 @@ impl File {
         if self.is_readable() { Ok(()) } else { Err(self.told("reading", Errno::BADF)) }
     }
 
+    /// As the kernel looks at each range before anything else.
+    #[inline]
+    fn is_range(&self, doing: &'static str, at: u64, len: usize) -> Result<(), Error> {
+        let is_one = at.checked_add(len as u64).is_some_and(|end| end <= limits::END);
+        if is_one { Ok(()) } else { Err(self.told(doing, Errno::INVAL)) }
+    }
+
+    /// How much of a write is within what the file may become ([`crate::limits`]).
+    fn bounded(&self, cached: &Cached, at: u64, len: usize) -> Result<usize, Error> {
+        let own = limits::own_lately(cached.now_ms());
+        match limits::within(at, len, own, || cached.local.largest()) {
+            Ok(len) => Ok(len),
+            Err((errno, is_own)) => {
+                // The kernel refuses it in its own way: with a signal.
+                let refused = if is_own { plain::write_at(self.fd(), at, &[0]).err() } else { None };
+                Err(self.told("writing", refused.unwrap_or(errno)))
+            }
+        }
+    }
+
+    /// A file that becomes longer than pages have names is used past the cache, by all, from then on.
+    fn leave_cache(&self, cached: &Cached, doing: &'static str) -> Result<(), Error> {
+        cached.open.set_mode(Mode::PassThrough).map_err(|errno| self.told(doing, errno))
+    }
+
     #[inline]
     fn may_write(&self) -> Result<(), Error> {
         if self.is_writable() { Ok(()) } else { Err(self.told("writing", Errno::BADF)) }
@@ -187,6 +220,7 @@ impl File {
         let read = match self.through("reading")? {
             Some(cached) => {
                 self.may_read()?;
+                self.is_range("reading", at, to.len())?;
                 read(&cached.open, at, to)
             }
             None => plain::read_at(self.fd(), at, to),
@@ -210,6 +244,7 @@ impl File {
             return plain::read_vectored_at(self.fd(), at, to).map_err(|errno| self.told("reading", errno));
         };
         self.may_read()?;
+        self.is_range("reading", at, to.iter().map(|buffer| buffer.len()).fold(0, usize::saturating_add))?;
         let mut done = 0;
         for buffer in to {
             match cached.open.read(at + done as u64, buffer) {
@@ -244,35 +279,51 @@ impl File {
     }
 
     #[inline(always)]
-    fn write_by(&self, at: u64, from: &[u8], write: impl FnOnce(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
+    fn write_by(&self, at: u64, from: &[u8], write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
         let written = match self.way("writing")? {
-            Way::Through(cached) => return self.write_through(cached, Some(at), from, write).map(|_| from.len()),
-            Way::Past(_) if self.appends() => return self.append(from).map(|_| from.len()),
+            Way::Through(cached) => match self.write_through(cached, Some(at), from, &write)? {
+                Wrote::At(_, len) => return Ok(len),
+                Wrote::TooFar(len) => return self.write_by(at, &from[..len], write),
+            },
+            Way::Past(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
             Way::Past(cached) => cached.past(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
             Way::Uncached => plain::write_at(self.fd(), at, from),
         };
         written.map_err(|errno| self.told("writing", errno))
     }
 
-    /// At a position, or at the end; where it was.
+    /// At a position, or at the end.
     #[inline(always)]
     fn write_through(
         &self,
         cached: &Cached,
         at: Option<u64>,
         from: &[u8],
-        write: impl FnOnce(&Open, u64, &[u8]) -> Result<usize, Errno>,
-    ) -> Result<u64, Error> {
+        write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>,
+    ) -> Result<Wrote, Error> {
         self.may_write()?;
+        if let Some(at) = at {
+            self.is_range("writing", at, from.len())?;
+        }
+        let at = at.filter(|_| !self.appends());
+        let mut from = from;
+        if !from.is_empty() {
+            let begin = at.unwrap_or_else(|| cached.open.size());
+            from = &from[..self.bounded(cached, begin, from.len())?];
+            if begin.saturating_add(from.len() as u64) > limits::FILE_BYTES_MAX {
+                self.leave_cache(cached, "writing")?;
+                return Ok(Wrote::TooFar(from.len()));
+            }
+        }
         let written = match at {
-            Some(at) if !self.appends() => write(&cached.open, at, from).map(|_| at),
-            _ => cached.open.append(from),
+            Some(at) => write(&cached.open, at, from).map(|_| at),
+            None => cached.open.append(from),
         };
         let at = written.map_err(|errno| self.told("writing", errno))?;
         if self.flags.intersects(OFlags::SYNC | OFlags::DSYNC) && !from.is_empty() {
             cached.open.sync().map_err(|errno| self.told("writing", errno))?;
         }
-        Ok(at)
+        Ok(Wrote::At(at, from.len()))
     }
 
     /// Likewise from several buffers.
@@ -282,15 +333,12 @@ impl File {
     pub fn write_vectored_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<usize, Error> {
         let whole: usize = from.iter().map(|buffer| buffer.len()).sum();
         let written = match self.way("writing")? {
-            Way::Through(cached) => {
-                let done = match from {
-                    [one] => self.write_through(cached, Some(at), one, Open::write),
-                    // Together: an append is one piece, and a failure leaves no part that was told as written.
-                    several => self.write_through(cached, Some(at), &gathered(several, whole), Open::write),
-                };
-                return done.map(|_| whole);
-            }
-            Way::Past(_) if self.appends() => return self.append(&gathered(from, whole)).map(|_| whole),
+            // Together: an append is one piece, and a failure leaves no part that was told as written.
+            Way::Through(_) => match from {
+                [one] => return self.write_at(at, one),
+                several => return self.write_at(at, &gathered(several, whole)),
+            },
+            Way::Past(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
             Way::Past(cached) => cached.past(at..at.saturating_add(whole as u64), || plain::write_vectored_at(self.fd(), at, from)),
             Way::Uncached => plain::write_vectored_at(self.fd(), at, from),
         };
@@ -302,9 +350,18 @@ impl File {
     /// # Errors
     /// As `write_at`.
     pub fn append(&self, from: &[u8]) -> Result<u64, Error> {
+        self.append_some(from).map(|(at, _)| at)
+    }
+
+    /// Likewise; and how much of it, if the file may not become that long.
+    pub(crate) fn append_some(&self, from: &[u8]) -> Result<(u64, usize), Error> {
         self.may_write()?;
+        let mut from = from;
         if let Some(cached) = self.through("writing")? {
-            return self.write_through(cached, None, from, Open::write);
+            match self.write_through(cached, None, from, Open::write)? {
+                Wrote::At(at, len) => return Ok((at, len)),
+                Wrote::TooFar(len) => from = &from[..len],
+            }
         }
         self.past("writing", 0..u64::MAX, || plain::append(self.fd(), from))
     }
@@ -395,9 +452,28 @@ impl File {
             if !self.is_writable() {
                 return Err(self.told("truncating", Errno::INVAL));
             }
+            self.may_become(cached, "truncating", bytes)?;
+            if bytes > limits::FILE_BYTES_MAX {
+                self.leave_cache(cached, "truncating")?;
+                return self.set_len(bytes);
+            }
             return cached.open.set_len(bytes).map_err(|errno| self.told("truncating", errno));
         }
         self.past("truncating", 0..u64::MAX, || rustix::fs::ftruncate(self.fd(), bytes))
+    }
+
+    /// Whether the file may become so long, as the kernel's `inode_newsize_ok` has it.
+    fn may_become(&self, cached: &Cached, doing: &'static str, bytes: u64) -> Result<(), Error> {
+        if bytes <= cached.open.size() {
+            return Ok(());
+        }
+        if bytes > limits::own() {
+            // The kernel refuses it with a signal.
+            let refused = plain::write_at(self.fd(), bytes, &[0]).err();
+            return Err(self.told(doing, refused.unwrap_or(Errno::FBIG)));
+        }
+        let is_possible = limits::is_sure(bytes) || bytes <= cached.local.largest();
+        if is_possible { Ok(()) } else { Err(self.told(doing, Errno::FBIG)) }
     }
 
     /// `O_TRUNC`: what open(2) would have done, if it is a regular file. That needs the right to write, whatever it was opened for.
@@ -427,6 +503,9 @@ impl File {
             if bytes == 0 {
                 return Err(self.told("punching a hole", Errno::INVAL));
             }
+            if !limits::is_sure(range.end) && range.end > cached.local.largest() {
+                return Err(self.told("punching a hole", Errno::FBIG));
+            }
             return cached.open.punch(range.start, bytes).map_err(|errno| self.told("punching a hole", errno));
         }
         self.past("punching a hole", range.clone(), || plain::punch_hole(self.fd(), &range))
@@ -446,6 +525,16 @@ impl File {
         self.may_write()?;
         if cached.open.mode() == Mode::ReadOnly {
             return Err(told(Errno::ROFS));
+        }
+        if !limits::is_sure(range.end) && range.end > cached.local.largest() {
+            return Err(told(Errno::FBIG));
+        }
+        if !keep_size {
+            self.may_become(cached, "allocating", range.end)?;
+        }
+        if range.end > limits::FILE_BYTES_MAX {
+            self.leave_cache(cached, "allocating")?;
+            return self.allocate(range, keep_size);
         }
         cached.open.ours(|| rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, range.start, bytes)).map_err(told)?;
         if !keep_size && range.end > cached.open.size() {
@@ -478,6 +567,7 @@ impl File {
     pub fn stat(&self) -> Result<Stat, Error> {
         let mut stat = self.stat_below()?;
         if let Some(cached) = self.through("stat")? {
+            cached.check_shared(false);
             if cached.open.is_changed(crate::below::stamp_of(&stat)) {
                 // A conflict is told by sync.
                 let _ = cached.look_below();
@@ -486,6 +576,11 @@ impl File {
             plain::as_cached(&mut stat, cached.open.size(), cached.open.written_ns());
         }
         Ok(stat)
+    }
+
+    /// Where it is cached in this process.
+    fn cached_here(&self) -> Option<&Arc<Cached>> {
+        self.cached.as_ref().and_then(|(_, here)| here.get())
     }
 
     /// The kernel's file below: for what is not offered here. What is written through it is a change from outside.

@@ -140,9 +140,18 @@ impl Instance {
         // Who may only write it, or only append, uses it without the cache; the others notice as if it were from outside.
         let Ok(below) = below else { return Ok(None) };
         let Some(path) = path_of(fd.as_fd()) else { return Ok(None) };
+        if !part.may_share(fd.as_fd()) {
+            // It may have been shared before. What could not be written below is told by the next flush.
+            let _ = part.withdraw(fd.as_fd());
+            return Ok(None);
+        }
         let mut holds = part.rules.of(&path, options);
         let is_written = flags & OFlags::RWMODE != OFlags::RDONLY || flags.contains(OFlags::TRUNC);
-        if flags.contains(OFlags::DIRECT) || !part.may_share(&stat, is_written) {
+        crate::limits::own();
+        if stat.st_size as u64 > crate::limits::FILE_BYTES_MAX
+            || flags.contains(OFlags::DIRECT)
+            || (is_written && !part.may_write(fd.as_fd()))
+        {
             holds.mode = holds.mode.within(Mode::PassThrough);
         }
         let how = How { mode: holds.mode, rule: holds.admit };

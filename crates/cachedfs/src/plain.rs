@@ -40,18 +40,23 @@ pub fn seek(fd: BorrowedFd<'_>, to: SeekFrom) -> Outcome<u64> {
     rustix::fs::seek(fd, to)
 }
 
-/// At the end, wherever that is; where it went to. Others may write between pieces, not within one.
-pub fn append(fd: BorrowedFd<'_>, from: &[u8]) -> Outcome<u64> {
+/// At the end, wherever that is; where it went to, and how much of it, if the file may not become longer. Others may write between
+/// pieces, not within one.
+pub fn append(fd: BorrowedFd<'_>, from: &[u8]) -> Outcome<(u64, usize)> {
     use rustix::io::{ReadWriteFlags, pwritev2};
     let mut done = 0;
     let mut begin = None;
     while done < from.len() {
-        let got = pwritev2(fd, &[IoSlice::new(&from[done..])], u64::MAX, ReadWriteFlags::APPEND)?;
+        let got = match pwritev2(fd, &[IoSlice::new(&from[done..])], u64::MAX, ReadWriteFlags::APPEND) {
+            Ok(got) => got,
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        };
         done += got;
         let end = seek_end(fd)?;
         begin.get_or_insert(end.saturating_sub(got as u64));
     }
-    begin.map_or_else(|| seek_end(fd), Ok)
+    Ok((begin.map_or_else(|| seek_end(fd), Ok)?, done))
 }
 
 fn seek_end(fd: BorrowedFd<'_>) -> Outcome<u64> {

@@ -49,7 +49,12 @@ impl File {
             Way::Uncached => return Ok(plain::write_at(self.fd(), at, from)),
         };
         let page = cached.open.think::<BY_INDEX>(at)?;
-        if !self.is_writable() || self.appends() || self.flags().intersects(OFlags::SYNC | OFlags::DSYNC) || !page.write(from) {
+        if !self.is_writable()
+            || self.appends()
+            || self.flags().intersects(OFlags::SYNC | OFlags::DSYNC)
+            || crate::limits::is_limited()
+            || !page.write(from)
+        {
             return Err(Not::Done);
         }
         Ok(Ok(from.len()))

@@ -73,6 +73,17 @@ impl Watch {
         Some(number)
     }
 
+    /// Watches a directory on the way to the file: its rights and its name.
+    pub fn add_directory(&self, fd: BorrowedFd<'_>, file: &Weak<dyn Watched>) -> Option<i32> {
+        let inner = self.inner.as_ref()?;
+        let mut files = inner.files.lock();
+        let number = inner.watch(fd, false).ok()?;
+        files.entry(number).or_default().push(Weak::clone(file));
+        drop(files);
+        self.begin(inner);
+        Some(number)
+    }
+
     /// Of a file that is watched: whether writes to it are told. In pass-through most are our own, and each that is told costs time.
     pub fn mind_writes(&self, fd: BorrowedFd<'_>, are_told: bool) {
         let Some(inner) = &self.inner else { return };
@@ -174,7 +185,10 @@ fn tell(inner: &Inner) {
     let mut reader = inotify::Reader::new(&inner.fd, &mut buffer);
     let mut numbers = Vec::new();
     while let Ok(event) = reader.next() {
-        numbers.push(event.wd());
+        // With a name it is about something in a directory that is watched for its own sake.
+        if event.file_name().is_none() {
+            numbers.push(event.wd());
+        }
         // Some were lost: everybody looks.
         if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) {
             numbers.extend(inner.files.lock().keys());

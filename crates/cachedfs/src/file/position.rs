@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{File, gathered};
 use crate::error::Error;
-use crate::plain;
+use crate::{limits, plain};
 
 /// From where a position counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,9 +71,9 @@ impl File {
         }
         let mut position = self.position.lock();
         if self.appends() && !from.is_empty() {
-            let at = self.append(from)?;
-            *position = at + from.len() as u64;
-            return Ok(from.len());
+            let (at, len) = self.append_some(from)?;
+            *position = at + len as u64;
+            return Ok(len);
         }
         let done = self.write_at(*position, from)?;
         *position += done as u64;
@@ -123,9 +123,17 @@ impl File {
                 return Ok(*position);
             }
         };
-        let at = base.checked_add_signed(to).filter(|at| *at <= i64::MAX as u64).ok_or_else(|| told(Errno::INVAL))?;
+        let at = base.checked_add_signed(to).filter(|at| *at <= limits::END).ok_or_else(|| told(Errno::INVAL))?;
+        if !limits::is_sure(at) && at > self.largest() {
+            return Err(told(Errno::INVAL));
+        }
         *position = at;
         Ok(at)
+    }
+
+    /// The longest that the file can become.
+    fn largest(&self) -> u64 {
+        self.cached_here().map_or(limits::END, |cached| cached.local.largest())
     }
 
     /// The file below knows, once it has everything.
