@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use datapath::shelf::{Advice, How, Open, OpenFailed, Shelf};
 use pagecache::shared::Pin;
 use parking_lot::Mutex;
-use rustix::fs::fstat;
+use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
 use ssdcache::{Mode, PAGE_BYTES};
 
@@ -135,6 +135,11 @@ impl Cached {
             // Watched first, then looked at: what changes in between is noticed.
             shared.lock().directories = made.watch_directories(&watched);
             made.check_shared(true);
+            let is_writable = rustix::fs::fcntl_getfl(local.fd()).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::RDONLY);
+            if is_writable && made.open.mode().keeps_dirty() {
+                // If it cannot, the first sync says so.
+                let _ = made.open.prepare_to_write();
+            }
         }
         made.open.advise(*advice);
         let is_bare = made.is_bare().map_err(OpenFailed::Failed)?;
@@ -210,7 +215,9 @@ impl Cached {
     pub fn check_shared(&self, anyway: bool) {
         let Some(shared) = &self.shared else { return };
         let Ok(stat) = fstat(self.fd()) else { return };
-        let before = std::mem::replace(&mut shared.lock().rights, rights_of(&stat));
+        // Held to the end: who looks meanwhile finds it done.
+        let mut shared = shared.lock();
+        let before = std::mem::replace(&mut shared.rights, rights_of(&stat));
         if (anyway || before != rights_of(&stat)) && !self.part.may_share(self.fd()) {
             // What could not be written below is told by the next flush.
             let _ = self.part.withdraw(self.fd());
@@ -359,7 +366,7 @@ impl Drop for Cached {
 mod test {
     use std::os::unix::fs::FileExt;
 
-    use rustix::fs::{CWD, OFlags};
+    use rustix::fs::CWD;
 
     use super::*;
     use crate::{Config, Instance, Options, Size};

@@ -39,6 +39,8 @@ pub struct File {
     appends: AtomicBool,
     position: Mutex<u64>,
     cached: Option<(Opening, PerProcess<Arc<Cached>>)>,
+    /// A file that is not cached, and keeps what is written to it.
+    is_regular: bool,
 }
 
 /// What became of a write through the cache.
@@ -73,7 +75,9 @@ fn sentence(errno: Errno) -> Option<(Kind, &'static str)> {
 
 impl File {
     pub(crate) fn plain(instance: Arc<Instance>, fd: OwnedFd, path: Arc<Path>, flags: OFlags) -> File {
-        File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached: None }
+        let kind = rustix::fs::fstat(&fd).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
+        let is_regular = kind == Ok(rustix::fs::FileType::RegularFile) && flags & OFlags::RWMODE != OFlags::RDONLY;
+        File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached: None, is_regular }
     }
 
     pub(crate) fn cached(instance: Arc<Instance>, fd: OwnedFd, path: Arc<Path>, flags: OFlags, opening: Opening) -> Result<File, Error> {
@@ -84,7 +88,7 @@ impl File {
             told.map_err(|errno| Error::system(errno, "opening", &path))?;
         }
         let cached = Some((opening, PerProcess::new(cached)?));
-        Ok(File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached })
+        Ok(File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached, is_regular: true })
     }
 
     /// What an errno of a call on it means, and what to do.
@@ -140,13 +144,20 @@ impl File {
         Ok(if let Way::Through(cached) = self.way(doing)? { Some(cached) } else { None })
     }
 
+    /// Whether a file that is not cached may be changed: in read-only mode nothing is written, whatever way it would go.
+    #[inline]
+    pub(crate) fn may_change(&self) -> Result<(), Errno> {
+        let is_refused = self.is_regular && self.instance.part().is_ok_and(|part| part.shelf.mode() == Mode::ReadOnly);
+        if is_refused { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
     /// For what changes the file in pass-through.
     #[inline]
     fn past<T>(&self, doing: &'static str, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         let result = match here {
             Some(cached) => cached.past(range, call),
-            None => call(),
+            None => self.may_change().and_then(|()| call()),
         };
         result.map_err(|errno| self.told(doing, errno))
     }
@@ -159,7 +170,7 @@ impl File {
 
     /// Whether it was opened to be written.
     #[inline]
-    pub(crate) fn is_writable(&self) -> bool {
+    pub fn is_writable(&self) -> bool {
         self.flags & OFlags::RWMODE != OFlags::RDONLY
     }
 
@@ -287,7 +298,7 @@ impl File {
             },
             Way::Past(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
             Way::Past(cached) => cached.past(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
-            Way::Uncached => plain::write_at(self.fd(), at, from),
+            Way::Uncached => self.may_change().and_then(|()| plain::write_at(self.fd(), at, from)),
         };
         written.map_err(|errno| self.told("writing", errno))
     }
@@ -340,7 +351,7 @@ impl File {
             },
             Way::Past(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
             Way::Past(cached) => cached.past(at..at.saturating_add(whole as u64), || plain::write_vectored_at(self.fd(), at, from)),
-            Way::Uncached => plain::write_vectored_at(self.fd(), at, from),
+            Way::Uncached => self.may_change().and_then(|()| plain::write_vectored_at(self.fd(), at, from)),
         };
         written.map_err(|errno| self.told("writing", errno))
     }
@@ -526,6 +537,9 @@ impl File {
         if cached.open.mode() == Mode::ReadOnly {
             return Err(told(Errno::ROFS));
         }
+        if bytes == 0 {
+            return Err(told(Errno::INVAL));
+        }
         if !limits::is_sure(range.end) && range.end > cached.local.largest() {
             return Err(told(Errno::FBIG));
         }
@@ -556,7 +570,7 @@ impl File {
                 cached.open.times_were_set();
                 Ok(())
             }
-            None => rustix::fs::futimens(self.fd(), times).map_err(told),
+            None => self.may_change().and_then(|()| rustix::fs::futimens(self.fd(), times)).map_err(told),
         }
     }
 

@@ -46,7 +46,7 @@ impl File {
             Way::Through(cached) => cached,
             Way::Past(_) if self.appends() => return Err(Not::Done),
             Way::Past(cached) => return cached.past_at_once(|| plain::write_at(self.fd(), at, from)).ok_or(Not::Done),
-            Way::Uncached => return Ok(plain::write_at(self.fd(), at, from)),
+            Way::Uncached => return Ok(self.may_change().and_then(|()| plain::write_at(self.fd(), at, from))),
         };
         let page = cached.open.think::<BY_INDEX>(at)?;
         if !self.is_writable()

@@ -225,7 +225,7 @@ impl Open {
         Ok(flags)
     }
 
-    /// As F_SETFL. The descriptor below a cached file is the cache's: of the flags only appending means something there.
+    /// As F_SETFL. Appending is the cache's affair; the other flags that can be changed are the kernel's, which tells them again.
     pub fn set_flags(&self, flags: OFlags) -> Outcome<()> {
         let Some(file) = self.cached().filter(|file| file.is_cached()) else {
             return plain("its flags", rustix::fs::fcntl_setfl(self.fd(), flags));
@@ -233,6 +233,8 @@ impl Open {
         if flags.contains(OFlags::DIRECT) && !file.flags().contains(OFlags::DIRECT) {
             return Err(Fail::new(libc::EINVAL, "O_DIRECT is for open: what is cached cannot be made direct later"));
         }
+        let of_kernel = OFlags::NONBLOCK | OFlags::NOATIME | OFlags::DIRECT | OFlags::from_bits_retain(libc::O_ASYNC as u32);
+        plain("its flags", rustix::fs::fcntl_setfl(self.fd(), flags & of_kernel))?;
         file.set_appends(flags.contains(OFlags::APPEND));
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::edge::{answer_at_once, answer_of_files as answer, failed};
 use crate::fail::{Fail, Outcome};
 use crate::memory::{Memory, gather, scatter};
 use crate::transfer::{at_once_from, offset_of};
-use crate::uopen::{at_once, with};
+use crate::uopen::{at_once, checked, with};
 
 /// As read(2), through the cache. Thread-safe: reads and writes at the file's position come one after the other.
 ///
@@ -24,7 +24,7 @@ use crate::uopen::{at_once, with};
 pub unsafe extern "C" fn uread(ufd: c_int, buf: *mut c_void, n: usize) -> ssize_t {
     answer(|| {
         // SAFETY: the caller's promise.
-        let memory = unsafe { Memory::new(buf, n) }?;
+        let memory = checked(ufd, unsafe { Memory::new(buf, n) })?;
         with(ufd, |open| memory.with_mut(|bytes| open.read(bytes)).map(|n| n as isize))
     })
 }
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn uread(ufd: c_int, buf: *mut c_void, n: usize) -> ssize_
 pub unsafe extern "C" fn uwrite(ufd: c_int, buf: *const c_void, n: usize) -> ssize_t {
     answer(|| {
         // SAFETY: the caller's promise.
-        let memory = unsafe { Memory::new(buf.cast_mut(), n) }?;
+        let memory = checked(ufd, unsafe { Memory::new(buf.cast_mut(), n) })?;
         with(ufd, |open| memory.with(|bytes| open.write(bytes)).map(|n| n as isize))
     })
 }
@@ -72,8 +72,9 @@ unsafe fn read_otherwise(not: Not, ufd: c_int, buf: *mut c_void, n: usize, off: 
 #[inline(never)]
 unsafe fn read_long(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
     answer(|| {
+        let at = offset_of(off)?;
         // SAFETY: the caller's promise.
-        let (memory, at) = (unsafe { Memory::new(buf, n) }?, offset_of(off)?);
+        let memory = checked(ufd, unsafe { Memory::new(buf, n) })?;
         with(ufd, |open| memory.with_mut(|bytes| open.read_long(at, bytes)).map(|n| n as isize))
     })
 }
@@ -106,8 +107,9 @@ unsafe fn write_otherwise(not: Not, ufd: c_int, buf: *const c_void, n: usize, of
 #[inline(never)]
 unsafe fn write_long(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
     answer(|| {
+        let at = offset_of(off)?;
         // SAFETY: the caller's promise.
-        let (memory, at) = (unsafe { Memory::new(buf.cast_mut(), n) }?, offset_of(off)?);
+        let memory = checked(ufd, unsafe { Memory::new(buf.cast_mut(), n) })?;
         with(ufd, |open| memory.with(|bytes| open.write_long(at, bytes)).map(|n| n as isize))
     })
 }
@@ -125,7 +127,7 @@ unsafe fn read_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option<
     answer(|| {
         let at = at.map(offset_of).transpose()?;
         // SAFETY: the promise of those who call.
-        unsafe { scatter(iov, count, |parts| with(ufd, |open| open.read_vectored(at, parts)).map(|n| n as isize)) }
+        checked(ufd, unsafe { scatter(iov, count, |parts| with(ufd, |open| open.read_vectored(at, parts)).map(|n| n as isize)) })
     })
 }
 
@@ -133,7 +135,7 @@ unsafe fn write_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option
     answer(|| {
         let at = at.map(offset_of).transpose()?;
         // SAFETY: the promise of those who call.
-        unsafe { gather(iov, count, |parts| with(ufd, |open| open.write_vectored(at, parts)).map(|n| n as isize)) }
+        checked(ufd, unsafe { gather(iov, count, |parts| with(ufd, |open| open.write_vectored(at, parts)).map(|n| n as isize)) })
     })
 }
 
@@ -194,7 +196,7 @@ fn whence_of(whence: c_int) -> Outcome<Whence> {
 #[unsafe(no_mangle)]
 pub extern "C" fn ulseek(ufd: c_int, off: off_t, whence: c_int) -> off_t {
     answer(|| {
-        let whence = whence_of(whence)?;
+        let whence = checked(ufd, whence_of(whence))?;
         with(ufd, |open| open.seek(off, whence).map(|at| at as off_t))
     })
 }

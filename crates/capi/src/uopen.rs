@@ -72,6 +72,19 @@ fn with_share<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T>
     share(ufd)?.run(call)
 }
 
+/// What is wrong with the arguments of a call on a ufd; but if that is not open, this comes first, as in the kernel.
+#[cold]
+#[inline(never)]
+fn open_first(ufd: i32, fail: Fail) -> Fail {
+    if share(ufd).is_ok() { fail } else { closed(ufd) }
+}
+
+/// The arguments of a call on a ufd, as they were checked.
+#[inline]
+pub fn checked<T>(ufd: i32, arguments: Outcome<T>) -> Outcome<T> {
+    arguments.map_err(|fail| open_first(ufd, fail))
+}
+
 /// A share of an open file: for calls that may wait for somebody else.
 pub fn share(ufd: i32) -> Outcome<Arc<Open>> {
     ufds().get(ufd).ok_or_else(|| closed(ufd))
@@ -192,7 +205,7 @@ pub unsafe extern "C" fn ucreat(path: *const c_char, mode: mode_t) -> c_int {
 }
 
 /// As close(2). What was written stays in the cache, for all who share it, and reaches the file below in time; ufsync makes it
-/// safe. Pins of the file end with its last ufd. Thread-safe: calls of other threads on this ufd end first, or fail with EBADF.
+/// safe. Pins end with the last duplicate (udup) of the ufd they were made through; other opens of the same file do not keep them. Thread-safe: calls of other threads on this ufd end first, or fail with EBADF.
 ///
 /// Returns 0, or -1: EBADF; an error of writing that nobody was told of (the ufd is closed all the same).
 #[unsafe(no_mangle)]
@@ -237,11 +250,12 @@ pub unsafe extern "C" fn ufcntl(ufd: c_int, command: c_int, variadic: usize) -> 
     let number = variadic as c_int;
     answer(|| match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let open = share(ufd)?;
             let from = usize::try_from(number).map_err(|_| Fail::new(libc::EINVAL, format!("no ufd from {number} on")))?;
             if from >= crate::ufd::UFDS_MAX {
                 return Err(Fail::new(libc::EINVAL, format!("no ufd from {from} on: there are {}", crate::ufd::UFDS_MAX)));
             }
-            insert(share(ufd)?, from)
+            insert(open, from)
         }
         libc::F_GETFD => with(ufd, |_| Ok(libc::FD_CLOEXEC)),
         libc::F_SETFD => with(ufd, |_| Ok(0)),

@@ -448,6 +448,9 @@ impl Requests {
         memory: Memory,
     ) -> Outcome<()> {
         let at = offset_of(request.off)?;
+        if at.checked_add(request.n as u64).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Fail::new(libc::EINVAL, "the range ends behind the last position there is"));
+        }
         let token = state.place()?;
         let begun = match (expected, reading) {
             (Some(expected), _) => Some(state.reads.begin_expected(expected, memory, token)),

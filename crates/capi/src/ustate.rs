@@ -42,16 +42,23 @@ pub extern "C" fn uftruncate(ufd: c_int, len: off_t) -> c_int {
 pub extern "C" fn ufallocate(ufd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
     answer(|| {
         let (keep, hole) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE);
-        if mode != 0 && mode != keep && mode != hole {
-            return Err(Fail::new(libc::EOPNOTSUPP, format!("fallocate mode {mode:#x}: only keeping the size and punching holes")));
-        }
-        let (start, len) = (offset_of(off)?, offset_of(len)?);
-        let end = start.checked_add(len).filter(|end| *end <= i64::MAX as u64);
-        let end = end.ok_or_else(|| Fail::new(libc::EFBIG, "no file is that long"))?;
-        if len == 0 {
-            return Err(Fail::new(libc::EINVAL, "a range of no bytes"));
-        }
-        with(ufd, |open| open.allocate(start..end, mode & keep != 0, mode == hole)).map(|()| 0)
+        // In the kernel's order: an open file, a range, a mode, the right to write, and how far it may reach.
+        with(ufd, |open| {
+            let (start, len) = (offset_of(off)?, offset_of(len)?);
+            if len == 0 {
+                return Err(Fail::new(libc::EINVAL, "a range of no bytes"));
+            }
+            if mode != 0 && mode != keep && mode != hole {
+                return Err(Fail::new(libc::EOPNOTSUPP, format!("fallocate mode {mode:#x}: only keeping the size and punching holes")));
+            }
+            if open.cached().is_some_and(|file| !file.is_writable()) {
+                return Err(Fail::new(libc::EBADF, "it was not opened to be written"));
+            }
+            let end = start.checked_add(len).filter(|end| *end <= i64::MAX as u64);
+            let end = end.ok_or_else(|| Fail::new(libc::EFBIG, "no file is that long"))?;
+            open.allocate(start..end, mode & keep != 0, mode == hole)
+        })
+        .map(|()| 0)
     })
 }
 
@@ -80,10 +87,11 @@ fn told(from: &Stat) -> stat {
 /// # Safety
 /// `to` is NULL or valid for a write.
 pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> Outcome<Stat>) -> Outcome<c_int> {
+    // First what the kernel says first: no file is open, or none has that name.
+    let found = found()?;
     if to.is_null() {
         return Err(Fail::new(libc::EFAULT, "the struct stat is NULL"));
     }
-    let found = found()?;
     // SAFETY: not NULL, the rest is the caller's promise.
     unsafe { to.write(told(&found)) };
     Ok(0)

@@ -67,7 +67,7 @@ impl File {
     #[inline]
     pub fn write(&self, from: &[u8]) -> Result<usize, Error> {
         if self.has_kernel_position() {
-            return rustix::io::write(self.fd(), from).map_err(|errno| self.told("writing", errno));
+            return self.may_change().and_then(|()| rustix::io::write(self.fd(), from)).map_err(|errno| self.told("writing", errno));
         }
         let mut position = self.position.lock();
         if self.appends() && !from.is_empty() {
@@ -86,7 +86,7 @@ impl File {
     /// As writev(2).
     pub fn write_vectored(&self, from: &[IoSlice<'_>]) -> Result<usize, Error> {
         if self.has_kernel_position() {
-            return rustix::io::writev(self.fd(), from).map_err(|errno| self.told("writing", errno));
+            return self.may_change().and_then(|()| rustix::io::writev(self.fd(), from)).map_err(|errno| self.told("writing", errno));
         }
         match from {
             [one] => self.write(one),

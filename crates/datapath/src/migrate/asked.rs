@@ -83,6 +83,7 @@ impl Worker {
         let key = record.key().filter(|key| record.is_sound(*key)).ok_or(if record.is_free() { Errno::BADF } else { Errno::IO })?;
         match asked.ask {
             Ask::Open if asked.a == 1 => Ok(self.log.as_ref().map_or(0, |log| log.books.dirty_of(key))),
+            Ask::Open if asked.a == 2 => self.below(shelf, key).map(|_| 0),
             Ask::Open => self.open(shelf, no, key).map(|()| 0),
             Ask::Clean => self.clean(shelf, no, key).map(|()| 0),
             Ask::Drop => {
@@ -329,11 +330,20 @@ impl Worker {
         self.over(shelf, key);
         match shelf.records.get(no).mode() {
             Mode::ReadOnly => Ok(()),
-            _ => {
-                self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
-                self.synced_below(shelf, key)
-            }
+            _ => match self.below(shelf, key) {
+                // It is gone, or not all who share the segment may reach it any more; and nothing of it is to be written.
+                Err(Errno::ACCESS | Errno::NOENT) if self.is_all_below(shelf, no, key) => Ok(()),
+                below => {
+                    below?.sync().map_err(|error| errno_of(&error))?;
+                    self.synced_below(shelf, key)
+                }
+            },
         }
+    }
+
+    fn is_all_below(&self, shelf: &Shelf, no: FileNo, key: FileKey) -> bool {
+        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+        on_ssd == 0 && !shelf.pages.marked_of(pagecache::shared::FileNo(no.0))
     }
 
     /// A piece of everything; how many dirty pages are left.

@@ -200,6 +200,10 @@ impl Shelf {
     pub fn peek(&self, key: FileKey, below: Stamp) -> Option<(u64, u64)> {
         let no = self.records.find(key)?;
         let record = self.records.get(no);
+        // Calls go past the cache: what is below counts, unless what was cached before is still to be written there.
+        if record.mode().within(self.mode()) == Mode::PassThrough && !self.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+            return None;
+        }
         let is_changed = !record.has(flag::WRITING) && record.stamp() != below;
         if is_changed {
             let is_dirty =

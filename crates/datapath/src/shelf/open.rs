@@ -305,6 +305,14 @@ impl Open {
         Ok(shelf.pages.marked_of(pagecache::shared::FileNo(self.no.0)) || shelf.ask(Ask::Open, self.no, 1, 0)? > 0)
     }
 
+    /// The leader opens it below now: later it may not be allowed to, and what was written would have no way there.
+    ///
+    /// # Errors
+    /// The leader's.
+    pub fn prepare_to_write(&self) -> Result<(), Errno> {
+        self.shelf.ask(Ask::Open, self.no, 2, 0).map(drop)
+    }
+
     /// Somebody else changed the file: what is cached of it is dropped.
     ///
     /// # Errors

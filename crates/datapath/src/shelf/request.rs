@@ -49,7 +49,8 @@ fn becomes(state: u32, what: u32) -> u32 {
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
-    /// A file was opened: know it, look it up in the catalogue. Answer: 0.
+    /// A file was opened: know it, look it up in the catalogue. Answer: 0. With a = 1: how many pages of it are dirty on the SSD; with 2:
+    /// open it below now, while that can be done.
     Open,
     /// Every acknowledged byte of the file shall survive.
     Sync,
