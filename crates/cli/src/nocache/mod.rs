@@ -75,6 +75,9 @@ fn write_cache(size: Option<Size>) -> anyhow::Result<Option<u64>> {
     const MOST: u64 = 128 << 20;
     match size {
         None | Some(Size::Bytes(0)) => Ok(None),
+        Some(Size::Bytes(bytes)) if bytes < 4096 => {
+            Err(crate::Usage(format!("--write-cache {bytes} is {bytes} bytes: did you mean {bytes}MiB?")).into())
+        }
         Some(Size::Bytes(bytes)) if bytes <= MOST => Ok(Some(bytes)),
         Some(size) => Err(crate::Usage(format!("--write-cache {size}: give bytes, at most {}", Size::Bytes(MOST))).into()),
     }
@@ -104,6 +107,7 @@ mod test {
         assert_eq!(write_cache(Some(Size::Bytes(0))).expect("good"), None);
         assert_eq!(write_cache(Some(Size::Bytes(64 << 20))).expect("good"), Some(64 << 20));
         assert!(write_cache(Some(Size::Bytes((128 << 20) + 1))).is_err());
+        assert!(write_cache(Some(Size::Bytes(16))).expect_err("a unit forgotten").to_string().contains("16MiB"));
         assert!(write_cache(Some(Size::Percent(5))).is_err());
     }
 
