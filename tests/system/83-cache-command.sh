@@ -42,7 +42,7 @@ python3 -c "import json, sys; sys.exit(not any(s.get('name') == '$name' for s in
 
 # ---- wrong input
 mkdir "$SCRATCH/empty"
-refused 1 'there is a hotshelf cache: --force' cache create "$image" --name "$name"
+refused 1 'there is a hotshelf cache, which is kept' cache create "$image" --name "$name"
 refused 1 'is called .* already' cache create "$SCRATCH/other" --size 1MiB --name "$name"
 refused 1 'its size has to be said' cache create "$SCRATCH/empty/c"
 refused 1 'there is no directory' cache create "$SCRATCH/none/c" --size 1MiB
@@ -133,7 +133,7 @@ if [[ $(id -u) == 0 ]]; then
     truncate -s 32M "$SCRATCH/disk"
     if device=$(losetup --find --show "$SCRATCH/disk" 2>/dev/null); then
         mkfs.ext4 -q "$device"
-        refused 1 'there is an ext2, ext3 or ext4 file system: --force' cache create "$device" --name disk
+        refused 1 'there is an ext2, ext3 or ext4 file system, which is kept' cache create "$device" --name disk
         mkdir -p "$SCRATCH/mounted" && mount "$device" "$SCRATCH/mounted"
         refused 1 'is in use: mounted' cache create "$device" --name disk --force
         umount "$SCRATCH/mounted"

@@ -23,6 +23,16 @@ stopped() {
     return 0
 }
 
+# A file system that is half made is under no name.
+for signal in INT KILL; do
+    strace -f -qq -o /dev/null -e trace=io_uring_enter,pwrite64 -e inject="io_uring_enter,pwrite64:signal=$signal:when=5" \
+        "$HOTSHELF" fs mkfs half --size 64MiB >said 2>&1 && fail "was not stopped: mkfs"
+    [[ ! -e half ]] || fail "$signal left half a file system"
+done
+"$HOTSHELF" fs mkfs half --size 64MiB >/dev/null && "$HOTSHELF" fs check half >/dev/null || fail "mkfs after it was stopped"
+refused 1 'is kept' "$HOTSHELF" fs mkfs half --size 64MiB
+refused 1 'missing' "$HOTSHELF" fs mkfs missing/image --size 64MiB
+
 # Counts are of files, not of directories, there and back.
 "$HOTSHELF" fs import "$image" src / | grep -q '^5 files' || fail "import does not count 5 files"
 for signal in INT TERM KILL; do

@@ -1,16 +1,20 @@
 //! `hotshelf fs mkfs`.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use stack::cachedfs::image::what_is_there;
 use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Stamp};
 use stack::rawfs::{BLOCK_BYTES, Block, Disk, FormatOptions, Lane, Settings, Store};
 
 use super::args::MkfsArgs;
+use super::aside::{NewFile, by_number};
 use super::{bytes, human, is_path, open};
 use crate::Usage;
 
@@ -38,16 +42,12 @@ pub fn make_and_tell(args: &MkfsArgs) -> anyhow::Result<(String, serde_json::Val
         ..FormatOptions::default()
     };
     let (size, is_new) = (bytes(args.size, "--size")?, is_path(&args.image) && !args.image.exists());
-    if is_new {
+    let (usage, replaced) = if is_new {
         let size = size.ok_or_else(|| Usage(format!("{}: no such file: say how large it shall be, with --size", args.image.display())))?;
-        make(&args.image, size)?;
-    }
-    let made = format(args, size.filter(|_| !is_new), &options);
-    if made.is_err() && is_new {
-        // A file that is no image would be in the way of the next try.
-        std::fs::remove_file(&args.image).with_context(|| format!("{}", args.image.display()))?;
-    }
-    let (usage, replaced) = made?;
+        make(args, size, &options)?
+    } else {
+        format(args, &args.image, size, &options)?
+    };
     let (data, metadata) = (usage.blocks * BLOCK_BYTES as u64, usage.nodes * (16 << 10));
     let report = json!({
         "image": args.image, "data_bytes": data, "metadata_bytes": metadata, "log_bytes": usage.log_bytes, "replaced": replaced,
@@ -58,9 +58,19 @@ pub fn make_and_tell(args: &MkfsArgs) -> anyhow::Result<(String, serde_json::Val
     Ok((told, report))
 }
 
-fn make(image: &Path, size: u64) -> anyhow::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(image).with_context(|| format!("{}", image.display()))?;
-    file.set_len(size / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).with_context(|| format!("{}: {}", image.display(), human(size)))
+/// Makes the file, which gets its name when there is a file system in it: half of one would be in the way of the next try.
+fn make(args: &MkfsArgs, size: u64, options: &FormatOptions) -> anyhow::Result<Made> {
+    let named = || format!("{}", args.image.display());
+    let parent = args.image.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = args.image.file_name().with_context(named)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(parent, flags, Mode::empty()).with_context(named)?;
+    let new = NewFile::new(dir.as_fd()).with_context(named)?;
+    new.file().set_len(size / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).with_context(|| format!("{}: {}", named(), human(size)))?;
+    let path = by_number(new.file().as_fd());
+    let made = format(args, Path::new(OsStr::from_bytes(path.as_bytes())), None, options)?;
+    new.publish(name.as_bytes(), false).with_context(named)?;
+    Ok(made)
 }
 
 /// A drive that has no name in the machine's file system: whether its begin is blank.
@@ -73,28 +83,28 @@ fn what_is_on(disk: &Disk) -> std::io::Result<Option<String>> {
 
 type Made = (stack::rawfs::Usage, Option<String>);
 
-fn format(args: &MkfsArgs, size: Option<u64>, options: &FormatOptions) -> anyhow::Result<Made> {
-    let image = &args.image;
+/// Formats what is at a path; what is wrong is said of the image.
+fn format(args: &MkfsArgs, image: &Path, size: Option<u64>, options: &FormatOptions) -> anyhow::Result<Made> {
     if is_path(image) {
-        let kind = std::fs::metadata(image).with_context(|| format!("{}", image.display()))?.file_type();
+        let kind = std::fs::metadata(image).with_context(|| format!("{}", args.image.display()))?.file_type();
         if !kind.is_file() && !kind.is_block_device() && !kind.is_char_device() {
-            return Err(Usage(format!("{}: neither a file nor a device", image.display())).into());
+            return Err(Usage(format!("{}: neither a file nor a device", args.image.display())).into());
         }
     }
     // Nobody else has it from here on.
     let disk = open(image, false)?;
     let replaced = if is_path(image) { what_is_there(image) } else { what_is_on(&disk) };
-    let replaced = replaced.with_context(|| format!("{}", image.display()))?;
+    let replaced = replaced.with_context(|| format!("{}", args.image.display()))?;
     if let Some(what) = &replaced
         && !args.force
     {
-        bail!("{} holds {what}, which is kept: choose another place (see --force in `hotshelf fs mkfs --help`)", image.display());
+        bail!("{} holds {what}, which is kept: choose another place (see --force in `hotshelf fs mkfs --help`)", args.image.display());
     }
     let blocks = size.map(|size| size / BLOCK_BYTES as u64);
     if blocks.is_some_and(|blocks| blocks > disk.blocks()) {
-        bail!("{} has {}: less than --size", image.display(), human(disk.blocks() * BLOCK_BYTES as u64));
+        bail!("{} has {}: less than --size", args.image.display(), human(disk.blocks() * BLOCK_BYTES as u64));
     }
-    Store::format(&disk, &FormatOptions { blocks, ..options.clone() }).with_context(|| format!("{}", image.display()))?;
+    Store::format(&disk, &FormatOptions { blocks, ..options.clone() }).with_context(|| format!("{}", args.image.display()))?;
     let (store, _) = Store::open(disk, &Settings::default())?;
     let usage = make_root(store)?;
     Ok((usage, replaced))
