@@ -1,15 +1,18 @@
 //! Going into the background, and where the log goes.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 
 use anyhow::Context;
 use mount::Options;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::MountArgs;
@@ -27,7 +30,7 @@ pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool
         Some(rewritten) => rewritten?,
         None => given,
     };
-    let fresh = !options.hybrid.ssd.join(".hotshelf").exists();
+    let fresh = options.hybrid.ssd.join(".hotshelf").symlink_metadata().is_err();
     let log = log_file(args, options).map_or_else(|_| Stdio::null(), Stdio::from);
     let Some((status, said)) = start_again(&words[1..], log)? else { return Ok(true) };
     if said.is_empty() {
@@ -64,11 +67,13 @@ pub fn start_again(words: &[std::ffi::OsString], log: Stdio) -> anyhow::Result<O
 
 /// A refused mount made nothing but the log: that goes too, the directory may not be the one that was meant.
 fn leave_no_trace(options: &Options) {
-    let hidden = options.hybrid.ssd.join(".hotshelf");
-    let names: Vec<_> = std::fs::read_dir(&hidden).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
-    if names == ["log"] {
-        let _ = std::fs::remove_file(hidden.join("log"));
-        let _ = std::fs::remove_dir(hidden);
+    let Ok(Some(hidden)) = hybridfs::open_hidden(&options.hybrid.ssd) else { return };
+    // Removed by the descriptor: the name may lead elsewhere by now. Only an empty directory can be removed.
+    let only_log = std::fs::read_dir(format!("/proc/self/fd/{}", hidden.as_raw_fd()))
+        .is_ok_and(|names| names.flatten().all(|entry| entry.file_name() == "log"));
+    if only_log {
+        let _ = rustix::fs::unlinkat(&hidden, "log", AtFlags::empty());
+        let _ = std::fs::remove_dir(options.hybrid.ssd.join(".hotshelf"));
     }
 }
 
@@ -87,25 +92,58 @@ fn log_path(args: &MountArgs, options: &Options) -> PathBuf {
 }
 
 fn log_file(args: &MountArgs, options: &Options) -> std::io::Result<File> {
-    let path = log_path(args, options);
+    let Some(path) = &args.log_file else { return own_log(&options.hybrid.ssd) };
     if path.metadata().is_ok_and(|meta| meta.len() > LOG_MAX) {
         let mut old = path.clone().into_os_string();
         old.push(".old");
-        let _ = std::fs::rename(&path, old);
-    }
-    if args.log_file.is_none() && options.hybrid.ssd.is_dir() {
-        // The first mount of a directory: the log is there before the daemon makes the rest.
-        let _ = std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(options.hybrid.ssd.join(".hotshelf"));
+        let _ = std::fs::rename(path, old);
     }
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// A log that cannot be written (its disk is full or broken) must not end the daemon: the line is lost.
+/// The log in the hidden directory. The owner of the SSD directory may be another user, and hostile: nothing there is reached by path.
+fn own_log(ssd: &Path) -> std::io::Result<File> {
+    // The first mount of a directory: the log is there before the daemon makes the rest.
+    let hidden = hybridfs::make_hidden(ssd).map_err(|error| std::io::Error::other(format!("{error:?}")))?;
+    let too_long = |stat: rustix::fs::Stat| u64::try_from(stat.st_size).is_ok_and(|len| len > LOG_MAX);
+    if rustix::fs::statat(&hidden, "log", AtFlags::SYMLINK_NOFOLLOW).is_ok_and(too_long) {
+        let _ = rustix::fs::renameat(&hidden, "log", &hidden, "log.old");
+    }
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let log = rustix::fs::openat(&hidden, "log", flags, Mode::RUSR | Mode::WUSR)?;
+    hybridfs::persist::must_be_ours(hidden.as_fd(), &log, "log").map_err(std::io::Error::other)?;
+    Ok(log.into())
+}
+
+/// A log that cannot be written (its disk is full or broken) must not end the daemon: the line is lost. An event is one write and
+/// becomes one line, whatever is in the names of users' files.
 struct Forgiving<W>(W);
+
+/// Escapes what would begin a line or reach the terminal; the last line feed is ours.
+fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
+    let (text, end) = event.strip_suffix(b"\n").map_or((event, &b""[..]), |text| (text, b"\n"));
+    let control = |bytes: &[u8]| bytes.iter().any(u8::is_ascii_control) || bytes.windows(2).any(|two| two[0] == 0xc2 && two[1] < 0xa0);
+    if !control(text) {
+        return Cow::Borrowed(event);
+    }
+    let mut out = Vec::with_capacity(event.len() + 16);
+    for chunk in text.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            if letter.is_control() {
+                out.extend(letter.escape_default().map(|letter| letter as u8));
+            } else {
+                out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+        out.extend_from_slice(chunk.invalid());
+    }
+    out.extend_from_slice(end);
+    Cow::Owned(out)
+}
 
 impl<W: Write> Write for Forgiving<W> {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        let _ = self.0.write_all(line);
+        let _ = self.0.write_all(&one_line(line));
         Ok(line.len())
     }
 
@@ -174,5 +212,14 @@ mod test {
             let error = log_filter(Some(bad), "mount").expect_err(bad);
             assert!(error.downcast_ref::<crate::Usage>().is_some(), "{error}");
         }
+    }
+
+    #[test]
+    fn an_event_is_one_line_whatever_is_in_a_name() {
+        assert_eq!(&*one_line(b"plain \xc3\xbc\n"), b"plain \xc3\xbc\n");
+        assert_eq!(&*one_line(b"a\nb\x1b[2J\r\x7f\n"), b"a\\nb\\u{1b}[2J\\r\\u{7f}\n");
+        assert_eq!(&*one_line("\u{9b}x".as_bytes()), b"\\u{9b}x");
+        assert_eq!(&*one_line(b"\xff\n\n"), b"\xff\\n\n");
+        assert_eq!(&*one_line(b"\n"), b"\n");
     }
 }

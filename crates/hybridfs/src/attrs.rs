@@ -221,7 +221,7 @@ impl Hybrid {
     /// Asks by directory and name, the cheap way; `None` when that is not sure to be the file.
     fn by_name<T>(&self, ino: u64, ask: impl FnOnce(&[u8]) -> Result<T>) -> Option<Result<T>> {
         let place = self.nodes.place(ino).filter(|place| !place.nameless && ino != number::ROOT)?;
-        let dir = self.dirs.get(place.parent)?;
+        let dir = self.open_dir_of(place.parent)?;
         let answer = ask(&crate::tier::child_path(dir.on(place.tier())?, &place.name));
         // Only we change names while we are mounted: a place that stayed the same was right all the time.
         let sure = !matches!(answer, Err(Errno::NOENT | Errno::ACCESS));

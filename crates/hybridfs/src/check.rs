@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::listing::read_names;
 use crate::persist::{self, PersistError};
 use crate::report::TierName;
-use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, Tier};
+use crate::tier::{HIDDEN, NAME_ONLY, NotOurs, OpenError, Result, Stat, Tier};
 
 /// What was looked at and found.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -52,6 +52,22 @@ pub enum CheckError {
         /// What the kernel said.
         source: Errno,
     },
+    /// Somebody else prepared it.
+    #[error("{path}/.hotshelf {what}, so it may have been prepared by somebody else: check as that user")]
+    NotOurs {
+        /// As given.
+        path: PathBuf,
+        /// Its owner and mode.
+        what: NotOurs,
+    },
+    /// A file of ours cannot be used at all.
+    #[error("{path}/{source}")]
+    Persist {
+        /// As given.
+        path: PathBuf,
+        /// What is wrong.
+        source: PersistError,
+    },
     /// It is mounted.
     #[error("{path} is mounted: `hotshelf unmount` it first")]
     Mounted {
@@ -62,7 +78,13 @@ pub enum CheckError {
 
 /// Looks over a pair; `progress` is told the number of files seen.
 pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut(u64)) -> std::result::Result<CheckReport, CheckError> {
-    let open = |name, path: &Path| Tier::open(name, path, false).map_err(|source| CheckError::Directory { path: path.to_owned(), source });
+    let open = |name, path: &Path| {
+        Tier::open(name, path, false).map_err(|error| match error {
+            OpenError::Os(source) => CheckError::Directory { path: path.to_owned(), source },
+            OpenError::NotOurs(what) => CheckError::NotOurs { path: path.to_owned(), what },
+            OpenError::Persist(source) => CheckError::Persist { path: path.to_owned(), source },
+        })
+    };
     let tiers = [open(TierName::Ssd, ssd)?, open(TierName::Hdd, hdd)?];
     let _lock = lock(&tiers[0])?;
     let mut check = Check { tiers: &tiers, repair, report: CheckReport::default(), progress };
@@ -73,17 +95,24 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
     Ok(check.report)
 }
 
+/// How the lock is opened to be looked at.
+const LOCK: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
 /// Whether a daemon has the pair with this SSD directory, also one that is just ending.
 pub fn is_in_use(ssd: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(ssd.join(HIDDEN).join("lock"), flags, Mode::empty()) else { return false };
+    // Root also waits for the mount of somebody else, whose directory is not believed: nothing is read from it.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let hidden = rustix::fs::open(ssd, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let hidden = hidden.and_then(|root| rustix::fs::openat(root, HIDDEN, flags, Mode::empty()));
+    let Ok(file) = hidden.and_then(|hidden| rustix::fs::openat(hidden, "lock", LOCK, Mode::empty())) else { return false };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
 
 fn lock(tier: &Tier) -> std::result::Result<Option<OwnedFd>, CheckError> {
-    let Ok(file) = rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+    let Ok(file) = rustix::fs::openat(&tier.hidden, "lock", LOCK, Mode::empty()) else {
         return Ok(None);
     };
+    persist::must_be_ours(tier.hidden.as_fd(), &file, "lock").map_err(|source| CheckError::Persist { path: tier.path.clone(), source })?;
     match crate::start::lock_patiently(file.as_fd()) {
         Err(Errno::WOULDBLOCK) => Err(CheckError::Mounted { path: tier.path.clone() }),
         _ => Ok(Some(file)),

@@ -291,9 +291,8 @@ impl Copying {
     }
 
     fn dress(&self, fs: &Hybrid, file: &OwnedFd) -> Result<()> {
-        let (_, _, target_ino) = self.tmp.as_ref().ok_or(Errno::STALE)?;
         let stat = fs.tier(self.to.other()).stat_fd(self.source.as_fd())?;
-        fs.mark_or_warn(self.to, file.as_fd(), *target_ino, self.ino)?;
+        fs.mark_or_warn(self.to, file.as_fd(), self.ino)?;
         copy::attributes(self.source.as_fd(), file.as_fd(), &stat)
     }
 
@@ -509,6 +508,7 @@ impl Step<'_> {
         let file = Arc::new(file.try_clone().map_err(errno)?);
         commit()?;
         io.tier = self.copying.to;
+        io.backing = self.target_ino;
         io.rd = None;
         io.wr = None;
         io.rw = Some(file);

@@ -71,7 +71,7 @@ impl Hybrid {
             Ok((file, stat))
         });
         match made {
-            Ok((tier, (file, stat))) => Ok(self.opened_new(caller, parent, name, tier, file, stat)),
+            Ok((tier, (file, stat))) => self.opened_new(caller, parent, name, tier, file, stat),
             Err(Errno::EXIST) if !exclusive => {
                 let attr = self.lookup(parent, name)?;
                 match self.open(caller, attr.ino, true, true) {
@@ -86,12 +86,17 @@ impl Hybrid {
         }
     }
 
-    fn opened_new(&self, caller: Caller, parent: u64, name: &OsStr, tier: TierName, file: OwnedFd, stat: Stat) -> (Attr, Handle) {
+    fn opened_new(&self, caller: Caller, parent: u64, name: &OsStr, tier: TierName, file: OwnedFd, stat: Stat) -> Result<(Attr, Handle)> {
         let attr = self.made(parent, name, tier, stat);
-        let io = Io { tier, rd: None, rw: Some(Arc::new(file)), wr: None };
+        let io = Io { tier, backing: stat.ino, rd: None, rw: Some(Arc::new(file)), wr: None };
         let inode = Arc::new(OpenInode::new(attr.ino, io));
-        let handle = self.register(inode, true, caller);
-        (Attr { unsettled: true, ..attr }, handle)
+        match self.register(inode, true, caller) {
+            Ok(handle) => Ok((Attr { unsettled: true, ..attr }, handle)),
+            Err(error) => {
+                self.forget(attr.ino, 1);
+                Err(error)
+            }
+        }
     }
 
     /// Gives a file another name, on the side where it is.
@@ -155,9 +160,9 @@ impl Hybrid {
     }
 
     fn made(&self, parent: u64, name: &OsStr, tier: TierName, stat: Stat) -> Attr {
-        let ino = crate::number::natural(tier, &stat);
         let mut backing = [0, 0];
         backing[tier as usize] = stat.ino;
+        let ino = self.own_number(crate::number::natural(tier, &stat), false, backing, parent, name);
         let kind = crate::names::kind_of(&stat);
         self.nodes.see(ino, parent, name, backing, kind, 1);
         if kind == Kind::Regular && tier == TierName::Ssd {

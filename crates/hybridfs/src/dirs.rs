@@ -21,14 +21,16 @@ pub struct Dir {
     pub ino: u64,
     /// Name-only handles, SSD and HDD.
     pub sides: [Option<OwnedFd>; 2],
+    /// Backing inodes of these handles, 0: none (and for the root, which is always the same).
+    pub backing: [u64; 2],
     default_acl: AtomicU8,
     ahead: AtomicU8,
 }
 
 impl Dir {
     /// A directory open on the given sides.
-    pub fn new(ino: u64, sides: [Option<OwnedFd>; 2]) -> Arc<Dir> {
-        Arc::new(Dir { ino, sides, default_acl: AtomicU8::new(0), ahead: AtomicU8::new(0) })
+    pub fn new(ino: u64, sides: [Option<OwnedFd>; 2], backing: [u64; 2]) -> Arc<Dir> {
+        Arc::new(Dir { ino, sides, backing, default_acl: AtomicU8::new(0), ahead: AtomicU8::new(0) })
     }
 
     /// The handle on a side, if the directory exists there.
@@ -130,7 +132,7 @@ impl DirCache {
         let Some(dir) = self.get(ino) else { return };
         let again = |side: &Option<OwnedFd>| side.as_ref().map(OwnedFd::try_clone).transpose();
         match (again(&dir.sides[0]), again(&dir.sides[1])) {
-            (Ok(ssd), Ok(hdd)) => self.put(Dir::new(ino, [ssd, hdd])),
+            (Ok(ssd), Ok(hdd)) => self.put(Dir::new(ino, [ssd, hdd], dir.backing)),
             // No descriptors left: it is opened again when it is needed.
             _ => self.drop_dir(ino),
         }

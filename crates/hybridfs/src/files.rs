@@ -44,7 +44,7 @@ impl Hybrid {
         }
         let io = self.open_io(ino, read, write)?;
         let tier = io.tier;
-        let handle = self.register(Arc::new(OpenInode::new(ino, io)), write, caller);
+        let handle = self.register(Arc::new(OpenInode::new(ino, io)), write, caller)?;
         // Now that it is entered: a move that this open asks for must know of it, or would drop because of it.
         self.touched(ino, tier);
         Ok(handle)
@@ -55,6 +55,7 @@ impl Hybrid {
         let Some(inode) = self.opens.lock().get(&ino).cloned() else { return Ok(None) };
         let tier = {
             let mut io = inode.io.write();
+            self.must_be_named(ino, &io)?;
             let (can_read, can_write) = (io.must_rd().is_ok(), io.must_rw().is_ok());
             if read && !can_read || write && !can_write {
                 let any = io.any().clone();
@@ -73,9 +74,20 @@ impl Hybrid {
         Ok(Some(inode))
     }
 
+    /// An open file is joined only by those who mean its backing inode. The caller holds the file's gate: no move ends meanwhile.
+    fn must_be_named(&self, ino: u64, io: &Io) -> Result<()> {
+        let named = || self.nodes.with(ino, |node| node.backing[io.tier as usize] == io.backing).unwrap_or(true);
+        if named() {
+            return Ok(());
+        }
+        // What was looked up before the last move was noted after it.
+        self.refind(ino)?;
+        if named() { Ok(()) } else { Err(Errno::STALE) }
+    }
+
     /// Opens with the access asked for; for writing also for reading where that is allowed.
     fn access(&self, read: bool, write: bool, open: impl Fn(OFlags) -> Result<OwnedFd>) -> Result<Io> {
-        let mut io = Io { tier: TierName::Ssd, rd: None, rw: None, wr: None };
+        let mut io = Io { tier: TierName::Ssd, backing: 0, rd: None, rw: None, wr: None };
         if !write {
             io.rd = Some(Arc::new(open(OFlags::RDONLY)?));
             return Ok(io);
@@ -91,7 +103,8 @@ impl Hybrid {
     fn open_io(&self, ino: u64, read: bool, write: bool) -> Result<Io> {
         if let Some((tier, file)) = self.held.lock().get(&ino).cloned() {
             let io = self.access(read, write, |flags| self.tier(tier).reopen(file.as_fd(), flags))?;
-            return Ok(Io { tier, ..io });
+            let backing = self.tier(tier).stat_fd(file.as_fd())?.ino;
+            return Ok(Io { tier, backing, ..io });
         }
         for _ in 0..8 {
             let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
@@ -104,10 +117,13 @@ impl Hybrid {
                 self.access(read, write, |flags| self.tier(tier).open_at(fd, &place.name, flags | OFlags::NONBLOCK))
             });
             match opened {
-                Ok(io) if Some(self.tier(tier).stat_fd(io.any().as_fd())?.ino) == place.on(tier) => {
-                    return Ok(Io { tier, ..io });
+                Ok(io) => {
+                    let backing = self.tier(tier).stat_fd(io.any().as_fd())?.ino;
+                    if Some(backing) == place.on(tier) {
+                        return Ok(Io { tier, backing, ..io });
+                    }
                 }
-                Ok(_) | Err(Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR) => {}
+                Err(Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR) => {}
                 Err(error) => {
                     self.note_failure(tier, error);
                     return Err(error);
@@ -118,13 +134,16 @@ impl Hybrid {
         Err(Errno::STALE)
     }
 
-    /// Enters a freshly opened file; if somebody was faster, joins it.
-    pub(crate) fn register(&self, fresh: Arc<OpenInode>, write: bool, caller: Caller) -> Handle {
+    /// Enters a freshly opened file; if somebody was faster, joins it, if it is the same file.
+    pub(crate) fn register(&self, fresh: Arc<OpenInode>, write: bool, caller: Caller) -> Result<Handle> {
         let mut opens = self.opens.lock();
         let inode = match opens.get(&fresh.ino) {
             Some(other) => {
                 let mut io = other.io.write();
                 let mut mine = fresh.io.write();
+                if (io.tier, io.backing) != (mine.tier, mine.backing) {
+                    return Err(Errno::STALE);
+                }
                 io.rd = io.rd.take().or(mine.rd.take());
                 io.rw = io.rw.take().or(mine.rw.take());
                 io.wr = io.wr.take().or(mine.wr.take());
@@ -138,7 +157,7 @@ impl Hybrid {
         };
         inode.handles.fetch_add(1, Ordering::Relaxed);
         inode.writers.fetch_add(u32::from(write), Ordering::Relaxed);
-        Handle { inode, write, caller }
+        Ok(Handle { inode, write, caller })
     }
 
     fn count_open(&self, inode: &Arc<OpenInode>, write: bool) -> bool {

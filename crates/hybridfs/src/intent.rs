@@ -7,10 +7,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::persist::{Fields, PersistError, Store, read_all};
+use crate::persist::{Fields, PersistError, Store, open_in_place, read_all};
 use crate::report::TierName;
 use crate::tier::Result;
 
@@ -96,8 +95,10 @@ impl Intents {
         let io_error = |source| PersistError::Io { file: FILE, source };
         let (file, closed) = match open_file(hidden) {
             // Nothing will be renamed: any descriptor stands in for the file.
-            Err(Errno::ROFS) => (hidden.try_clone().map_err(|_| io_error(Errno::ROFS))?, Some(Errno::ROFS)),
-            other => (other.map_err(io_error)?, None),
+            Err(PersistError::Io { source: Errno::ROFS, .. }) => {
+                (hidden.try_clone().map_err(|_| io_error(Errno::ROFS))?, Some(Errno::ROFS))
+            }
+            other => (other?, None),
         };
         Ok((Intents { slot: Mutex::new(Slot { file, pending: false, closed }) }, left))
     }
@@ -122,7 +123,7 @@ impl Intents {
     /// Keeps a damaged file for people to look at, and begins a new one.
     pub fn put_aside(&self, hidden: &OwnedFd) -> Result<String> {
         let damage = crate::persist::put_aside(hidden.as_fd(), FILE, "damaged").map_err(|_| Errno::IO)?;
-        self.slot.lock().file = open_file(hidden)?;
+        self.slot.lock().file = open_file(hidden).map_err(|_| Errno::IO)?;
         Ok(damage.kept_as)
     }
 
@@ -150,9 +151,8 @@ pub fn probe_intent(hidden: BorrowedFd<'_>) -> std::result::Result<Left, Persist
     }
 }
 
-fn open_file(hidden: &OwnedFd) -> Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(hidden, FILE, flags, Mode::RUSR | Mode::WUSR)
+fn open_file(hidden: &OwnedFd) -> std::result::Result<OwnedFd, PersistError> {
+    open_in_place(hidden.as_fd(), FILE)
 }
 
 impl<S: Store> Slot<S> {

@@ -55,4 +55,4 @@ pub use number::ROOT;
 pub use open::{Handle, OpenInode};
 pub use pair::{Hybrid, Listener};
 pub use start::{Running, StartError, open, refuse_nested, start};
-pub use tier::{Result, Stat};
+pub use tier::{NotOurs, OpenError, Result, Stat, make_hidden, open_hidden};

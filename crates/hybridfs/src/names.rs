@@ -117,16 +117,23 @@ impl Hybrid {
 
     /// An open directory by number.
     pub fn dir(&self, ino: u64) -> Result<Arc<Dir>> {
-        if let Some(dir) = self.dirs.get(ino) {
+        if let Some(dir) = self.open_dir_of(ino) {
             return Ok(dir);
         }
         if ino == ROOT {
             let root = |tier: TierName| self.tier(tier).root.try_clone().map(Some).map_err(|_| Errno::MFILE);
-            let dir = Dir::new(ROOT, [root(TierName::Ssd)?, root(TierName::Hdd)?]);
+            let dir = Dir::new(ROOT, [root(TierName::Ssd)?, root(TierName::Hdd)?], [0, 0]);
             self.dirs.put(dir.clone());
             return Ok(dir);
         }
         self.open_chain(ino)
+    }
+
+    /// Returns a directory that is open already, if it still is the one that the number names.
+    pub(crate) fn open_dir_of(&self, ino: u64) -> Option<Arc<Dir>> {
+        let dir = self.dirs.get(ino)?;
+        let same = ino == ROOT || self.nodes.with(ino, |node| share_a_half(node.backing, dir.backing)).unwrap_or(true);
+        same.then_some(dir)
     }
 
     /// The same, also of a directory that was removed while somebody has it open.
@@ -138,7 +145,9 @@ impl Hybrid {
         let Some((tier, fd)) = self.held.lock().get(&ino).cloned() else { return Err(error) };
         let mut sides = [None, None];
         sides[tier as usize] = Some(fd.try_clone().map_err(|_| Errno::MFILE)?);
-        Ok(Dir::new(ino, sides))
+        let mut backing = [0, 0];
+        backing[tier as usize] = self.tier(tier).stat_fd(fd.as_fd())?.ino;
+        Ok(Dir::new(ino, sides, backing))
     }
 
     /// Opens a directory from the nearest open one above it; deep trees make no deep recursion.
@@ -155,7 +164,7 @@ impl Hybrid {
             }
             let parent = place.parent;
             chain.push((at, place));
-            if parent == ROOT || self.dirs.get(parent).is_some() {
+            if parent == ROOT || self.open_dir_of(parent).is_some() {
                 break self.dir(parent)?;
             }
             at = parent;
@@ -189,7 +198,8 @@ impl Hybrid {
             if sides.iter().all(Option::is_none) {
                 return Err(Errno::STALE);
             }
-            let dir = Dir::new(ino, sides);
+            let opened = [0, 1].map(|side| if sides[side].is_some() { backing[side] } else { 0 });
+            let dir = Dir::new(ino, sides, opened);
             self.dirs.put(dir.clone());
             // Another thread may have made the other half meanwhile, and put the whole directory there before us.
             if known()? == backing {
@@ -212,7 +222,7 @@ impl Hybrid {
                 // A move that ended between the two looks hides the file from both.
                 None if self.moves_seen.load(Ordering::Acquire) == moves => return Err(Errno::NOENT),
                 // It may have gone to a half that the directory has only now.
-                None => fresh = self.dirs.get(dir.ino),
+                None => fresh = self.open_dir_of(dir.ino),
             }
         }
     }
@@ -252,21 +262,75 @@ impl Hybrid {
 
     /// What a name on a side stands for; `None`: it is gone since.
     pub(crate) fn found_on(&self, tier: TierName, dir: &Dir, name: &OsStr, stat: Stat) -> Option<Found> {
-        let ino = match dir.on(tier) {
+        let (ino, marked) = match dir.on(tier) {
             Some(fd) => self.tier(tier).number_of(fd, name, &stat)?,
-            None => crate::number::natural(tier, &stat),
+            None => (crate::number::natural(tier, &stat), false),
         };
         let mut backing = [0, 0];
         backing[tier as usize] = stat.ino;
+        let ino = self.own_number(ino, marked, backing, dir.ino, name);
         Some(Found { ino, tier, backing, stat, kind: kind_of(&stat) })
     }
 
     fn merged_dir(&self, dir: &Dir, name: &OsStr, ssd: Stat, hdd: Stat) -> Found {
         let mark = |tier: TierName, stat: &Stat| dir.on(tier).and_then(|fd| self.tier(tier).mark_of(fd, name, stat));
-        let ino =
-            mark(TierName::Ssd, &ssd).or_else(|| mark(TierName::Hdd, &hdd)).unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
+        let marked = mark(TierName::Ssd, &ssd).or_else(|| mark(TierName::Hdd, &hdd));
+        let ino = marked.unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
+        let ino = self.own_number(ino, marked.is_some(), [ssd.ino, hdd.ino], dir.ino, name);
         let stat = merge_dir_stat(ssd, hdd);
         Found { ino, tier: TierName::Ssd, backing: [ssd.ino, hdd.ino], stat, kind: Kind::Directory }
+    }
+
+    /// Returns the number that a backing inode has among the known files: the one it asks for, unless that one names another backing
+    /// inode. Files must never be joined by a number alone.
+    pub(crate) fn own_number(&self, number: u64, marked: bool, backing: [u64; 2], parent: u64, name: &OsStr) -> u64 {
+        if self.any_substitute.load(Ordering::Acquire) {
+            let substitutes = self.substitutes.lock();
+            let known = |tier: TierName| substitutes.get(&(tier, backing[tier as usize])).copied();
+            if let Some(number) = known(TierName::Ssd).or_else(|| known(TierName::Hdd)) {
+                return number;
+            }
+        }
+        match self.nodes.with(number, |node| share_a_half(node.backing, backing)) {
+            None | Some(true) => number,
+            // A move has changed its backing inode meanwhile. Nobody but us writes marks.
+            Some(false) if marked && !self.is_elsewhere(number, parent, name) => number,
+            Some(false) => self.substitute(number, backing),
+        }
+    }
+
+    /// Whether the backing inode that is known by this number is still there, under another name or without one.
+    fn is_elsewhere(&self, number: u64, parent: u64, name: &OsStr) -> bool {
+        let Some(place) = self.nodes.place(number) else { return false };
+        if place.nameless {
+            return self.held.lock().contains_key(&number);
+        }
+        if place.parent == parent && place.name == name {
+            return false;
+        }
+        let Ok(dir) = self.dir(place.parent) else { return false };
+        [TierName::Ssd, TierName::Hdd].into_iter().any(|tier| {
+            let seen = dir.on(tier).and_then(|fd| self.tier(tier).look(fd, &place.name).ok().flatten());
+            seen.is_some_and(|stat| Some(stat.ino) == place.on(tier))
+        })
+    }
+
+    /// Gives a backing inode a number of its own, for as long as we are mounted.
+    fn substitute(&self, taken: u64, backing: [u64; 2]) -> u64 {
+        const MOST: usize = 1 << 16;
+        let tier = if backing[0] != 0 { TierName::Ssd } else { TierName::Hdd };
+        let mut substitutes = self.substitutes.lock();
+        if substitutes.len() >= MOST {
+            substitutes.clear();
+        }
+        let free = |number: &u64| self.nodes.with(*number, |node| share_a_half(node.backing, backing)).unwrap_or(true);
+        let numbers = (0..).map(|attempt| self.tier(tier).substitute_number(backing[tier as usize], attempt));
+        let number = *substitutes.entry((tier, backing[tier as usize])).or_insert_with(|| {
+            tracing::warn!(taken, "two files have the same number: one of them gets another");
+            numbers.into_iter().find(free).expect("some number is free")
+        });
+        self.any_substitute.store(true, Ordering::Release);
+        number
     }
 
     /// Attributes by number, through an open handle where there is one.
@@ -292,7 +356,7 @@ impl Hybrid {
                 return Ok(Attr { ino, stat, unsettled: self.has_writers(ino) });
             }
         }
-        if let Some(dir) = self.dirs.get(ino) {
+        if let Some(dir) = self.open_dir_of(ino) {
             return self.dir_attr(&dir);
         }
         let (_, found) = self.refind(ino)?;
@@ -350,7 +414,7 @@ impl Hybrid {
             };
             return Ok(vec![root(TierName::Ssd)?, root(TierName::Hdd)?]);
         }
-        if let Some(dir) = self.dirs.get(ino) {
+        if let Some(dir) = self.open_dir_of(ino) {
             // Also when an ordinary user may not go there any more.
             let sides = [TierName::Ssd, TierName::Hdd].into_iter().filter_map(|tier| Some((tier, dir.on(tier)?)));
             let again = |(tier, fd): (TierName, BorrowedFd<'_>)| Ok((tier, Arc::new(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?)));
@@ -466,7 +530,7 @@ impl Hybrid {
             sides[side as usize] = Some(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?);
         }
         self.nodes.change(dir.ino, |node| node.backing = backing);
-        let dir = Dir::new(dir.ino, sides);
+        let dir = Dir::new(dir.ino, sides, backing);
         self.dirs.put(dir.clone());
         Ok(dir)
     }
@@ -475,10 +539,9 @@ impl Hybrid {
         let target = self.tier(tier);
         let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
         let twin = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
-        let twin_ino = target.stat_fd(twin.as_fd())?.ino;
         let stat = self.tier(from).stat_fd(source)?;
         crate::copy::attributes(source, twin.as_fd(), &stat)?;
-        self.mark_or_warn(tier, twin.as_fd(), twin_ino, ino)?;
+        self.mark_or_warn(tier, twin.as_fd(), ino)?;
         Ok(twin)
     }
 }
@@ -492,6 +555,11 @@ pub(crate) fn kind_of(stat: &Stat) -> Kind {
     }
 }
 
+/// Whether two looks at a file have seen the same backing inode on some side; a directory may get or lose its other half.
+pub(crate) fn share_a_half(a: [u64; 2], b: [u64; 2]) -> bool {
+    (0..2).any(|side| a[side] != 0 && a[side] == b[side])
+}
+
 /// A directory on both sides: the SSD's owner and mode, the later times. The number of links counts
 /// a directory on both sides twice: too many is harmless, too few makes find(1) skip directories.
 fn merge_dir_stat(ssd: Stat, hdd: Stat) -> Stat {
@@ -503,5 +571,82 @@ fn merge_dir_stat(ssd: Stat, hdd: Stat) -> Stat {
         mtime: ssd.mtime.max(hdd.mtime),
         ctime: ssd.ctime.max(hdd.ctime),
         ..ssd
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::testing::{TestPair, me};
+
+    fn backing(fs: &TestPair, ino: u64) -> [u64; 2] {
+        fs.nodes.place(ino).expect("known").backing
+    }
+
+    #[test]
+    fn a_number_that_is_known_is_not_given_to_another_file() {
+        let fs = TestPair::with(&["ssd/mine", "ssd/victim"]);
+        let (mine, victim) = (fs.look_up("mine"), fs.look_up("victim"));
+        let of_mine = backing(&fs, mine);
+        let name = OsStr::new("mine");
+        assert_eq!(fs.own_number(mine, false, of_mine, ROOT, name), mine);
+        for marked in [false, true] {
+            let given = fs.own_number(victim, marked, of_mine, ROOT, name);
+            assert_ne!(given, victim);
+            // It stays the same as long as we are mounted.
+            assert_eq!(fs.look_up("mine"), given);
+            assert_eq!(fs.lookup_again(given).expect("found again").ino, given);
+        }
+    }
+
+    #[test]
+    fn a_mark_moves_a_number_only_when_the_old_inode_is_gone_from_its_place() {
+        let fs = TestPair::with(&["ssd/file", "ssd/other"]);
+        let (file, other) = (fs.look_up("file"), fs.look_up("other"));
+        let of_other = backing(&fs, other);
+        assert_ne!(fs.own_number(file, true, of_other, ROOT, OsStr::new("other")), file);
+        fs.substitutes.lock().clear();
+        std::fs::remove_file(fs.at("ssd/file")).expect("removed");
+        assert_eq!(fs.own_number(file, true, of_other, ROOT, OsStr::new("other")), file);
+    }
+
+    #[test]
+    fn open_directories_and_files_are_not_joined_by_number_alone() {
+        let fs = TestPair::with(&["ssd/secret/inner", "ssd/mine/x", "ssd/private", "ssd/own"]);
+        let (secret, mine) = (fs.look_up("secret"), fs.look_up("mine"));
+        let (private, own) = (fs.look_up("private"), fs.look_up("own"));
+        fs.dir(secret).expect("open");
+        let handle = fs.open(me(), private, true, true).expect("open");
+        // As if the numbers had come to name the other's backing inodes.
+        let (of_mine, of_own) = (backing(&fs, mine), backing(&fs, own));
+        fs.nodes.change(secret, |node| node.backing = of_mine);
+        fs.nodes.change(private, |node| node.backing = of_own);
+        assert!(fs.dir(secret).is_err());
+        assert_eq!(fs.open(me(), private, true, false).expect_err("not joined"), Errno::STALE);
+        fs.release(&handle, None);
+    }
+
+    #[test]
+    fn forged_copied_and_old_marks_are_ignored() {
+        let fs = TestPair::with(&["ssd/file", "hdd/mine"]);
+        let ino = fs.look_up("file");
+        fs.migrate(b"file", TierName::Hdd, &mut |_, _, _, _| {}).expect("moved");
+        assert_eq!(fs.look_up("file"), ino);
+        let name = ["trusted.hotshelf.ino", "user.hotshelf.ino"]
+            .into_iter()
+            .find(|name| rustix::fs::getxattr(fs.at("hdd/file"), *name, &mut [0u8; 64][..]).is_ok());
+        // A file system without attributes is no place for this.
+        let Some(name) = name else { return };
+        let mut mark = [0u8; 64];
+        let len = rustix::fs::getxattr(fs.at("hdd/file"), name, &mut mark[..]).expect("marked");
+        let set = |name: &str, mark: &[u8]| {
+            rustix::fs::setxattr(fs.at("hdd/mine"), name, mark, rustix::fs::XattrFlags::empty()).expect("set");
+            assert_ne!(fs.look_up("mine"), ino);
+        };
+        set(name, &mark[..len]);
+        let mine = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(fs.at("hdd/mine")).expect("there"));
+        mark[4..12].copy_from_slice(&mine.to_le_bytes());
+        set(name, &mark[..len]);
+        set("user.hotshelf.ino", &mark[..len]);
     }
 }

@@ -5,64 +5,120 @@
 //! where the file was first seen. After a move the copy carries that number in a *mark*, an extended
 //! attribute. A mark names the backing inode it was written for; copied along to another file by
 //! `cp -a` or `rsync -X` it does not match and is ignored.
+//!
+//! Backing files may belong to users, and users may be hostile: a mark is believed only with a tag that
+//! the side's secret key gives it (decision 81). Marks of version 0.1 had none, and are ignored.
+
+use std::hash::Hasher;
 
 use rustix::io::Errno;
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher24Wide};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::report::TierName;
 use crate::tier::Stat;
 
-/// The extended attribute that holds a mark; never shown to users of the mount.
-pub const MARK_NAME: &str = "user.hotshelf.ino";
+/// Holds a mark where only root can write it: the daemon is root and the file system has such attributes.
+pub const TRUSTED_MARK: &str = "trusted.hotshelf.ino";
+/// Holds a mark elsewhere.
+pub const USER_MARK: &str = "user.hotshelf.ino";
 
 /// The number of the root directory, as FUSE has it.
 pub const ROOT: u64 = 1;
 
-const MARK_LEN: usize = 28;
-const MAGIC: [u8; 4] = *b"hsi1";
+/// Length of a mark.
+pub const MARK_LEN: usize = 48;
+const MAGIC: [u8; 4] = *b"hsi2";
+/// What the tag covers.
+const TAGGED: usize = 32;
 
-const _: () = assert!(MARK_LEN == MAGIC.len() + 2 * size_of::<u64>() + 2 * size_of::<u32>());
+const _: () = assert!(TAGGED == MAGIC.len() + 3 * size_of::<u64>() + size_of::<u32>());
+const _: () = assert!(MARK_LEN == TAGGED + size_of::<u128>());
 
-/// The number of a file that was never moved.
+/// The secret of a side: what it has tagged, nobody else has written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key(pub [u8; 16]);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(secret)")
+    }
+}
+
+impl Key {
+    /// Returns a new key from the kernel's random numbers.
+    pub fn random() -> std::io::Result<Key> {
+        use std::io::Read;
+        let mut bytes = [0u8; 16];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Key(bytes))
+    }
+
+    fn tag(&self, bytes: &[u8]) -> [u8; 16] {
+        let mut hasher = SipHasher24Wide::new_with_key(&self.0);
+        hasher.write(bytes);
+        hasher.finish128().as_u128().to_le_bytes()
+    }
+
+    fn hash(&self, parts: &[u64]) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        parts.iter().for_each(|part| hasher.write_u64(*part));
+        usable(hasher.finish())
+    }
+}
+
+/// 0 and 1 mean something to FUSE.
+fn usable(number: u64) -> u64 {
+    if number <= ROOT { number + 2 } else { number }
+}
+
+/// Returns the number of a file that was never moved.
+///
+/// Nobody chooses the birth time of a file. Where somebody can (a file system of theirs that is mounted below
+/// the directory), [`foreign`] has already hidden the inode number behind the key.
 pub fn natural(tier: TierName, stat: &Stat) -> u64 {
     let mut key = [0u8; 33];
     key[0] = tier as u8;
     key[1..9].copy_from_slice(&stat.ino.to_le_bytes());
-    key[9..17].copy_from_slice(&stat.dev.to_le_bytes());
     key[17..25].copy_from_slice(&stat.birth.0.to_le_bytes());
     key[25..29].copy_from_slice(&stat.birth.1.to_le_bytes());
-    // The device number of a disk may change from boot to boot: only files of a nested mount need it.
-    if !stat.foreign {
-        key[9..17].fill(0);
-    }
-    let number = xxh3_64(&key);
-    // 0 and 1 mean something to FUSE.
-    if number <= ROOT { number + 2 } else { number }
+    usable(xxh3_64(&key))
 }
 
-/// The bytes of a mark: magic, backing number, presented number, CRC-32C, reserved; see docs/formats.md.
-pub fn mark(backing_ino: u64, presented: u64) -> [u8; MARK_LEN] {
+/// Identifies an inode of another file system that is mounted below a side, among those of the side.
+pub fn foreign(key: &Key, dev: u64, ino: u64) -> u64 {
+    key.hash(&[1, dev, ino])
+}
+
+/// Returns a number for a backing inode whose own number is taken by another.
+pub fn substitute(key: &Key, tier: TierName, backing_ino: u64, attempt: u64) -> u64 {
+    key.hash(&[2, tier as u64, backing_ino, attempt])
+}
+
+/// Returns the bytes of a mark: magic, backing number, birth, presented number, tag; see docs/formats.md.
+pub fn mark(key: &Key, stat: &Stat, presented: u64) -> [u8; MARK_LEN] {
     let mut out = [0u8; MARK_LEN];
     out[..4].copy_from_slice(&MAGIC);
-    out[4..12].copy_from_slice(&backing_ino.to_le_bytes());
-    out[12..20].copy_from_slice(&presented.to_le_bytes());
-    let crc = crc32c::crc32c(&out[..20]);
-    out[20..24].copy_from_slice(&crc.to_le_bytes());
+    out[4..12].copy_from_slice(&stat.ino.to_le_bytes());
+    out[12..20].copy_from_slice(&stat.birth.0.to_le_bytes());
+    out[20..24].copy_from_slice(&stat.birth.1.to_le_bytes());
+    out[24..32].copy_from_slice(&presented.to_le_bytes());
+    let tag = key.tag(&out[..TAGGED]);
+    out[TAGGED..].copy_from_slice(&tag);
     out
 }
 
-/// The number in a mark, if it is whole and was written for `backing_ino`.
-pub fn read_mark(bytes: &[u8], backing_ino: u64) -> Option<u64> {
+/// Returns the number in a mark, if we have written it, and for this very backing inode.
+pub fn read_mark(key: &Key, bytes: &[u8], stat: &Stat) -> Option<u64> {
     let bytes: &[u8; MARK_LEN] = bytes.try_into().ok()?;
-    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    let crc = u32::from_le_bytes(bytes[20..24].try_into().expect("four bytes"));
-    let whole = bytes[..4] == MAGIC && crc32c::crc32c(&bytes[..20]) == crc;
-    (whole && u64_at(4) == backing_ino && u64_at(12) > ROOT).then(|| u64_at(12))
+    let presented = u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes"));
+    (presented > ROOT && *bytes == mark(key, stat, presented)).then_some(presented)
 }
 
 /// Whether users of the mount may see or change this attribute.
 pub fn is_ours(name: &[u8]) -> bool {
-    name.starts_with(b"user.hotshelf.")
+    name.starts_with(b"user.hotshelf.") || name.starts_with(b"trusted.hotshelf.")
 }
 
 /// What a file system without extended attributes answers.
@@ -74,17 +130,36 @@ pub fn unsupported(error: Errno) -> bool {
 mod test {
     use super::*;
 
+    const KEY: Key = Key(*b"a key of a side.");
+
+    fn file(ino: u64) -> Stat {
+        Stat { ino, birth: (100, 1), ..Stat::default() }
+    }
+
     #[test]
-    fn a_mark_is_only_good_for_its_own_file() {
-        let bytes = mark(77, 0xdead_beef);
-        assert_eq!(read_mark(&bytes, 77), Some(0xdead_beef));
-        assert_eq!(read_mark(&bytes, 78), None);
-        assert_eq!(read_mark(&bytes[1..], 77), None);
-        for at in 0..24 {
+    fn a_mark_is_only_good_for_its_own_file_and_side() {
+        let bytes = mark(&KEY, &file(77), 0xdead_beef);
+        assert_eq!(read_mark(&KEY, &bytes, &file(77)), Some(0xdead_beef));
+        assert_eq!(read_mark(&KEY, &bytes, &file(78)), None);
+        assert_eq!(read_mark(&KEY, &bytes, &Stat { birth: (100, 2), ..file(77) }), None);
+        assert_eq!(read_mark(&Key([0; 16]), &bytes, &file(77)), None);
+        assert_eq!(read_mark(&KEY, &bytes[1..], &file(77)), None);
+        for at in 0..MARK_LEN {
             let mut broken = bytes;
             broken[at] ^= 1;
-            assert_eq!(read_mark(&broken, 77), None, "byte {at}");
+            assert_eq!(read_mark(&KEY, &broken, &file(77)), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn marks_of_version_0_1_are_not_believed() {
+        let mut old = [0u8; 28];
+        old[..4].copy_from_slice(b"hsi1");
+        old[4..12].copy_from_slice(&77u64.to_le_bytes());
+        old[12..20].copy_from_slice(&0xdead_beefu64.to_le_bytes());
+        let crc = crc32c::crc32c(&old[..20]);
+        old[20..24].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(read_mark(&KEY, &old, &file(77)), None);
     }
 
     #[test]
@@ -102,22 +177,12 @@ mod test {
         use crate::persist::harm::{extreme, harm};
 
         proptest!(|(backing in extreme(), presented in extreme(), harm in harm(), bytes in proptest::collection::vec(any::<u8>(), 0..64))| {
-            let good = mark(backing, presented);
-            let number = (presented > ROOT).then_some(presented);
-            prop_assert_eq!(read_mark(&good, backing), number);
-            prop_assert_eq!(read_mark(&good, backing.wrapping_add(1)), None);
+            let good = mark(&KEY, &file(backing), presented);
+            prop_assert_eq!(read_mark(&KEY, &good, &file(backing)), (presented > ROOT).then_some(presented));
+            prop_assert_eq!(read_mark(&KEY, &good, &file(backing.wrapping_add(1))), None);
             let bad = harm.done_to(&good);
-            // The last four bytes are not read.
-            let unread = bad.len() == MARK_LEN && bad[..24] == good[..24];
-            prop_assert_eq!(read_mark(&bad, backing), number.filter(|_| unread));
-            prop_assert_eq!(read_mark(&bytes, backing), None);
-            let mut summed = [&MAGIC[..], &bytes].concat();
-            summed.resize(20, 0);
-            let sum = crc32c::crc32c(&summed);
-            summed.extend_from_slice(&sum.to_le_bytes());
-            summed.resize(MARK_LEN, 0);
-            let own = u64::from_le_bytes(summed[4..12].try_into().expect("eight bytes"));
-            prop_assert!(read_mark(&summed, own).is_none_or(|number| number > ROOT));
+            prop_assert!(bad == good || read_mark(&KEY, &bad, &file(backing)).is_none());
+            prop_assert_eq!(read_mark(&KEY, &bytes, &file(backing)), None);
         });
     }
 }

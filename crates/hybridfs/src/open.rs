@@ -26,6 +26,8 @@ use crate::tier::Result;
 pub struct Io {
     /// The side.
     pub tier: TierName,
+    /// Backing inode there.
+    pub backing: u64,
     /// For reading, unless `rw` serves both.
     pub rd: Option<Arc<OwnedFd>>,
     /// For writing and reading.

@@ -46,6 +46,9 @@ pub struct Hybrid {
     /// Held by whoever changes the shape of the tree of directories on one side.
     pub(crate) shape: Mutex<()>,
     pub(crate) opens: Mutex<HashMap<u64, Arc<OpenInode>>>,
+    /// Numbers of backing inodes whose own number another file has.
+    pub(crate) substitutes: Mutex<HashMap<(TierName, u64), u64>>,
+    pub(crate) any_substitute: AtomicBool,
     /// Files without a name that the kernel may still ask about.
     pub(crate) held: Mutex<HashMap<u64, (TierName, Arc<OwnedFd>)>>,
     /// File capabilities that the kernel has just removed in the name of a privileged process, by number: a write follows, or a change
@@ -120,6 +123,8 @@ impl Hybrid {
             gates: (0..GATES).map(|_| RwLock::new(())).collect(),
             shape: Mutex::new(()),
             opens: Mutex::new(HashMap::new()),
+            substitutes: Mutex::new(HashMap::new()),
+            any_substitute: AtomicBool::new(false),
             held: Mutex::new(HashMap::new()),
             capabilities_removed: Mutex::new(HashMap::new()),
             placement: parts.placement,
@@ -329,11 +334,11 @@ impl Hybrid {
     }
 
     /// Marks a file; a file system without extended attributes is no reason to fail.
-    pub(crate) fn mark_or_warn(&self, tier: TierName, file: std::os::fd::BorrowedFd<'_>, backing: u64, ino: u64) -> Result<()> {
-        match self.tier(tier).set_mark(file, backing, ino) {
+    pub(crate) fn mark_or_warn(&self, tier: TierName, file: std::os::fd::BorrowedFd<'_>, ino: u64) -> Result<()> {
+        match self.tier(tier).set_mark(file, ino) {
             Err(error) if crate::number::unsupported(error) => {
                 let path = self.tier(tier).path.display().to_string();
-                self.warn(format!("{path} has no user extended attributes: inode numbers change when files move there"));
+                self.warn(format!("{path} has no extended attributes for us: inode numbers change when files move there"));
                 Ok(())
             }
             other => other,

@@ -16,7 +16,7 @@ use crate::pair::{Hybrid, Parts, now_s};
 use crate::persist::{self, HistoryRecord, Identity, Journal, PairId, PersistError};
 use crate::placement::{Placement, PlacementError};
 use crate::report::TierName;
-use crate::tier::{HIDDEN, Result, Tier};
+use crate::tier::{HIDDEN, NotOurs, OpenError, Result, Tier};
 
 /// Why a pair cannot be opened: what happened, to what, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +79,17 @@ pub enum StartError {
         is: TierName,
         /// What it was given as.
         wanted: TierName,
+    },
+    /// Somebody else prepared it.
+    #[error(
+        "{path}/.hotshelf {what}, so it may have been prepared by somebody else: mount as that user, or see what is in it and \
+         remove it (or give it to you with chown -R, and chmod go-w)"
+    )]
+    NotOurs {
+        /// The directory it is in.
+        path: PathBuf,
+        /// Its owner and mode.
+        what: NotOurs,
     },
     /// Another daemon has it.
     #[error("{path} is in use by another hotshelf: unmount that first (`hotshelf status` lists the mounts)")]
@@ -244,9 +255,9 @@ fn check_marks(config: &Config) -> std::result::Result<(), StartError> {
 fn open_tier(name: TierName, path: &Path, config: &Config) -> std::result::Result<Tier, StartError> {
     // A side that cannot be written can still be read, if it was prepared before.
     let mut tier = match Tier::open(name, path, !config.read_only) {
-        Err(Errno::ROFS) => return Err(StartError::NeverUsed { path: path.to_owned() }),
-        Err(Errno::NOENT) if config.read_only => return Err(StartError::NeverUsed { path: path.to_owned() }),
-        other => other.map_err(os(path, "making .hotshelf in it"))?,
+        Err(OpenError::Os(Errno::ROFS)) => return Err(StartError::NeverUsed { path: path.to_owned() }),
+        Err(OpenError::Os(Errno::NOENT)) if config.read_only => return Err(StartError::NeverUsed { path: path.to_owned() }),
+        other => other.map_err(not_opened(path, "making .hotshelf in it"))?,
     };
     tier.honours = config.honours;
     let refused = [
@@ -263,6 +274,14 @@ fn open_tier(name: TierName, path: &Path, config: &Config) -> std::result::Resul
     Ok(tier)
 }
 
+fn not_opened(path: &Path, doing: &'static str) -> impl FnOnce(OpenError) -> StartError {
+    move |error| match error {
+        OpenError::Os(source) => os(path, doing)(source),
+        OpenError::NotOurs(what) => StartError::NotOurs { path: path.to_owned(), what },
+        OpenError::Persist(source) => own(path)(source),
+    }
+}
+
 fn must_be_ours(path: &Path) -> std::result::Result<(), StartError> {
     let me = rustix::process::geteuid();
     let stat = rustix::fs::stat(path).map_err(os(path, "looking at it"))?;
@@ -273,13 +292,16 @@ fn must_be_ours(path: &Path) -> std::result::Result<(), StartError> {
 }
 
 fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(&tier.hidden, "lock", flags, Mode::RUSR | Mode::WUSR);
-    let file = match opened {
-        Err(Errno::ROFS) => rustix::fs::openat(&tier.hidden, "lock", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()),
+    let file = match persist::open_in_place(tier.hidden.as_fd(), "lock") {
+        Err(PersistError::Io { source: Errno::ROFS, .. }) => {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat(&tier.hidden, "lock", flags, Mode::empty());
+            let file = opened.map_err(os(&tier.path, "opening .hotshelf/lock"))?;
+            persist::must_be_ours(tier.hidden.as_fd(), &file, "lock").map(|_| file)
+        }
         other => other,
     }
-    .map_err(os(&tier.path, "opening .hotshelf/lock"))?;
+    .map_err(own(&tier.path))?;
     match lock_patiently(file.as_fd()) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(StartError::InUse { path: tier.path.clone() }),
@@ -300,14 +322,11 @@ pub(crate) fn lock_patiently(file: BorrowedFd<'_>) -> std::result::Result<(), Er
 
 /// The identity of a directory, without making anything in it. A damaged one is none for who adopts.
 fn peek(path: &Path, adopt: bool) -> std::result::Result<Option<Identity>, StartError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::open(path.join(HIDDEN), flags, Mode::empty()) {
-        Ok(hidden) => match persist::read_identity(hidden.as_fd()) {
-            Err(PersistError::Damaged { .. }) if adopt => Ok(None),
-            other => other.map_err(own(path)),
-        },
-        Err(Errno::NOENT) => Ok(None),
-        Err(error) => Err(os(path, "opening its .hotshelf")(error)),
+    let hidden = crate::tier::open_hidden(path).map_err(not_opened(path, "opening its .hotshelf"))?;
+    let Some(hidden) = hidden else { return Ok(None) };
+    match persist::read_identity(hidden.as_fd()) {
+        Err(PersistError::Damaged { .. }) if adopt => Ok(None),
+        other => other.map_err(own(path)),
     }
 }
 

@@ -14,7 +14,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatVfsMountFlags
 use rustix::io::Errno;
 
 use crate::config::Honours;
-use crate::number;
+use crate::number::{self, Key};
+use crate::persist::{self, PersistError};
 use crate::report::TierName;
 
 /// The directory in each root that is ours; no user of the mount sees it.
@@ -29,7 +30,7 @@ pub const NAME_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags:
 /// What is known of a file from one statx(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Backing inode number.
+    /// Identifies the backing inode on its side: its number, or for a file of a nested mount [`number::foreign`].
     pub ino: u64,
     /// Device, as `major << 32 | minor`.
     pub dev: u64,
@@ -129,6 +130,10 @@ pub struct Tier {
     pub honours: Honours,
     /// Some file here may carry a mark.
     pub marks: AtomicBool,
+    /// The secret that makes marks unforgeable.
+    key: Key,
+    /// The attribute that holds marks.
+    mark_name: &'static str,
     seen_marks: SeenMarks,
     /// Why it is degraded for good, if it is.
     pub degraded: Mutex<Option<String>>,
@@ -138,20 +143,11 @@ pub struct Tier {
 
 impl Tier {
     /// Opens a directory as a tier, making `.hotshelf` and `.hotshelf/tmp` when `writable`.
-    pub fn open(name: TierName, path: &Path, writable: bool) -> Result<Tier> {
-        let directory = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, directory | OFlags::RDONLY, Mode::empty())?;
-        let make = |at: BorrowedFd<'_>, child: &str| -> Result<OwnedFd> {
-            if writable {
-                match rustix::fs::mkdirat(at, child, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            rustix::fs::openat(at, child, directory | OFlags::NOFOLLOW | OFlags::RDONLY, Mode::empty())
-        };
-        let hidden = make(root.as_fd(), HIDDEN)?;
-        let tmp = make(hidden.as_fd(), "tmp")?;
+    pub fn open(name: TierName, path: &Path, writable: bool) -> std::result::Result<Tier, OpenError> {
+        let root = open_root(path)?;
+        let hidden = own_directory(root.as_fd(), root.as_fd(), HIDDEN, writable)?;
+        let tmp = own_directory(root.as_fd(), hidden.as_fd(), "tmp", writable)?;
+        let (key, mark_name) = (own_key(hidden.as_fd(), writable)?, mark_name(tmp.as_fd(), writable));
         let mut tier = Tier {
             name,
             path: path.to_owned(),
@@ -161,6 +157,8 @@ impl Tier {
             dev: 0,
             honours: Honours::default(),
             marks: AtomicBool::new(false),
+            key,
+            mark_name,
             seen_marks: SeenMarks::new(),
             degraded: Mutex::new(None),
             read_only: AtomicBool::new(false),
@@ -173,10 +171,11 @@ impl Tier {
         let dev = u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor);
         let time = |t: &rustix::fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
         let born = st.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let foreign = self.dev != 0 && dev != self.dev;
         Stat {
-            ino: st.stx_ino,
+            ino: if foreign { number::foreign(&self.key, dev, st.stx_ino) } else { st.stx_ino },
             dev,
-            foreign: self.dev != 0 && dev != self.dev,
+            foreign,
             powerless: false,
             fixed: st.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
             mode: u32::from(st.stx_mode),
@@ -333,14 +332,15 @@ impl Tier {
     }
 
     fn ask_mark(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Result<Option<u64>> {
-        if !self.marks.load(Ordering::Relaxed) || !(stat.is_file() || stat.is_dir()) {
+        // We mark nothing on a nested mount: what is there came with a copy of our file system, say a snapshot.
+        if !self.marks.load(Ordering::Relaxed) || !(stat.is_file() || stat.is_dir()) || stat.foreign {
             return Ok(None);
         }
         let path = child_path(dir, name);
         let mut value = [0u8; 64];
-        match rustix::fs::lgetxattr(&path, number::MARK_NAME, &mut value[..]) {
+        match rustix::fs::lgetxattr(&path, self.mark_name, &mut value[..]) {
             Ok(len) => {
-                let mark = number::read_mark(&value[..len], stat.ino);
+                let mark = number::read_mark(&self.key, &value[..len], stat);
                 self.seen_marks.note(stat, mark);
                 Ok(mark)
             }
@@ -350,23 +350,28 @@ impl Tier {
         }
     }
 
-    /// The number users see for a file on this tier; `None`: the name is gone since it was looked at.
-    pub fn number_of(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Option<u64> {
+    /// Returns the number that a file on this tier asks for, and whether a mark says so; `None`: the name is gone since it was
+    /// looked at.
+    pub fn number_of(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Option<(u64, bool)> {
         match self.ask_mark(dir, name, stat) {
-            Ok(Some(number)) => Some(number),
+            Ok(Some(number)) => Some((number, true)),
             // Moved away meanwhile: what it was called may have been in a mark.
             Err(Errno::NOENT) => None,
-            Ok(None) | Err(_) => Some(number::natural(self.name, stat)),
+            Ok(None) | Err(_) => Some((number::natural(self.name, stat), false)),
         }
     }
 
+    /// Returns a number for a backing inode whose own number another file has.
+    pub fn substitute_number(&self, backing_ino: u64, attempt: u64) -> u64 {
+        number::substitute(&self.key, self.name, backing_ino, attempt)
+    }
+
     /// Marks an open file with the number it keeps.
-    pub fn set_mark(&self, file: BorrowedFd<'_>, backing_ino: u64, presented: u64) -> Result<()> {
-        let value = number::mark(backing_ino, presented);
-        rustix::fs::fsetxattr(file, number::MARK_NAME, &value, rustix::fs::XattrFlags::empty())?;
-        if self.seen_marks.marks.is_some() {
-            self.seen_marks.note(&self.stat_fd(file)?, Some(presented));
-        }
+    pub fn set_mark(&self, file: BorrowedFd<'_>, presented: u64) -> Result<()> {
+        let stat = self.stat_fd(file)?;
+        let value = number::mark(&self.key, &stat, presented);
+        rustix::fs::fsetxattr(file, self.mark_name, &value, rustix::fs::XattrFlags::empty())?;
+        self.seen_marks.note(&stat, Some(presented));
         Ok(())
     }
 
@@ -407,6 +412,134 @@ impl Tier {
             tracing::error!(tier = %self.name, directory = %self.path.display(), "{why}");
             *degraded = Some(why);
         }
+    }
+}
+
+/// Why a directory cannot be opened as a tier.
+#[derive(Debug)]
+pub enum OpenError {
+    /// A system call failed.
+    Os(Errno),
+    /// A directory of ours is not ours.
+    NotOurs(NotOurs),
+    /// A file in it cannot be used.
+    Persist(PersistError),
+}
+
+impl From<Errno> for OpenError {
+    fn from(error: Errno) -> OpenError {
+        OpenError::Os(error)
+    }
+}
+
+/// A hidden directory that somebody else made, or may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotOurs {
+    /// Its owner.
+    pub owner: u32,
+    /// Its permission bits.
+    pub mode: u32,
+}
+
+impl std::fmt::Display for NotOurs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "belongs to user {} and has mode {:04o}", self.owner, self.mode)
+    }
+}
+
+/// Whether others than the owner may write; with an ACL the group's bits are its mask, so these two cover it.
+pub(crate) fn others_may_write(mode: u32) -> bool {
+    mode & 0o022 != 0
+}
+
+/// Opens the hidden directory of a side for reading, if there is one and it is ours. All that is ours is reached from here.
+pub fn open_hidden(side: &Path) -> std::result::Result<Option<OwnedFd>, OpenError> {
+    let root = open_root(side)?;
+    match own_directory(root.as_fd(), root.as_fd(), HIDDEN, false) {
+        Ok(hidden) => Ok(Some(hidden)),
+        Err(OpenError::Os(Errno::NOENT)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens the hidden directory of a side, made if there is none, if it is ours.
+pub fn make_hidden(side: &Path) -> std::result::Result<OwnedFd, OpenError> {
+    let root = open_root(side)?;
+    own_directory(root.as_fd(), root.as_fd(), HIDDEN, true)
+}
+
+fn open_root(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
+}
+
+/// Opens a directory of ours in `at`. The owner of `root` may have prepared one, or may exchange it at any moment: what counts is the
+/// directory that is open.
+fn own_directory(root: BorrowedFd<'_>, at: BorrowedFd<'_>, child: &str, make: bool) -> std::result::Result<OwnedFd, OpenError> {
+    if make {
+        match rustix::fs::mkdirat(at, child, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
+    let dir = rustix::fs::openat(at, child, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&dir)?;
+    let foreign_owner = || stat.st_uid != rustix::process::geteuid().as_raw() && Some(stat.st_uid) != owner_given(root);
+    if others_may_write(stat.st_mode) || foreign_owner() {
+        return Err(OpenError::NotOurs(NotOurs { owner: stat.st_uid, mode: stat.st_mode & 0o7777 }));
+    }
+    // What the root's default ACL grants to others would come upon every file that is made in here.
+    for inherited in ["system.posix_acl_default", "system.posix_acl_access"] {
+        if make && rustix::fs::fgetxattr_query(&dir, inherited).is_ok() {
+            rustix::fs::fremovexattr(&dir, inherited)?;
+        }
+    }
+    Ok(dir)
+}
+
+/// Returns the owner that the file system gives to what we make. That is us, unless it knows no owners (sshfs, vfat) or takes us for
+/// somebody else (NFS with root_squash).
+fn owner_given(root: BorrowedFd<'_>) -> Option<u32> {
+    let name = format!("{HIDDEN}.{:016x}", u64::from_le_bytes(Key::random().ok()?.0[..8].try_into().expect("eight bytes")));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(root, &*name, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    // Of the file that is open: the name may lead elsewhere by now.
+    let owner = rustix::fs::fstat(&file).map(|stat| stat.st_uid);
+    let _ = rustix::fs::unlinkat(root, &*name, AtFlags::empty());
+    owner.ok()
+}
+
+/// The key in the hidden directory, made if there is none. Where none can be written, one that nothing was tagged with.
+fn own_key(hidden: BorrowedFd<'_>, writable: bool) -> std::result::Result<Key, OpenError> {
+    if let Some(key) = persist::read_key(hidden).map_err(OpenError::Persist)? {
+        return Ok(key);
+    }
+    let key = Key::random().map_err(|error| OpenError::Os(crate::moves::errno(error)))?;
+    if !writable {
+        return Ok(key);
+    }
+    match persist::write_key(hidden, &key) {
+        Ok(()) | Err(PersistError::Io { source: Errno::ROFS, .. }) => Ok(key),
+        Err(error) => Err(OpenError::Persist(error)),
+    }
+}
+
+/// Where marks are kept: beyond the reach of users, if we and the file system can do that.
+fn mark_name(tmp: BorrowedFd<'_>, writable: bool) -> &'static str {
+    const PROBE: &str = "trusted.hotshelf.probe";
+    let root = rustix::process::geteuid().is_root();
+    if !writable {
+        let supported = rustix::fs::fgetxattr_query(tmp, PROBE) == Err(Errno::NODATA);
+        return if root && supported { number::TRUSTED_MARK } else { number::USER_MARK };
+    }
+    match rustix::fs::fsetxattr(tmp, PROBE, b"", rustix::fs::XattrFlags::empty()) {
+        Ok(()) => {
+            let _ = rustix::fs::fremovexattr(tmp, PROBE);
+            number::TRUSTED_MARK
+        }
+        // No file here gets a mark now; those that have one have got it where we can.
+        Err(Errno::ROFS | Errno::NOSPC | Errno::DQUOT) if root => number::TRUSTED_MARK,
+        Err(_) => number::USER_MARK,
     }
 }
 

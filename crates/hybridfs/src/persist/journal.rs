@@ -9,10 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Damage, Fields, PersistError, Store, VERSION, again, io_error, put_aside, read_all};
+use super::{Damage, Fields, PersistError, Store, VERSION, again, io_error, open_in_place, put_aside, read_all};
 use crate::report::TierName;
 
 const FILE: &str = "journal";
@@ -129,11 +128,12 @@ impl Journal {
     pub fn open(dir: OwnedFd) -> Result<Opened, PersistError> {
         let replay = read(dir.as_fd())?;
         let damaged = replay.damaged.map(|detail| put_aside(dir.as_fd(), FILE, detail)).transpose()?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (file, closed) = match rustix::fs::openat(&dir, FILE, flags, Mode::RUSR | Mode::WUSR) {
+        let (file, closed) = match open_in_place(dir.as_fd(), FILE) {
             // Nothing will be appended: any descriptor stands in for the file.
-            Err(Errno::ROFS) => (again(&dir).map_err(|_| PersistError::Io { file: FILE, source: Errno::ROFS })?, Some(Errno::ROFS)),
-            other => (other.map_err(io_error(FILE))?, None),
+            Err(PersistError::Io { source: Errno::ROFS, .. }) => {
+                (again(&dir).map_err(|_| PersistError::Io { file: FILE, source: Errno::ROFS })?, Some(Errno::ROFS))
+            }
+            other => (other?, None),
         };
         let len = replay.good.map_or(0, |good| (HEADER + good) as u64);
         let open = replay.open.keys().copied().collect();

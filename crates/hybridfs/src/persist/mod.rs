@@ -8,6 +8,7 @@ pub(crate) mod harm;
 mod history;
 mod identity;
 mod journal;
+mod key;
 mod pins;
 
 use std::io;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 pub use history::{HistoryRecord, Loaded, load_history, probe_history, save_history};
 pub use identity::{Identity, PairId, read_identity, write_identity};
 pub use journal::{Journal, MoveRecord, OpenMove, Opened, probe_journal};
+pub use key::{read_key, write_key};
 pub use pins::{load_pins, probe_pins, save_pins};
 
 /// Why one of our files cannot be used.
@@ -42,6 +44,12 @@ pub enum PersistError {
         found: u32,
         /// Ours.
         ours: u32,
+    },
+    /// Somebody else may have written it.
+    #[error(".hotshelf/{file} is not a regular file of the owner of .hotshelf that nobody else may write: see what it is, and remove it")]
+    NotOurs {
+        /// Which file.
+        file: &'static str,
     },
     /// Not what it should be, and nothing can stand in for it.
     #[error(".hotshelf/{file} is damaged ({detail}): mount with --adopt to make a new one")]
@@ -77,10 +85,7 @@ pub(crate) fn read_all(dir: BorrowedFd<'_>, file: &'static str, max: usize) -> R
         Err(Errno::NOENT) => return Ok(None),
         Err(source) => return Err(PersistError::Io { file, source }),
     };
-    let stat = rustix::fs::fstat(&fd).map_err(io_error(file))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(PersistError::Io { file, source: Errno::INVAL });
-    }
+    let stat = must_be_ours(dir, &fd, file)?;
     let mut bytes = vec![0u8; usize::try_from(stat.st_size).unwrap_or(0).min(max)];
     let mut have = 0;
     while have < bytes.len() {
@@ -93,6 +98,25 @@ pub(crate) fn read_all(dir: BorrowedFd<'_>, file: &'static str, max: usize) -> R
     }
     bytes.truncate(have);
     Ok(Some(bytes))
+}
+
+/// Refuses an open file of the hidden directory that others may have put or written there.
+pub fn must_be_ours(dir: BorrowedFd<'_>, file: &OwnedFd, name: &'static str) -> Result<rustix::fs::Stat, PersistError> {
+    let stat = rustix::fs::fstat(file).map_err(io_error(name))?;
+    let owner = rustix::fs::fstat(dir).map_err(io_error(name))?.st_uid;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !is_file || stat.st_uid != owner || crate::tier::others_may_write(stat.st_mode) {
+        return Err(PersistError::NotOurs { file: name });
+    }
+    Ok(stat)
+}
+
+/// Opens a file of the hidden directory for writing in place, makes it if there is none, and refuses one that is not ours.
+pub(crate) fn open_in_place(dir: BorrowedFd<'_>, file: &'static str) -> Result<OwnedFd, PersistError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(dir, file, flags, Mode::RUSR | Mode::WUSR).map_err(io_error(file))?;
+    must_be_ours(dir, &fd, file)?;
+    Ok(fd)
 }
 
 /// Writes a whole file so that after a crash there is the old one or the new one.
@@ -234,9 +258,31 @@ mod test {
     fn what_is_no_file_is_not_waited_for() {
         let dir = Dir::new();
         rustix::fs::mknodat(dir.fd(), "id", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-        assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::Io { source: Errno::INVAL, .. })));
+        assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::NotOurs { file: "id" })));
         std::os::unix::fs::symlink("/etc/passwd", dir.path("pins")).expect("a link");
         assert!(matches!(read_all(dir.fd(), "pins", 10), Err(PersistError::Io { source: Errno::LOOP, .. })));
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = Dir::new();
+        dir.put("id", b"bytes");
+        for mode in [0o660, 0o602] {
+            std::fs::set_permissions(dir.path("id"), std::fs::Permissions::from_mode(mode)).expect("set");
+            assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::NotOurs { .. })), "{mode:o}");
+            assert!(matches!(open_in_place(dir.fd(), "id"), Err(PersistError::NotOurs { .. })), "{mode:o}");
+        }
+        std::fs::set_permissions(dir.path("id"), std::fs::Permissions::from_mode(0o644)).expect("set");
+        assert!(read_all(dir.fd(), "id", 10).expect("read").is_some());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(dir.path("id"), Some(65534), None).expect("given away");
+            assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::NotOurs { .. })));
+        }
+        std::fs::create_dir(dir.path("journal")).expect("made");
+        open_in_place(dir.fd(), "journal").expect_err("a directory");
+        std::os::unix::fs::symlink("/etc/passwd", dir.path("intent")).expect("a link");
+        assert!(matches!(open_in_place(dir.fd(), "intent"), Err(PersistError::Io { source: Errno::LOOP, .. })));
     }
 
     #[test]
