@@ -44,6 +44,9 @@ test|jq|jq|the test of the documents
 test|binutils|objcopy|the test of `make install`, which leaves debug symbols out
 test|acl|setfacl|tests of access control lists
 test|quota|setquota|the test of quotas
+test|nfs-ganesha|ganesha.nfsd|the test of an NFS export
+test|nfs-ganesha-vfs|-|the test of an NFS export
+test|libnfs-utils|nfs-ls|the test of an NFS export
 test|postmark|postmark|the PostMark test
 test|mergerfs|mergerfs|the comparison with mergerfs
 test|mariadb-server|mariadbd|the MariaDB test

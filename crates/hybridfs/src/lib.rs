@@ -9,6 +9,7 @@
 //! on disk ourselves.
 #![forbid(unsafe_code)]
 
+mod again;
 mod attrs;
 pub mod check;
 pub mod config;
@@ -24,6 +25,7 @@ mod moves;
 mod names;
 mod nodes;
 mod number;
+mod numbers;
 mod open;
 mod pair;
 pub mod persist;

@@ -194,6 +194,25 @@ fn names_of(readable: &OwnedFd, each: &mut dyn FnMut(&[u8], FileType)) -> Result
     Ok(())
 }
 
+/// The names whose backing inode looks like this one, or all.
+pub(crate) fn names_like(dir: BorrowedFd<'_>, like: impl Fn(u64) -> bool) -> Result<Vec<Box<[u8]>>> {
+    let readable = match open_to_read(dir, OFlags::NOATIME) {
+        Err(Errno::PERM) => open_to_read(dir, OFlags::empty())?,
+        opened => opened?,
+    };
+    let mut names = Vec::new();
+    let mut buffer = vec![MaybeUninit::<u8>::uninit(); 64 << 10];
+    let mut entries = RawDir::new(readable.as_fd(), &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && like(entry.ino()) {
+            names.push(name.into());
+        }
+    }
+    Ok(names)
+}
+
 /// Whether a directory has no names.
 pub(crate) fn is_empty(dir: BorrowedFd<'_>) -> Result<bool> {
     let mut any = false;

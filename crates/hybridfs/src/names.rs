@@ -74,6 +74,17 @@ impl Known<'_> {
         self.fs.nodes.meet(found.ino, parent, name, found.backing, found.kind);
         self.inos.push(found.ino);
     }
+
+    /// Takes over a reference that the caller has.
+    pub(crate) fn adopt(&mut self, ino: u64) {
+        self.inos.push(ino);
+    }
+
+    /// Notes what was found at a place that is newer than the known one.
+    pub(crate) fn place(&mut self, found: &Found, parent: u64, name: &OsStr) {
+        self.fs.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+        self.inos.push(found.ino);
+    }
 }
 
 impl Drop for Known<'_> {
@@ -97,6 +108,13 @@ impl Hybrid {
         if ino == ROOT {
             return self.getattr(ROOT);
         }
+        match self.lookup_known(ino) {
+            Err(Errno::STALE | Errno::NOENT | Errno::NOTDIR) => self.lookup_forgotten(ino),
+            other => other,
+        }
+    }
+
+    pub(crate) fn lookup_known(&self, ino: u64) -> Result<Attr> {
         let (place, found) = self.times_kept(|(_, found): &(Place, Found)| found.dir(), || self.refind(ino))?;
         self.nodes.see(ino, place.parent, &place.name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
@@ -105,6 +123,7 @@ impl Hybrid {
     /// Gives references back.
     pub fn forget(&self, ino: u64, count: u64) {
         if self.nodes.forget(ino, count) {
+            self.forgot_some();
             // Dropped after the lock: closing the last handle of a removed file frees its blocks.
             let _held = self.held.lock().remove(&ino);
         }
@@ -252,7 +271,9 @@ impl Hybrid {
 
     fn merge(&self, dir: &Dir, name: &OsStr, ssd: Option<Stat>, hdd: Option<Stat>) -> Looked {
         let found = match (ssd, hdd) {
-            (Some(ssd), Some(hdd)) if ssd.is_dir() && hdd.is_dir() => Some(self.merged_dir(dir, name, ssd, hdd)),
+            (Some(ssd), Some(hdd)) if ssd.is_dir() && hdd.is_dir() && self.belong_together(dir, name, &ssd, &hdd) => {
+                Some(self.merged_dir(dir, name, ssd, hdd))
+            }
             (Some(stat), _) => self.found_on(TierName::Ssd, dir, name, stat),
             (None, Some(stat)) => self.found_on(TierName::Hdd, dir, name, stat),
             (None, None) => return Looked::None,
@@ -270,6 +291,29 @@ impl Hybrid {
         backing[tier as usize] = stat.ino;
         let ino = self.own_number(ino, marked, backing, dir.ino, name);
         Some(Found { ino, tier, backing, stat, kind: kind_of(&stat) })
+    }
+
+    /// Whether two directories of one name are the halves of one: they have one owner, who decides about both; or we have made one of them
+    /// for the other. Otherwise whoever may make a directory on one side would get at what is in somebody else's on the other.
+    fn belong_together(&self, dir: &Dir, name: &OsStr, ssd: &Stat, hdd: &Stat) -> bool {
+        if ssd.uid == hdd.uid {
+            return true;
+        }
+        let number = |tier: TierName, stat: &Stat| {
+            let mark = dir.on(tier).and_then(|fd| self.tier(tier).mark_of(fd, name, stat));
+            mark.unwrap_or_else(|| crate::number::natural(tier, stat))
+        };
+        if number(TierName::Ssd, ssd) == number(TierName::Hdd, hdd) {
+            return true;
+        }
+        if let Some(mut path) = self.nodes.path(dir.ino) {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+            self.note_conflict(&path);
+        }
+        false
     }
 
     fn merged_dir(&self, dir: &Dir, name: &OsStr, ssd: Stat, hdd: Stat) -> Found {
@@ -648,5 +692,42 @@ mod test {
         mark[4..12].copy_from_slice(&mine.to_le_bytes());
         set(name, &mark[..len]);
         set("user.hotshelf.ino", &mark[..len]);
+    }
+
+    #[test]
+    fn directories_of_two_owners_are_not_halves_of_one() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let fs = TestPair::open(crate::testing::sides_with(&["ssd/a/mine", "hdd/a/secret", "ssd/b/own", "hdd/b/planted", "hdd/c/file"]));
+        std::os::unix::fs::chown(fs.at("ssd/a"), Some(65534), None).expect("given");
+        std::os::unix::fs::chown(fs.at("hdd/b"), Some(65534), None).expect("given");
+        assert!(fs.known_at(b"a/mine").is_ok() && fs.known_at(b"b/own").is_ok());
+        assert_eq!(fs.known_at(b"a/secret").map(drop), Err(Errno::NOENT));
+        assert_eq!(fs.known_at(b"b/planted").map(drop), Err(Errno::NOENT));
+        // Not even of one that was open before the other appeared.
+        let (c, _known) = fs.known_at(b"c").expect("there");
+        fs.dir(c).expect("open");
+        std::fs::create_dir(fs.at("ssd/c")).expect("made");
+        std::fs::write(fs.at("ssd/c/planted"), "").expect("made");
+        std::os::unix::fs::chown(fs.at("ssd/c"), Some(65534), None).expect("given");
+        fs.dirs.drop_dir(c);
+        let dir = fs.dir(c).expect("open again");
+        assert!(dir.on(TierName::Ssd).is_none() && dir.on(TierName::Hdd).is_some());
+        assert_eq!(fs.status().conflicts.len(), 2);
+    }
+
+    #[test]
+    fn halves_that_we_made_stay_together_whoever_owns_them() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let fs = TestPair::with(&["hdd/a/file", "hdd/a/other"]);
+        fs.migrate(b"a/file", TierName::Ssd, &mut |_, _, _, _| {}).expect("moved");
+        std::os::unix::fs::chown(fs.at("ssd/a"), Some(65534), None).expect("given");
+        let fs = fs.again();
+        if rustix::fs::getxattr(fs.at("ssd/a"), "trusted.hotshelf.ino", &mut [0u8; 64][..]).is_ok() {
+            assert!(fs.known_at(b"a/file").is_ok() && fs.known_at(b"a/other").is_ok());
+        }
     }
 }

@@ -10,10 +10,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
-use parking_lot::RwLock;
+use hashbrown::hash_map;
+use parking_lot::{Mutex, RwLock};
 
 use crate::number::ROOT;
+use crate::numbers::Entry;
 use crate::report::TierName;
 
 /// What was known of a file's extended attributes at a moment.
@@ -60,6 +61,10 @@ pub struct Node {
     pub kind: Kind,
     /// The name is gone; what keeps it are open or held handles.
     pub nameless: bool,
+    /// It had another name when it lost this one.
+    linked: bool,
+    /// A directory where it had another name, 0: none is known.
+    other_parent: u64,
     /// For whom it stays known without the kernel's interest: bits of [`KeptFor`].
     kept: u8,
     /// The last move: seconds since 1970 and a packed direction and reason (0: never).
@@ -85,6 +90,16 @@ impl Node {
     /// Another of us refers to it, beside one who does already.
     pub fn add_reference(&self) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Where it can be found when its number is asked for again; `None`: it is gone.
+    fn last_seen(&self) -> Option<Entry> {
+        if self.nameless && !self.linked {
+            return None;
+        }
+        let elsewhere = self.nameless && self.other_parent != 0;
+        let parent = if elsewhere { self.other_parent } else { self.parent };
+        Some(Entry { parent, hint: Entry::hint_of(self.backing[self.tier() as usize]), linked: self.nameless })
     }
 
     fn is_kept(&self) -> bool {
@@ -124,6 +139,10 @@ impl Place {
 #[derive(Debug)]
 pub struct Nodes {
     map: RwLock<HashMap<u64, Node>>,
+    /// What became of the files that are not known any more, in order, until it is taken.
+    forgotten: Mutex<Vec<(u64, Option<Entry>)>>,
+    /// Whether anybody takes it.
+    remembers: AtomicBool,
 }
 
 impl Nodes {
@@ -136,6 +155,8 @@ impl Nodes {
             backing: root_backing,
             kind: Kind::Directory,
             nameless: false,
+            linked: false,
+            other_parent: 0,
             kept: KeptFor::Policy as u8,
             last_move: (0, 0),
             cache_stamp: AtomicU32::new(0),
@@ -145,7 +166,29 @@ impl Nodes {
             children: AtomicU32::new(0),
         };
         map.insert(ROOT, root);
-        Nodes { map: RwLock::new(map) }
+        Nodes { map: RwLock::new(map), forgotten: Mutex::default(), remembers: AtomicBool::new(false) }
+    }
+
+    /// From now on it is noted where forgotten files were.
+    pub fn remember_forgotten(&self) {
+        self.remembers.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes what became of the files that were forgotten since this was called last.
+    pub fn take_forgotten(&self) -> Vec<(u64, Option<Entry>)> {
+        std::mem::take(&mut *self.forgotten.lock())
+    }
+
+    /// How many of them wait to be taken.
+    pub fn forgotten_len(&self) -> usize {
+        self.forgotten.lock().len()
+    }
+
+    /// Where all known files are that the next mount does not find by itself.
+    pub fn all_last_seen(&self) -> Vec<(u64, Option<Entry>)> {
+        let map = self.map.read();
+        let found_by_scan = |node: &Node| node.kept & KeptFor::Policy as u8 != 0 && !node.nameless;
+        map.iter().filter(|(_, node)| !found_by_scan(node)).map(|(ino, node)| (*ino, node.last_seen())).collect()
     }
 
     /// Number of known files.
@@ -204,11 +247,15 @@ impl Nodes {
         }
         let mut map = self.map.write();
         let old_parent = match map.entry(ino) {
-            Entry::Occupied(mut entry) => {
+            hash_map::Entry::Occupied(mut entry) => {
                 let node = entry.get_mut();
                 node.lookups.fetch_add(lookups, Ordering::Relaxed);
                 let old_parent = node.parent;
                 node.parent = parent;
+                if old_parent != parent {
+                    node.other_parent = old_parent;
+                }
+                node.linked = false;
                 if *node.name != *name.as_bytes() {
                     node.name = name.as_bytes().into();
                 }
@@ -220,13 +267,15 @@ impl Nodes {
                 }
                 Some(old_parent)
             }
-            Entry::Vacant(entry) => {
+            hash_map::Entry::Vacant(entry) => {
                 entry.insert(Node {
                     parent,
                     name: name.as_bytes().into(),
                     backing,
                     kind,
                     nameless: false,
+                    linked: false,
+                    other_parent: 0,
                     kept: 0,
                     last_move: (0, 0),
                     cache_stamp: AtomicU32::new(0),
@@ -242,7 +291,7 @@ impl Nodes {
             node.children.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(old_parent) = old_parent {
-            Self::unpin(&mut map, old_parent);
+            self.unpin(&mut map, old_parent);
         }
     }
 
@@ -266,17 +315,23 @@ impl Nodes {
             if let Some(node) = map.get(&parent) {
                 node.children.fetch_add(1, Ordering::Relaxed);
             }
-            Self::unpin(&mut map, old_parent);
+            self.unpin(&mut map, old_parent);
         }
     }
 
-    /// The name is gone (removed or replaced). Answers whether the kernel still refers to the file.
-    pub fn unnamed(&self, ino: u64) -> bool {
+    /// The name is gone (removed or replaced); `linked`: the file has another. Answers whether the kernel still refers to a file whose
+    /// place is not known any more.
+    pub fn unnamed(&self, ino: u64, parent: u64, name: &OsStr, linked: bool) -> bool {
         let mut map = self.map.write();
         let Some(node) = map.get_mut(&ino) else { return false };
+        if linked && !node.nameless && (node.parent != parent || *node.name != *name.as_bytes()) {
+            // It is known by another name.
+            return false;
+        }
         node.nameless = true;
+        node.linked = linked;
         let wanted = node.lookups.load(Ordering::Relaxed) > 0;
-        Self::drop_if_idle(&mut map, ino);
+        self.drop_if_idle(&mut map, ino);
         wanted
     }
 
@@ -289,7 +344,7 @@ impl Nodes {
             node.kept |= whom as u8;
         } else {
             node.kept &= !(whom as u8);
-            Self::drop_if_idle(&mut map, ino);
+            self.drop_if_idle(&mut map, ino);
         }
         named
     }
@@ -313,27 +368,30 @@ impl Nodes {
         let lookups = node.lookups.get_mut();
         *lookups = lookups.saturating_sub(count);
         let gone = *lookups == 0;
-        Self::drop_if_idle(&mut map, ino);
+        self.drop_if_idle(&mut map, ino);
         gone
     }
 
     /// A node goes when nobody is interested; so may its directory then.
-    fn drop_if_idle(map: &mut HashMap<u64, Node>, ino: u64) {
+    fn drop_if_idle(&self, map: &mut HashMap<u64, Node>, ino: u64) {
         let Some(node) = map.get_mut(&ino) else { return };
         let wanted = *node.lookups.get_mut() > 0 || *node.children.get_mut() > 0 || node.is_kept();
         if wanted || ino == ROOT {
             return;
         }
         let parent = node.parent;
+        if self.remembers.load(Ordering::Relaxed) {
+            self.forgotten.lock().push((ino, node.last_seen()));
+        }
         map.remove(&ino);
-        Self::unpin(map, parent);
+        self.unpin(map, parent);
     }
 
-    fn unpin(map: &mut HashMap<u64, Node>, parent: u64) {
+    fn unpin(&self, map: &mut HashMap<u64, Node>, parent: u64) {
         if let Some(node) = map.get_mut(&parent) {
             let children = node.children.get_mut();
             *children = children.saturating_sub(1);
-            Self::drop_if_idle(map, parent);
+            self.drop_if_idle(map, parent);
         }
     }
 
@@ -414,7 +472,7 @@ mod test {
         assert!(nodes.keep(11, KeptFor::Policy, true));
         assert!(nodes.forget(11, 1));
         assert!(nodes.place(11).is_some());
-        assert!(!nodes.unnamed(11));
+        assert!(!nodes.unnamed(11, 10, OsStr::new("f"), false));
         assert!(nodes.place(11).is_none());
     }
     #[test]

@@ -68,6 +68,13 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Spreads numbers in a way that nobody without the key can aim at.
+    pub fn spread(&self, number: u64) -> u64 {
+        self.hash(&[3, number])
+    }
+}
+
 /// 0 and 1 mean something to FUSE.
 fn usable(number: u64) -> u64 {
     if number <= ROOT { number + 2 } else { number }

@@ -12,12 +12,14 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 
+use crate::again::ForgottenFiles;
 use crate::config::{Config, Promotion};
 use crate::dirs::DirCache;
 use crate::intent::Intents;
 use crate::moves::{Mover, Reason};
 use crate::nodes::{KeptFor, Nodes};
 use crate::number::ROOT;
+use crate::numbers::Numbers;
 use crate::open::OpenInode;
 use crate::persist::Journal;
 use crate::placement::{Placement, Touch};
@@ -60,6 +62,7 @@ pub struct Hybrid {
     pub(crate) journal: Journal,
     pub(crate) intents: Intents,
     pub(crate) times: DirTimes,
+    pub(crate) numbers: ForgottenFiles,
     /// Counts moves that changed where a name is found.
     pub(crate) moves_seen: AtomicU64,
     pub(crate) privileged: bool,
@@ -102,6 +105,7 @@ pub(crate) struct Parts {
     pub journal: Journal,
     pub intents: Intents,
     pub lock: OwnedFd,
+    pub numbers: Option<(Numbers, bool)>,
     pub warnings: Vec<String>,
 }
 
@@ -115,10 +119,15 @@ impl Hybrid {
         // A quarter of the descriptors for directories, two each; the rest is for open files.
         let directories = (limit / 8).clamp(16, 8192) as usize;
         let mover = Mover::new(parts.config.move_bytes_per_s);
+        let nodes = Nodes::new(roots);
+        if parts.numbers.is_some() {
+            nodes.remember_forgotten();
+        }
         Ok(Hybrid {
             config: parts.config,
             tiers: parts.tiers,
-            nodes: Nodes::new(roots),
+            nodes,
+            numbers: ForgottenFiles::new(parts.numbers),
             dirs: DirCache::new(directories),
             gates: (0..GATES).map(|_| RwLock::new(())).collect(),
             shape: Mutex::new(()),

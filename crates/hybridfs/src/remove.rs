@@ -39,7 +39,7 @@ impl Hybrid {
             self.still_named(&found, kept);
             return self.noted(found.tier, Err(error));
         }
-        self.name_removed(&found);
+        self.name_removed(&found, parent, name);
         Ok(())
     }
 
@@ -63,12 +63,13 @@ impl Hybrid {
     }
 
     /// Books after a name is gone.
-    pub(crate) fn name_removed(&self, found: &Found) {
+    pub(crate) fn name_removed(&self, found: &Found, parent: u64, name: &OsStr) {
         if found.kind == Kind::Regular && found.stat.nlink <= 1 {
             self.forget_file(found.ino);
             self.mover.note_removed();
         }
-        if !self.nodes.unnamed(found.ino) {
+        let linked = found.kind != Kind::Directory && found.stat.nlink > 1;
+        if !self.nodes.unnamed(found.ino, parent, name, linked) {
             self.held.lock().remove(&found.ino);
         }
     }
@@ -101,7 +102,7 @@ impl Hybrid {
             }
         }
         self.dirs.drop_dir(found.ino);
-        self.name_removed(&found);
+        self.name_removed(&found, parent, name);
         Ok(())
     }
 

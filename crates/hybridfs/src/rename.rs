@@ -134,7 +134,7 @@ impl Hybrid {
                 self.still_named(target, kept);
             }
             done?;
-            self.replaced(target);
+            self.replaced(to, target);
         } else {
             done?;
         }
@@ -143,11 +143,11 @@ impl Hybrid {
         Ok(())
     }
 
-    fn replaced(&self, target: &Found) {
+    fn replaced(&self, to: &End<'_>, target: &Found) {
         if target.kind == Kind::Directory {
             self.dirs.drop_dir(target.ino);
         }
-        self.name_removed(target);
+        self.name_removed(target, to.parent, to.name);
     }
 
     fn exchange(&self, from: &End<'_>, to: &End<'_>, source: &Found, target: &Found) -> Result<()> {

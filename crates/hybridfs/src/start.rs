@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::config::Config;
 use crate::intent::Intents;
+use crate::numbers::Numbers;
 use crate::pair::{Hybrid, Parts, now_s};
 use crate::persist::{self, HistoryRecord, Identity, Journal, PairId, PersistError};
 use crate::placement::{Placement, PlacementError};
@@ -188,6 +189,7 @@ impl Running {
         }
         self.fs.mover.wait_for_all(Duration::from_secs(10));
         let _ = self.fs.save_history();
+        self.fs.close_numbers();
     }
 }
 
@@ -214,13 +216,29 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
         format!("the journal was damaged ({}); kept as {}: run `hotshelf check` after unmounting", damage.detail, damage.kept_as)
     }));
     let (intents, steps) = Intents::open(&tiers[0].hidden).map_err(own(&ssd))?;
-    let parts = Parts { config, tiers, placement, journal: opened.journal, intents, lock, warnings };
+    let numbers = open_numbers(&tiers[0], &config, &found, &mut warnings);
+    let parts = Parts { config, tiers, placement, journal: opened.journal, intents, lock, numbers, warnings };
     let fs = Hybrid::build(parts).map_err(os(&ssd, "looking at the directories"))?;
     if !fs.config.read_only {
         fs.recover(&opened.open, steps);
     }
     fs.load_history();
     Ok(fs)
+}
+
+/// Only root can have file handles opened.
+fn open_numbers(ssd: &Tier, config: &Config, found: &[Option<Identity>; 2], warnings: &mut Vec<String>) -> Option<(Numbers, bool)> {
+    if config.read_only || ssd.is_read_only() || !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    match Numbers::open(ssd.hidden.as_fd(), ssd.key()) {
+        // There are no handles yet of a new pair.
+        Ok((numbers, complete)) => Some((numbers, complete || found.iter().all(Option::is_none))),
+        Err(error) => {
+            warnings.push(format!("file handles (NFS) will become stale when the kernel forgets a file: {error}"));
+            None
+        }
+    }
 }
 
 fn canonical(path: &Path) -> std::result::Result<PathBuf, StartError> {
@@ -393,6 +411,7 @@ impl Hybrid {
             if let Err((tier, error)) = self.space.refresh(self.tiers(), &self.config) {
                 self.note_failure(tier, error);
             }
+            self.note_forgotten();
             self.look_at_hdd_room();
             self.look_at_ssd_room();
             if self.space.above_high() || self.space.tight() {

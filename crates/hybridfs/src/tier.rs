@@ -366,6 +366,11 @@ impl Tier {
         number::substitute(&self.key, self.name, backing_ino, attempt)
     }
 
+    /// The secret of this side.
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
     /// Marks an open file with the number it keeps.
     pub fn set_mark(&self, file: BorrowedFd<'_>, presented: u64) -> Result<()> {
         let stat = self.stat_fd(file)?;

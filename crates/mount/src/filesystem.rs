@@ -329,13 +329,25 @@ impl FileSystem for Front {
         let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
     }
 
-    fn lookup(&self, _req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
         let fs = &self.inner.fs;
         // Handles kept by an NFS server ask for these by number.
-        let found = match name.as_bytes() {
-            b"." => fs.lookup_again(parent),
-            b".." => fs.lookup_again(fs.parent_of(parent)),
-            _ => fs.lookup(parent, name),
+        let number = match name.as_bytes() {
+            b"." => Some(parent),
+            b".." => Some(fs.parent_of(parent)),
+            _ => None,
+        };
+        let found = match number {
+            // Where it is may have to be looked for.
+            Some(number) if !fs.is_known(number) => {
+                let front = self.clone();
+                return req.aside(move || {
+                    let found = front.inner.fs.lookup_again(number);
+                    front.entry(reply, found);
+                });
+            }
+            Some(number) => fs.lookup_again(number),
+            None => fs.lookup(parent, name),
         };
         match found {
             // Compilers and shells ask for many names that are not there.
