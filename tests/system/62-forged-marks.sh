@@ -19,8 +19,14 @@ for side in "$SSD" "$HDD"; do
     install -d -o 65534 -g 65534 "$side/dir-$name"
     echo mine | install -o 65534 -g 65534 -m 644 /dev/stdin "$side/file-$name"
 done
+# Root's directories in a directory of the user, one on each side; the other half will be the user's.
+for side in "$SSD" "$HDD"; do
+    install -d -o 65534 -g 65534 "$side/home-$(basename "$side")"
+    install -d -m 700 "$side/home-$(basename "$side")/of-root"
+    echo "of root" >"$side/home-$(basename "$side")/of-root/inner"
+done
 
-mount_pair --allow-other
+mount_pair --allow-other --promotion never
 # What root owns, and from now on there may be marks on both sides.
 mkdir -m 700 "$MNT/secret"
 echo "of root" >"$MNT/secret/inner"
@@ -100,11 +106,23 @@ ls "$MNT/secret" >/dev/null
 cat "$MNT/private" >/dev/null
 harmless "forgotten, root first"
 unmount_pair
-mount_pair --allow-other
+mount_pair --allow-other --promotion never
 harmless "marked before the mount"
 exec 5<>"$MNT/private" 6<"$MNT/secret"
 harmless "marked before the mount, and open"
 exec 5>&- 6<&-
+
+# A directory that the user makes on the other side does not become a half of root's.
+user touch "$MNT/home-hdd/x" "$MNT/home-ssd/x"
+"$HOTSHELF" migrate "$MNT/home-ssd/x" --to hdd >/dev/null
+user mkdir "$SSD/home-hdd/of-root" "$HDD/home-ssd/of-root"
+user touch "$SSD/home-hdd/of-root/planted" "$HDD/home-ssd/of-root/planted"
+for look in known forgotten; do
+    [[ $look == known ]] || forget
+    user ls "$MNT/home-ssd/of-root" >/dev/null 2>&1 && fail "root's directory on the SSD was listed ($look)"
+    [[ $(ls "$MNT/home-ssd/of-root") == inner ]] || fail "something was planted in root's directory ($look)"
+    user cat "$MNT/home-hdd/of-root/inner" 2>/dev/null && fail "root's file on the HDD was read through the user's half ($look)"
+done
 
 # Root's tools copy attributes along: the copy is another file.
 python3 - "$HDD/moved" "$HDD/copied" <<'PYTHON' || fail "copying with attributes"
