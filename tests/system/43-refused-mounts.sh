@@ -165,6 +165,8 @@ chmod 600 "$SCRATCH/fuse"
 hidden='mount --bind "$1" /dev/fuse && shift && exec "$@"'
 refused 1 '/dev/fuse cannot be opened: Permission denied.*chmod' unshare -m bash -c "$hidden" - "$SCRATCH/fuse" \
     "${user[@]}" "$SCRATCH/hotshelf" mount --ssd "$SCRATCH/u/ssd" --hdd "$SCRATCH/u/hdd" "$SCRATCH/u/mnt"
+refused 1 "prepared by somebody else" "$SCRATCH/hotshelf" mount --ssd "$SCRATCH/u/ssd" --hdd "$SCRATCH/u/hdd" "$SCRATCH/u/mnt"
+rm -r "$SCRATCH/u/ssd/.hotshelf" "$SCRATCH/u/hdd/.hotshelf"
 mknod "$SCRATCH/missing" c 10 253
 refused 1 '/dev/fuse cannot be opened: No such device.*modprobe' unshare -m bash -c "$hidden" - "$SCRATCH/missing" \
     "$SCRATCH/hotshelf" mount --ssd "$SCRATCH/u/ssd" --hdd "$SCRATCH/u/hdd" "$SCRATCH/u/mnt"
