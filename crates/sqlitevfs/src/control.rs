@@ -24,7 +24,8 @@ pub unsafe fn control(open: &mut Open, op: c_int, arg: *mut c_void) -> Outcome<(
         sys::SQLITE_FCNTL_COMMIT_ATOMIC_WRITE => database.end_batch()?,
         sys::SQLITE_FCNTL_ROLLBACK_ATOMIC_WRITE => database.undo_batch(),
         sys::SQLITE_FCNTL_CKPT_START => database.checkpoint_begins()?,
-        sys::SQLITE_FCNTL_CKPT_DONE | sys::SQLITE_FCNTL_COMMIT_PHASETWO => database.is_over()?,
+        sys::SQLITE_FCNTL_CKPT_DONE => database.is_over(),
+        sys::SQLITE_FCNTL_COMMIT_PHASETWO => database.is_committed()?,
         // Blocks have no place before they are written, and room is not set aside.
         sys::SQLITE_FCNTL_SIZE_HINT | sys::SQLITE_FCNTL_CHUNK_SIZE => {}
         // SAFETY: a number, to be set unless it is negative, and told.

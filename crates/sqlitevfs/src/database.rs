@@ -15,6 +15,13 @@
 //!
 //! Without a journal (WAL, or `journal_mode` MEMORY and OFF) pages go down when SQLite syncs the file, or says that a checkpoint or a
 //! commit is over.
+//!
+//! A statement that fails has not happened, and reading works after it (decision 96):
+//! - Blocks are promised to the file before a page is taken, so a full image is an error of xWrite, which SQLite can still undo.
+//! - A commit that fails leaves the journal, and SQLite undoes it. Up to the journal's end nothing that fails is an error again: the
+//!   file below is as it was before, or is covered by pages in memory.
+//! - Without a journal, pages that cannot go down are forgotten as long as the file below is as it was before them.
+//! - The frame of a WAL that commits is taken back if its sync fails (`wal.rs`).
 
 use std::sync::Arc;
 
@@ -30,11 +37,13 @@ use crate::image::{Held, Image};
 use crate::journal::Journal;
 use crate::pending::Pending;
 use crate::shm::Shm;
+use crate::wal::Wal;
 
 /// Blocks in memory that are not committed, at most; a journal may have about as many bytes.
 const BLOCKS_MAX: usize = 2048;
 const JOURNAL_MAX: u64 = 16 << 20;
-/// Blocks that only transactions may have by which a database does not grow: what removes rows writes pages too, to new places.
+/// Blocks that are always promised to a database, at most: what undoes a large transaction needs them, and transactions by which a
+/// database does not grow may have them: what removes rows writes pages too, to new places.
 const RESERVE: u64 = 256;
 
 /// See the module.
@@ -46,6 +55,10 @@ pub struct Database {
     pub locks: Gate,
     /// The WAL's index.
     pub shm: Mutex<Shm>,
+    /// What is known of the WAL.
+    pub(crate) wal: Mutex<Wal>,
+    /// Blocks that are promised to it whatever it does.
+    reserve: u64,
     /// Behind the file, which it has to outlive.
     image: Held,
 }
@@ -57,14 +70,44 @@ struct Inner {
     durable: bool,
     /// As it was when a batch began that SQLite may take back.
     before: Option<Pending>,
+    /// As it was when a checkpoint of the WAL began, which may fail.
+    before_checkpoint: Option<Pending>,
+    /// A commit has failed, and SQLite undoes it by the journal, whose end that is.
+    failed: bool,
+    /// A transaction has written pages.
+    writing: bool,
+    /// What could not go down before it, and is newer than the file below.
+    before_it: Option<Pending>,
+    /// Of it something is in the file below.
+    touched: bool,
+    /// The journal on the device was undone in memory alone: it stays, for the next opening, and nothing can be written before.
+    stays: bool,
+    /// Where the pages of the WAL end that are not in the file yet.
+    wal_end: u64,
 }
 
 impl Database {
     /// Over an open file.
     pub fn new(image: Held, path: Vec<u8>, file: File) -> Outcome<Database> {
         let len = file.node().stat().map_err(Fault::of(sys::SQLITE_IOERR_FSTAT, "the database's size"))?.size;
-        let inner = Inner { pending: Pending::new(len), journal: Journal::No, durable: false, before: None };
-        Ok(Database { path, file, inner: RwLock::new(inner), locks: Gate::default(), shm: Mutex::default(), image })
+        let inner = Inner {
+            pending: Pending::new(len),
+            journal: Journal::No,
+            durable: false,
+            before: None,
+            before_checkpoint: None,
+            failed: false,
+            writing: false,
+            before_it: None,
+            touched: false,
+            stays: false,
+            wal_end: 0,
+        };
+        let reserve = RESERVE.min(image.fs.stat_fs().blocks / 64).max(1);
+        // If there is no room now, there may be when something is written.
+        let _ = file.reserve(reserve);
+        let (locks, shm, wal) = (Gate::default(), Mutex::default(), Mutex::default());
+        Ok(Database { path, file, inner: RwLock::new(inner), locks, shm, wal, reserve, image })
     }
 
     /// The file's number.
@@ -85,11 +128,79 @@ impl Database {
     /// Writes.
     pub fn write(&self, from: &[u8], at: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
+        // SQLite goes on with no transaction of which a write has failed, and has not always what undoes it.
+        self.write_pages(inner, from, at).inspect_err(|_| self.forget_uncommitted(inner))
+    }
+
+    /// Without a journal: what was not committed is forgotten if the file below is as it was before.
+    fn forget_uncommitted(&self, inner: &mut Inner) {
+        let undoable = inner.journal.is_live_in_memory() || matches!(inner.journal, Journal::Device(_));
+        if inner.writing && !undoable && !inner.touched && inner.before.is_none() && !self.wal.lock().is_open() {
+            inner.restore();
+        }
+    }
+
+    fn write_pages(&self, inner: &mut Inner, from: &[u8], at: u64) -> Outcome<()> {
+        inner.begins();
         self.keep_bounded(inner)?;
+        if let Err(error) = self.promise(inner, at, from.len()) {
+            // What is undone is there already, or becomes what the file is below.
+            if inner.pending.has(&self.file, from, at) {
+                return Ok(());
+            }
+            if !inner.failed {
+                return Err(self.fault(sys::SQLITE_FULL, "writing")(error));
+            }
+        }
         inner.pending.write(&self.file, from, at).map_err(self.fault(sys::SQLITE_IOERR_WRITE, "writing"))
     }
 
+    /// Has blocks promised for what is in memory and for a write, so that it can go down. FULL is said while SQLite can still take the
+    /// transaction back at ease.
+    fn promise(&self, inner: &Inner, at: u64, len: usize) -> rawfs::fs::Result<()> {
+        let added = inner.pending.added_by(at, len);
+        if added == 0 {
+            return Ok(());
+        }
+        let grown = inner.grown(at + len as u64);
+        let pieces = matches!(inner.journal, Journal::Device(_)) || inner.touched || self.wal.lock().is_open();
+        let wanted = if pieces {
+            grown + self.reserve
+        } else {
+            let all = inner.pending.blocks() as u64 + added;
+            if grown > 0 { all + self.reserve } else { all.max(self.reserve) }
+        };
+        self.file.reserve(wanted)
+    }
+
+    /// Has blocks promised for pages that are in the WAL: up to a place in the file. `grows`: the transaction makes the database longer;
+    /// if not, it may have some of those that are promised for other things.
+    pub(crate) fn promise_wal(&self, end: u64, grows: bool) -> Outcome<()> {
+        let inner = &mut *self.inner.write();
+        let grown = inner.grown(end);
+        let wanted = grown + if grows { self.reserve } else { self.reserve / 4 };
+        self.file.reserve(wanted).map_err(self.fault(sys::SQLITE_FULL, "writing the WAL"))?;
+        inner.wal_end = inner.wal_end.max(end);
+        Ok(())
+    }
+
+    /// The last connection has closed the WAL.
+    pub(crate) fn wal_ends(&self) {
+        self.wal_begins();
+        self.inner.write().before_checkpoint = None;
+    }
+
+    /// The WAL begins anew: its pages are in the file.
+    pub(crate) fn wal_begins(&self) {
+        let inner = &mut *self.inner.write();
+        inner.wal_end = 0;
+        let _ = self.file.reserve(inner.grown(0) + self.reserve);
+    }
+
     fn keep_bounded(&self, inner: &mut Inner) -> Outcome<()> {
+        if inner.failed {
+            return Ok(());
+        }
         let full = inner.pending.blocks() >= BLOCKS_MAX;
         if inner.journal.is_live_in_memory() {
             let large = inner.journal.len().is_ok_and(|len| len > JOURNAL_MAX);
@@ -102,6 +213,7 @@ impl Database {
     /// Sets the length.
     pub fn set_len(&self, len: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
+        inner.begins();
         inner.pending.set_len(&self.file, len).map_err(self.fault(sys::SQLITE_IOERR_TRUNCATE, "truncating"))?;
         // What is undone by a journal on the device makes room for the undoing.
         if matches!(inner.journal, Journal::Device(_)) && !inner.pending.grows() {
@@ -120,30 +232,27 @@ impl Database {
         {
             let inner = &mut *self.inner.write();
             inner.durable = true;
-            if inner.journal.is_live_in_memory() {
-                return self.expect_room(inner, 0);
+            // Who undoes is not held up: the journal's end sees to what is below.
+            if inner.journal.is_live_in_memory() || inner.failed {
+                return Ok(());
             }
-            self.apply(inner)?;
+            self.apply_or_forget(inner)?;
         }
         // Others read meanwhile.
-        self.sync_file()?;
+        let synced = self.sync_file();
         let inner = &mut *self.inner.write();
-        inner.durable = matches!(inner.journal, Journal::Device(_));
-        Ok(())
+        let on_device = matches!(inner.journal, Journal::Device(_));
+        if synced.is_err() {
+            inner.failed |= on_device;
+        } else {
+            inner.durable = on_device;
+            inner.before_checkpoint = None;
+        }
+        synced
     }
 
     fn sync_file(&self) -> Outcome<()> {
         self.file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "making it durable"))
-    }
-
-    /// FULL is said while SQLite can still take the transaction back at ease. `more`: blocks needed beside the pages.
-    fn expect_room(&self, inner: &Inner, more: u64) -> Outcome<()> {
-        let space = self.image.fs.stat_fs();
-        let reserve = if inner.pending.grows() { RESERVE.min(space.blocks / 64) } else { 0 };
-        if space.free >= inner.pending.blocks() as u64 + more + reserve {
-            return Ok(());
-        }
-        Err(self.fault(sys::SQLITE_FULL, "committing")(Error::Refused(Errno::NOSPC)))
     }
 
     /// What is pending goes below, as one if that can be.
@@ -153,31 +262,88 @@ impl Database {
         }
         let fs = &self.image.fs;
         if let Journal::Device(journal) = &inner.journal {
-            self.expect_room(inner, 0)?;
             journal.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "the journal"))?;
-            return inner.pending.apply_in_pieces(fs, &self.file).map_err(self.fault(sys::SQLITE_IOERR_WRITE, "writing"));
+            return self.apply_in_pieces(inner).map_err(self.fault(sys::SQLITE_IOERR_WRITE, "writing"));
         }
         let outcome = match inner.pending.apply(fs, &self.file) {
             Err(Error::Store(rawfs::Error::TooLarge(_))) if inner.journal.is_live_in_memory() => return self.spill(inner),
-            Err(Error::Store(rawfs::Error::TooLarge(_))) => inner.pending.apply_in_pieces(fs, &self.file),
+            Err(Error::Store(rawfs::Error::TooLarge(_))) => self.apply_in_pieces(inner),
+            // What it replaces makes room for the next piece.
+            Err(error) if error.errno() == Errno::NOSPC && (inner.touched || self.wal.lock().is_open()) => self.apply_in_pieces(inner),
             outcome => outcome,
         };
+        inner.touched |= outcome.is_ok();
+        self.keep_reserve(inner);
         outcome.map_err(self.fault(sys::SQLITE_IOERR_WRITE, "writing"))
+    }
+
+    fn apply_in_pieces(&self, inner: &mut Inner) -> rawfs::fs::Result<()> {
+        inner.touched = true;
+        let end = inner.pending.len().max(inner.wal_end);
+        let piece = usize::try_from(self.reserve).unwrap_or(usize::MAX);
+        let mut next = |below| {
+            let _ = self.file.reserve(blocks_between(below, end) + self.reserve);
+        };
+        next(inner.pending.below());
+        inner.pending.apply_in_pieces(&self.image.fs, &self.file, piece, &mut next)
+    }
+
+    /// What was promised was used up; it is there again, as what it replaced is free.
+    fn keep_reserve(&self, inner: &Inner) {
+        let _ = self.file.reserve(inner.grown(0) + self.reserve + inner.pending.blocks() as u64);
+    }
+
+    /// As [`Database::apply`], without a journal: what cannot go down is forgotten if the file is as it was before, since SQLite is told
+    /// that it has not happened.
+    fn apply_or_forget(&self, inner: &mut Inner) -> Outcome<()> {
+        let Err(fault) = self.apply(inner) else { return Ok(()) };
+        if matches!(inner.journal, Journal::Device(_)) {
+            inner.failed = true;
+            return Err(fault);
+        }
+        if let Some(before) = inner.before_checkpoint.take() {
+            // The WAL has what the checkpoint wrote.
+            inner.pending.back_to(before);
+            return Err(fault);
+        }
+        inner.pending.prune(&self.file);
+        if inner.pending.is_empty() {
+            return Ok(());
+        }
+        self.forget_uncommitted(inner);
+        Err(fault)
     }
 
     /// The journal goes to the device, then the pages: the way of large transactions.
     fn spill(&self, inner: &mut Inner) -> Outcome<()> {
-        let fault = || self.fault(sys::SQLITE_IOERR_WRITE, "writing the journal");
         let Journal::Memory(bytes) = &inner.journal else { return Ok(()) };
-        self.expect_room(inner, bytes.len().div_ceil(rawfs::BLOCK_BYTES) as u64)?;
+        // What undoes it needs room, beside what it adds.
+        self.file.reserve(inner.grown(0) + self.reserve).map_err(self.fault(sys::SQLITE_FULL, "writing the journal"))?;
+        let file = self.put_journal(bytes).inspect_err(|_| {
+            // A part of a journal would undo what is committed later.
+            inner.stays |= self.unlink_journal().is_err();
+        })?;
+        inner.journal = Journal::Device(file);
+        self.apply(inner)
+    }
+
+    /// Writes a journal that is in memory to the device.
+    fn put_journal(&self, bytes: &[u8]) -> Outcome<File> {
+        let fault = || self.fault(sys::SQLITE_IOERR_WRITE, "writing the journal");
         let file = self.open_journal(OFlags::CREATE | OFlags::TRUNC).map_err(fault())?;
         let bytes = Journal::stripped(bytes);
         let written = file.write_at(bytes, 0).map_err(fault())?;
-        if written < bytes.len() {
-            return Err(fault()(Error::Refused(Errno::NOSPC)));
+        if written < bytes.len() { Err(fault()(Error::Refused(Errno::NOSPC))) } else { Ok(file) }
+    }
+
+    /// Removes the journal from the device; `false`: there is none.
+    fn unlink_journal(&self) -> rawfs::fs::Result<bool> {
+        let (fs, path) = (&self.image.fs, [&self.path[..], b"-journal"].concat());
+        match fs.unlink(fs.root(), &path, &self.image.creds) {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Errno::NOENT => Ok(false),
+            Err(error) => Err(error),
         }
-        inner.journal = Journal::Device(file);
-        self.apply(inner)
     }
 
     fn open_journal(&self, more: OFlags) -> rawfs::fs::Result<File> {
@@ -190,6 +356,12 @@ impl Database {
     /// Opens it; `make`: if there is none. `false`: there is none.
     pub fn open_the_journal(&self, make: bool) -> Outcome<bool> {
         let inner = &mut *self.inner.write();
+        if inner.stays {
+            if !make {
+                return Ok(false);
+            }
+            self.undo_on_device(inner)?;
+        }
         if !inner.journal.exists() {
             match self.open_journal(OFlags::empty()) {
                 Ok(file) => inner.journal = Journal::Device(file),
@@ -201,10 +373,24 @@ impl Database {
         Ok(true)
     }
 
-    /// Whether one is known here, and there is something in it.
-    pub fn has_journal(&self) -> bool {
+    /// What was undone in memory alone is undone on the device, if that works again.
+    fn undo_on_device(&self, inner: &mut Inner) -> Outcome<()> {
+        let fault = || self.fault(sys::SQLITE_IOERR_WRITE, "undoing");
+        self.apply_in_pieces(inner).map_err(fault())?;
+        self.sync_file()?;
+        self.unlink_journal().map_err(fault())?;
+        inner.stays = false;
+        inner.ends();
+        Ok(())
+    }
+
+    /// Whether one is known here, and there is something in it; `None`: what the device has counts.
+    pub fn has_journal(&self) -> Option<bool> {
         let inner = self.inner.read();
-        inner.journal.exists() && inner.journal.len().is_ok_and(|len| len > 0)
+        if inner.journal.exists() && inner.journal.len().is_ok_and(|len| len > 0) {
+            return Some(true);
+        }
+        inner.stays.then_some(false)
     }
 
     /// As SQLite finds it.
@@ -221,11 +407,10 @@ impl Database {
     pub fn write_journal(&self, from: &[u8], at: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
         if inner.journal.is_ended_by(from, at) {
-            self.commit(inner)?;
-            if let Journal::Memory(bytes) = &mut inner.journal {
-                bytes.clear();
-                return Ok(());
-            }
+            return self.end_journal(inner, |database, inner| {
+                let fault = database.fault(sys::SQLITE_IOERR_WRITE, "ending the journal");
+                inner.journal.write(from, at).map_err(fault).map(drop)
+            });
         }
         let fault = || self.fault(sys::SQLITE_IOERR_WRITE, "writing the journal");
         // SQLite writes a little at a time; this is more than memory is for.
@@ -242,23 +427,26 @@ impl Database {
     /// Truncates; to nothing: it ends.
     pub fn set_journal_len(&self, len: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
-        if len == 0 {
-            self.commit(inner)?;
+        let cut = |database: &Database, inner: &mut Inner| {
+            let fault = database.fault(sys::SQLITE_IOERR_TRUNCATE, "truncating the journal");
+            inner.journal.set_len(len).map_err(fault)
+        };
+        if len > 0 {
+            return cut(self, inner);
         }
-        inner.journal.set_len(len).map_err(self.fault(sys::SQLITE_IOERR_TRUNCATE, "truncating the journal"))?;
-        if len == 0 { self.settle(inner) } else { Ok(()) }
+        self.end_journal(inner, cut)
     }
 
     /// What it can undo is to be durable when it ends; on the device it is, now.
     pub fn sync_journal(&self) -> Outcome<()> {
         let inner = &mut *self.inner.write();
         match &inner.journal {
-            Journal::Device(file) => {
+            Journal::Device(file) if !inner.failed => {
                 inner.durable = true;
                 file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "the journal"))
             }
             journal => {
-                inner.durable |= journal.is_live_in_memory();
+                inner.durable |= journal.exists();
                 Ok(())
             }
         }
@@ -267,43 +455,54 @@ impl Database {
     /// Removes it, which ends it; `false`: there was none.
     pub fn remove_journal(&self) -> Outcome<bool> {
         let inner = &mut *self.inner.write();
-        self.commit(inner)?;
-        match &inner.journal {
-            Journal::Memory(_) => {
-                inner.journal = Journal::No;
-                return Ok(true);
-            }
-            Journal::Device(_) | Journal::No => {}
+        if inner.stays {
+            return Ok(true);
         }
-        let (fs, path) = (&self.image.fs, [&self.path[..], b"-journal"].concat());
-        match fs.unlink(fs.root(), &path, &self.image.creds) {
-            Ok(()) => {}
-            Err(error) if error.errno() == Errno::NOENT => return Ok(false),
-            Err(error) => return Err(self.fault(sys::SQLITE_IOERR_DELETE, "removing the journal")(error)),
-        }
+        let mut was = inner.journal.exists();
+        self.end_journal(inner, |database, _| {
+            was |= database.unlink_journal().map_err(database.fault(sys::SQLITE_IOERR_DELETE, "removing the journal"))?;
+            Ok(())
+        })?;
         inner.journal = Journal::No;
-        self.settle(inner)?;
-        Ok(true)
+        Ok(was)
     }
 
-    /// The moment of a commit: what is pending goes below, and is durable if that was asked for.
-    fn commit(&self, inner: &mut Inner) -> Outcome<()> {
+    /// The moment of a commit: what is pending goes below, then `end` ends a journal on the device, and all of it is durable if that was
+    /// asked for. What fails leaves the journal, and SQLite undoes by it; that ends here, too, and does not fail.
+    fn end_journal(&self, inner: &mut Inner, end: impl FnOnce(&Database, &mut Inner) -> Outcome<()>) -> Outcome<()> {
+        if inner.failed && inner.writing && !inner.touched {
+            // The file below is what it has been undone to.
+            inner.restore();
+        }
         let changed = !inner.pending.is_empty();
-        self.apply(inner)?;
-        if matches!(inner.journal, Journal::Device(_)) {
-            return Ok(());
+        let outcome = self.apply(inner).and_then(|()| match inner.journal {
+            // What was in memory may be on the device by now.
+            Journal::Memory(_) if changed && inner.durable => self.sync_file(),
+            Journal::Memory(_) => Ok(()),
+            Journal::Device(_) | Journal::No => end(self, inner).and_then(|()| self.settle(inner)),
+        });
+        if let Err(fault) = outcome {
+            if !inner.failed {
+                inner.failed = inner.journal.exists();
+                return Err(fault);
+            }
+            crate::api::log(fault.code, &fault.words);
+            if matches!(inner.journal, Journal::Device(_)) {
+                (inner.stays, inner.journal) = (true, Journal::No);
+            }
         }
-        if changed && inner.durable {
-            self.sync_file()?;
+        if let Journal::Memory(bytes) = &mut inner.journal {
+            bytes.clear();
         }
-        inner.durable = false;
+        (inner.failed, inner.durable) = (false, false);
+        inner.ends();
+        self.keep_reserve(inner);
         Ok(())
     }
 
     /// A journal on the device has ended: that is durable too, as the commit it stands for.
-    fn settle(&self, inner: &mut Inner) -> Outcome<()> {
-        let asked = std::mem::take(&mut inner.durable);
-        if !asked {
+    fn settle(&self, inner: &Inner) -> Outcome<()> {
+        if !inner.durable {
             return Ok(());
         }
         let fs = &self.image.fs;
@@ -321,9 +520,7 @@ impl Database {
 
     /// It is whole: it goes below with the sync that follows.
     pub fn end_batch(&self) -> Outcome<()> {
-        let inner = &mut *self.inner.write();
-        self.expect_room(inner, 0)?;
-        inner.before = None;
+        self.inner.write().before = None;
         Ok(())
     }
 
@@ -335,15 +532,58 @@ impl Database {
         }
     }
 
-    /// A commit, a checkpoint or a write lock is over: what nothing can undo goes below, in order with all else.
-    pub fn is_over(&self) -> Outcome<()> {
+    /// A commit is over: what nothing can undo goes below, in order with all else. That of a WAL is done already, and does not fail.
+    pub fn is_committed(&self) -> Outcome<()> {
+        let is_wal = {
+            let wal = &mut *self.wal.lock();
+            wal.is_committed();
+            wal.is_open()
+        };
         let inner = &mut *self.inner.write();
-        if inner.journal.is_live_in_memory() || inner.before.is_some() { Ok(()) } else { self.apply(inner) }
+        if inner.journal.is_live_in_memory() || inner.before.is_some() {
+            return Ok(());
+        }
+        if is_wal {
+            self.try_to_apply(inner);
+            return Ok(());
+        }
+        self.apply_or_forget(inner)?;
+        inner.ends();
+        Ok(())
+    }
+
+    /// A write lock is let go of: what was not committed by now was undone, or has failed.
+    pub fn is_unlocked(&self) {
+        self.forget_uncommitted(&mut self.inner.write());
+        self.is_over();
+    }
+
+    /// A checkpoint is over: what can go below does; the rest is seen by all, and tried again.
+    pub fn is_over(&self) {
+        let inner = &mut *self.inner.write();
+        if inner.journal.is_live_in_memory() || inner.before.is_some() || inner.failed {
+            return;
+        }
+        self.try_to_apply(inner);
+        inner.ends();
+    }
+
+    fn try_to_apply(&self, inner: &mut Inner) {
+        if let Err(fault) = self.apply(inner) {
+            inner.pending.prune(&self.file);
+            crate::api::log(fault.code, &fault.words);
+        }
     }
 
     /// A checkpoint of the WAL begins: what it copies is in the file system's order before its copy.
     pub fn checkpoint_begins(&self) -> Outcome<()> {
+        let inner = &mut *self.inner.write();
+        inner.before_checkpoint = Some(inner.pending.clone());
         self.image.fs.write_back().map_err(self.fault(sys::SQLITE_IOERR_WRITE, "the WAL"))
+    }
+
+    pub(crate) fn file_fault(&self, code: i32) -> impl Fn(Error) -> Fault {
+        self.fault(code, "the WAL")
     }
 
     fn fault(&self, code: i32, what: &str) -> impl Fn(Error) -> Fault {
@@ -371,18 +611,75 @@ pub fn commit_together(image: &Image, databases: &[Arc<Database>]) -> Outcome<()
     let mut durable = false;
     for (database, inner) in &mut parts {
         inner.pending.applied(&database.file);
-        durable |= std::mem::take(&mut inner.durable);
-        inner.journal.set_len(0).map_err(fault())?;
+        inner.touched = true;
+        database.keep_reserve(inner);
+        durable |= inner.durable;
     }
     let store = image.fs.store();
-    if durable { store.sync(store.applied()).map_err(Error::from).map_err(fault()) } else { Ok(()) }
+    let synced = if durable { store.sync(store.applied()).map_err(Error::from).map_err(fault()) } else { Ok(()) };
+    for (_, inner) in &mut parts {
+        if synced.is_err() {
+            // SQLite undoes each by its journal.
+            inner.failed = true;
+        } else {
+            inner.durable = false;
+            inner.ends();
+            inner.journal.set_len(0).map_err(fault())?;
+        }
+    }
+    synced
+}
+
+/// Blocks of a file beyond so many bytes, up to so many.
+fn blocks_between(below: u64, end: u64) -> u64 {
+    let block = rawfs::BLOCK_BYTES as u64;
+    end.div_ceil(block).saturating_sub(below.div_ceil(block))
+}
+
+impl Inner {
+    /// A transaction begins with the first page it writes.
+    fn begins(&mut self) {
+        if !self.writing {
+            self.writing = true;
+            self.before_it = (!self.pending.is_empty()).then(|| self.pending.clone());
+        }
+    }
+
+    /// It is over.
+    fn ends(&mut self) {
+        (self.writing, self.touched, self.before_it) = (false, false, None);
+    }
+
+    /// It has not happened: nothing of it is in the file below.
+    fn restore(&mut self) {
+        match self.before_it.take() {
+            Some(before) => self.pending.back_to(before),
+            None => self.pending.forget(),
+        }
+        self.writing = false;
+    }
+
+    /// Blocks that the file below will have more, with a write up to a place.
+    fn grown(&self, end: u64) -> u64 {
+        blocks_between(self.pending.below(), end.max(self.pending.len()).max(self.wal_end))
+    }
 }
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if let Err(fault) = self.is_over() {
-            crate::api::log(fault.code, &fault.words);
+        let inner = self.inner.get_mut();
+        if let Journal::Memory(bytes) = &inner.journal
+            && inner.journal.is_live_in_memory()
+            && inner.touched
+        {
+            // A commit failed and was not undone: the next opening does that.
+            let bytes = bytes.clone();
+            if let Err(fault) = self.put_journal(&bytes) {
+                crate::api::log(fault.code, &fault.words);
+            }
+            return;
         }
+        self.is_over();
     }
 }
 
@@ -459,7 +756,7 @@ mod test {
         assert_eq!((database.write(b"one", 0), database.sync()), (Ok(()), Ok(())));
         database.begin_batch();
         assert_eq!((database.write(b"two", 0), database.set_len(2)), (Ok(()), Ok(())));
-        assert_eq!(database.is_over(), Ok(()));
+        database.is_over();
         assert_eq!((seen(&database), below(&database)), (b"tw".to_vec(), b"one".to_vec()));
         database.undo_batch();
         assert_eq!(seen(&database), b"one");

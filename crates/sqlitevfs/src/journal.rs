@@ -54,9 +54,10 @@ impl Journal {
         &bytes[..end.saturating_sub(SUPER_TAIL as usize + len)]
     }
 
-    /// Whether a write at its begin says that there is nothing to undo any more.
+    /// Whether a write at its begin says that there is nothing to undo any more. (A journal begins with its magic, or with zeros that
+    /// end the one before.)
     pub fn is_ended_by(&self, from: &[u8], at: u64) -> bool {
-        at == 0 && from.len() >= MAGIC.len() && from[..MAGIC.len()] == [0; MAGIC.len()] && self.is_live_in_memory()
+        at == 0 && from.len() >= MAGIC.len() && from[..MAGIC.len()] == [0; MAGIC.len()] && !matches!(self, Journal::No)
     }
 
     /// Bytes.

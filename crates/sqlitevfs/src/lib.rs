@@ -12,7 +12,8 @@
 //! - `name.rs`, [`image`]: a name leads to an image, opened once a process, and to a file in it.
 //! - `database.rs`: a database that connections of this process share: what is written and not committed, in memory
 //!   (`pending.rs`), and its rollback journal (`journal.rs`), which reaches the device only if a transaction is large.
-//! - `locks.rs`: SQLite's five locks; `gate.rs`: who waits for one. `shm.rs`: the WAL's index and its locks, in memory of this process.
+//! - `locks.rs`: SQLite's five locks; `gate.rs`: who waits for one. `wal.rs`, `shm.rs`: the WAL; its index and its locks, in memory
+//!   of this process.
 //! - `fault.rs`: what went wrong, as SQLite's codes and in words.
 //!
 //! Unsafe code is in the first two lines' files and in `shm.rs`.
@@ -31,6 +32,7 @@ mod name;
 mod pending;
 mod shm;
 mod vfs;
+mod wal;
 
 pub use api::Api;
 pub use vfs::register;

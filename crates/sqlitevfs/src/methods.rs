@@ -47,6 +47,13 @@ pub enum Open {
         image: Held,
     },
     /// A WAL.
+    Wal {
+        /// It.
+        file: File,
+        /// Whose it is; behind the file, which it has to outlive.
+        database: Arc<Database>,
+    },
+    /// Any other file.
     File {
         /// It.
         file: File,
@@ -123,6 +130,11 @@ unsafe extern "C" fn close(file: *mut sys::sqlite3_file) -> c_int {
                 database.shm.lock().leave(who);
                 Ok(())
             }
+            Open::Wal { file, database } => {
+                drop(file);
+                database.close_wal();
+                Ok(())
+            }
             Open::Journal(_) | Open::Super { .. } | Open::File { gone: None, .. } => Ok(()),
             Open::File { file, gone: Some(path), image } => {
                 drop(file);
@@ -152,7 +164,9 @@ unsafe extern "C" fn read(file: *mut sys::sqlite3_file, to: *mut c_void, len: c_
                 to[..len].copy_from_slice(&bytes[from..from + len]);
                 len
             }),
-            Open::File { file, .. } => file.read_at(to, at).map_err(Fault::of(sys::SQLITE_IOERR_READ, "reading"))?,
+            Open::Wal { file, .. } | Open::File { file, .. } => {
+                file.read_at(to, at).map_err(Fault::of(sys::SQLITE_IOERR_READ, "reading"))?
+            }
         };
         if done == to.len() {
             return Ok(());
@@ -178,6 +192,7 @@ unsafe extern "C" fn write(file: *mut sys::sqlite3_file, from: *const c_void, le
                 });
                 Ok(())
             }
+            Open::Wal { file, database } => database.write_wal(file, from, at),
             Open::File { file, .. } => {
                 let fault = || Fault::of(sys::SQLITE_IOERR_WRITE, "writing");
                 let done = file.write_at(from, at).map_err(fault())?;
@@ -197,7 +212,9 @@ unsafe extern "C" fn truncate(file: *mut sys::sqlite3_file, len: sys::sqlite3_in
                 of_super(image, path, |bytes| bytes.resize(len as usize, 0));
                 Ok(())
             }
-            Open::File { file, .. } => file.set_len(len as u64).map_err(Fault::of(sys::SQLITE_IOERR_TRUNCATE, "truncating")),
+            Open::Wal { file, .. } | Open::File { file, .. } => {
+                file.set_len(len as u64).map_err(Fault::of(sys::SQLITE_IOERR_TRUNCATE, "truncating"))
+            }
         }
     })
 }
@@ -210,6 +227,7 @@ unsafe extern "C" fn sync(file: *mut sys::sqlite3_file, _: c_int) -> c_int {
             Open::Journal(database) => database.sync_journal(),
             // A crash leaves the databases as they were.
             Open::Super { .. } => Ok(()),
+            Open::Wal { file, database } => database.sync_wal(file),
             Open::File { file, .. } => file.sync().map_err(Fault::of(sys::SQLITE_IOERR_FSYNC, "making it durable")),
         }
     })
@@ -222,7 +240,9 @@ unsafe extern "C" fn size(file: *mut sys::sqlite3_file, out: *mut sys::sqlite3_i
             Open::Database { database, .. } => database.len(),
             Open::Journal(database) => database.journal_len()?,
             Open::Super { path, image } => of_super(image, path, |bytes| bytes.len() as u64),
-            Open::File { file, .. } => file.node().stat().map_err(Fault::of(sys::SQLITE_IOERR_FSTAT, "the size"))?.size,
+            Open::Wal { file, .. } | Open::File { file, .. } => {
+                file.node().stat().map_err(Fault::of(sys::SQLITE_IOERR_FSTAT, "the size"))?.size
+            }
         };
         // SAFETY: a place for a number.
         unsafe { *out = len as sys::sqlite3_int64 };
@@ -251,9 +271,11 @@ unsafe extern "C" fn unlock(file: *mut sys::sqlite3_file, level: c_int) -> c_int
     answer(|| {
         let Some((database, who)) = connection(open) else { return Ok(()) };
         let writes = database.locks.level(who) >= sys::SQLITE_LOCK_RESERVED;
-        let done = if writes { database.is_over() } else { Ok(()) };
+        if writes {
+            database.is_unlocked();
+        }
         database.locks.unlock(who, level);
-        done
+        Ok(())
     })
 }
 
@@ -288,7 +310,7 @@ unsafe extern "C" fn characteristics(file: *mut sys::sqlite3_file) -> c_int {
             let powersafe = if *powersafe { sys::SQLITE_IOCAP_POWERSAFE_OVERWRITE } else { 0 };
             always | powersafe | sys::SQLITE_IOCAP_ATOMIC | sys::SQLITE_IOCAP_BATCH_ATOMIC
         }
-        Open::Journal(_) | Open::Super { .. } | Open::File { .. } => always | sys::SQLITE_IOCAP_POWERSAFE_OVERWRITE,
+        Open::Journal(_) | Open::Super { .. } | Open::Wal { .. } | Open::File { .. } => always | sys::SQLITE_IOCAP_POWERSAFE_OVERWRITE,
     }
 }
 
@@ -313,7 +335,13 @@ unsafe extern "C" fn shm_lock(file: *mut sys::sqlite3_file, at: c_int, count: c_
         }
         let mut shm = database.shm.lock();
         if flags & sys::SQLITE_SHM_UNLOCK != 0 {
+            // The first is the write lock.
+            let ends = range.contains(&0);
             shm.unlock(who, range);
+            drop(shm);
+            if ends {
+                database.wal_is_unlocked();
+            }
             return Ok(());
         }
         granted(shm.lock(who, range, flags & sys::SQLITE_SHM_EXCLUSIVE != 0))

@@ -10,9 +10,6 @@ use rawfs::fs::{File, Fs, Result, Transaction};
 use rawfs::{BLOCK_BYTES, Lsn};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Blocks of one transaction where all need not be one.
-const PIECE: usize = 256;
-
 type Page = [u8; BLOCK_BYTES];
 
 /// See the module.
@@ -23,12 +20,14 @@ pub struct Pending {
     len: u64,
     /// Bytes of the file below.
     below: u64,
+    /// Bytes of it that are the database, as it was when nothing was pending.
+    base: u64,
 }
 
 impl Pending {
     /// Nothing, over a file of so many bytes.
     pub fn new(below: u64) -> Pending {
-        Pending { blocks: BTreeMap::new(), len: below, below }
+        Pending { blocks: BTreeMap::new(), len: below, below, base: below }
     }
 
     /// Bytes of the database as it is seen.
@@ -49,6 +48,50 @@ impl Pending {
     /// Blocks in memory.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// Bytes of the file below.
+    pub fn below(&self) -> u64 {
+        self.below
+    }
+
+    /// Blocks that a write would add to those in memory.
+    pub fn added_by(&self, at: u64, len: usize) -> u64 {
+        // What lies between is made zero.
+        let from = if self.len < at.min(self.below) { self.len } else { at };
+        let touched = from / BLOCK..blocks(at, len).end;
+        let known = self.blocks.range(touched.clone()).count() as u64;
+        (touched.end - touched.start).saturating_sub(known)
+    }
+
+    /// Whether a write would change nothing.
+    pub fn has(&self, file: &File, from: &[u8], at: u64) -> bool {
+        let mut now = vec![0; from.len()];
+        self.read(file, &mut now, at).is_ok_and(|done| done == now.len()) && now == from
+    }
+
+    /// The file as it is below: what is in memory is forgotten.
+    pub fn forget(&mut self) {
+        self.blocks.clear();
+        self.len = self.base;
+    }
+
+    /// As it was before, over the file as it is now below.
+    pub fn back_to(&mut self, before: Pending) {
+        *self = Pending { below: self.below, ..before };
+    }
+
+    /// Forgets blocks that are the same below.
+    pub fn prune(&mut self, file: &File) {
+        let (len, below) = (self.len, self.below);
+        self.blocks.retain(|block, page| {
+            let valid = below.min(len).saturating_sub(block * BLOCK).min(BLOCK) as usize;
+            let mut old = [0; BLOCK_BYTES];
+            let same = valid as u64 == len.saturating_sub(block * BLOCK).min(BLOCK)
+                && file.read_at(&mut old[..valid], block * BLOCK).is_ok_and(|done| done == valid)
+                && old[..valid] == page[..valid];
+            !same
+        });
     }
 
     /// Reads; returns how much, which is less than asked for only at the end.
@@ -131,6 +174,7 @@ impl Pending {
     pub fn applied(&mut self, file: &File) {
         self.below = self.below.max(self.end());
         self.blocks.clear();
+        self.base = self.len;
         self.cut(file);
     }
 
@@ -143,16 +187,18 @@ impl Pending {
         Ok(())
     }
 
-    /// The same piece by piece, for more than one transaction can be; something else makes it whole.
-    pub fn apply_in_pieces(&mut self, fs: &Fs, file: &File) -> Result<()> {
+    /// The same piece by piece, for more than one transaction can be; something else makes it whole. `piece`: blocks of each. `next` is called after each with the length of the file below.
+    pub fn apply_in_pieces(&mut self, fs: &Fs, file: &File, piece: usize, next: &mut dyn FnMut(u64)) -> Result<()> {
         while !self.blocks.is_empty() {
             let mut some = fs.begin();
-            let last = *self.blocks.keys().nth(PIECE - 1).or_else(|| self.blocks.keys().next_back()).expect("not empty");
+            let last = *self.blocks.keys().nth(piece - 1).or_else(|| self.blocks.keys().next_back()).expect("not empty");
             self.gather_some(file, self.blocks.range(..=last), &mut some)?;
             let _: Lsn = fs.apply(&some)?;
             self.below = self.below.max(((last + 1) * BLOCK).min(self.len));
             self.blocks = self.blocks.split_off(&(last + 1));
+            next(self.below);
         }
+        self.base = self.len;
         self.cut(file);
         Ok(())
     }

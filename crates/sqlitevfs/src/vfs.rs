@@ -185,6 +185,12 @@ fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(Ope
         return Ok((Open::Super { path, image }, flags));
     }
     let file = open_file(&image, path, flags).map_err(Fault::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?;
+    if flags & sys::SQLITE_OPEN_WAL != 0
+        && let Some(database) = of_file(&image, path, b"-wal")
+    {
+        database.open_wal(&file)?;
+        return Ok((Open::Wal { file, database }, flags));
+    }
     let gone = (flags & sys::SQLITE_OPEN_DELETEONCLOSE != 0).then(|| path.to_vec());
     Ok((Open::File { file, gone, image }, flags))
 }
@@ -221,7 +227,12 @@ fn database(image: Held, path: &[u8], flags: c_int) -> Outcome<Arc<Database>> {
 
 /// The database in use whose journal this is.
 fn of_journal(image: &Held, path: &[u8]) -> Option<Arc<Database>> {
-    image.databases.lock().get(path.strip_suffix(b"-journal")?).and_then(Weak::upgrade)
+    of_file(image, path, b"-journal")
+}
+
+/// The database in use to which a file with this ending belongs.
+fn of_file(image: &Held, path: &[u8], ending: &[u8]) -> Option<Arc<Database>> {
+    image.databases.lock().get(path.strip_suffix(ending)?).and_then(Weak::upgrade)
 }
 
 unsafe extern "C" fn delete(_: *mut sys::sqlite3_vfs, name: *const c_char, sync: c_int) -> c_int {
@@ -256,14 +267,13 @@ unsafe extern "C" fn access(_: *mut sys::sqlite3_vfs, name: *const c_char, flags
         let name = unsafe { bytes(name) }.unwrap_or_default();
         let (image, path) = place(name)?;
         let stat = || image.fs.stat(image.fs.root(), path, true, &image.creds);
-        let here = of_journal(&image, path).is_some_and(|database| database.has_journal());
-        let here = here || image.supers.lock().contains_key(path);
-        let is = here
-            || match stat() {
-                Ok(stat) => flags != sys::SQLITE_ACCESS_EXISTS || stat.size > 0,
-                Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => false,
-                Err(error) => return Err(Fault::of(sys::SQLITE_IOERR_ACCESS, String::from_utf8_lossy(name))(error)),
-            };
+        let known = of_journal(&image, path).and_then(|database| database.has_journal());
+        let known = known.or_else(|| image.supers.lock().contains_key(path).then_some(true));
+        let is = match known.map_or_else(|| stat().map(|stat| flags != sys::SQLITE_ACCESS_EXISTS || stat.size > 0), Ok) {
+            Ok(is) => is,
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => false,
+            Err(error) => return Err(Fault::of(sys::SQLITE_IOERR_ACCESS, String::from_utf8_lossy(name))(error)),
+        };
         // SAFETY: a place for a number.
         unsafe { *out = c_int::from(is) };
         Ok(())

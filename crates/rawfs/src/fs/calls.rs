@@ -322,10 +322,9 @@ impl Fs {
     /// Space and counts.
     pub fn stat_fs(&self) -> StatFs {
         let usage = self.store().usage();
-        let unplaced = self.core().dirty_pages.load(std::sync::atomic::Ordering::Relaxed);
         // A node of the tree has room for about 40 small records.
         let (files, files_free) = (usage.nodes.saturating_mul(40), usage.nodes_free.saturating_mul(40));
-        let free = usage.blocks_free.saturating_sub(unplaced);
+        let free = self.core().unpromised();
         StatFs { block_bytes: BLOCK_BYTES as u32, blocks: usage.blocks.min(BLOCKS_MAX), free, files, files_free, name_max: NAME_MAX as u32 }
     }
 

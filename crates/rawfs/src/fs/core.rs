@@ -41,6 +41,8 @@ pub struct Core {
     pub dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
     /// Blocks in memory that are not written yet.
     pub dirty_pages: AtomicU64,
+    /// Blocks promised to files beside those.
+    pub reserved: AtomicU64,
     /// Bytes of the files that are to be written back, beside those.
     pub dirty_files: AtomicU64,
     /// Where to go on writing back when memory is full.
@@ -119,6 +121,7 @@ impl Core {
             recent: Recent::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             dirty_files: AtomicU64::new(0),
             room_from: Mutex::new(0),
             bell: Arc::default(),
@@ -151,6 +154,7 @@ impl Core {
             recent: Recent::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             dirty_files: AtomicU64::new(0),
             room_from: Mutex::new(0),
             bell: Arc::default(),
@@ -415,6 +419,7 @@ impl Core {
     /// Nobody holds it any more.
     fn leave(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.write();
+        self.reserved.fetch_sub(std::mem::take(&mut state.reserved), Ordering::SeqCst);
         if state.at.is_none() || state.record.nlink > 0 || state.record.kind == Kind::Dir {
             return;
         }

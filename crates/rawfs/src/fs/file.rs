@@ -449,6 +449,15 @@ impl File {
         self.core().truncate(self.inode(), size, &self.creds)
     }
 
+    /// Promises that so many blocks can be written to this file, whatever others write; the promise is used up by pages as they are
+    /// written, and ends when the file is not in use any more. It is not a place in the file, and a crash ends it.
+    ///
+    /// # Errors
+    /// ENOSPC: the promise is what it was.
+    pub fn reserve(&self, blocks: u64) -> Result<()> {
+        self.core().promise(&mut self.inode().state.write(), blocks)
+    }
+
     /// fallocate(2): sets blocks aside, punches holes, zeroes.
     ///
     /// # Errors

@@ -136,7 +136,13 @@ impl Core {
         let (mut new, mut taken, mut outcome) = (Vec::new(), Vec::new(), Ok(()));
         let mut goal = None;
         let mut at = range.start;
-        'holes: for run in self.runs(&state.record, range)?.into_iter().chain([Run::reserved(range.end, crate::Block(0), 1)]) {
+        let runs = self.runs(&state.record, range)?;
+        // What is promised to pages in memory, of this file or another, is not set aside a second time.
+        let mapped: u64 = runs.iter().map(|run| run.end().min(range.end) - run.at.max(range.start)).sum();
+        if self.unpromised() + state.reserved < range.end - range.start - mapped {
+            return Err(Errno::NOSPC.into());
+        }
+        'holes: for run in runs.into_iter().chain([Run::reserved(range.end, crate::Block(0), 1)]) {
             while at < run.at {
                 match self.store.allocate(goal, u32::try_from(run.at - at).expect("below RESERVE_MAX")) {
                     Ok(extent) => {

@@ -39,6 +39,8 @@ pub struct State {
     pub listed: bool,
     /// Memory it is counted with there, beside its pages, in bytes.
     pub weight: u64,
+    /// Blocks that are promised to this file beside its pages ([`super::file::File::reserve`]).
+    pub reserved: u64,
     /// Made without a name, and may be given one.
     pub linkable: bool,
     /// What a sync of this file has to wait for.
@@ -63,7 +65,20 @@ pub enum At {
 impl State {
     fn new(record: Record, at: Option<At>) -> State {
         let pages = BTreeMap::new();
-        State { record, at, pages, changed: false, listed: false, weight: 0, linkable: false, lsn: Lsn(0), errors: 0, told: 0, error: None }
+        State {
+            record,
+            at,
+            pages,
+            changed: false,
+            listed: false,
+            weight: 0,
+            reserved: 0,
+            linkable: false,
+            lsn: Lsn(0),
+            errors: 0,
+            told: 0,
+            error: None,
+        }
     }
 
     /// Whether the store has it as it is here.

@@ -84,9 +84,38 @@ impl Core {
         Ok(())
     }
 
-    /// Blocks that memory may still promise.
+    /// Blocks that are free and promised to no file, beside those of pages in memory.
     fn room(&self) -> u64 {
-        self.store.blocks_free()
+        self.store.blocks_free().saturating_sub(self.reserved.load(Ordering::SeqCst))
+    }
+
+    /// Blocks that nobody counts on.
+    pub fn unpromised(&self) -> u64 {
+        self.room().saturating_sub(self.dirty_pages.load(Ordering::SeqCst))
+    }
+
+    /// Counts a page that was just put into memory; what was promised to the file is used first.
+    fn count_page(&self, state: &mut State) {
+        self.dirty_pages.fetch_add(1, Ordering::SeqCst);
+        if state.reserved > 0 {
+            state.reserved -= 1;
+            self.reserved.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Promises so many blocks to a file, for pages that it will write; fewer than now: the others are given back. Its lock is held.
+    pub fn promise(&self, state: &mut State, blocks: u64) -> Result<()> {
+        if blocks <= state.reserved {
+            self.reserved.fetch_sub(state.reserved - blocks, Ordering::SeqCst);
+        } else {
+            let more = blocks - state.reserved;
+            if self.unpromised() < more {
+                return Err(Errno::NOSPC.into());
+            }
+            self.reserved.fetch_add(more, Ordering::SeqCst);
+        }
+        state.reserved = blocks;
+        Ok(())
     }
 
     /// As much as there is room for.
@@ -113,13 +142,14 @@ impl Core {
             let here = at + done as u64;
             let (block, skip) = (here / BLOCK, (here % BLOCK) as usize);
             let part = &data[done..data.len().min(done + BLOCK_BYTES - skip)];
-            if !state.pages.contains_key(&block) && self.dirty_pages.load(Ordering::SeqCst) >= room {
+            let promised = state.reserved > 0 || self.dirty_pages.load(Ordering::SeqCst) < room;
+            if !promised && !state.pages.contains_key(&block) {
                 break;
             }
             match <&Bytes>::try_from(part) {
                 Ok(page) if !state.pages.contains_key(&block) => {
                     state.pages.insert(block, self.cache.page(page));
-                    self.dirty_pages.fetch_add(1, Ordering::SeqCst);
+                    self.count_page(state);
                 }
                 _ => {
                     let page = self.page(state, block, part.len() == BLOCK_BYTES)?;
@@ -139,7 +169,7 @@ impl Core {
             // Shared with the cache until it is changed.
             let page = if whole || valid == 0 { Page::zero() } else { self.block(&state.record, block)? };
             state.pages.insert(block, page);
-            self.dirty_pages.fetch_add(1, Ordering::SeqCst);
+            self.count_page(state);
         }
         let page = state.pages.get_mut(&block).expect("just put").make_mut();
         page[valid..].fill(0);
@@ -171,7 +201,7 @@ impl Core {
             let mut page = [0; BLOCK_BYTES];
             page[..content.len()].copy_from_slice(&content);
             state.pages.insert(0, Page::new(&page));
-            self.dirty_pages.fetch_add(1, Ordering::SeqCst);
+            self.count_page(state);
         }
     }
 }

@@ -1,0 +1,213 @@
+//! A database's WAL: a file as any other, of which two things are known here.
+//!
+//! - Each page in it will go into the database with a checkpoint: blocks for those that make it longer are promised before the frame is
+//!   taken, so that a checkpoint never lacks room, and rows can always be removed.
+//! - A transaction is committed by one frame. If the sync behind it fails, SQLite says that the statement failed, and leaves the frame,
+//!   which the next opening would take for a commit: it is cut off.
+//!
+//! ```text
+//!  header (32 bytes: magic, version, size of pages, ...)   then frames: header (24 bytes: page, pages of the database or 0, ...), page
+//! ```
+
+use libsqlite3_sys as sys;
+use rawfs::fs::{Error, File};
+use rustix::io::Errno;
+
+use crate::database::Database;
+use crate::fault::Outcome;
+
+const HEADER: usize = 32;
+const FRAME: usize = 24;
+/// What ends a WAL that cannot be cut: no frame has page 0.
+const NO_FRAME: [u8; FRAME] = [0; FRAME];
+
+/// What is known of it.
+#[derive(Default)]
+pub struct Wal {
+    /// Connections that have it open.
+    opened: usize,
+    /// Bytes of a page; 0: not known yet.
+    page: u64,
+    /// The frame that commits the transaction under way.
+    commit_at: Option<u64>,
+    /// The transaction under way makes the database longer.
+    grows: bool,
+    /// A frame that has not happened, and could not be cut off yet.
+    to_cut: Option<u64>,
+}
+
+impl Wal {
+    /// Whether a connection uses it.
+    pub fn is_open(&self) -> bool {
+        self.opened > 0
+    }
+
+    /// The transaction under way is over.
+    pub fn is_committed(&mut self) {
+        (self.commit_at, self.grows) = (None, false);
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from(u32::from_be_bytes(bytes.try_into().expect("4 bytes")))
+}
+
+impl Database {
+    /// A connection opens the WAL.
+    pub fn open_wal(&self, file: &File) -> Outcome<()> {
+        if !self.wal.lock().is_open() {
+            self.promise_what_is_there(file)?;
+        }
+        self.wal.lock().opened += 1;
+        Ok(())
+    }
+
+    /// After a crash there may be frames: their pages need room as those that are written.
+    fn promise_what_is_there(&self, file: &File) -> Outcome<()> {
+        let fault = || self.file_fault(sys::SQLITE_IOERR_READ);
+        let len = file.node().stat().map_err(fault())?.size;
+        let page = self.page_of(file).map_err(fault())?;
+        let mut end = 0;
+        if page > 0 {
+            let mut head = NO_FRAME;
+            let mut at = HEADER as u64;
+            while at + FRAME as u64 + page <= len && file.read_at(&mut head, at).map_err(fault())? == FRAME {
+                end = end.max(number(&head[..4]).saturating_mul(page));
+                at += FRAME as u64 + page;
+            }
+        }
+        // What is not valid there may say anything; then there is no such room, and no need of it.
+        if end > 0 {
+            let _ = self.promise_wal(end.min(rawfs::fs::SIZE_MAX), true);
+        }
+        Ok(())
+    }
+
+    /// It closes it.
+    pub fn close_wal(&self) {
+        let mut wal = self.wal.lock();
+        wal.opened -= 1;
+        if wal.opened == 0 {
+            *wal = Wal::default();
+            drop(wal);
+            self.wal_ends();
+        }
+    }
+
+    fn page_of(&self, file: &File) -> rawfs::fs::Result<u64> {
+        let mut header = [0; HEADER];
+        let known = self.wal.lock().page;
+        if known > 0 || file.read_at(&mut header, 0)? < HEADER {
+            return Ok(known);
+        }
+        // 1 is 65536.
+        let page = if number(&header[8..12]) == 1 { 1 << 16 } else { number(&header[8..12]) };
+        Ok(if page.is_power_of_two() && (512..=1 << 16).contains(&page) { page } else { 0 })
+    }
+
+    /// Writes.
+    pub fn write_wal(&self, file: &File, from: &[u8], at: u64) -> Outcome<()> {
+        self.cut_what_failed(file)?;
+        if at == 0 {
+            self.begin_wal(from);
+        } else if from.len() == FRAME {
+            self.begin_frame(file, from, at)?;
+        }
+        let fault = || self.file_fault(sys::SQLITE_IOERR_WRITE);
+        let mut done = file.write_at(from, at);
+        if !self.wal.lock().grows && !matches!(done, Ok(done) if done == from.len()) && is_full(&done) {
+            // What does not make the database longer may use some of the room that is kept.
+            self.promise_wal(0, false)?;
+            done = file.write_at(from, at);
+        }
+        let outcome = match done {
+            Ok(done) if done == from.len() => return Ok(()),
+            Ok(_) => Err(fault()(Error::Refused(Errno::NOSPC))),
+            Err(error) => Err(fault()(error)),
+        };
+        // Copies of the frame that commits may follow it.
+        self.take_back(file);
+        outcome
+    }
+
+    fn begin_wal(&self, from: &[u8]) {
+        {
+            let mut wal = self.wal.lock();
+            wal.is_committed();
+            wal.page = if from.len() == HEADER { number(&from[8..12]) } else { 0 };
+        }
+        self.wal_begins();
+    }
+
+    fn begin_frame(&self, file: &File, from: &[u8], at: u64) -> Outcome<()> {
+        let page = self.page_of(file).map_err(self.file_fault(sys::SQLITE_IOERR_READ))?;
+        if page == 0 || !(at - HEADER as u64).is_multiple_of(page + FRAME as u64) {
+            return Ok(());
+        }
+        let end = number(&from[..4]).saturating_mul(page);
+        let longer = end > self.len();
+        let grows = {
+            let mut wal = self.wal.lock();
+            wal.page = page;
+            wal.grows |= longer;
+            if number(&from[4..8]) > 0 && wal.commit_at.is_none() {
+                wal.commit_at = Some(at);
+            }
+            wal.grows
+        };
+        if longer { self.promise_wal(end.min(rawfs::fs::SIZE_MAX), grows) } else { Ok(()) }
+    }
+
+    /// Makes it durable; if that fails, the transaction under way has not happened.
+    pub fn sync_wal(&self, file: &File) -> Outcome<()> {
+        self.cut_what_failed(file)?;
+        let synced = file.sync().map_err(self.file_fault(sys::SQLITE_IOERR_FSYNC));
+        if synced.is_err() {
+            self.take_back(file);
+        }
+        synced
+    }
+
+    /// The write lock of a WAL is let go of: no transaction is under way.
+    pub fn wal_is_unlocked(&self) {
+        self.wal.lock().is_committed();
+    }
+
+    fn take_back(&self, file: &File) {
+        let at = {
+            let wal = &mut *self.wal.lock();
+            wal.to_cut = wal.to_cut.or(wal.commit_at.take());
+            wal.to_cut
+        };
+        if at.is_some()
+            && let Err(fault) = self.cut_what_failed(file)
+        {
+            crate::api::log(fault.code, &fault.words);
+        }
+    }
+
+    fn cut_what_failed(&self, file: &File) -> Outcome<()> {
+        let Some(at) = self.wal.lock().to_cut else { return Ok(()) };
+        // In memory it is gone, whatever the device does.
+        let _ = file.write_at(&NO_FRAME, at);
+        file.set_len(at).map_err(self.file_fault(sys::SQLITE_IOERR_TRUNCATE))?;
+        self.wal.lock().to_cut = None;
+        Ok(())
+    }
+}
+
+fn is_full(done: &rawfs::fs::Result<usize>) -> bool {
+    done.as_ref().map_or_else(|error| error.errno() == Errno::NOSPC, |_| true)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_transaction_ends() {
+        let mut wal = Wal { opened: 1, commit_at: Some(32), grows: true, ..Wal::default() };
+        wal.is_committed();
+        assert!(wal.is_open() && wal.commit_at.is_none() && !wal.grows);
+    }
+}
