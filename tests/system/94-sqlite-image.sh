@@ -145,6 +145,32 @@ done
 [[ $(on_image full.db 'pragma secure_delete = off;' 'delete from t where a > 1; insert into t values(2, 2);' \
     'select count(*) from t;') == 0$'\n2' ]] || fail "there is no room after a removal: $(cat log)"
 clean 'after it was full'
+
+# What is told of each statement is true, in every journal mode: a program that counts what was told ok finds as many rows, at once
+# and when it opens the database again. After a failed DROP TABLE reading works, and room can be made.
+for journal in delete truncate persist memory wal; do
+    image=$SCRATCH/full-$journal
+    "$HOTSHELF" fs mkfs "$image" --size 10MiB >/dev/null
+    on_image told.db "pragma journal_mode = $journal;" 'create table t(a integer primary key, b blob); create table u(a, b blob);' >/dev/null
+    # What failed says its line; the inserts begin on the fourth.
+    {
+        printf '%s\n' ".load $extension" ".open '$(uri told.db)'" "pragma journal_mode = $journal; pragma secure_delete = off; pragma cache_size = 20;"
+        for ((n = 1; n <= 900; n++)); do
+            echo "insert into $([[ $((n % 2)) == 0 ]] && echo t || echo u)(a, b) values($n, randomblob(15000));"
+        done
+        printf '%s\n' "select 'rows', (select count(*) from t) + (select count(*) from u);" 'drop table u;' \
+            "select 'after', count(*) from t;" 'delete from t where a % 4 = 0;' "insert into t values(1, randomblob(9000)) returning 'room';" \
+            "select 'left', count(*) from t; pragma integrity_check;"
+    } | sqlite3 -batch >got 2>errors || true
+    failed=$(sed -n 's/.*near line \([0-9]*\): .*full.*/\1/p' errors | awk '$1 <= 903' | wc -l) told=$((900 - failed))
+    t=$(on_image told.db 'select count(*) from t;')
+    ((failed > 10)) || fail "$journal: more than 10 MiB fit: $(tail -n 3 errors)"
+    grep -qx "rows|$told" got || fail "$journal: told ok $told, $(grep rows got) ($(tail -n 3 errors))"
+    grep -q '^after|' got || fail "$journal: reading fails after a failed DROP TABLE: $(tail -n 5 errors)"
+    grep -qx room got || fail "$journal: no room can be made: $(tail -n 5 errors)"
+    grep -qx "left|$t" got && tail -n 2 got | grep -qx ok || fail "$journal: $(tail -n 3 got), then $t rows"
+    clean "$journal, full"
+done
 image=$main
 
 # What is no image.

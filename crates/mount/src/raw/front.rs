@@ -140,6 +140,11 @@ impl RawFront {
         if ino == ROOT { Ok(self.inner.fs.root().clone()) } else { Ok(self.inner.nodes.get(ino)?) }
     }
 
+    /// A node that the kernel may have forgotten. Numbers are never given twice, so each has generation 0.
+    fn by_number(&self, ino: u64) -> Result<Node, Error> {
+        self.node(ino).or_else(|_| self.inner.fs.by_number(ino))
+    }
+
     fn opened(&self, fh: u64) -> Result<Arc<Opened>, Error> {
         Ok(self.inner.opened.get(fh)?)
     }
@@ -350,6 +355,8 @@ impl FileSystem for RawFront {
         want(InitFlags::FUSE_PARALLEL_DIROPS);
         want(InitFlags::FUSE_ASYNC_DIO);
         want(InitFlags::FUSE_CACHE_SYMLINKS);
+        // Handles (NFS, open_by_handle_at) come back as lookups of `.` and `..` by numbers that the kernel has forgotten.
+        want(InitFlags::FUSE_EXPORT_SUPPORT);
         let _ = config.set_max_write(DATA_MAX as u32);
         let _ = config.set_max_background(64);
         let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
@@ -357,6 +364,11 @@ impl FileSystem for RawFront {
     }
 
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
+        match name.as_bytes() {
+            b"." => return self.entry(reply, self.by_number(parent)),
+            b".." => return self.entry(reply, self.by_number(parent).and_then(|dir| self.inner.fs.parent(&dir))),
+            _ => {}
+        }
         match self.at(parent, |fs, dir| fs.lookup(dir, name.as_bytes(), false, &creds(req, 0))) {
             Err(error) if error.errno() == Errno::NOENT => reply.absent(TTL),
             found => self.entry(reply, found),

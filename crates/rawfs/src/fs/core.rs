@@ -1,6 +1,6 @@
 //! What all calls share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -53,6 +53,12 @@ pub struct Core {
     pub trial: Option<Trial>,
     /// Files that are open.
     pub opened: AtomicUsize,
+    /// Counted up before names of a directory change, with its lock.
+    pub names_changed: AtomicU64,
+    /// Where files are that were looked for by their numbers.
+    pub hints: super::number::Hints,
+    /// Entries of directories, as they were read last.
+    pub windows: Mutex<VecDeque<super::list::Known>>,
     numbers: Mutex<Numbers>,
     last: AtomicU64,
 }
@@ -127,6 +133,9 @@ impl Core {
             bell: Arc::default(),
             trial: None,
             opened: AtomicUsize::new(0),
+            names_changed: AtomicU64::new(0),
+            hints: super::number::Hints::default(),
+            windows: Mutex::default(),
             numbers,
             last: AtomicU64::new(0),
         };
@@ -160,6 +169,9 @@ impl Core {
             bell: Arc::default(),
             trial: Some(Trial::beside(&self.table)),
             opened: AtomicUsize::new(0),
+            names_changed: AtomicU64::new(0),
+            hints: super::number::Hints::default(),
+            windows: Mutex::default(),
             numbers: Mutex::new(Numbers { next: first, end: first + numbers }),
             last: AtomicU64::new(self.last().0),
         })
@@ -196,6 +208,11 @@ impl Core {
     /// A number that no file has or had.
     pub fn number(&self) -> Result<u64> {
         self.numbers(1)
+    }
+
+    /// From here on, no number was given to a file.
+    pub fn numbers_end(&self) -> u64 {
+        self.numbers.lock().next
     }
 
     /// So many in a row, of which this is the first.

@@ -13,7 +13,7 @@ use super::attrs::Stat;
 use super::core::Core;
 use super::creds::Creds;
 use super::error::{Error, Result};
-use super::list::Entry;
+use super::list::{DOTS, Entry, Window};
 use super::memory::Counted;
 use super::open::access;
 use super::record::{Body, Kind, Record};
@@ -22,8 +22,6 @@ use super::table::Inode;
 use crate::{BLOCK_BYTES, Batch, Lsn};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Entries of a directory got at once.
-const LIST_MAX: usize = 128;
 const DAY: i64 = 86_400;
 
 /// A file that is held: it is there until this goes, whatever happens to its names.
@@ -96,8 +94,16 @@ pub(super) enum Rest {
 /// Where a directory's handle is.
 #[derive(Default)]
 struct List {
-    /// The names told, in order: position 2 is behind the dots, `2 + n` behind the n-th of them.
-    told: Vec<Box<[u8]>>,
+    window: Option<Arc<Window>>,
+    /// The entry that comes next, if the listing goes on at this position.
+    next: (u64, usize),
+}
+
+impl List {
+    /// The number of the entry that comes next at a position.
+    fn next_at(&self, window: &Window, at: u64) -> usize {
+        if self.next.0 == at { self.next.1 } else { window.first(at) }
+    }
 }
 
 impl File {
@@ -182,9 +188,7 @@ impl File {
         }
         let state = self.inode().state.read();
         self.may_as(flags, false, state.record.kind)?;
-        if i64::try_from(at).is_err() {
-            return Err(Errno::INVAL.into());
-        }
+        is_offset(at, to.len())?;
         let done = self.core().read(&state, at, to, self.ahead(at, to.len() as u64))?;
         let due = !to.is_empty() && self.is_due(&state.record);
         drop(state);
@@ -196,9 +200,7 @@ impl File {
 
     fn read_past_cache(&self, to: &mut [u8], at: u64) -> Result<usize> {
         self.may(false)?;
-        if i64::try_from(at).is_err() {
-            return Err(Errno::INVAL.into());
-        }
+        is_offset(at, to.len())?;
         let done = self.read_direct(to, at)?;
         if !to.is_empty() {
             self.accessed();
@@ -312,9 +314,7 @@ impl File {
     /// Up to what O_DIRECT and O_SYNC ask for.
     pub(super) fn write_begun(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64, Rest)> {
         let flags = self.may(true)?;
-        if at.is_some_and(|at| i64::try_from(at).is_err() || at.checked_add(from.len() as u64).is_none_or(|end| end > i64::MAX as u64)) {
-            return Err(Errno::INVAL.into());
-        }
+        at.map_or(Ok(()), |at| is_offset(at, from.len()))?;
         let at = at.filter(|_| !flags.contains(OFlags::APPEND));
         let (done, end) = self.core().write(self.inode(), at, from, &self.creds)?;
         let rest = if done == 0 {
@@ -364,7 +364,7 @@ impl File {
         Ok(done)
     }
 
-    /// Goes elsewhere; returns where that is. In a directory: to a place that [`File::read_dir`] told, or 0.
+    /// Goes elsewhere; returns where that is. In a directory: to a place that [`File::read_dir`] told of it, with any handle, or 0.
     ///
     /// # Errors
     /// EINVAL before the begin, ENXIO behind the last data.
@@ -385,7 +385,8 @@ impl File {
             SeekFrom::Data(from) => self.core().seek_data(&state(), from)?,
             SeekFrom::Hole(from) => self.core().seek_hole(&state(), from)?,
         };
-        if new > SIZE_MAX {
+        let most = if self.node.kind() == Kind::Dir { i64::MAX as u64 } else { SIZE_MAX };
+        if new > most {
             return Err(Errno::INVAL.into());
         }
         *at = new;
@@ -503,6 +504,7 @@ impl File {
         self.accessed_dir()?;
         let mut at = self.at.lock();
         let mut list = self.list.lock();
+        let begin = *at;
         if *at < 2 {
             let dots = {
                 let _names = core.locks.shared();
@@ -517,26 +519,40 @@ impl File {
                 *at += 1;
             }
         }
-        if *at <= 2 {
-            list.told.clear();
+        if *at <= DOTS {
+            *list = List::default();
         }
         loop {
-            let seen = usize::try_from(at.saturating_sub(2)).unwrap_or(usize::MAX).min(list.told.len());
-            list.told.truncate(seen);
-            let entries = {
-                let _names = core.locks.shared();
-                core.list_dir(&dir, list.told.last().map(|name| &**name), LIST_MAX)?
+            let window = match list.window.take().filter(|window| window.covers(*at)) {
+                Some(window) => window,
+                // Behind the dots is the begin: what is there now is listed.
+                None => {
+                    list.next = (0, 0);
+                    core.window(&dir, self.node.ino(), *at, *at > DOTS)?
+                }
             };
-            for entry in &entries {
-                if !each(entry, *at + 1) {
+            let mut n = list.next_at(&window, *at);
+            list.window = Some(Arc::clone(&window));
+            while let Some((entry, behind)) = window.get(n) {
+                if !each(entry, behind) {
+                    list.next = (*at, n);
                     return Ok(());
                 }
-                list.told.push(entry.name.clone().into());
-                *at += 1;
+                *at = behind;
+                n += 1;
+                list.next = (*at, n);
             }
-            if entries.len() < LIST_MAX {
-                return Ok(());
+            match window.end() {
+                Some(end) => *at = end,
+                // What could be read is listed first; the error comes when it goes on.
+                None if *at > begin => return Ok(()),
+                None => return window.outcome(),
             }
         }
     }
+}
+
+/// EINVAL for what does not end at an offset of the kernel's.
+fn is_offset(at: u64, len: usize) -> Result<()> {
+    if at.checked_add(len as u64).is_some_and(|end| i64::try_from(end).is_ok()) { Ok(()) } else { Err(Errno::INVAL.into()) }
 }

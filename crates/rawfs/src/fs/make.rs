@@ -1,6 +1,7 @@
 //! New names: of new files, and more of files there are.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
@@ -152,6 +153,7 @@ impl Core {
 
     /// An entry of a directory came or went: its times, and by how much its links change. Its lock is held.
     pub fn touch(&self, batch: &mut Batch, dir: &Name, record: &Record, now: Stamp, links: i64) {
+        self.names_changed.fetch_add(1, Ordering::SeqCst);
         let (tree, key) = self.dir_key(dir);
         batch.patch(tree, &key, TIMES_AT, &record::change_times(now, now));
         if links != 0 {

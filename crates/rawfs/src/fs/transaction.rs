@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 use rustix::io::Errno;
@@ -190,6 +191,8 @@ impl Core {
     /// With changes of names, which are tried first.
     fn apply_changes(&self, transaction: &Transaction) -> Result<Lsn> {
         let _alone = self.locks.alone();
+        // What is tried counts for itself.
+        self.names_changed.fetch_add(1, Ordering::SeqCst);
         self.settle(&transaction.changes)?;
         let (known, mut effects) = (self.known(&transaction.changes), Vec::new());
         let lsn = self.with_files(transaction, |files| {

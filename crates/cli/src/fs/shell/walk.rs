@@ -54,6 +54,7 @@ impl Session {
         };
         let mut entries: Vec<Entry> = read().with_context(|| shown(path))?;
         entries.retain(|entry| entry.name != b"." && entry.name != b"..");
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let is_name = |entry: &Entry| !entry.name.is_empty() && !entry.name.iter().any(|byte| matches!(byte, b'/' | 0));
         match entries.iter().find(|entry| !is_name(entry)) {
             Some(entry) => anyhow::bail!("{}: holds `{}`, which is no name: run `checkfs`", shown(path), shown(&entry.name)),

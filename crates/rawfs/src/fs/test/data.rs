@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use super::{Machine, close_clean, content, file, pattern, root};
 use crate::BLOCK_BYTES;
 use crate::fs::record::Body;
-use crate::fs::{Error, File};
+use crate::fs::{Error, File, SIZE_MAX};
 
 fn body(file: &File) -> Body {
     file.node().inode.state.read().record.body.clone()
@@ -244,5 +244,87 @@ fn many_threads_read_write_and_rename_at_once() {
             }
         });
     });
+    close_clean(fs, &machine);
+}
+
+/// At the limits each call answers as the kernel does for ext4, and nothing has changed after one that fails.
+#[test]
+fn limits_are_the_kernel_s() {
+    const MAX: u64 = i64::MAX as u64;
+    let machine = Machine::new(64 << 20);
+    let fs = machine.open();
+    let open = file(&fs, "/f");
+    open.write_at(b"here", 0).expect("written");
+    let (inval, fbig) = (Err(Errno::INVAL), Err(Errno::FBIG));
+    let no = |error: Error| error.errno();
+    for at in [1 << 56, SIZE_MAX, MAX - 4] {
+        assert_eq!(open.write_at(b"more", at).map_err(no), fbig, "write at {at}");
+        assert_eq!(open.read_at(&mut [0; 4], at).map_err(no), Ok(0), "read at {at}");
+        assert_eq!(open.write_at(b"", at).map_err(no), Ok(0), "write nothing at {at}");
+    }
+    for at in [MAX - 3, MAX, MAX + 1, u64::MAX - 2, u64::MAX] {
+        assert_eq!(open.write_at(b"more", at).map_err(no), inval, "write at {at}");
+        assert_eq!(open.read_at(&mut [0; 4], at).map_err(no), inval, "read at {at}");
+    }
+    // What fits is written.
+    assert_eq!(open.write_at(b"more", SIZE_MAX - 2).map_err(no), Ok(2));
+    open.set_len(4).expect("cut");
+    for size in [SIZE_MAX + 1, 1 << 56, MAX] {
+        assert_eq!(open.set_len(size).map_err(no), Err(Errno::FBIG), "{size}");
+        assert_eq!(fs.truncate(fs.root(), b"/f", size, &super::root()).map_err(no), Err(Errno::FBIG), "{size}");
+        let kept = open.allocate(FallocateFlags::KEEP_SIZE, size - 2, 4).map_err(no);
+        assert_eq!(kept, Err(Errno::FBIG), "{size}");
+        let punched = open.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, size - 2, 4).map_err(no);
+        assert_eq!(punched, Err(Errno::FBIG), "{size}");
+    }
+    for size in [MAX + 1, u64::MAX] {
+        assert_eq!(open.set_len(size).map_err(no), Err(Errno::INVAL), "{size}");
+        assert_eq!(open.allocate(FallocateFlags::empty(), 0, size).map_err(no), Err(Errno::INVAL), "{size}");
+        assert_eq!(open.allocate(FallocateFlags::empty(), size, 1).map_err(no), Err(Errno::INVAL), "{size}");
+    }
+    for to in [SIZE_MAX + 1, MAX, u64::MAX] {
+        assert_eq!(open.seek(SeekFrom::Start(to)).map_err(no), Err(Errno::INVAL), "{to}");
+        assert_eq!(open.seek(SeekFrom::Data(to)).map_err(no), Err(Errno::NXIO), "{to}");
+        assert_eq!(open.seek(SeekFrom::Hole(to)).map_err(no), Err(Errno::NXIO), "{to}");
+    }
+    assert_eq!(open.seek(SeekFrom::End(i64::MAX)).map_err(no), Err(Errno::INVAL));
+    let mut transaction = fs.begin();
+    assert_eq!(transaction.write_at(&open, b"more", SIZE_MAX - 2).map_err(no), Err(Errno::FBIG));
+    assert_eq!(transaction.set_len(&open, MAX).map_err(no), Err(Errno::FBIG));
+    // The longest file there can be.
+    open.set_len(SIZE_MAX).expect("set");
+    assert_eq!(open.write_at(b"more", SIZE_MAX).map_err(no), fbig);
+    assert_eq!(open.seek(SeekFrom::End(0)).map_err(no), Ok(SIZE_MAX));
+    open.set_len(4).expect("cut");
+    assert_eq!(content(&open), b"here");
+    drop(transaction);
+    drop(open);
+    close_clean(fs, &machine);
+}
+
+/// What is promised to a file is its, whatever others write or set aside.
+#[test]
+fn promised_blocks_are_there_when_they_are_written() {
+    let machine = Machine::new(16 << 20);
+    let fs = machine.open();
+    let (kept, other) = (file(&fs, "/kept"), file(&fs, "/other"));
+    kept.reserve(100).expect("room");
+    let free = fs.stat_fs().free;
+    assert_eq!(fs.stat_fs().blocks - free, 100 + fs.stat_fs().blocks - fs.store().blocks_free());
+    assert!(kept.reserve(free + 101).is_err() && kept.reserve(free + 100).is_ok() && kept.reserve(100).is_ok());
+    let mut at = 0;
+    while let Ok(done) = other.write_at(&[1; BLOCK_BYTES], at)
+        && done > 0
+    {
+        at += done as u64;
+    }
+    assert_eq!(other.write_at(&[1; BLOCK_BYTES], at).map_err(|error| error.errno()), Err(Errno::NOSPC));
+    assert_eq!(other.allocate(FallocateFlags::empty(), at, 4096).map_err(|error| error.errno()), Err(Errno::NOSPC));
+    for n in 0..100 {
+        assert_eq!(kept.write_at(&[2; BLOCK_BYTES], n * BLOCK_BYTES as u64).expect("promised"), BLOCK_BYTES);
+    }
+    kept.sync().expect("synced");
+    other.sync().expect("what was taken has room");
+    drop((kept, other));
     close_clean(fs, &machine);
 }

@@ -1,10 +1,10 @@
-use rustix::fs::{OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
 use super::{Machine, close_clean, content, file, root};
 use crate::fs::check::check;
 use crate::fs::record::{NLINK_AT, Value};
-use crate::fs::{Creds, Fs, Kind, Node, key};
+use crate::fs::{Creds, File, Fs, Kind, Node, key};
 use crate::{Batch, Tree};
 
 fn mkdir(fs: &Fs, path: &str) {
@@ -245,5 +245,159 @@ fn who_has_a_removed_directory_has_its_attributes_and_what_its_list_says() {
         fs.set_xattr(&dir, b"user.b", b"2", XattrFlags::CREATE, &root()).expect("set");
         assert_eq!(fs.get_xattr(&dir, b"user.b", &root()).expect("set before"), b"2", "{how}");
     }
+    close_clean(fs, &machine);
+}
+
+/// Entries from a position on, at most so many: names, each with the position behind it.
+fn some_entries(dir: &File, from: u64, most: usize) -> Vec<(Vec<u8>, u64)> {
+    let mut got = Vec::new();
+    dir.seek(SeekFrom::Start(from)).expect("a position");
+    dir.read_dir(&mut |entry, behind| {
+        let room = got.len() < most;
+        if room {
+            got.push((entry.name.clone(), behind));
+        }
+        room
+    })
+    .expect("listed");
+    got
+}
+
+/// As a server for NFS lists: each time with another handle, after changes and remounts; what was there all the time comes once.
+#[test]
+fn a_position_is_the_same_for_every_handle_and_after_changes() {
+    let mut rng = crate::testing::rng();
+    for (entries, each) in [(0, 3), (1, 1), (40, 7), (2000, 128), (if crate::testing::full() { 100_000 } else { 9000 }, 3000)] {
+        let machine = Machine::new(256 << 20);
+        let mut fs = machine.open();
+        fs.mkdir(fs.root(), b"/d", 0o755, &root()).expect("made");
+        let make = |fs: &Fs, n: u64| {
+            let path = format!("/d/some file {n}");
+            fs.mknod(fs.root(), path.as_bytes(), Kind::Fifo, 0o644, 0, &root()).expect("made");
+        };
+        (0..entries).for_each(|n| make(&fs, n));
+        let (mut kept, mut next) = ((0..entries).collect::<std::collections::BTreeSet<u64>>(), entries);
+        let (mut seen, mut at, mut turn) = (std::collections::HashMap::<Vec<u8>, u32>::new(), 0, 0);
+        loop {
+            let dir = fs.open_at(fs.root(), b"/d", OFlags::DIRECTORY, 0, &root()).expect("opened");
+            let got = some_entries(&dir, at, each);
+            let Some((_, behind)) = got.last() else { break };
+            // Back and forth again on the same handle gives the same.
+            if let [.., (_, to), _] = &got[..] {
+                let again = some_entries(&dir, *to, 1);
+                assert_eq!(again.first(), got.last(), "{entries} entries");
+                assert_eq!(some_entries(&dir, *behind, 0), []);
+            }
+            at = *behind;
+            got.into_iter().for_each(|(name, _)| *seen.entry(name).or_default() += 1);
+            drop(dir);
+            for _ in 0..rng.u64(0..4) {
+                match kept.range(rng.u64(..=entries)..).next().copied() {
+                    Some(n) if rng.bool() => {
+                        kept.remove(&n);
+                        fs.unlink(fs.root(), format!("/d/some file {n}").as_bytes(), &root()).expect("removed");
+                    }
+                    _ => {
+                        make(&fs, next);
+                        next += 1;
+                    }
+                }
+            }
+            turn += 1;
+            if turn % 4 == 0 {
+                fs.close().expect("closed");
+                fs = machine.open();
+            }
+        }
+        let names = kept.iter().map(|n| format!("some file {n}").into_bytes()).chain([b".".to_vec(), b"..".to_vec()]);
+        names.for_each(|name| assert_eq!(seen.get(&name), Some(&1), "{:?} of {entries}", String::from_utf8_lossy(&name)));
+        // What was made before a handle was opened is seen by it.
+        let dir = || fs.open_at(fs.root(), b"/d", OFlags::DIRECTORY, 0, &root()).expect("opened");
+        let all = some_entries(&dir(), 0, usize::MAX);
+        fs.mknod(fs.root(), b"/d/new", Kind::Fifo, 0o644, 0, &root()).expect("made");
+        let from = all.iter().map(|(_, behind)| *behind).filter(|behind| *behind <= crate::fs::list::position(b"new")).max().expect("dots");
+        assert_eq!(some_entries(&dir(), from, 1)[0].0, b"new");
+        close_clean(fs, &machine);
+    }
+}
+
+/// Every file is found by its number: after changes of names, when it has another name than ever before, and after a remount.
+#[test]
+fn a_number_leads_to_its_file_whatever_becomes_of_its_names() {
+    let mut rng = crate::testing::rng();
+    let machine = Machine::new(64 << 20);
+    let mut fs = machine.open();
+    let mut dirs = vec![String::new()];
+    let mut files: Vec<(u64, Option<String>)> = Vec::new();
+    for turn in 0..400 {
+        let parent = &dirs[rng.usize(..dirs.len())];
+        let path = format!("{parent}/{turn}{}", "x".repeat(rng.usize(..200)));
+        let path = if path.len() > 3000 { format!("/{turn}") } else { path };
+        match rng.u8(..8) {
+            0 | 1 => {
+                let node = fs.mkdir(fs.root(), path.as_bytes(), 0o755, &root()).expect("made");
+                files.push((node.ino(), Some(path.clone())));
+                dirs.push(path);
+            }
+            2 | 3 if dirs.len() > 1 => {
+                let moved = dirs[rng.usize(1..dirs.len())].clone();
+                if !path.starts_with(&format!("{moved}/")) {
+                    rename(&fs, &moved, &path);
+                    let follow = |name: &mut String| {
+                        if *name == moved || name.starts_with(&format!("{moved}/")) {
+                            *name = format!("{path}{}", &name[moved.len()..]);
+                        }
+                    };
+                    dirs.iter_mut().for_each(follow);
+                    files.iter_mut().filter_map(|(_, name)| name.as_mut()).for_each(follow);
+                }
+            }
+            4 if !files.is_empty() => {
+                let n = rng.usize(..files.len());
+                if let Some(name) = files[n].1.clone()
+                    && fs.unlink(fs.root(), name.as_bytes(), &root()).is_ok()
+                {
+                    files[n].1 = None;
+                }
+            }
+            5 if !files.is_empty() => {
+                // Another name, and the first goes: the record moves.
+                let n = rng.usize(..files.len());
+                if let Some(name) = files[n].1.clone()
+                    && let Ok(node) = fs.lookup(fs.root(), name.as_bytes(), false, &root())
+                    && fs.link(&node, fs.root(), path.as_bytes(), &root()).is_ok()
+                {
+                    if rng.bool() {
+                        fs.unlink(fs.root(), name.as_bytes(), &root()).expect("removed");
+                    }
+                    files[n].1 = Some(path);
+                }
+            }
+            _ => {
+                let node = fs.mknod(fs.root(), path.as_bytes(), Kind::Fifo, 0o644, 0, &root()).expect("made");
+                files.push((node.ino(), Some(path)));
+            }
+        }
+        if turn % 40 == 39 {
+            fs.close().expect("closed");
+            fs = machine.open();
+        }
+        for (ino, name) in &files {
+            match (fs.by_number(*ino), name) {
+                (Ok(node), Some(name)) => {
+                    let there = fs.lookup(fs.root(), name.as_bytes(), false, &root()).map(|node| node.ino());
+                    assert!(node.ino() == *ino && node.stat().is_ok() && (there.ok() == Some(*ino) || name.len() > 4000), "{ino}");
+                }
+                (Err(error), None) => assert_eq!(error.errno(), Errno::STALE),
+                // The other name is still there.
+                (Ok(node), None) => assert!(node.stat().expect("held").nlink > 0),
+                (Err(error), Some(name)) => panic!("{ino} ({name}): {error}"),
+            }
+        }
+    }
+    for ino in [0, u64::MAX, 1 << 62, 5000] {
+        assert_eq!(fs.by_number(ino).map(|node| node.ino()).map_err(|error| error.errno()), Err(Errno::STALE), "{ino}");
+    }
+    assert_eq!(fs.by_number(1).expect("the top").ino(), 1);
     close_clean(fs, &machine);
 }

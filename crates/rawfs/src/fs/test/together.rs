@@ -36,6 +36,7 @@ fn see(fs: &Fs, path: &[u8], all: &mut Vec<String>) {
         })
         .expect("listed");
         let slash: &[u8] = if path == b"/" { b"" } else { b"/" };
+        names.sort_unstable();
         names.iter().filter(|name| name[0] != b'.').for_each(|name| see(fs, &[path, slash, name].concat(), all));
     }
 }
