@@ -16,6 +16,8 @@ if [[ -z ${DOCUMENTS_INSIDE:-} ]]; then
     exit 0
 fi
 
+# Of the reader.
+home=/srv/alice
 mkdir "$SCRATCH/layer"
 mount -t tmpfs none "$SCRATCH/layer"
 mkdir "$SCRATCH"/layer/{upper,work,root}
@@ -28,7 +30,7 @@ done
 for dir in dev tmp run var/lib; do
     mount -t tmpfs none "$new/$dir"
 done
-mkdir -p "$new"/dev/{shm,vg} "$new"/{ssd,hdd,pool,mnt,data,srv} "$new/home/alice" "$new/var/lib/prometheus/node-exporter"
+mkdir -p "$new"/dev/{shm,vg} "$new"/{ssd,hdd,pool,mnt,data,srv} "$new$home" "$new/var/lib/prometheus/node-exporter"
 mount -t tmpfs none "$new/dev/shm"
 chmod 1777 "$new/dev/shm" "$new/tmp"
 for node in null zero full random urandom tty fuse loop-control; do
@@ -62,24 +64,24 @@ for side in ssd hdd; do
 done
 
 # A reader's machine: a user, photos, a database, directories in use.
-grep -q '^alice:' "$new/etc/passwd" || echo 'alice:x:4711:4711::/home/alice:/bin/bash' >>"$new/etc/passwd"
+grep -q '^alice:' "$new/etc/passwd" || echo "alice:x:4711:4711::$home:/bin/bash" >>"$new/etc/passwd"
 grep -q '^alice:' "$new/etc/group" || echo 'alice:x:4711:' >>"$new/etc/group"
-mkdir -p "$new"/home/alice/photos "$new"/ssd/pool/projects "$new"/hdd/pool
-echo picture >"$new/home/alice/photos/cat.jpg"
+mkdir -p "$new$home"/photos "$new"/ssd/pool/projects "$new"/hdd/pool
+echo picture >"$new$home/photos/cat.jpg"
 echo work >"$new/ssd/pool/projects/file"
 sqlite3 "$new/data/db" 'create table t(a); insert into t values(1);'
 echo word >"$new/data/word"
-printf '[job]\nfilename=/dev/sdb\nrw=randread\nsize=1M\n' >"$new/home/alice/job.fio"
-cp "$new/home/alice/job.fio" "$new/root/"
-chown -R 4711:4711 "$new/home/alice" "$new/ssd" "$new/hdd" "$new/pool" "$new/mnt"
-chmod 755 "$new/home/alice"
+printf '[job]\nfilename=/dev/sdb\nrw=randread\nsize=1M\n' >"$new$home/job.fio"
+cp "$new$home/job.fio" "$new$HOME/"
+chown -R 4711:4711 "$new$home" "$new/ssd" "$new/hdd" "$new/pool" "$new/mnt"
+chmod 755 "$new$home"
 
 inside() { chroot "$new" "$@"; }
 inside cc --version >/dev/null 2>&1 || skip "the system's programs do not run in another root directory here"
 inside make -C "$ROOT" --no-print-directory install "CARGO_TARGET_DIR=$(dirname "$release")" >install.log 2>&1 ||
     fail "make install: $(tail -n 5 install.log)"
 status=0
-inside env SCRATCH="$SCRATCH" python3 "$ROOT/tests/system/_documents.py" "$ROOT" || status=$?
+inside env SCRATCH="$SCRATCH" python3 "$ROOT/tests/system/_documents.py" "$ROOT" "$home" || status=$?
 for device in $(losetup --list --noheadings --raw --output NAME,BACK-FILE | awk -v at="$SCRATCH/" 'index($2, at) == 1 { print $1 }'); do
     losetup --detach "$device" 2>/dev/null || true
 done

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-ROOT, USER, HOME = sys.argv[1], "alice", "/home/alice"
+ROOT, USER, HOME, ROOT_HOME = sys.argv[1], "alice", sys.argv[2], os.environ["HOME"]
 
 # A command that cannot be run here, and why.
 NOT_RUN = [
@@ -53,7 +53,7 @@ def run(where, command, user=None, stdin=""):
         # The shell's comment stays behind it.
         adapted = "ended=0\ntimeout -k 10 -s INT 2 " + adapted.split("  #")[0] + " || ended=$?\ntest $ended = 124 -o $ended = 0"
     words = ["bash", "-eo", "pipefail", "-c", adapted]
-    home = HOME if user else "/root"
+    home = HOME if user else ROOT_HOME
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": home, "LANG": "C.UTF-8"}
     environment["SCRATCH"] = os.environ["SCRATCH"]
     environment.update(exported)
@@ -177,8 +177,8 @@ def commands_of(words):
 def prepare(command):
     """What the reader of this example has already."""
     reset()
-    os.chdir("/root")
-    gone = "/ssd/* /hdd/* /etc/hotshelf /root/.config /tmp/restored /tmp/all /tmp/q.sock /tmp/grants /dev/shm/hotshelf*"
+    os.chdir(ROOT_HOME)
+    gone = f"/ssd/* /hdd/* /etc/hotshelf {ROOT_HOME}/.config /tmp/restored /tmp/all /tmp/q.sock /tmp/grants /dev/shm/hotshelf*"
     made = "/ssd/pool/photos /ssd/pool/db /ssd/pool/old-projects /hdd/pool"
     quietly(f"rm -rf --one-file-system {gone}; mkdir -p {made}")
     for file in ("photos/2024.tar", "db/file", "old-projects/file"):
@@ -200,7 +200,7 @@ def prepare(command):
         quietly("hotshelf fs mkfs /ssd/image --size 64MiB; echo x > notes.txt")
         if "import" not in command:
             quietly("hotshelf fs import /ssd/image /etc/passwd /etc; hotshelf fs import /ssd/image /etc/passwd /backup/etc")
-        quietly("hotshelf fs mkfs /dev/vg/volume --force; mkdir -p /root/photos /var/lib/app; echo x > /root/photos/x")
+        quietly("hotshelf fs mkfs /dev/vg/volume --force; mkdir -p photos /var/lib/app; echo x > photos/x")
         if "unmount" in command:
             quietly("hotshelf fs mount /ssd/image /mnt")
     if command.startswith("hotshelf queue") and "serve" not in command:

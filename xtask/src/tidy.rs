@@ -12,6 +12,7 @@ mod layers;
 mod line_width;
 mod lock_sources;
 mod markers;
+mod named_tests;
 
 use std::path::Path;
 
@@ -30,6 +31,7 @@ const LINTS: &[(&str, Lint)] = &[
     ("dead-files", dead_files::lint),
     ("environment", environment::lint),
     ("markers", markers::lint),
+    ("named-tests", named_tests::lint),
     ("build-paths", build_paths::lint),
     ("line-width", line_width::lint),
     ("final-newline", final_newline::lint),
