@@ -525,6 +525,11 @@ fn own_key(hidden: BorrowedFd<'_>, writable: bool) -> std::result::Result<Key, O
     }
     match persist::write_key(hidden, &key) {
         Ok(()) | Err(PersistError::Io { source: Errno::ROFS, .. }) => Ok(key),
+        // A full disk is no reason to refuse a mount: files that move until there is room get other numbers at the next mount.
+        Err(error @ PersistError::Io { source: Errno::NOSPC | Errno::DQUOT, .. }) => {
+            tracing::warn!(%error, "the key of marks cannot be kept");
+            Ok(key)
+        }
         Err(error) => Err(OpenError::Persist(error)),
     }
 }
