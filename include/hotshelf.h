@@ -1102,7 +1102,8 @@ int ucreat(const char *path, mode_t mode);
 
 /**
  * As close(2). What was written stays in the cache, for all who share it, and reaches the file below in time; ufsync makes it
- * safe. Pins of the file end with its last ufd. Thread-safe: calls of other threads on this ufd end first, or fail with EBADF.
+ * safe. Pins end with the last duplicate (udup) of the ufd they were made through; other opens of the file do not keep them.
+ * Thread-safe: calls of other threads on this ufd end first, or fail with EBADF.
  *
  * Returns 0, or -1: EBADF; an error of writing that nobody was told of (the ufd is closed all the same).
  */

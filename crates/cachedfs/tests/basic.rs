@@ -60,3 +60,47 @@ fn what_is_written_is_read_and_is_below_after_a_flush() {
         let _ = std::fs::remove_file(dir.path().join("ssd"));
     }
 }
+
+#[test]
+fn in_read_only_mode_a_file_without_a_name_is_not_written_either() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let instance = Instance::open(&Config { mode: Mode::ReadOnly, ..config(dir.path()) }).expect("an instance");
+    let bits = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = instance.open_file(CWD, dir.path(), flags, bits, &Options::default()).expect("opened");
+    let errno = |result: Result<usize, cachedfs::Error>| result.map_err(|error| error.errno());
+    assert_eq!(errno(file.write(b"x")), Err(30));
+    assert_eq!(errno(file.write_at(0, b"x")), Err(30));
+    assert_eq!(errno(file.append(b"x").map(|_| 1)), Err(30));
+    assert_eq!(errno(file.set_len(5).map(|()| 1)), Err(30));
+    assert_eq!(errno(file.allocate(0..10, false).map(|()| 1)), Err(30));
+    assert_eq!(file.len().expect("a length"), 0);
+    instance.set_mode(Mode::WriteBack).expect("switched");
+    assert_eq!(errno(file.write(b"x")), Ok(1), "the mode is looked at by each call");
+}
+
+/// A file that only grows is never shorter than it was, seen by its name.
+#[test]
+fn in_pass_through_a_name_s_length_is_what_is_below() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("file");
+    let instance = Instance::open(&Config { mode: Mode::PassThrough, ..config(dir.path()) }).expect("an instance");
+    let file = open(&instance, &path, OFlags::RDWR | OFlags::CREATE);
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| {
+            for n in 0..3000 {
+                assert_eq!(file.write_at(n, b"x").expect("written"), 1);
+            }
+        });
+        let mut last = 0;
+        while !writes.is_finished() {
+            let size = instance.stat(CWD, &path, rustix::fs::AtFlags::empty()).expect("stat").st_size;
+            assert!(size >= last, "{size} after {last}");
+            last = size;
+            // Opened and closed by somebody else meanwhile.
+            drop(open(&instance, &path, OFlags::RDONLY));
+        }
+        writes.join().expect("no panic");
+    });
+    assert_eq!(instance.stat(CWD, &path, rustix::fs::AtFlags::empty()).expect("stat").st_size, 3000);
+}

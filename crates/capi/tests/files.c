@@ -46,6 +46,19 @@ static void wrong_calls(void)
         FAILS(EBADF, ufcntl(ufd, F_GETFL));
         FAILS(EBADF, ufileno(ufd));
         FAILS(EBADF, uclose(ufd));
+        /* Before anything is said of the other arguments, but where the kernel looks at those first. */
+        FAILS(EBADF, uread(ufd, NULL, 1));
+        FAILS(EBADF, uwrite(ufd, NULL, 1));
+        FAILS(EBADF, ureadv(ufd, NULL, 1));
+        FAILS(EBADF, uwritev(ufd, NULL, -1));
+        FAILS(EBADF, ulseek(ufd, 0, 99));
+        FAILS(EBADF, ufstat(ufd, NULL));
+        FAILS(EBADF, ufallocate(ufd, 0, -1, 0));
+        FAILS(EBADF, ufallocate(ufd, 0x4000, 0, 1));
+        FAILS(EBADF, ufcntl(ufd, F_DUPFD, -1));
+        FAILS(EINVAL, upread(ufd, own, 1, -1));
+        FAILS(EINVAL, upwrite(ufd, own, 1, -1));
+        FAILS(EINVAL, uftruncate(ufd, -1));
     }
     FAILS(EBADF, uopenat(77, "x", O_RDONLY));
     FAILS(EFAULT, uopen(NULL, O_RDONLY));
@@ -182,6 +195,8 @@ static void appending(void)
     SURE(ufcntl(second, F_SETFL, O_APPEND) == 0 && ulseek(second, 0, SEEK_SET) == 0 && uwrite(second, "d", 1) == 1);
     SURE((ufcntl(second, F_GETFL) & O_APPEND) != 0 && ulseek(second, 0, SEEK_CUR) == 3);
     SURE(ufcntl(second, F_SETFL, 0) == 0 && upwrite(second, "e", 1, 1) == 1);
+    SURE(ufcntl(second, F_SETFL, O_NONBLOCK) == 0 && (ufcntl(second, F_GETFL) & O_NONBLOCK) != 0);
+    SURE(ufcntl(second, F_SETFL, 0) == 0 && (ufcntl(second, F_GETFL) & O_NONBLOCK) == 0);
     SURE(upread(second, own, 8, 0) == 3 && memcmp(own, "bed", 3) == 0);
     SURE(uclose(first) == 0 && uclose(second) == 0 && uunlink("log") == 0);
 }
