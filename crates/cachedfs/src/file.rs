@@ -188,8 +188,9 @@ impl File {
 
     /// How much of a write is within what the file may become ([`crate::limits`]).
     fn bounded(&self, cached: &Cached, at: u64, len: usize) -> Result<usize, Error> {
-        let own = limits::own_lately(cached.now_ms());
-        match limits::within(at, len, own, || cached.local.largest()) {
+        let within = |own: u64| limits::within(at, len, own, || cached.local.largest());
+        // Refused only by what holds now: the limit may have been raised a moment ago.
+        match within(limits::own_lately(cached.now_ms())).or_else(|_| within(limits::own())) {
             Ok(len) => Ok(len),
             Err((errno, is_own)) => {
                 // The kernel refuses it in its own way: with a signal.
