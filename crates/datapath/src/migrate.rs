@@ -144,7 +144,7 @@ impl Worker {
         // What the last one had taken is posted again; then the requests of the dead are reaped with them, and what they had begun
         // to cut is cut on the SSD too.
         shelf.requests.again();
-        worker.reap(shelf);
+        worker.reap(shelf, Duration::MAX);
         worker.take_up_writing(shelf);
         // What the last one told may be less: its marks that pages are below may not have been durable.
         worker.tell(shelf);
@@ -220,7 +220,7 @@ impl Worker {
         if now.wrapping_sub(self.last_reap) >= IDLE.as_millis() as u32 {
             self.last_reap = now;
             shelf.seats.answer_doubts();
-            self.reap(shelf);
+            self.reap(shelf, IDLE);
             shelf.requests.recycle(&mut self.stale, now);
         }
         let mut busy = self.answer(shelf);
@@ -243,8 +243,10 @@ impl Worker {
         Time(self.begun.elapsed().as_nanos() as u64)
     }
 
-    /// Dead processes: their locks, frames, pins, requests and opens.
-    fn reap(&mut self, shelf: &Shelf) {
+    /// Dead processes: their locks, frames, pins, requests and opens. No more of them than in that time, and one at least: somebody may
+    /// have written into the table that all seats are the dead's, and requests wait.
+    fn reap(&mut self, shelf: &Shelf, at_most: Duration) {
+        let begun = Instant::now();
         for dead in shelf.seats.dead() {
             shelf.pages.reap(dead);
             shelf.requests.reap(dead);
@@ -262,6 +264,9 @@ impl Worker {
             }
             shelf.records.reap(dead);
             shelf.seats.clear(dead);
+            if begun.elapsed() > at_most {
+                break;
+            }
         }
     }
 
