@@ -119,6 +119,10 @@ impl Shelf {
         if found.is_none() {
             // Looked at only now that nobody of us has it: who had it a moment ago may have written to it.
             let stamp = below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
+            if !record.is_given_back() {
+                // Somebody else made it free: frames of the file that had it must not become this one's.
+                self.pages.invalidate(pagecache::shared::FileNo(no.0), 0..u64::MAX);
+            }
             record.clear();
             record.set_path(path);
             record.size().store(stamp.size, Ordering::Release);

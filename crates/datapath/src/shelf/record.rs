@@ -244,6 +244,14 @@ impl<'a> Record<'a> {
             self.u64(CHECK).store(check_of(key, self.at), Ordering::Relaxed);
         }
         self.u64(0).store(key, Ordering::Release);
+        if key == 0 {
+            self.u64(CHECK).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a free record was given back by a process of ours, which drops its frames before that.
+    pub(crate) fn is_given_back(self) -> bool {
+        self.is_free() && self.u64(CHECK).load(Ordering::Relaxed) == 0
     }
 
     /// Whether it is this file's, and every word of it is one that a process of ours writes.
