@@ -50,7 +50,7 @@ pub use config::{Config, Honours, Promotion, Size};
 pub use create::Make;
 pub use dirs::Dir;
 pub use files::Written;
-pub use listing::{Entry, Listing};
+pub use listing::{DOTS, Entry, Listing, behind, first_at};
 pub use moves::{Outcome, Reason, give_way};
 pub use names::Attr;
 pub use number::ROOT;

@@ -1,4 +1,7 @@
 //! Listing directories: the union of both sides, as it was when the listing began.
+//!
+//! A position follows from names alone: entries are listed in the order of a hash of their names, and the position behind an entry is one
+//! more. So it is the same for every open directory and after a remount, whatever is made, moved or removed meanwhile.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -23,6 +26,8 @@ use crate::tier::{HIDDEN, Result};
 /// One name of a listing.
 #[derive(Clone, Debug)]
 pub struct Entry {
+    /// Where it is among the others.
+    position: u64,
     /// The name.
     pub name: Box<[u8]>,
     /// What the directory says it is.
@@ -38,6 +43,34 @@ pub struct Listing {
     /// The directory.
     pub dir: Arc<Dir>,
     entries: Mutex<Option<Arc<Vec<Entry>>>>,
+}
+
+/// Entries that every directory has, at the positions 0 and 1.
+pub const DOTS: usize = 2;
+
+/// The number of the first entry from a position on; `.` and `..` are 0 and 1.
+pub fn first_at(entries: &[Entry], position: u64) -> usize {
+    match usize::try_from(position) {
+        Ok(dots) if dots <= DOTS => dots,
+        _ => DOTS + entries.partition_point(|entry| entry.position < position),
+    }
+}
+
+/// The position behind an entry. That of the entry itself if the next one has the same: it is listed twice then, if a listing resumes
+/// there, rather than not at all.
+pub fn behind(entries: &[Entry], n: usize) -> u64 {
+    let Some(entry) = n.checked_sub(DOTS).and_then(|n| entries.get(n)) else { return n as u64 + 1 };
+    let shared = entries.get(n - DOTS + 1).is_some_and(|next| next.position == entry.position);
+    if shared { entry.position } else { entry.position + 1 }
+}
+
+/// Where a name is among the others: 3 to 2^62 + 2. Clients of NFS have it over restarts, so it stays as it is.
+fn position(name: &[u8]) -> u64 {
+    // FNV-1a, and the last step of MurmurHash3 for its upper bits.
+    let mut hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    ((hash ^ hash >> 33) >> 2) + DOTS as u64 + 1
 }
 
 /// Times that both sides are read while files move; names that are gone by then are left out later.
@@ -78,6 +111,7 @@ impl Hybrid {
             }
             // A file that came to the SSD after that was read and left the HDD before that was read was missed.
         }
+        all.sort_unstable_by(|a, b| (a.position, &a.name).cmp(&(b.position, &b.name)));
         Ok(all)
     }
 
@@ -93,7 +127,7 @@ impl Hybrid {
                 if (both || again) && !seen.insert(name.into()) {
                     return;
                 }
-                all.push(Entry { name: name.into(), kind, tier, both: both && kind == FileType::Directory });
+                all.push(Entry { position: position(name), name: name.into(), kind, tier, both: both && kind == FileType::Directory });
             });
             self.noted(tier, read)?;
         }
@@ -139,7 +173,7 @@ impl Hybrid {
             return Ok(None);
         };
         let kind = FileType::RegularFile;
-        let entry = Entry { tier: place.tier(), name: place.name.as_bytes().into(), kind, both: false };
+        let entry = Entry { position: 0, tier: place.tier(), name: place.name.as_bytes().into(), kind, both: false };
         let attr = self.entry_attr(&*self.dir(dir)?, &entry, true)?;
         match attr {
             Some(attr) if attr.ino == ino => Ok(Some((place.name, attr))),
@@ -218,4 +252,39 @@ pub(crate) fn is_empty(dir: BorrowedFd<'_>) -> Result<bool> {
     let mut any = false;
     read_names(dir, &mut |_, _| any = true)?;
     Ok(!any)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_position_leads_to_the_entry_behind_it_whatever_else_is_there() {
+        let entry = |name: &str| Entry {
+            position: position(name.as_bytes()),
+            name: name.as_bytes().into(),
+            kind: FileType::RegularFile,
+            tier: TierName::Ssd,
+            both: false,
+        };
+        let sorted = |names: &mut dyn Iterator<Item = u32>| {
+            let mut all: Vec<Entry> = names.map(|n| entry(&format!("file {n}"))).collect();
+            all.sort_unstable_by_key(|entry| entry.position);
+            all
+        };
+        let (before, after) = (sorted(&mut (0..300)), sorted(&mut (0..900).filter(|n| n % 3 > 0)));
+        assert_eq!([0, 1, 2].map(|at| first_at(&before, at)), [0, 1, 2]);
+        assert_eq!([0, 1].map(|n| behind(&before, n)), [1, 2]);
+        for n in DOTS..DOTS + before.len() {
+            let at = behind(&before, n);
+            assert_eq!(first_at(&before, at), n + 1);
+            let rest: Vec<_> = after[first_at(&after, at) - DOTS..].iter().map(|entry| &entry.name).collect();
+            let is_there = |entry: &&Entry| after.iter().any(|other| other.name == entry.name);
+            let wanted: Vec<_> = before[n + 1 - DOTS..].iter().filter(is_there).map(|entry| &entry.name).collect();
+            assert!(wanted.iter().all(|name| rest.contains(name)));
+            assert!(!before[..=n - DOTS].iter().any(|entry| rest.contains(&&entry.name)));
+        }
+        // The constants are a promise.
+        assert_eq!(position(b"a"), 0x20a8_aa56_2a6f_b399);
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use fuser::{AccessFlags, FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
-use hybridfs::{Attr, Caller, Handle, Hybrid, Listing, Make, Outcome, Reason, Written};
+use hybridfs::{Attr, Caller, DOTS, Handle, Hybrid, Listing, Make, Outcome, Reason, Written, behind, first_at};
 use parking_lot::Mutex;
 use rustix::fs::{FileType as Kind, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -212,14 +212,14 @@ impl Front {
     fn list(&self, listing: &Listing, ino: u64, offset: u64, reply: &mut ReplyDirectory) -> Result<(), Errno> {
         let fs = &self.inner.fs;
         let entries = fs.entries(listing, offset == 0)?;
-        for at in offset.. {
+        for at in first_at(&entries, offset).. {
             let full = match at {
                 0 => reply.add(ino, 1, FileType::Directory, "."),
                 1 => reply.add(fs.parent_of(ino), 2, FileType::Directory, ".."),
                 _ => {
-                    let Some(entry) = entries.get((at - 2) as usize) else { break };
+                    let Some(entry) = entries.get(at - DOTS) else { break };
                     match fs.entry_attr(&listing.dir, entry, false)? {
-                        Some(attr) => reply.add(attr.ino, at + 1, kind(attr.stat.kind()), OsStr::from_bytes(&entry.name)),
+                        Some(attr) => reply.add(attr.ino, behind(&entries, at), kind(attr.stat.kind()), OsStr::from_bytes(&entry.name)),
                         None => false,
                     }
                 }
@@ -234,21 +234,22 @@ impl Front {
     fn list_with_attributes(&self, listing: &Listing, ino: u64, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<(), Errno> {
         let fs = &self.inner.fs;
         let entries = fs.entries(listing, offset == 0)?;
-        for at in offset.. {
+        let begin = first_at(&entries, offset);
+        for at in begin.. {
             let full = match at {
                 0 | 1 => {
                     // The kernel takes no reference for these two.
                     let (number, name) = if at == 0 { (ino, ".") } else { (fs.parent_of(ino), "..") };
                     let attr = wire::Attr { ino: number, ..told(&fs.getattr(number)?) };
-                    reply.add(at + 1, name, Duration::ZERO, &attr)
+                    reply.add(behind(&entries, at), name, Duration::ZERO, &attr)
                 }
                 _ => {
-                    let Some(entry) = entries.get((at - 2) as usize) else { break };
+                    let Some(entry) = entries.get(at - DOTS) else { break };
                     match fs.entry_attr(&listing.dir, entry, true) {
-                        Ok(Some(attr)) => self.entry_in(reply, at + 1, OsStr::from_bytes(&entry.name), &attr),
+                        Ok(Some(attr)) => self.entry_in(reply, behind(&entries, at), OsStr::from_bytes(&entry.name), &attr),
                         Ok(None) => false,
                         // What has references already must be told; the error comes again when reading goes on.
-                        Err(_) if at > offset => true,
+                        Err(_) if at > begin => true,
                         Err(error) => return Err(error),
                     }
                 }
