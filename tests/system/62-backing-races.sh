@@ -4,7 +4,7 @@
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
-need setpriv python3
+need setpriv python3 setfattr mkfs.ext4
 
 mkdir -p "$SSD/shared/open" "$HDD/shared/open" "$MNT"
 chown 4242:4242 "$SSD/shared" "$HDD/shared" "$SSD/shared/open" "$HDD/shared/open"
@@ -200,4 +200,46 @@ for name, call in rounds.items():
         clear()
 PYTHON
 python3 "$SCRATCH/race.py" "$SSD" "$HDD" "$MNT" "$HOTSHELF" || fail "a file of others was changed"
+
+attacker() { setpriv --reuid 4242 --regid 4242 --clear-groups "$@"; }
+
+# A directory that somebody makes on one side under the name of another user's on the other side does not open that one.
+mkdir -m 700 "$HDD/shared/private"
+echo secret >"$HDD/shared/private/file"
+chown -R 4444:4444 "$HDD/shared/private"
+attacker mkdir -m 777 "$SSD/shared/private"
+attacker ls "$MNT/shared/private" >"$SCRATCH/out" 2>&1 && grep -q file "$SCRATCH/out" && fail "another user's directory is listed"
+attacker cat "$MNT/shared/private/file" >/dev/null 2>&1 && fail "a file in another user's directory is read"
+attacker chmod 777 "$MNT/shared/private" 2>/dev/null || true
+attacker setfattr -n user.note -v attacked "$MNT/shared/private" 2>/dev/null || true
+[[ $(stat -c %a:%u "$HDD/shared/private") == 700:4444 ]] || fail "another user's directory is $(stat -c %a:%u "$HDD/shared/private")"
+[[ -z $(getfattr -n user.note "$HDD/shared/private" 2>/dev/null) ]] || fail "another user's directory has got an attribute"
+
+# Attributes are read of the file that the kernel means, not of what has its name by now.
+echo mine >"$SSD/shared/mine"
+chown 4242:4242 "$SSD/shared/mine"
+attacker getfattr -n user.note "$MNT/shared/mine" >/dev/null 2>&1 && fail "it has no note"
+attacker mv "$SSD/shared/mine" "$SSD/shared/aside"
+attacker mv "$SSD/shared/victim2" "$SSD/shared/mine"
+attacker getfattr --only-values -n user.note "$MNT/shared/mine" >"$SCRATCH/out" 2>/dev/null && fail "an attribute of a file of others is read: $(cat "$SCRATCH/out")"
 unmount_pair
+
+# A number that the file system uses again names another file. Without a journal ext4 gives it to the next file.
+rm -rf "$SCRATCH/ssd" "$SCRATCH/hdd"
+fs_of_size ssd 32M -O ^has_journal
+mkdir -p "$HDD" "$SSD/shared"
+chown 4242:4242 "$SSD/shared"
+mount_pair --allow-other
+attacker sh -c "echo mine >'$SSD/shared/mine'"
+attacker cat "$MNT/shared/mine" >/dev/null
+number=$(stat -c %i "$SSD/shared/mine")
+attacker rm "$SSD/shared/mine"
+(umask 077 && echo secret >"$SSD/shared/victim")
+[[ $(stat -c %i "$SSD/shared/victim") == "$number" ]] || fail "the number is not used again: $number, $(stat -c %i "$SSD/shared/victim")"
+attacker mv "$SSD/shared/victim" "$SSD/shared/mine"
+attacker cat "$MNT/shared/mine" >"$SCRATCH/out" 2>/dev/null && fail "a file of others is read by a number that was used again: $(cat "$SCRATCH/out")"
+attacker chmod 777 "$MNT/shared/mine" 2>/dev/null && fail "a file of others is changed by a number that was used again"
+attacker truncate -s 0 "$MNT/shared/mine" 2>/dev/null && fail "a file of others is cut by a number that was used again"
+[[ $(stat -c %a:%u:%s "$SSD/shared/mine") == 600:0:7 ]] || fail "a file of others is $(stat -c %a:%u:%s "$SSD/shared/mine")"
+unmount_pair
+unmount_disks

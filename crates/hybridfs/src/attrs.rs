@@ -110,7 +110,7 @@ impl Hybrid {
             self.noted(tier, apply(file.as_fd(), set))?;
         }
         drop(times);
-        if set.mtime.is_some() {
+        if set.mtime.is_some() || set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
             self.dirs.ask_again(ino);
         }
         drop(gate);
@@ -211,7 +211,11 @@ impl Hybrid {
             return true;
         }
         let ours_only = |names: &[u8]| names.split_inclusive(|byte| *byte == 0).all(number::is_ours);
-        let bare = matches!(self.by_name(ino, crate::copy::list_at), Some(Ok(names)) if ours_only(&names));
+        let names = match self.by_name(ino, crate::copy::list_at) {
+            Some(names) => names,
+            None => self.primary_handle(ino).and_then(|(_, file)| crate::copy::list(&proc_path(file.as_fd()))),
+        };
+        let bare = names.is_ok_and(|names| ours_only(&names));
         if bare {
             self.nodes.seen_bare(ino, before);
         }
@@ -222,6 +226,9 @@ impl Hybrid {
     fn by_name<T>(&self, ino: u64, ask: impl FnOnce(&[u8]) -> Result<T>) -> Option<Result<T>> {
         let place = self.nodes.place(ino).filter(|place| !place.nameless && ino != number::ROOT)?;
         let dir = self.open_dir_of(place.parent)?;
+        if !dir.is_private(place.tier()) {
+            return None;
+        }
         let answer = ask(&crate::tier::child_path(dir.on(place.tier())?, &place.name));
         // Only we change names while we are mounted: a place that stayed the same was right all the time.
         let sure = !matches!(answer, Err(Errno::NOENT | Errno::ACCESS));
@@ -300,7 +307,7 @@ impl Hybrid {
     fn acl_changed(&self, ino: u64, name: &OsStr) {
         self.nodes.attributes_changed(ino);
         self.tell_changed(ino);
-        if name == "system.posix_acl_default" {
+        if name == "system.posix_acl_default" || name == "system.posix_acl_access" {
             self.dirs.ask_again(ino);
         }
     }

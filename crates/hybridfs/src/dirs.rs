@@ -24,13 +24,16 @@ pub struct Dir {
     /// Backing inodes of these handles, 0: none (and for the root, which is always the same).
     pub backing: [u64; 2],
     default_acl: AtomicU8,
+    /// Whether only the daemon's user may change the names, by side.
+    private: [AtomicU8; 2],
     ahead: AtomicU8,
 }
 
 impl Dir {
     /// A directory open on the given sides.
     pub fn new(ino: u64, sides: [Option<OwnedFd>; 2], backing: [u64; 2]) -> Arc<Dir> {
-        Arc::new(Dir { ino, sides, backing, default_acl: AtomicU8::new(0), ahead: AtomicU8::new(0) })
+        let private = [const { AtomicU8::new(0) }; 2];
+        Arc::new(Dir { ino, sides, backing, default_acl: AtomicU8::new(0), private, ahead: AtomicU8::new(0) })
     }
 
     /// The handle on a side, if the directory exists there.
@@ -62,6 +65,23 @@ impl Dir {
                 let ahead = later(ssd) || later(hdd);
                 self.ahead.store(if ahead { 2 } else { 1 }, Ordering::Relaxed);
                 ahead
+            }
+            known => known == 2,
+        }
+    }
+
+    /// Whether nobody but the daemon's user and root can change the names here, behind our back: then a name that was looked up means the
+    /// same file as long as we do not change it. Asked once (a change of owner or mode drops this handle).
+    pub fn is_private(&self, tier: TierName) -> bool {
+        let Some(fd) = self.on(tier) else { return false };
+        let known = &self.private[tier as usize];
+        match known.load(Ordering::Relaxed) {
+            0 => {
+                // With an ACL the group's bits are the most that it grants.
+                let own = |stat: rustix::fs::Stat| stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0;
+                let private = rustix::fs::fstat(fd).is_ok_and(own);
+                known.store(if private { 2 } else { 1 }, Ordering::Relaxed);
+                private
             }
             known => known == 2,
         }

@@ -296,7 +296,7 @@ impl Hybrid {
     /// Whether two directories of one name are the halves of one: they have one owner, who decides about both; or we have made one of them
     /// for the other. Otherwise whoever may make a directory on one side would get at what is in somebody else's on the other.
     fn belong_together(&self, dir: &Dir, name: &OsStr, ssd: &Stat, hdd: &Stat) -> bool {
-        if ssd.uid == hdd.uid {
+        if self.have_one_owner(ssd, hdd) {
             return true;
         }
         let number = |tier: TierName, stat: &Stat| {
@@ -375,6 +375,12 @@ impl Hybrid {
         });
         self.any_substitute.store(true, Ordering::Release);
         number
+    }
+
+    /// Whether nobody else owns the other half of a directory. Where file systems have no owners nobody has made it in another's name.
+    fn have_one_owner(&self, ssd: &Stat, hdd: &Stat) -> bool {
+        let have_owners = || self.tier(TierName::Ssd).keeps_owners() && self.tier(TierName::Hdd).keeps_owners();
+        ssd.uid == hdd.uid || !self.privileged || !have_owners()
     }
 
     /// Attributes by number, through an open handle where there is one.
@@ -456,7 +462,11 @@ impl Hybrid {
                 let fd = self.tier(tier).root.try_clone().map_err(|_| Errno::MFILE)?;
                 Ok((tier, Arc::new(fd)))
             };
-            return Ok(vec![root(TierName::Ssd)?, root(TierName::Hdd)?]);
+            let (ssd, hdd) = (root(TierName::Ssd)?, root(TierName::Hdd)?);
+            let stat = |(tier, fd): &(TierName, Arc<OwnedFd>)| self.tier(*tier).stat_fd(fd.as_fd());
+            // The attributes shown are the SSD's; its owner does not change another user's directory on the HDD.
+            let both = self.have_one_owner(&stat(&ssd)?, &stat(&hdd)?);
+            return Ok(if both { vec![ssd, hdd] } else { vec![ssd] });
         }
         if let Some(dir) = self.open_dir_of(ino) {
             // Also when an ordinary user may not go there any more.

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -128,6 +129,7 @@ pub struct Tier {
     pub dev: u64,
     /// What the mount lets files do.
     pub honours: Honours,
+    keeps_owners: OnceLock<bool>,
     /// Some file here may carry a mark.
     pub marks: AtomicBool,
     /// The secret that makes marks unforgeable.
@@ -156,6 +158,7 @@ impl Tier {
             tmp,
             dev: 0,
             honours: Honours::default(),
+            keeps_owners: OnceLock::new(),
             marks: AtomicBool::new(false),
             key,
             mark_name,
@@ -378,6 +381,19 @@ impl Tier {
         rustix::fs::fsetxattr(file, self.mark_name, &value, rustix::fs::XattrFlags::empty())?;
         self.seen_marks.note(&stat, Some(presented));
         Ok(())
+    }
+
+    /// Whether files here have owners of their own: not on vfat, say. Only for root to ask.
+    pub fn keeps_owners(&self) -> bool {
+        *self.keeps_owners.get_or_init(|| {
+            let name = format!("owners.{}", rustix::process::getpid());
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let Ok(file) = rustix::fs::openat(&self.tmp, &*name, flags, Mode::RUSR | Mode::WUSR) else { return true };
+            let nobody = rustix::fs::Uid::from_raw(65534);
+            let kept = rustix::fs::fchown(&file, Some(nobody), None).and_then(|()| rustix::fs::fstat(&file));
+            let _ = rustix::fs::unlinkat(&self.tmp, &*name, AtFlags::empty());
+            kept.is_ok_and(|stat| stat.st_uid == 65534)
+        })
     }
 
     /// Whether its file system is mounted read-only now.
