@@ -48,7 +48,8 @@ impl Copying {
         };
         let source = fs.noted(from.name, opened)?;
         let before = fs.noted(from.name, from.stat_fd(source.as_fd()))?;
-        if Some(before.ino) != place.on(from.name) || !before.is_file() {
+        let same = Some(before.ino) == place.on(from.name) && fs.is_numbered(from.name, source.as_fd(), &before, ino);
+        if !same || !before.is_file() {
             return Err(Errno::STALE);
         }
         Ok(Copying { ino, place, to, source_dir, source, before, tmp: None })

@@ -118,9 +118,9 @@ impl Hybrid {
             });
             match opened {
                 Ok(io) => {
-                    let backing = self.tier(tier).stat_fd(io.any().as_fd())?.ino;
-                    if Some(backing) == place.on(tier) {
-                        return Ok(Io { tier, backing, ..io });
+                    let stat = self.tier(tier).stat_fd(io.any().as_fd())?;
+                    if Some(stat.ino) == place.on(tier) && self.is_numbered(tier, io.any().as_fd(), &stat, ino) {
+                        return Ok(Io { tier, backing: stat.ino, ..io });
                     }
                 }
                 Err(Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR) => {}

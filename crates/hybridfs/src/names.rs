@@ -480,7 +480,7 @@ impl Hybrid {
             if place.nameless {
                 return Err(Errno::NOENT);
             }
-            match self.handles_at(&place) {
+            match self.handles_at(ino, &place) {
                 Ok(handles) => return Ok(handles),
                 Err(error) => last_error = error,
             }
@@ -489,18 +489,25 @@ impl Hybrid {
         Err(last_error)
     }
 
-    fn handles_at(&self, place: &Place) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
+    fn handles_at(&self, ino: u64, place: &Place) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
         let dir = self.dir(place.parent)?;
         let mut handles = Vec::with_capacity(2);
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(backing) = place.on(tier) else { continue };
             let fd = self.tier(tier).open_at(dir.must(tier)?, &place.name, NAME_ONLY)?;
-            if self.tier(tier).stat_fd(fd.as_fd())?.ino != backing {
+            let stat = self.tier(tier).stat_fd(fd.as_fd())?;
+            if stat.ino != backing || !self.is_numbered(tier, fd.as_fd(), &stat, ino) {
                 return Err(Errno::STALE);
             }
             handles.push((tier, Arc::new(fd)));
         }
         if handles.is_empty() { Err(Errno::STALE) } else { Ok(handles) }
+    }
+
+    /// Whether an open file, whose backing inode is the known one, is the file of this number.
+    pub(crate) fn is_numbered(&self, tier: TierName, file: BorrowedFd<'_>, stat: &Stat, ino: u64) -> bool {
+        let substitute = || self.substitutes.lock().get(&(tier, stat.ino)) == Some(&ino);
+        self.tier(tier).may_be_numbered(file, stat, ino) || substitute()
     }
 
     /// Follows a path below the mount; symbolic links are not followed. What lies on the way is told.

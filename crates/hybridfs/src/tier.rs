@@ -340,8 +340,12 @@ impl Tier {
             return Ok(None);
         }
         let path = child_path(dir, name);
+        self.read_mark(stat, |value| rustix::fs::lgetxattr(&path, self.mark_name, value))
+    }
+
+    fn read_mark(&self, stat: &Stat, get: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Option<u64>> {
         let mut value = [0u8; 64];
-        match rustix::fs::lgetxattr(&path, self.mark_name, &mut value[..]) {
+        match get(&mut value) {
             Ok(len) => {
                 let mark = number::read_mark(&self.key, &value[..len], stat);
                 self.seen_marks.note(stat, mark);
@@ -372,6 +376,20 @@ impl Tier {
     /// The secret of this side.
     pub(crate) fn key(&self) -> Key {
         self.key
+    }
+
+    /// Whether an open file may have this number: it is its own, or a mark says so, or nothing can be known because there are no marks.
+    ///
+    /// The file system gives the inode number of a removed file to a new one. Its birth, which both are made of, is another.
+    pub fn may_be_numbered(&self, file: BorrowedFd<'_>, stat: &Stat, number: u64) -> bool {
+        if !stat.is_file() || number::natural(self.name, stat) == number {
+            return true;
+        }
+        let path = proc_path(file);
+        match self.read_mark(stat, |value| rustix::fs::getxattr(&*path, self.mark_name, value)) {
+            Ok(mark) => mark == Some(number),
+            Err(error) => number::unsupported(error),
+        }
     }
 
     /// Marks an open file with the number it keeps.
