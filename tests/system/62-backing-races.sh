@@ -221,7 +221,8 @@ chown 4242:4242 "$SSD/shared/mine"
 attacker getfattr -n user.note "$MNT/shared/mine" >/dev/null 2>&1 && fail "it has no note"
 attacker mv "$SSD/shared/mine" "$SSD/shared/aside"
 attacker mv "$SSD/shared/victim2" "$SSD/shared/mine"
-attacker getfattr --only-values -n user.note "$MNT/shared/mine" >"$SCRATCH/out" 2>/dev/null && fail "an attribute of a file of others is read: $(cat "$SCRATCH/out")"
+attacker getfattr --only-values -n user.note "$MNT/shared/mine" >"$SCRATCH/out" 2>/dev/null &&
+    fail "an attribute of a file of others is read: $(cat "$SCRATCH/out")"
 unmount_pair
 
 # A number that the file system uses again names another file. Without a journal ext4 gives it to the next file.
@@ -237,7 +238,8 @@ attacker rm "$SSD/shared/mine"
 (umask 077 && echo secret >"$SSD/shared/victim")
 [[ $(stat -c %i "$SSD/shared/victim") == "$number" ]] || fail "the number is not used again: $number, $(stat -c %i "$SSD/shared/victim")"
 attacker mv "$SSD/shared/victim" "$SSD/shared/mine"
-attacker cat "$MNT/shared/mine" >"$SCRATCH/out" 2>/dev/null && fail "a file of others is read by a number that was used again: $(cat "$SCRATCH/out")"
+attacker cat "$MNT/shared/mine" >"$SCRATCH/out" 2>/dev/null &&
+    fail "a file of others is read by a number that was used again: $(cat "$SCRATCH/out")"
 attacker chmod 777 "$MNT/shared/mine" 2>/dev/null && fail "a file of others is changed by a number that was used again"
 attacker truncate -s 0 "$MNT/shared/mine" 2>/dev/null && fail "a file of others is cut by a number that was used again"
 [[ $(stat -c %a:%u:%s "$SSD/shared/mine") == 600:0:7 ]] || fail "a file of others is $(stat -c %a:%u:%s "$SSD/shared/mine")"

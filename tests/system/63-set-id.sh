@@ -136,7 +136,8 @@ def outcomes(place, below):
             seen = look(f"{place}/{file(*case)}")
             results[case] = (answer, *seen)
             if below:
-                assert look(f"{below}/{file(*case)}") == seen, f"{case}: {place} shows {seen}, and below it is {look(f'{below}/{file(*case)}')}"
+                there = look(f"{below}/{file(*case)}")
+                assert there == seen, f"{case}: {place} shows {seen}, and below it is {there}"
     return results
 
 expected = outcomes(host, None)
