@@ -70,6 +70,10 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf migrate /pool/old-projects --to hdd\n  \
                       hotshelf migrate --dry-run /pool/old-projects /pool/photos --to hdd")]
     Migrate(MigrateArgs),
+    /// Change policy, marks and limits of a running mount, until it is unmounted
+    #[command(after_help = "Example:\n  hotshelf set /pool high=95% low=85%\n  hotshelf set /pool policy=lfu reserve=5GiB\n\n\
+                      Can be set: policy, high, low, reserve, max-file-size. `hotshelf status` shows what holds.")]
+    Set(SetArgs),
     /// Look over an unmounted pair, or a cache that is not in use
     #[command(after_help = "Example:\n  hotshelf check /ssd/pool /hdd/pool\n  hotshelf check /ssd/pool /hdd/pool --repair\n  \
                       hotshelf check /ssd/cache")]
@@ -234,6 +238,9 @@ pub struct StatusArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+    /// As Prometheus reads it
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
 }
 
 /// `hotshelf why`.
@@ -276,6 +283,16 @@ pub struct MigrateArgs {
     /// Only say what would move
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// `hotshelf set`.
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// The mount
+    pub mountpoint: PathBuf,
+    /// What to change
+    #[arg(value_name = "NAME=VALUE", required = true)]
+    pub changes: Vec<String>,
 }
 
 /// `hotshelf check`.

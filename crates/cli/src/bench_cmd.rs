@@ -33,7 +33,7 @@ fn list(as_json: bool) -> anyhow::Result<bool> {
                 "room_mib": { "small": one.room_mib.0, "full": one.room_mib.1 },
                 "seconds": { "small": one.takes.0, "full": one.takes.1 } })
         };
-        say!("{}", serde_json::to_string_pretty(&bench::ALL.iter().map(line).collect::<Vec<_>>())?);
+        say_lines!("{}", serde_json::to_string_pretty(&bench::ALL.iter().map(line).collect::<Vec<_>>())?);
         return Ok(true);
     }
     for one in bench::ALL {
@@ -72,7 +72,7 @@ fn stopped() -> &'static AtomicBool {
 fn run(args: &BenchRunArgs) -> anyhow::Result<bool> {
     let experiments = chosen(&args.names)?;
     for left in lab::clean_up()? {
-        eprintln!("hotshelf: left by a run that was killed, taken away: {left}");
+        complain!("left by a run that was killed, taken away: {left}");
     }
     std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
     let mut left: u64 = experiments.iter().map(|one| takes(args, one)).sum();
@@ -107,7 +107,7 @@ fn run(args: &BenchRunArgs) -> anyhow::Result<bool> {
         }
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&shown)?);
+        say_lines!("{}", serde_json::to_string_pretty(&shown)?);
     }
     Ok(all_well)
 }
@@ -199,9 +199,9 @@ fn page(dir: &Path, output: &Path) -> anyhow::Result<bool> {
 fn compared(before: &Path, now: &Path, as_json: bool) -> anyhow::Result<bool> {
     let comparison = compare::compare(&results::read_all(before)?, &results::read_all(now)?);
     if as_json {
-        say!("{}", serde_json::to_string_pretty(&comparison)?);
+        say_lines!("{}", serde_json::to_string_pretty(&comparison)?);
     } else {
-        say!("{}", comparison.text());
+        say_lines!("{}", comparison.text());
     }
     Ok(comparison.regressions().count() == 0)
 }

@@ -22,7 +22,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
     bar.finish_and_clear();
     let report = report?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say_lines!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         for finding in &report.findings {
             let repaired = if finding.repaired { " (repaired)" } else { "" };

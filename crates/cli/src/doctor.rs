@@ -31,7 +31,7 @@ pub fn doctor(args: &DoctorArgs) -> anyhow::Result<bool> {
         }
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&lines)?);
+        say_lines!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
         for line in &lines {
             let verdict = if line.ok { "ok     " } else { "missing" };

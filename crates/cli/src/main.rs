@@ -1,15 +1,10 @@
 //! The hotshelf command.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
-/// Prints a line. Whoever reads may have read enough: that ends us quietly, it is no failure of ours.
-macro_rules! say {
-    ($($word:tt)*) => {{
-        use std::io::Write;
-        if let Err(error) = writeln!(std::io::stdout(), $($word)*) {
-            $crate::cannot_say(&error);
-        }
-    }};
-}
+// First: its macros are used by the others.
+#[macro_use]
+mod terminal;
 
 /// Confirms what was done; not with --quiet.
 macro_rules! tell {
@@ -32,6 +27,7 @@ mod generate;
 mod mount_cmd;
 mod nocache;
 mod nvme;
+mod prometheus;
 mod queue;
 mod show;
 mod talk;
@@ -51,8 +47,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     // Its options name files to write and programs to load: no set of rights makes that safe for a caller who lacks them.
     if shm::environment::is_secure_execution() {
-        eprintln!(
-            "hotshelf: refuses to run set-uid, set-gid or with file capabilities: remove them (chmod ug-s, setcap -r), and give the \
+        complain!(
+            "refuses to run set-uid, set-gid or with file capabilities: remove them (chmod ug-s, setcap -r), and give the \
              rights to the caller (sudo, or AmbientCapabilities= of a service)"
         );
         return ExitCode::FAILURE;
@@ -85,6 +81,7 @@ fn main() -> ExitCode {
         Command::Pin(args) => talk::pin(&args.paths, true),
         Command::Unpin(args) => talk::pin(&args.paths, false),
         Command::Migrate(args) => talk::migrate(&args),
+        Command::Set(args) => talk::set(&args),
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench_cmd::bench(&args),
@@ -101,15 +98,6 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => fail(&error),
     }
-}
-
-/// The output cannot be written.
-fn cannot_say(error: &std::io::Error) -> ! {
-    if error.kind() == std::io::ErrorKind::BrokenPipe {
-        std::process::exit(0);
-    }
-    eprintln!("hotshelf: the output cannot be written: {error}");
-    std::process::exit(1);
 }
 
 /// What clap says on several lines, and where to read on.
@@ -140,9 +128,9 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     let text = text.replace('\n', " ");
     // The daemon's parent is waiting for this line.
     if std::env::args_os().any(|word| word == "--ready-pipe") {
-        println!("{text}");
+        say!("{text}");
     }
-    eprintln!("hotshelf: {text}");
+    complain!("{text}");
     ExitCode::from(if usage { 2 } else { 1 })
 }
 

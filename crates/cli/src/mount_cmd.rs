@@ -58,22 +58,105 @@ fn rewrite(given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
 
 /// Mounts, in the background unless asked otherwise.
 pub fn mount(args: MountArgs) -> anyhow::Result<bool> {
+    if args.options.iter().any(|option| option == "remount") {
+        return remount(&args);
+    }
     let (args, flags) = settle(args)?;
     let options = options(&args, flags)?;
     daemon::log_filter(args.log_level.as_deref(), "mount")?;
     if args.dry_run {
         return Ok(true);
     }
+    let hides = hides_files(&options.mountpoint);
     if !args.foreground && !args.ready_pipe {
-        return daemon::in_background(&args, &options);
+        let mounted = daemon::in_background(&args, &options)?;
+        warn_of_hidden(hides, &options.mountpoint);
+        return Ok(mounted);
     }
     daemon::start_log(&args, &options)?;
-    let announce = args.ready_pipe;
+    let (announce, at) = (args.ready_pipe, options.mountpoint.clone());
     mount::run(options, move || {
         if announce {
             daemon::announce_ready();
+        } else {
+            warn_of_hidden(hides, &at);
         }
     })?;
+    Ok(true)
+}
+
+/// Whether there is something in a directory, which a mount there hides.
+pub fn hides_files(mountpoint: &Path) -> bool {
+    std::fs::read_dir(mountpoint).is_ok_and(|mut names| names.next().is_some())
+}
+
+/// To be said when it is mounted: a refused mount hides nothing.
+pub fn warn_of_hidden(hides: bool, mountpoint: &Path) {
+    if hides {
+        complain!("warning: {} was not empty: what is in it cannot be seen until it is unmounted", mountpoint.display());
+    }
+}
+
+/// The flags of mount(8) that a remount changes, by the kernel.
+const KERNEL_FLAGS: &[(&str, &str, rustix::mount::MountFlags)] = &[
+    ("ro", "rw", rustix::mount::MountFlags::RDONLY),
+    ("nosuid", "suid", rustix::mount::MountFlags::NOSUID),
+    ("nodev", "dev", rustix::mount::MountFlags::NODEV),
+    ("noexec", "exec", rustix::mount::MountFlags::NOEXEC),
+];
+/// What can be set on a running mount.
+const SETTINGS: &[&str] = &["policy", "high", "low", "reserve", "max-file-size"];
+/// What mount(8) repeats of a FUSE mount's options; nothing of it can be changed.
+const REPEATED: &[&str] = &["user_id", "group_id", "default_permissions", "max_read", "blksize", "relatime", "subtype", "fsname"];
+
+/// `mount -o remount,...`: changes flags of the mount and settings of its daemon, or refuses.
+fn remount(args: &MountArgs) -> anyhow::Result<bool> {
+    let at = args.mountpoint.as_ref().ok_or_else(|| Usage("-o remount needs the mount point".into()))?;
+    let mounted = crate::talk::at_mountpoint(at)?;
+    let there = mount::source::options_at(&mounted.mountpoint).unwrap_or_default();
+    let has = |option: &str| there.iter().any(|there| there == option);
+    let mut flags = rustix::mount::MountFlags::empty();
+    for (on, _, flag) in KERNEL_FLAGS.iter().filter(|(on, _, _)| has(on)) {
+        tracing::debug!(on, "is kept");
+        flags |= *flag;
+    }
+    let before = flags;
+    let mut changes = std::collections::BTreeMap::new();
+    for option in &args.options {
+        let (name, value) = option.split_once('=').map_or((option.as_str(), None), |(name, value)| (name, Some(value)));
+        let setting = name.replace('_', "-");
+        if let Some((_, _, flag)) = KERNEL_FLAGS.iter().find(|(on, _, _)| *on == name) {
+            flags |= *flag;
+        } else if let Some((_, _, flag)) = KERNEL_FLAGS.iter().find(|(_, off, _)| *off == name) {
+            flags -= *flag;
+        } else if SETTINGS.contains(&setting.as_str()) {
+            let value = value.ok_or_else(|| Usage(format!("-o {name} needs a value: {name}=...")))?;
+            changes.insert(setting, value.to_owned());
+        } else if !(name.is_empty()
+            || name == "remount"
+            || REPEATED.contains(&name)
+            || IGNORED.contains(&name)
+            || name.starts_with("x-")
+            || has(option)
+            || name == "atime" && !has("noatime"))
+        {
+            return Err(Usage(format!("-o remount cannot change {name}: unmount, and mount with it")).into());
+        }
+    }
+    let read_only = rustix::mount::MountFlags::RDONLY;
+    if before.contains(read_only) && !flags.contains(read_only) && crate::talk::status_of(&mounted)?.read_only {
+        anyhow::bail!("{} was mounted read-only, and its daemon writes nothing: unmount it, and mount it without ro", at.display());
+    }
+    if !changes.is_empty() {
+        crate::talk::set_on(&mounted, changes)?;
+    }
+    if flags != before {
+        // The access times' flag stays as it is: the daemon does it.
+        let times = if has("noatime") { rustix::mount::MountFlags::NOATIME } else { rustix::mount::MountFlags::empty() };
+        rustix::mount::mount_remount(&mounted.mountpoint, flags | times, "")
+            .map_err(std::io::Error::from)
+            .with_context(|| format!("changing the flags of {} (only root may)", at.display()))?;
+    }
     Ok(true)
 }
 
@@ -155,11 +238,26 @@ fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlag
         "log-json" => args.log_json = true,
         "log-level" => args.log_level = Some(need()?.into()),
         "config" => args.config = Some(need()?.into()),
+        plain if REFUSED.iter().any(|(refused, _)| *refused == plain) => {
+            let why = REFUSED.iter().find(|(refused, _)| *refused == plain).map_or("", |(_, why)| why);
+            return Err(Usage(format!("-o {name} cannot be done: {why}")).into());
+        }
         _ if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {}
         _ => return Err(Usage(format!("unknown mount option `{option}`: see `hotshelf mount --help`")).into()),
     }
     Ok(())
 }
+
+/// Options of mount(8) that a mount of ours cannot do, and why.
+const REFUSED: &[(&str, &str)] = &[
+    ("strictatime", "access times are those of the two file systems: mount these with it"),
+    ("nodiratime", "noatime leaves the times of directories as well"),
+    ("lazytime", "times are those of the two file systems: mount these with it"),
+    ("sync", "the kernel does not pass it on for files that bypass the daemon: open them with O_SYNC, or mount both file systems with it"),
+    ("dirsync", "mount the two file systems with it"),
+    ("mand", "there are no mandatory locks"),
+    ("remount", "give it with the mount point of a mount, as `mount -o remount,ro MOUNTPOINT`"),
+];
 
 fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options> {
     let need = |dir: &Option<std::path::PathBuf>, what: &str| {
@@ -188,6 +286,7 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
         adopt: args.adopt,
         read_only: args.read_only,
         honours: hybridfs::Honours::default(),
+        noatime: flags.noatime,
     };
     sizes_make_sense(&hybrid)?;
     let mut options = Options::new(hybrid, absolute(need(&args.mountpoint, "MOUNTPOINT")?)?);
@@ -304,6 +403,14 @@ mod test {
         for bad in ["turbo", "high", "high=lots", "threads=0", "threads=many", "touch_window=1d", "policy"] {
             let error = options(&[bad]).expect_err(bad);
             assert!(error.downcast_ref::<Usage>().is_some(), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_mount_cannot_do_is_refused_with_a_reason() {
+        for bad in ["strictatime", "sync", "dirsync", "nodiratime", "lazytime", "mand", "remount"] {
+            let error = options(&[bad]).expect_err(bad).to_string();
+            assert!(error.contains(&format!("-o {bad} cannot be done: ")), "{error}");
         }
     }
 

@@ -30,6 +30,11 @@ pub fn status(status: &Status) {
         );
     }
     say!("  policy            {}, promotion {}", status.policy, status.promotion);
+    if status.max_file_bytes > 0 {
+        // A daemon of before does not say.
+        let (reserve, largest) = (HumanBytes(status.reserve_bytes), HumanBytes(status.max_file_bytes));
+        say!("  limits            {reserve} of the SSD in reserve, no file above {largest} is promoted");
+    }
     match &status.passthrough_reason {
         None => say!("  file data         straight to the SSD's file system (passthrough)"),
         Some(reason) => say!("  file data         through the daemon: {reason}"),

@@ -1,7 +1,10 @@
 //! Commands that ask the daemon of a mount.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -10,9 +13,11 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use mount::control::{ControlClient, escape};
 use mount::source::{Mounted, is_dead, mounted, without_following};
 
-use crate::args::{MigrateArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::args::{MigrateArgs, SetArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
 use crate::verbosity::{is_verbose, shows_progress};
-use crate::{cache, show};
+use crate::{Usage, cache, prometheus, show};
 
 /// The mount a path is below, and the path below it. The last name is not followed if it is a link.
 fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
@@ -34,7 +39,8 @@ fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
     Ok((best, below))
 }
 
-fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
+/// The pair that is mounted there.
+pub fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| without_following(path));
     let all = mounted().context("reading the list of mounts")?;
     match all.into_iter().find(|mounted| mounted.mountpoint == real) {
@@ -43,29 +49,105 @@ fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
     }
 }
 
-fn connect(mounted: &Mounted) -> anyhow::Result<ControlClient> {
-    ControlClient::connect(&mounted.ssd, &mounted.hdd).with_context(|| {
+/// Whether the kernel's directory may be looked at without waiting for a stranger's daemon.
+fn is_mine(mounted: &Mounted) -> bool {
+    mounted.owner == rustix::process::geteuid().as_raw()
+}
+
+fn connect(mounted: &Mounted, deadline: Option<Instant>) -> anyhow::Result<ControlClient> {
+    ControlClient::connect(mounted, deadline).with_context(|| {
         let at = mounted.mountpoint.display();
-        if is_dead(&mounted.mountpoint) {
+        if is_mine(mounted) && is_dead(&mounted.mountpoint) {
             return format!("the daemon of {at} is gone: mount it again, or `hotshelf unmount {at}`");
         }
         format!("the daemon of {at} cannot be reached (you must be the user who mounted it, or root)")
     })
 }
 
+/// How long a daemon may take for its answer. None: as long as it works.
+fn patience(question: &Ask) -> Option<Duration> {
+    match question {
+        Ask::Status => Some(Duration::from_secs(10)),
+        Ask::Migrate { .. } => None,
+        // A slow disk may have to be asked, or a large tree.
+        Ask::Why { .. } | Ask::Pin { .. } | Ask::Unpin { .. } | Ask::Set { .. } | Ask::Flush | Ask::Stop => Some(Duration::from_secs(60)),
+    }
+}
+
 fn ask(mounted: &Mounted, question: &Ask) -> anyhow::Result<Answer> {
-    let answer = connect(mounted)?.ask(question, &mut |_| {}).context("asking the daemon")?;
-    match answer {
+    ask_within(mounted, question, patience(question))
+}
+
+fn ask_within(mounted: &Mounted, question: &Ask, patience: Option<Duration>) -> anyhow::Result<Answer> {
+    let deadline = patience.map(|patience| Instant::now() + patience);
+    let answer = connect(mounted, deadline)?.ask(question, &mut |_| {});
+    match answer.with_context(|| format!("the daemon of {} does not answer as it should", mounted.mountpoint.display()))? {
         Answer::Failed { message } => bail!("{message}"),
         answer => Ok(answer),
     }
 }
 
-fn status_of(mounted: &Mounted) -> anyhow::Result<Box<Status>> {
-    match ask(mounted, &Ask::Status)? {
+/// The state of a mount.
+pub fn status_of(mounted: &Mounted) -> anyhow::Result<Box<Status>> {
+    status_within(mounted, patience(&Ask::Status))
+}
+
+fn status_within(mounted: &Mounted, patience: Option<Duration>) -> anyhow::Result<Box<Status>> {
+    match ask_within(mounted, &Ask::Status, patience)? {
         Answer::Status(status) => Ok(status),
-        other => bail!("the daemon gave an answer of another kind: {other:?}"),
+        _ => bail!("the daemon of {} gave an answer of another kind", mounted.mountpoint.display()),
     }
+}
+
+/// The daemons of all mounts have so long together.
+const ALL_MOUNTS: Duration = Duration::from_secs(3);
+/// So many are asked at a time: each may send as much as an answer may have.
+const AT_A_TIME: usize = 8;
+
+/// Asks many daemons at a time. Those that have not answered within [`ALL_MOUNTS`] are left alone: the directories of a stranger's pair
+/// may be on a file system that never answers, which no deadline of ours ends.
+fn status_of_all(mounts: &[Mounted]) -> Vec<anyhow::Result<Box<Status>>> {
+    let (send, answers) = std::sync::mpsc::channel();
+    let todo = Arc::new(Mutex::new((0..mounts.len()).zip(mounts.to_vec()).collect::<VecDeque<_>>()));
+    for _ in 0..AT_A_TIME.min(mounts.len()) {
+        let (todo, send) = (Arc::clone(&todo), send.clone());
+        std::thread::spawn(move || {
+            let next = || todo.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop_front();
+            while let Some((at, mounted)) = next() {
+                if send.send((at, status_within(&mounted, Some(ALL_MOUNTS)))).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    drop(send);
+    let mut all: Vec<Option<anyhow::Result<Box<Status>>>> = mounts.iter().map(|_| None).collect();
+    let deadline = Instant::now() + ALL_MOUNTS;
+    while let Ok((at, status)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        all[at] = Some(status);
+    }
+    let silent = || Err(anyhow::anyhow!("no answer within {} s", ALL_MOUNTS.as_secs()));
+    all.into_iter().map(|status| status.unwrap_or_else(silent)).collect()
+}
+
+/// Of the mounts that this user may ask: first its own, then, if it is root, those of others. Of the others' there is nothing to tell, and
+/// that is no failure.
+fn status_of_mounts(complete: &mut bool) -> anyhow::Result<Vec<Box<Status>>> {
+    let (mine, others): (Vec<Mounted>, Vec<Mounted>) = mounted().context("reading the list of mounts")?.into_iter().partition(is_mine);
+    let others = if rustix::process::geteuid().is_root() { others } else { Vec::new() };
+    let mut told = Vec::new();
+    for mounts in [mine, others] {
+        for (mounted, status) in mounts.iter().zip(status_of_all(&mounts)) {
+            match status {
+                Ok(status) => told.push(status),
+                Err(error) => {
+                    complain!("{}: {error:#}", mounted.mountpoint.display());
+                    *complete = false;
+                }
+            }
+        }
+    }
+    Ok(told)
 }
 
 /// `hotshelf status`.
@@ -75,26 +157,19 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
         && locate(path).is_err()
         && cache::is_cache(path)
     {
-        return cache::status_of(path, args.json);
+        return cache::status_of(path, args.json, args.prometheus);
     }
-    let mounts = match &args.mountpoint {
-        Some(path) => vec![at_mountpoint(path).or_else(|error| locate(path).map(|(mounted, _)| mounted).map_err(|_| error))?],
-        None => mounted().context("reading the list of mounts")?,
-    };
-    let mut all = Vec::new();
     let mut complete = true;
-    for mounted in &mounts {
-        match status_of(mounted) {
-            Ok(status) => all.push(status),
-            Err(error) if args.mountpoint.is_none() => {
-                eprintln!("hotshelf: {}: {error:#}", mounted.mountpoint.display());
-                complete = false;
-            }
-            Err(error) => return Err(error),
+    let all = match &args.mountpoint {
+        Some(path) => {
+            vec![status_of(&at_mountpoint(path).or_else(|error| locate(path).map(|(mounted, _)| mounted).map_err(|_| error))?)?]
         }
-    }
+        None => status_of_mounts(&mut complete)?,
+    };
     let caches = if args.mountpoint.is_none() { caches(&mut complete) } else { Vec::new() };
-    if args.json {
+    if args.prometheus {
+        say_lines!("{}", format!("{}{}", prometheus::text(&all), cache::prometheus_text(&caches)).trim_end());
+    } else if args.json {
         let text = match (&args.mountpoint, all.as_slice()) {
             (Some(_), [one]) => serde_json::to_string_pretty(one)?,
             _ => {
@@ -103,7 +178,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
                 serde_json::to_string_pretty(&all)?
             }
         };
-        say!("{text}");
+        say_lines!("{text}");
     } else if all.is_empty() && caches.is_empty() && complete {
         say!("no hotshelf is mounted, and there is no cache");
     } else {
@@ -113,11 +188,31 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     Ok(complete)
 }
 
+/// `hotshelf set`.
+pub fn set(args: &SetArgs) -> anyhow::Result<bool> {
+    let mut changes = BTreeMap::new();
+    for change in &args.changes {
+        let (name, value) = change.split_once('=').ok_or_else(|| Usage(format!("`{change}` is not NAME=VALUE, as high=95%")))?;
+        if changes.insert(name.replace('_', "-"), value.to_owned()).is_some() {
+            return Err(Usage(format!("{name} is given twice")).into());
+        }
+    }
+    set_on(&at_mountpoint(&args.mountpoint)?, changes)
+}
+
+/// Changes settings of a mount.
+pub fn set_on(mounted: &Mounted, changes: BTreeMap<String, String>) -> anyhow::Result<bool> {
+    if let Answer::Done { message } = ask(mounted, &Ask::Set { changes })? {
+        say!("{message}");
+    }
+    Ok(true)
+}
+
 /// All caches of which something can be told; of the others it is said why not.
 fn caches(complete: &mut bool) -> Vec<cache::Report> {
     let (told, failed): (Vec<_>, Vec<_>) = cache::all().into_iter().partition(Result::is_ok);
     for error in failed.into_iter().filter_map(Result::err) {
-        eprintln!("hotshelf: {error:#}");
+        complain!("{error:#}");
         *complete = false;
     }
     told.into_iter().flatten().collect()
@@ -131,13 +226,13 @@ pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
         match ask(&mounted, &Ask::Why { path: escape(&below) })? {
             Answer::Why(why) if args.json => all.push(why),
             Answer::Why(why) => show::why(&why),
-            other => bail!("the daemon gave an answer of another kind: {other:?}"),
+            _ => bail!("the daemon gave an answer of another kind"),
         }
         Ok(true)
     })?;
     match &all[..] {
-        [one] if args.paths.len() == 1 => say!("{}", serde_json::to_string_pretty(one)?),
-        all if args.json => say!("{}", serde_json::to_string_pretty(all)?),
+        [one] if args.paths.len() == 1 => say_lines!("{}", serde_json::to_string_pretty(one)?),
+        all if args.json => say_lines!("{}", serde_json::to_string_pretty(all)?),
         _ => {}
     }
     Ok(well)
@@ -153,7 +248,7 @@ fn for_each(paths: &[PathBuf], mut does: impl FnMut(&Path) -> anyhow::Result<boo
         match does(path) {
             Ok(done) => well &= done,
             Err(error) => {
-                eprintln!("hotshelf: {error:#}");
+                complain!("{error:#}");
                 well = false;
             }
         }
@@ -183,11 +278,15 @@ pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
 }
 
 fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
+    if INTERRUPTED.load(Ordering::SeqCst) {
+        bail!("{}: not begun", path.display());
+    }
     let (mounted, below) = locate(path)?;
     let bar = if shows_progress() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left {msg}");
     bar.set_style(style.context("the progress bar's template")?);
-    let mut client = connect(&mounted)?;
+    let mut client = connect(&mounted, None)?;
+    stop_when_interrupted(&client)?;
     let answer = client.ask(&Ask::Migrate { path: escape(&below), to }, &mut |going| {
         if let Answer::Progress { files, files_done, bytes, bytes_done } = going {
             bar.set_length(*bytes);
@@ -199,7 +298,7 @@ fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
     match answer.context("asking the daemon")? {
         Answer::Done { message } => tell!("{message}"),
         Answer::Failed { message } => bail!("{message}"),
-        other => bail!("the daemon gave an answer of another kind: {other:?}"),
+        _ => bail!("the daemon gave an answer of another kind"),
     }
     Ok(true)
 }
@@ -207,7 +306,7 @@ fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
 /// Says what `migrate` would try to move, and moves nothing. A file that is in use or has several names may stay when it is tried.
 fn would_migrate(path: &Path, to: TierName) -> anyhow::Result<bool> {
     let (mounted, _) = locate(path)?;
-    let mut client = connect(&mounted)?;
+    let mut client = connect(&mounted, None)?;
     let device = path.symlink_metadata().with_context(|| format!("{}", path.display()))?.dev();
     let (mut files, mut bytes, mut waiting) = (0_u64, 0_u64, vec![path.to_owned()]);
     while let Some(path) = waiting.pop() {
@@ -235,6 +334,24 @@ fn would_migrate(path: &Path, to: TierName) -> anyhow::Result<bool> {
     }
     say!("{}: {files} files of {} would move to the {to}", path.display(), HumanBytes(bytes));
     Ok(true)
+}
+
+/// No path is begun any more.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// The first interrupt asks the daemon to stop, which says then what it has done; the second ends this program.
+fn stop_when_interrupted(client: &ControlClient) -> anyhow::Result<()> {
+    let stopper = client.stopper().context("watching for interrupts")?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).context("watching for interrupts")?;
+    std::thread::spawn(move || {
+        for (n, _) in signals.forever().enumerate() {
+            INTERRUPTED.store(true, Ordering::SeqCst);
+            if n > 0 || stopper.shutdown(std::net::Shutdown::Write).is_err() {
+                std::process::exit(130);
+            }
+        }
+    });
+    Ok(())
 }
 
 /// `hotshelf unmount`.

@@ -281,12 +281,12 @@ mod test {
             }
         };
         check(&fs, &inos);
-        fs.migrate(b"a/b/file", TierName::Ssd, &mut |_, _, _, _| {}).expect("moved");
+        fs.migrate(b"a/b/file", TierName::Ssd, &mut |_, _, _, _| true).expect("moved");
         check(&fs, &inos);
         let fs = again(fs);
         assert!(fs.numbers.complete.load(Ordering::Relaxed));
         check(&fs, &inos);
-        fs.migrate(b"a/b/file", TierName::Hdd, &mut |_, _, _, _| {}).expect("moved");
+        fs.migrate(b"a/b/file", TierName::Hdd, &mut |_, _, _, _| true).expect("moved");
         fs.rename(ROOT, OsStr::new("a"), ROOT, OsStr::new("new"), rustix::fs::RenameFlags::empty()).expect("renamed");
         let renamed: Vec<(u64, String)> = inos.iter().map(|(ino, path)| (*ino, path.replacen("a/", "new/", 1))).collect();
         let renamed: Vec<(u64, &str)> = renamed.iter().map(|(ino, path)| (*ino, path.as_str())).collect();

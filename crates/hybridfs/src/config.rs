@@ -36,6 +36,8 @@ pub struct Config {
     pub adopt: bool,
     /// Refuse every change.
     pub read_only: bool,
+    /// Reading files and directories through the mount leaves their access times.
+    pub noatime: bool,
     /// What the mount lets files do.
     pub honours: Honours,
 }
@@ -69,6 +71,7 @@ impl Default for Config {
             adopt: false,
             read_only: false,
             honours: Honours::default(),
+            noatime: false,
         }
     }
 }

@@ -110,7 +110,7 @@ impl Copying {
                 }
                 break;
             };
-            let outcome = fs.move_file(victim, TierName::Hdd, Reason::HighMark, &mut |_, _| {});
+            let outcome = fs.move_file(victim, TierName::Hdd, Reason::HighMark, &mut |_, _| true);
             fs.after(Job::new(victim, TierName::Hdd, Reason::HighMark), outcome);
             if fs.mover.stopping() {
                 return Some(Outcome::Dropped);
@@ -128,7 +128,7 @@ impl Copying {
         open: Option<&Arc<OpenInode>>,
         reason: Reason,
         done: &Arc<AtomicU64>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Outcome> {
         if let Some(open) = open {
             let mut track = open.track.lock();
@@ -150,7 +150,7 @@ impl Copying {
         open: Option<&Arc<OpenInode>>,
         reason: Reason,
         done: &Arc<AtomicU64>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Outcome> {
         let target_dir = fs.noted(self.to, fs.ensure_dir(self.place.parent, self.to))?;
         if fs.tier(self.to).stat_fd(target_dir.must(self.to)?)?.foreign {
@@ -199,7 +199,7 @@ impl Copying {
         })
     }
 
-    fn copy_all(&mut self, fs: &Hybrid, reason: Reason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    fn copy_all(&mut self, fs: &Hybrid, reason: Reason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<()> {
         let target = fs.tier(self.to);
         let name = OsString::from(fs.tmp_name(self.ino));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -215,8 +215,7 @@ impl Copying {
         let mut pace = |bytes| {
             pacer.wait(bytes)?;
             let so_far = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            progress(so_far.min(total), total);
-            Ok(())
+            if progress(so_far.min(total), total) { Ok(()) } else { Err(Errno::CANCELED) }
         };
         let (source, file) = (self.source.as_fd(), file.as_fd());
         let copied = fs.in_the_name_of(payer, || copy::data(source, file, total, &mut pace))?;

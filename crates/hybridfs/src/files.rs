@@ -87,6 +87,11 @@ impl Hybrid {
 
     /// Opens with the access asked for; for writing also for reading where that is allowed.
     fn access(&self, read: bool, write: bool, open: impl Fn(OFlags) -> Result<OwnedFd>) -> Result<Io> {
+        let open = |flags| match open(if self.config.noatime { flags | OFlags::NOATIME } else { flags }) {
+            // An ordinary user's daemon may do that with its own files.
+            Err(Errno::PERM) if self.config.noatime => open(flags),
+            opened => opened,
+        };
         let mut io = Io { tier: TierName::Ssd, backing: 0, rd: None, rw: None, wr: None };
         if !write {
             io.rd = Some(Arc::new(open(OFlags::RDONLY)?));

@@ -37,6 +37,7 @@ mod rename;
 pub mod report;
 mod room;
 mod scan;
+mod settings;
 mod space;
 mod start;
 mod status;

@@ -120,7 +120,8 @@ impl Hybrid {
         let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(fd) = dir.on(tier) else { continue };
-            let read = list_names(fd, &mut |name, kind| {
+            let quiet = self.config.noatime;
+            let read = if quiet { read_names } else { list_names }(fd, &mut |name, kind| {
                 if dir.ino == ROOT && name == HIDDEN.as_bytes() {
                     return;
                 }

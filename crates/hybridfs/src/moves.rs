@@ -99,7 +99,7 @@ pub(crate) struct Duplicate {
 
 impl Hybrid {
     /// Moves one file and waits for it. `progress` is told bytes done and in all.
-    pub fn move_file(&self, ino: u64, to: TierName, reason: Reason, progress: &mut dyn FnMut(u64, u64)) -> Outcome {
+    pub fn move_file(&self, ino: u64, to: TierName, reason: Reason, progress: &mut dyn FnMut(u64, u64) -> bool) -> Outcome {
         let done = Arc::new(AtomicU64::new(0));
         {
             let mut state = self.mover.state.lock();
@@ -160,7 +160,7 @@ impl Hybrid {
         to: TierName,
         reason: Reason,
         done: &Arc<AtomicU64>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Outcome> {
         self.writable()?;
         // Asked after it was noted as running: closing waits for what runs.

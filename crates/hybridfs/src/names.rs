@@ -691,7 +691,7 @@ mod test {
     fn forged_copied_and_old_marks_are_ignored() {
         let fs = TestPair::with(&["ssd/file", "hdd/mine"]);
         let ino = fs.look_up("file");
-        fs.migrate(b"file", TierName::Hdd, &mut |_, _, _, _| {}).expect("moved");
+        fs.migrate(b"file", TierName::Hdd, &mut |_, _, _, _| true).expect("moved");
         assert_eq!(fs.look_up("file"), ino);
         let name = ["trusted.hotshelf.ino", "user.hotshelf.ino"]
             .into_iter()
@@ -740,7 +740,7 @@ mod test {
             return;
         }
         let fs = TestPair::with(&["hdd/a/file", "hdd/a/other"]);
-        fs.migrate(b"a/file", TierName::Ssd, &mut |_, _, _, _| {}).expect("moved");
+        fs.migrate(b"a/file", TierName::Ssd, &mut |_, _, _, _| true).expect("moved");
         std::os::unix::fs::chown(fs.at("ssd/a"), Some(65534), None).expect("given");
         let fs = fs.again();
         if rustix::fs::getxattr(fs.at("ssd/a"), "trusted.hotshelf.ino", &mut [0u8; 64][..]).is_ok() {

@@ -208,6 +208,13 @@ impl Placement {
         records
     }
 
+    /// Another policy from now on, which is told all that is remembered.
+    pub fn set_policy(&self, mut policy: Box<dyn Policy>) {
+        let mut order = self.order.lock();
+        order.policy.export(&mut |record| policy.insert(record));
+        order.policy = policy;
+    }
+
     /// Name of the policy.
     pub fn policy_name(&self) -> String {
         self.order.lock().policy.name().to_owned()

@@ -76,6 +76,15 @@ pub struct Status {
     pub high_bytes: u64,
     /// Demotion stops below this use of the SSD, in bytes.
     pub low_bytes: u64,
+    /// Whether the daemon refuses every change.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Space of the SSD kept free for writers that bypass the daemon, in bytes.
+    #[serde(default)]
+    pub reserve_bytes: u64,
+    /// Files from this size on are not promoted, in bytes.
+    #[serde(default)]
+    pub max_file_bytes: u64,
     /// Whether file data goes straight to the SSD's file system.
     pub passthrough: bool,
     /// Why it does not, if it does not.
@@ -198,6 +207,11 @@ pub enum Ask {
         path: String,
         /// Where to.
         to: TierName,
+    },
+    /// Change settings of the running mount, by the names that they have as flags; all or none.
+    Set {
+        /// Setting and value.
+        changes: std::collections::BTreeMap<String, String>,
     },
     /// Write the access history now; answered when it is durable.
     Flush,

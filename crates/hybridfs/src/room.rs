@@ -58,7 +58,7 @@ impl Hybrid {
     fn move_waiting(&self, ino: u64, to: TierName) -> Outcome {
         let mut outcome = Outcome::Busy;
         for _ in 0..200 {
-            outcome = self.move_file(ino, to, Reason::Full, &mut |_, _| {});
+            outcome = self.move_file(ino, to, Reason::Full, &mut |_, _| true);
             match outcome {
                 Outcome::Busy | Outcome::Dropped if !self.mover.stopping() && !self.in_place(ino) => {
                     self.mover.wait_for_any(Duration::from_millis(100));

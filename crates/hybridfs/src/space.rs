@@ -5,9 +5,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::config::Config;
+use crate::config::{Config, Size};
 use crate::report::TierName;
 use crate::tier::{Space, Tier};
 
@@ -23,6 +24,21 @@ pub struct SpaceBook {
     reserve: AtomicU64,
     max_file: AtomicU64,
     promised: AtomicU64,
+    /// Set since the mount, in place of the configuration's.
+    marks: Mutex<Option<Marks>>,
+}
+
+/// Marks and limits of the SSD.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks {
+    /// Demotion starts above this use.
+    pub high: Size,
+    /// Demotion stops below this use.
+    pub low: Size,
+    /// Space never given to writers through the daemon.
+    pub reserve: Size,
+    /// Larger files are not promoted. None: half of the SSD.
+    pub max_file: Option<Size>,
 }
 
 impl SpaceBook {
@@ -44,12 +60,23 @@ impl SpaceBook {
             self.reserved[at].store(reserved, Ordering::Relaxed);
         }
         let capacity = self.capacity[0].load(Ordering::Relaxed);
-        self.high.store(config.high.of(capacity), Ordering::Relaxed);
-        self.low.store(config.low.of(capacity).min(config.high.of(capacity)), Ordering::Relaxed);
-        self.reserve.store(config.reserve.of(capacity), Ordering::Relaxed);
-        let max_file = config.max_file.map_or(capacity / 2, |size| size.of(capacity));
+        let marks = self.marks(config);
+        self.high.store(marks.high.of(capacity), Ordering::Relaxed);
+        self.low.store(marks.low.of(capacity).min(marks.high.of(capacity)), Ordering::Relaxed);
+        self.reserve.store(marks.reserve.of(capacity), Ordering::Relaxed);
+        let max_file = marks.max_file.map_or(capacity / 2, |size| size.of(capacity));
         self.max_file.store(max_file, Ordering::Relaxed);
         outcome
+    }
+
+    /// What holds: what was set since the mount, or else what is configured.
+    pub fn marks(&self, config: &Config) -> Marks {
+        self.marks.lock().unwrap_or_else(|| Marks::of(config))
+    }
+
+    /// Holds from the next refresh on.
+    pub fn set_marks(&self, marks: Marks) {
+        *self.marks.lock() = Some(marks);
     }
 
     /// Asks a side, and the SSD again when it seems fuller than it may be: while ext4 allocates what it had delayed it counts

@@ -43,6 +43,9 @@ impl Hybrid {
             promotion: self.config.promotion.to_string(),
             high_bytes: self.space.high(),
             low_bytes: self.space.low(),
+            read_only: self.config.read_only,
+            reserve_bytes: self.space.reserve(),
+            max_file_bytes: self.space.max_file(),
             hits,
             misses,
             hit_ratio: if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 },
@@ -175,8 +178,14 @@ impl Hybrid {
         })
     }
 
-    /// Moves a file, or all files below a directory; waits. `progress`: files, done, bytes, done.
-    pub fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> std::result::Result<String, String> {
+    /// Moves a file, or all files below a directory; waits. `progress`: files, done, bytes, done; false stops, also in the middle of a
+    /// file, which stays where it was then.
+    pub fn migrate(
+        &self,
+        path: &[u8],
+        to: TierName,
+        progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool,
+    ) -> std::result::Result<String, String> {
         let shown = String::from_utf8_lossy(path).into_owned();
         let (ino, mut known) = self.known_at(path).map_err(|error| format!("{shown}: {error}"))?;
         let (_, _, kind) = self.where_is(ino).map_err(|error| format!("{shown}: {error}"))?;
@@ -194,11 +203,18 @@ impl Hybrid {
         let bytes: u64 = files.iter().map(|(_, size)| size).sum();
         let (all, mut files_done, mut bytes_done, mut stay) = (files.len() as u64, 0u64, 0u64, Vec::new());
         let mut todo = files;
+        let mut stopped = false;
         for round in 1..=ROUNDS {
             let mut again = Vec::new();
             for (file, size) in todo {
-                progress(all, files_done, bytes, bytes_done);
-                let outcome = self.move_file(file, to, Reason::Asked, &mut |done, _| progress(all, files_done, bytes, bytes_done + done));
+                stopped = stopped || !progress(all, files_done, bytes, bytes_done);
+                if stopped {
+                    break;
+                }
+                let outcome = self.move_file(file, to, Reason::Asked, &mut |done, _| {
+                    stopped = stopped || !progress(all, files_done, bytes, bytes_done + done);
+                    !stopped
+                });
                 match outcome {
                     Outcome::Done | Outcome::Already => files_done += 1,
                     Outcome::Dropped | Outcome::Busy if round < ROUNDS && !self.mover.stopping() => {
@@ -210,6 +226,13 @@ impl Hybrid {
                 bytes_done += size;
             }
             todo = again;
+            if stopped && files_done < all {
+                let path = shown.as_str();
+                tracing::info!(path, %to, files_done, all, "a migration was stopped by its client");
+                return Err(format!(
+                    "{shown}: stopped: {files_done} of {all} files were moved to the {to}, the others stay where they are"
+                ));
+            }
             if todo.is_empty() {
                 break;
             }
@@ -287,6 +310,7 @@ mod test {
         let answer = fs.migrate(b"a", TierName::Ssd, &mut |_, _, _, _| {
             names.iter().filter(|_| !forgotten).for_each(|name| fs.look_and_forget(name));
             forgotten = true;
+            true
         });
         assert_eq!(answer, Ok("3 files are on the ssd now".into()));
         for name in names {
@@ -295,11 +319,30 @@ mod test {
     }
 
     #[test]
+    fn a_migration_stops_between_files_and_in_the_middle_of_one() {
+        let fs = TestPair::with(&["ssd/d/1", "ssd/d/2"]);
+        std::fs::write(fs.at("ssd/d/big"), vec![7; 4 << 20]).expect("written");
+        let sides = || ["1", "2", "big"].map(|name| (fs.at("ssd/d").join(name).exists(), fs.at("hdd/d").join(name).exists()));
+        let mut asked = 0;
+        let answer = fs.migrate(b"d", TierName::Hdd, &mut |_, done, _, _| {
+            asked += 1;
+            done == 0
+        });
+        assert_eq!(answer, Err("d: stopped: 1 of 3 files were moved to the hdd, the others stay where they are".into()));
+        assert_eq!(sides().iter().filter(|(ssd, hdd)| !ssd && *hdd).count(), 1);
+        let middle = fs.migrate(b"d/big", TierName::Hdd, &mut |_, _, _, bytes| bytes < 2 << 20);
+        let moved = fs.at("hdd/d/big").exists();
+        assert!(moved || middle.is_err_and(|error| error.contains("stopped: 0 of 1")), "it went on");
+        assert!(sides().iter().all(|(ssd, hdd)| ssd != hdd), "a file is on one side");
+        assert_eq!(std::fs::read_dir(fs.at("hdd/.hotshelf/tmp")).expect("there").count(), 0, "no temporary is left");
+    }
+
+    #[test]
     fn why_a_file_left_is_told_after_the_kernel_forgot_it() {
         let fs = TestPair::with(&["ssd/file"]);
         let last = || fs.why(b"file").expect("there").last_move.map(|last| (last.to, last.reason));
         for tier in [TierName::Hdd, TierName::Ssd, TierName::Hdd] {
-            fs.migrate(b"file", tier, &mut |_, _, _, _| {}).expect("moved");
+            fs.migrate(b"file", tier, &mut |_, _, _, _| true).expect("moved");
             fs.look_and_forget("file");
             assert_eq!(last(), Some((tier, "asked for".into())));
         }
@@ -316,6 +359,6 @@ mod test {
         fs.link(ino, ROOT, OsStr::new("linked")).expect("linked");
         fs.unlink(ROOT, OsStr::new("linked")).expect("removed");
         assert_eq!(fs.why(b"file").expect("still there").tier, Some(TierName::Ssd));
-        assert_eq!(fs.migrate(b"file", TierName::Hdd, &mut |_, _, _, _| {}), Ok("1 file is on the hdd now".into()));
+        assert_eq!(fs.migrate(b"file", TierName::Hdd, &mut |_, _, _, _| true), Ok("1 file is on the hdd now".into()));
     }
 }

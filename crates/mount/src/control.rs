@@ -1,20 +1,30 @@
 //! The control socket: `.hotshelf/control` on the SSD (on the HDD while the SSD is read-only), JSON lines, for the mounting user and root.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hybridfs::report::{Answer, Ask, Status, TierName, Why};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::source::Mounted;
 
 const SOCKET: &str = "control";
-const LINE_MAX: u64 = 1 << 20;
+const LINE_MAX: usize = 1 << 20;
+/// What a daemon may answer in one line. It may be another user's.
+const ANSWER_MAX: usize = 4 << 20;
 const CLIENTS_MAX: usize = 16;
+/// A client may do nothing for so long, and take so long for a request that it has begun.
+const IDLE: Duration = Duration::from_secs(60);
+const REQUEST: Duration = Duration::from_secs(10);
 
 /// Who answers.
 pub trait ControlHandler: Send + Sync + 'static {
@@ -25,7 +35,10 @@ pub trait ControlHandler: Send + Sync + 'static {
     /// Keeps a path on the SSD, or no longer.
     fn pin(&self, path: &[u8], on: bool) -> Result<String, String>;
     /// Moves a file or a tree.
-    fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> Result<String, String>;
+    /// Stops when `progress` answers false.
+    fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String>;
+    /// Changes settings; none if one of them cannot be.
+    fn set(&self, changes: &BTreeMap<String, String>) -> Result<String, String>;
     /// Saves what is saved now and then.
     fn flush(&self) -> Result<String, String>;
     /// Begins an orderly unmount.
@@ -45,8 +58,7 @@ impl ControlServer {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
-        let listener = UnixListener::bind(socket_path(&dir))?;
-        rustix::fs::chmodat(&dir, SOCKET, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+        let listener = listen(&dir)?;
         let ended = Arc::new(AtomicBool::new(false));
         let accept_ended = ended.clone();
         std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &handler, &accept_ended))?;
@@ -61,6 +73,15 @@ impl Drop for ControlServer {
         let _ = UnixStream::connect(socket_path(&self.dir));
         let _ = rustix::fs::unlinkat(&self.dir, SOCKET, AtFlags::empty());
     }
+}
+
+/// The socket has its mode from the beginning: nothing is done by its name afterwards.
+fn listen(dir: &OwnedFd) -> std::io::Result<UnixListener> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(socket_path(dir))?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket.into())
 }
 
 /// A path short enough for a socket's address, whatever the directory is called.
@@ -123,23 +144,85 @@ fn may_ask(stream: &UnixStream) -> bool {
 }
 
 fn serve(stream: UnixStream, handler: &dyn ControlHandler) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_write_timeout(Some(IDLE))?;
     let mut out = stream.try_clone()?;
-    let mut input = BufReader::new(stream);
+    let mut input = Lines::new(stream, LINE_MAX);
     loop {
-        let mut line = Vec::new();
-        let got = input.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)?;
-        if got == 0 {
-            return Ok(());
-        }
-        if line.last() != Some(&b'\n') {
-            return send(&mut out, &Answer::Failed { message: "a request must be one line of at most 1 MiB".into() });
-        }
+        let line = match input.next(Some(Instant::now() + IDLE), Some(REQUEST)) {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return send(&mut out, &Answer::Failed { message: "a request must be one line of at most 1 MiB".into() });
+            }
+            Err(error) => return Err(error),
+        };
         match serde_json::from_slice::<Ask>(&line) {
             Ok(ask) => answer(&mut out, handler, ask)?,
             Err(error) => send(&mut out, &Answer::Failed { message: format!("not a request this version knows: {error}") })?,
         }
+    }
+}
+
+/// Lines from a peer that may send too much, too slowly or nothing.
+struct Lines {
+    stream: UnixStream,
+    /// Longer lines are an error.
+    max: usize,
+    read: Vec<u8>,
+    /// So much of it has no line feed.
+    searched: usize,
+}
+
+impl Lines {
+    fn new(stream: UnixStream, max: usize) -> Lines {
+        Lines { stream, max, read: Vec::new(), searched: 0 }
+    }
+
+    /// The next line until the deadline; once it has begun it must end within `whole`. None: the peer has closed.
+    fn next(&mut self, mut deadline: Option<Instant>, whole: Option<Duration>) -> std::io::Result<Option<Vec<u8>>> {
+        let mut limit = whole.filter(|_| !self.read.is_empty());
+        loop {
+            if let Some(end) = self.read[self.searched..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(self.searched + end + 1);
+                self.searched = 0;
+                return Ok(Some(std::mem::replace(&mut self.read, rest)));
+            }
+            self.searched = self.read.len();
+            if self.read.len() > self.max {
+                return Err(std::io::Error::new(ErrorKind::InvalidData, format!("a line of more than {} bytes", self.max)));
+            }
+            if let Some(limit) = limit.take() {
+                let latest = Instant::now() + limit;
+                deadline = Some(deadline.map_or(latest, |deadline| deadline.min(latest)));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(left)?;
+            let mut chunk = [0; 16 << 10];
+            match self.stream.read(&mut chunk) {
+                Ok(0) if self.read.is_empty() => return Ok(None),
+                Ok(0) => return Err(std::io::Error::new(ErrorKind::InvalidData, "the last line has no end")),
+                Ok(length) => {
+                    limit = whole.filter(|_| self.read.is_empty());
+                    self.read.extend_from_slice(&chunk[..length]);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether a client has said that it will ask no more: it was interrupted, or has gone.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut byte = [0];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match rustix::net::recv(stream, &mut byte, flags) {
+        Ok((_, read)) => read == 0,
+        Err(error) => !matches!(error, Errno::AGAIN | Errno::INTR),
     }
 }
 
@@ -158,11 +241,11 @@ fn answer(out: &mut UnixStream, handler: &dyn ControlHandler, ask: Ask) -> std::
         Ask::Unpin { path } => done(handler.pin(&unescape(&path), false)),
         Ask::Migrate { path, to } => {
             let outcome = handler.migrate(&unescape(&path), to, &mut |files, files_done, bytes, bytes_done| {
-                // The move goes on when the asker is gone; it only tells nobody.
-                let _ = send(out, &Answer::Progress { files, files_done, bytes, bytes_done });
+                !has_hung_up(out) && send(out, &Answer::Progress { files, files_done, bytes, bytes_done }).is_ok()
             });
             done(outcome)
         }
+        Ask::Set { changes } => done(handler.set(&changes)),
         Ask::Flush => done(handler.flush()),
         Ask::Stop => {
             handler.stop();
@@ -179,22 +262,47 @@ fn send(out: &mut UnixStream, answer: &Answer) -> std::io::Result<()> {
 }
 
 /// The asking side.
+///
+/// The daemon may be another user's, and so may the directories of the pair. So the socket is that of the user whom the kernel names as
+/// the one who mounted, nothing is followed on the way to it, and what comes back has a limit.
 pub struct ControlClient {
-    input: BufReader<UnixStream>,
+    input: Lines,
     out: UnixStream,
+    deadline: Option<Instant>,
 }
 
 impl ControlClient {
-    /// Connects to the daemon of the pair with these directories.
-    pub fn connect(ssd: &Path, hdd: &Path) -> std::io::Result<ControlClient> {
-        Self::connect_in(ssd).or_else(|error| Self::connect_in(hdd).map_err(|_| error))
+    /// Connects to the daemon of a mount. The conversation must end by the deadline.
+    pub fn connect(mounted: &Mounted, deadline: Option<Instant>) -> std::io::Result<ControlClient> {
+        let on = |side: &Path| Self::connect_in(side, mounted.owner, deadline);
+        on(&mounted.ssd).or_else(|error| on(&mounted.hdd).map_err(|_| error))
     }
 
-    fn connect_in(side: &Path) -> std::io::Result<ControlClient> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(side.join(".hotshelf"), flags, Mode::empty())?;
-        let stream = UnixStream::connect(socket_path(&dir))?;
-        Ok(ControlClient { out: stream.try_clone()?, input: BufReader::new(stream) })
+    fn connect_in(side: &Path, owner: u32, deadline: Option<Instant>) -> std::io::Result<ControlClient> {
+        let stranger =
+            |what| std::io::Error::new(ErrorKind::PermissionDenied, format!("{what} is not of the user who mounted it ({owner})"));
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(side.join(".hotshelf"), flags | OFlags::DIRECTORY, Mode::empty())?;
+        let name = rustix::fs::openat(&dir, SOCKET, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&name)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket || stat.st_uid != owner {
+            return Err(stranger("the control socket"));
+        }
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // A listener that accepts nobody would keep us waiting.
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Send, left)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(format!("/proc/self/fd/{}", name.as_raw_fd()))?)?;
+        if rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw() != owner {
+            return Err(stranger("the process behind the control socket"));
+        }
+        let stream = UnixStream::from(socket);
+        Ok(ControlClient { out: stream.try_clone()?, input: Lines::new(stream, ANSWER_MAX), deadline })
+    }
+
+    /// The connection, to say by closing its way there that the work shall stop.
+    pub fn stopper(&self) -> std::io::Result<UnixStream> {
+        self.out.try_clone()
     }
 
     /// Asks once; `progress` sees what comes before the answer.
@@ -203,14 +311,13 @@ impl ControlClient {
         line.push(b'\n');
         match self.out.write_all(&line) {
             // Hung up on; what was said before that is still there to be read.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             other => other?,
         }
         loop {
-            let mut line = Vec::new();
-            if self.input.read_until(b'\n', &mut line)? == 0 {
-                return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the daemon ended"));
-            }
+            let Some(line) = self.input.next(self.deadline, None)? else {
+                return Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the daemon ended"));
+            };
             match serde_json::from_slice::<Answer>(&line)? {
                 going @ Answer::Progress { .. } => progress(&going),
                 answer => return Ok(answer),
@@ -261,8 +368,12 @@ pub fn unescape_path(text: &str) -> std::path::PathBuf {
 #[cfg(test)]
 mod test {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
-    struct Fake;
+    #[derive(Default)]
+    struct Fake {
+        stopped: AtomicU64,
+    }
 
     impl ControlHandler for Fake {
         fn status(&self) -> Status {
@@ -275,9 +386,15 @@ mod test {
             assert_ne!(path, b"panic", "a bug of ours, for a test");
             Ok(on.to_string())
         }
-        fn migrate(&self, _: &[u8], _: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> Result<String, String> {
-            (0..1000).for_each(|n| progress(1000, n, 0, 0));
-            Ok("moved".into())
+        fn migrate(&self, path: &[u8], _: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String> {
+            // Until it is stopped, by one client.
+            let files = if path == b"endless" { u64::MAX } else { 1000 };
+            let done = (0..files).find(|n| !progress(files, *n, 0, 0));
+            self.stopped.fetch_add(u64::from(done.is_some()), Ordering::SeqCst);
+            done.map_or_else(|| Ok("moved".into()), |_| Err("stopped".into()))
+        }
+        fn set(&self, changes: &BTreeMap<String, String>) -> Result<String, String> {
+            Ok(format!("{changes:?}"))
         }
         fn flush(&self) -> Result<String, String> {
             Ok(String::new())
@@ -289,21 +406,20 @@ mod test {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join(".hotshelf")).expect("hidden");
         let hidden = std::fs::File::open(dir.path().join(".hotshelf")).expect("opened");
-        let server = ControlServer::start(hidden.into(), Arc::new(Fake)).expect("started");
+        let server = ControlServer::start(hidden.into(), Arc::new(Fake::default())).expect("started");
         (dir, server)
     }
 
     #[test]
     fn questions_are_answered_after_garbage_and_impolite_clients() {
         let (dir, server) = server();
-        let mut client = ControlClient::connect_in(dir.path()).expect("connected");
+        let mut client = connect(dir.path());
         client.out.write_all(b"{\"ask\":\"dance\"}\n\xff\xfe\n").expect("sent");
         for _ in 0..2 {
-            let mut line = String::new();
-            client.input.read_line(&mut line).expect("answered");
-            assert!(line.contains("\"failed\""), "{line}");
+            let line = client.input.next(None, None).expect("answered").expect("a line");
+            assert!(String::from_utf8_lossy(&line).contains("\"failed\""), "{line:?}");
         }
-        let mut gone = ControlClient::connect_in(dir.path()).expect("connected");
+        let mut gone = connect(dir.path());
         gone.out.write_all(b"{\"ask\":\"migrate\",\"path\":\"x\",\"to\":\"hdd\"}\n").expect("sent");
         drop(gone);
         assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(status)) if status.pid == 7));
@@ -318,18 +434,17 @@ mod test {
     #[test]
     fn a_client_too_many_is_told_so_and_a_place_becomes_free_again() {
         let (dir, _server) = server();
-        let mut clients: Vec<ControlClient> =
-            (0..CLIENTS_MAX).map(|_| ControlClient::connect(dir.path(), dir.path()).expect("connected")).collect();
+        let mut clients: Vec<ControlClient> = (0..CLIENTS_MAX).map(|_| connect(dir.path())).collect();
         for client in &mut clients {
             assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(_))));
         }
-        let mut late = ControlClient::connect(dir.path(), dir.path()).expect("connected");
+        let mut late = connect(dir.path());
         let answer = late.ask(&Ask::Status, &mut |_| {});
         assert!(matches!(&answer, Ok(Answer::Failed { message }) if message.contains("try again")), "{answer:?}");
         drop(clients);
         let free = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            let client = ControlClient::connect(dir.path(), dir.path());
+            let client = ControlClient::connect(&mounted(dir.path()), None);
             client.and_then(|mut client| client.ask(&Ask::Status, &mut |_| {})).is_ok_and(|answer| matches!(answer, Answer::Status(_)))
         });
         assert!(free);
@@ -339,13 +454,94 @@ mod test {
     fn a_panic_of_ours_does_not_take_a_place_for_good() {
         let (dir, _server) = server();
         for _ in 0..=CLIENTS_MAX {
-            let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
+            let mut client = connect(dir.path());
             client.ask(&Ask::Pin { path: "panic".into() }, &mut |_| {}).expect_err("no answer");
         }
         // The last one's place may not be free yet.
         std::thread::sleep(Duration::from_millis(50));
-        let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
+        let mut client = connect(dir.path());
         assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(_))));
+    }
+
+    fn mounted(dir: &Path) -> Mounted {
+        let owner = rustix::process::geteuid().as_raw();
+        Mounted { mountpoint: dir.into(), ssd: dir.into(), hdd: dir.into(), owner }
+    }
+
+    fn connect(dir: &Path) -> ControlClient {
+        ControlClient::connect(&mounted(dir), None).expect("connected")
+    }
+
+    /// A pair whose daemon is somebody's own program.
+    fn impostor(answers: impl FnOnce(UnixStream) + Send + 'static) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join(".hotshelf")).expect("hidden");
+        let listener = UnixListener::bind(dir.path().join(".hotshelf/control")).expect("bound");
+        std::thread::spawn(move || answers(listener.accept().expect("a client").0));
+        dir
+    }
+
+    #[test]
+    fn an_endless_answer_and_a_silent_daemon_are_given_up() {
+        let dir = impostor(|mut client| while client.write_all(&[b'x'; 1 << 16]).is_ok() {});
+        let error = connect(dir.path()).ask(&Ask::Status, &mut |_| {}).expect_err("too long");
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        // A byte now and then does not help.
+        let dir = impostor(|mut client| {
+            while client.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(20))
+            }
+        });
+        let begun = Instant::now();
+        let deadline = Some(begun + Duration::from_millis(300));
+        let mut client = ControlClient::connect(&mounted(dir.path()), deadline).expect("connected");
+        let error = client.ask(&Ask::Status, &mut |_| {}).expect_err("too slow");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_socket_of_another_user_is_not_asked() {
+        let dir = impostor(|_| ());
+        let stranger = Mounted { owner: rustix::process::geteuid().as_raw() + 1, ..mounted(dir.path()) };
+        let error = ControlClient::connect(&stranger, None).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        // Nor one elsewhere, by a link.
+        let (real, _server) = server();
+        let linked = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(linked.path().join(".hotshelf")).expect("hidden");
+        std::os::unix::fs::symlink(real.path().join(".hotshelf/control"), linked.path().join(".hotshelf/control")).expect("a link");
+        ControlClient::connect(&mounted(linked.path()), None).err().expect("refused");
+        let linked = tempfile::tempdir().expect("a directory");
+        std::os::unix::fs::symlink(real.path().join(".hotshelf"), linked.path().join(".hotshelf")).expect("a link");
+        ControlClient::connect(&mounted(linked.path()), None).err().expect("refused");
+    }
+
+    #[test]
+    fn work_stops_when_its_client_hangs_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join(".hotshelf")).expect("hidden");
+        let hidden = std::fs::File::open(dir.path().join(".hotshelf")).expect("opened");
+        let fake = Arc::new(Fake::default());
+        let _server = ControlServer::start(hidden.into(), fake.clone()).expect("started");
+        let endless = Ask::Migrate { path: "endless".into(), to: TierName::Hdd };
+        // Interrupted: it says how far it came.
+        let mut client = connect(dir.path());
+        let mut stopper = Some(client.stopper().expect("a connection"));
+        let answer = client.ask(&endless, &mut |_| {
+            stopper.take().into_iter().for_each(|stream| stream.shutdown(std::net::Shutdown::Write).expect("shut"));
+        });
+        assert!(matches!(&answer, Ok(Answer::Failed { message }) if message == "stopped"), "{answer:?}");
+        // Gone.
+        let mut gone = connect(dir.path());
+        gone.out.write_all(&[&serde_json::to_vec(&endless).expect("plain data")[..], b"\n"].concat()).expect("sent");
+        gone.input.next(None, None).expect("progress");
+        drop(gone);
+        let end = Instant::now() + Duration::from_secs(60);
+        while fake.stopped.load(Ordering::SeqCst) < 2 {
+            assert!(Instant::now() < end, "it goes on for nobody");
+            std::thread::yield_now();
+        }
     }
 
     /// Bytes, text, and requests with something wrong in them.
@@ -372,19 +568,19 @@ mod test {
     fn after_any_lines_the_server_answers_the_next_client() {
         let (dir, _server) = server();
         proptest::proptest!(|(bytes in lines())| {
-            let mut hostile = ControlClient::connect(dir.path(), dir.path()).expect("connected");
+            let mut hostile = connect(dir.path());
             hostile.out.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
             hostile.out.write_all(&bytes).expect("sent");
             hostile.out.shutdown(std::net::Shutdown::Write).expect("shut");
             let mut answers = Vec::new();
-            hostile.input.read_to_end(&mut answers).expect("the server ends the talk");
+            hostile.out.read_to_end(&mut answers).expect("the server ends the talk");
             let asked = bytes.split(|byte| *byte == b'\n').count() - usize::from(bytes.is_empty() || bytes.ends_with(b"\n"));
             let answered = answers.split_inclusive(|byte| *byte == b'\n').filter(|line| {
                 let answer = serde_json::from_slice::<Answer>(line).expect("every line is an answer");
                 !matches!(answer, Answer::Progress { .. })
             });
             proptest::prop_assert_eq!(answered.count(), asked);
-            let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
+            let mut client = connect(dir.path());
             let answer = client.ask(&Ask::Status, &mut |_| {});
             proptest::prop_assert!(matches!(answer, Ok(Answer::Status(status)) if status.pid == 7));
         });
@@ -393,13 +589,12 @@ mod test {
     #[test]
     fn a_line_too_long_is_refused_in_bounded_memory() {
         let (dir, _server) = server();
-        let mut client = ControlClient::connect(dir.path(), dir.path()).expect("connected");
+        let mut client = connect(dir.path());
         // The server may hang up before it has read all of it.
-        let _ = client.out.write_all(&vec![b' '; LINE_MAX as usize]);
-        let mut line = String::new();
-        client.input.read_line(&mut line).expect("answered");
-        assert!(line.contains("one line of at most 1 MiB"), "{line}");
-        assert_eq!(client.input.read_line(&mut String::new()).expect("ended"), 0);
+        let _ = client.out.write_all(&vec![b' '; LINE_MAX + 1]);
+        let line = client.input.next(None, None).expect("answered").expect("a line");
+        assert!(String::from_utf8_lossy(&line).contains("one line of at most 1 MiB"), "{line:?}");
+        assert!(!matches!(client.input.next(None, None), Ok(Some(_))));
     }
 
     #[test]

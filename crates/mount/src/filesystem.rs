@@ -436,7 +436,8 @@ impl FileSystem for Front {
         let front = self.clone();
         req.aside(move || {
             let tier = hybridfs::report::TierName::Ssd;
-            while front.inner.fs.move_file(ino, tier, Reason::OnOpen, &mut |_, _| {}) == Outcome::Busy && front.inner.fs.wait_for_move() {}
+            while front.inner.fs.move_file(ino, tier, Reason::OnOpen, &mut |_, _| true) == Outcome::Busy && front.inner.fs.wait_for_move() {
+            }
             front.open_now(caller, ino, flags, reply);
         });
     }

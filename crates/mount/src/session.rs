@@ -1,5 +1,6 @@
 //! Mounting, serving and unmounting.
 
+use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use fuser::{Config, MountOption, SessionACL};
 use hybridfs::report::{Status, TierName, Why};
 use hybridfs::{Hybrid, StartError};
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
@@ -43,6 +45,14 @@ pub enum MountError {
         path: PathBuf,
         /// What was mounted there.
         what: String,
+    },
+    /// A file that bypasses the daemon is read with the SSD's own mount, whatever our descriptor says.
+    #[error(
+        "-o noatime cannot be done for files that bypass the daemon: mount the file system of {path} with noatime, or add --no-passthrough"
+    )]
+    AccessTimes {
+        /// The SSD directory.
+        path: PathBuf,
     },
     /// Something of ours is mounted there.
     #[error("{path} is in use: a hotshelf is mounted there already (`hotshelf unmount {path}`)")]
@@ -95,6 +105,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     }
     let ssd = std::fs::canonicalize(&options.hybrid.ssd).unwrap_or_else(|_| options.hybrid.ssd.clone());
     let hdd = std::fs::canonicalize(&options.hybrid.hdd).unwrap_or_else(|_| options.hybrid.hdd.clone());
+    let bypasses = options.passthrough == PassthroughMode::Auto && is_privileged();
+    if options.flags.noatime && bypasses && !rustix::fs::statvfs(&ssd).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::NOATIME)) {
+        return Err(MountError::AccessTimes { path: ssd });
+    }
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
     // Before the first thread is started. Root may use every block, and a daemon that writes for others must not.
@@ -365,10 +379,14 @@ impl ControlHandler for Asked {
         self.inner.fs.pin(path, on)
     }
 
-    fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64)) -> Result<String, String> {
+    fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String> {
         // This thread is the asking client's own.
         hybridfs::give_way();
         self.inner.fs.migrate(path, to, progress)
+    }
+
+    fn set(&self, changes: &BTreeMap<String, String>) -> Result<String, String> {
+        self.inner.fs.set(changes)
     }
 
     fn flush(&self) -> Result<String, String> {

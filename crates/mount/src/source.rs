@@ -48,6 +48,8 @@ pub struct Mounted {
     pub ssd: PathBuf,
     /// The HDD directory.
     pub hdd: PathBuf,
+    /// The user who mounted it, as the kernel says. Its daemon runs as this user.
+    pub owner: u32,
 }
 
 /// The mounted pairs, from the kernel's list (proc(5), mountinfo).
@@ -78,6 +80,20 @@ pub fn type_at(path: &Path) -> Option<String> {
 /// not the file system.
 pub fn device_at(path: &Path) -> Option<String> {
     last_at(path, |fields| fields.get(2).copied())
+}
+
+/// The options of the mount on exactly this directory, of the mount and of its file system, as the kernel lists them.
+pub fn options_at(path: &Path) -> Option<Vec<String>> {
+    last_fields_at(path, |fields| {
+        let own = fields.get(fields.iter().position(|field| *field == b"-")? + 3)?;
+        let both = [*fields.get(5)?, *own];
+        Some(
+            both.iter()
+                .flat_map(|list| list.split(|byte| *byte == b','))
+                .map(|option| String::from_utf8_lossy(option).into_owned())
+                .collect(),
+        )
+    })
 }
 
 /// Whether the file system of this device number is mounted anywhere.
@@ -114,8 +130,11 @@ fn parse_mountinfo(text: &[u8]) -> Vec<Mounted> {
         if *kind != FS_TYPE.as_bytes() {
             continue;
         }
-        if let Some((ssd, hdd)) = parse_source_name(&unescape_octal(source)) {
-            all.push(Mounted { mountpoint: OsString::from_vec(unescape_octal(at)).into(), ssd, hdd });
+        let options = fields.get(dash + 3).copied().unwrap_or_default();
+        let owner = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"user_id="));
+        let owner = owner.and_then(|uid| std::str::from_utf8(uid).ok()?.parse().ok());
+        if let (Some((ssd, hdd)), Some(owner)) = (parse_source_name(&unescape_octal(source)), owner) {
+            all.push(Mounted { mountpoint: OsString::from_vec(unescape_octal(at)).into(), ssd, hdd, owner });
         }
     }
     all
@@ -157,8 +176,9 @@ mod test {
 
     #[test]
     fn a_mount_is_found_in_the_kernels_list() {
-        let line = b"36 35 0:50 / /mnt/my\\040pool rw,nosuid - fuse.hotshelf /ssd:/hdd rw,user_id=0\n25 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
+        let line = b"36 35 0:50 / /mnt/my\\040pool rw,nosuid - fuse.hotshelf /ssd:/hdd rw,user_id=1000,group_id=0\n\
+            25 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
         let found = parse_mountinfo(line);
-        assert_eq!(found, [Mounted { mountpoint: "/mnt/my pool".into(), ssd: "/ssd".into(), hdd: "/hdd".into() }]);
+        assert_eq!(found, [Mounted { mountpoint: "/mnt/my pool".into(), ssd: "/ssd".into(), hdd: "/hdd".into(), owner: 1000 }]);
     }
 }

@@ -24,7 +24,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
     let checked = checked?;
     let left = checked.findings.iter().filter(|finding| !finding.repaired).count();
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&checked)?);
+        say_lines!("{}", serde_json::to_string_pretty(&checked)?);
         return Ok(left == 0);
     }
     let look = &checked.look;

@@ -36,7 +36,10 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<bool> {
         return Err(error);
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&json!({ "name": config.name, "settings": file, "ssd": config.ssd, "image": made }))?);
+        say_lines!(
+            "{}",
+            serde_json::to_string_pretty(&json!({ "name": config.name, "settings": file, "ssd": config.ssd, "image": made }))?
+        );
         return Ok(true);
     }
     match (&config.ssd, &made) {
@@ -46,7 +49,8 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<bool> {
         }
         _ => tell!("{}: a cache in memory alone; with --size or the path of a device it has an SSD, too", config.name),
     }
-    tell!("its settings are in {}; programs use it with\n  export HOTSHELF_CONFIG={}", file.display(), file.display());
+    tell!("its settings are in {}; programs use it with", file.display());
+    tell!("  export HOTSHELF_CONFIG={}", file.display());
     Ok(true)
 }
 

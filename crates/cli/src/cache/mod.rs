@@ -18,7 +18,7 @@ use self::args::{CacheArgs, CacheCommand};
 pub use self::check::check_path;
 pub use self::locate::is_cache;
 pub use self::show::report as show;
-pub use self::status::{Report, all, status_of};
+pub use self::status::{Report, all, prometheus_text, status_of};
 
 /// Does what was asked for.
 pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {

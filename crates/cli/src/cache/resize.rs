@@ -32,7 +32,10 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
         settings::change(file, "memory", &format!("\"{memory}\""), &located.config)?;
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&json!({ "name": located.config.name, "ssd": resized, "memory": located.config.memory }))?);
+        say_lines!(
+            "{}",
+            serde_json::to_string_pretty(&json!({ "name": located.config.name, "ssd": resized, "memory": located.config.memory }))?
+        );
         return Ok(true);
     }
     if let Some(resized) = resized {

@@ -32,22 +32,27 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     let reports: Vec<Report> = reports.into_iter().flatten().collect();
     print(&reports, args.json, args.prometheus, true)?;
     for error in failed.iter().filter_map(|one| one.as_ref().err()) {
-        eprintln!("hotshelf: {error:#}");
+        complain!("{error:#}");
     }
     Ok(failed.is_empty())
 }
 
 /// `hotshelf status CACHE`.
-pub fn status_of(cache: &Path, json: bool) -> anyhow::Result<bool> {
+pub fn status_of(cache: &Path, json: bool, prometheus: bool) -> anyhow::Result<bool> {
     let which = Which { cache: Some(cache.to_owned()), config: None };
-    status(&StatusArgs { which, all: false, json, prometheus: false })
+    status(&StatusArgs { which, all: false, json, prometheus })
+}
+
+/// Of several, as Prometheus reads it.
+pub fn prometheus_text(reports: &[Report]) -> String {
+    prometheus::text(reports)
 }
 
 fn print(reports: &[Report], json: bool, prometheus: bool, list: bool) -> anyhow::Result<()> {
     match reports {
-        [one] if json && !list => say!("{}", serde_json::to_string_pretty(one)?),
-        _ if json => say!("{}", serde_json::to_string_pretty(reports)?),
-        _ if prometheus => say!("{}", prometheus::text(reports).trim_end()),
+        [one] if json && !list => say_lines!("{}", serde_json::to_string_pretty(one)?),
+        _ if json => say_lines!("{}", serde_json::to_string_pretty(reports)?),
+        _ if prometheus => say_lines!("{}", prometheus::text(reports).trim_end()),
         [] => say!("there is no cache"),
         _ => reports.iter().for_each(show::report),
     }

@@ -39,7 +39,7 @@ pub fn top(args: &TopArgs) -> anyhow::Result<bool> {
         } else {
             if clears {
                 // From the upper left corner on, and nothing below.
-                print!("\x1b[H\x1b[2J");
+                let _ = std::io::stdout().write_all(b"\x1b[H\x1b[2J");
             }
             panel(&before.status, &now, seconds);
         }

@@ -41,7 +41,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
             "names": report.names, "directories": report.dirs, "files": report.files, "blocks": report.blocks,
             "findings": left, "mended": mended,
         });
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say_lines!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(left.is_empty());
     }
     tell(&seen, &first, &mended, &left, args);

@@ -20,7 +20,7 @@ pub fn df(args: &DfArgs) -> anyhow::Result<bool> {
         let of = |(_, all, free): (_, u64, u64)| json!({ "bytes": all, "free": free });
         let report =
             json!({ "image": args.image, "clean": recovery.clean, "data": of(rows[0]), "metadata": of(rows[1]), "log": usage.log_bytes });
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say_lines!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(true);
     }
     for (what, all, free) in rows {

@@ -150,7 +150,7 @@ fn one(store: &Store, path: &Path, as_json: bool) -> anyhow::Result<bool> {
             "path": path, "key": shown.key.escape_ascii().to_string(), "record_in_files": shown.linked, "record": record,
             "runs": runs, "xattr_bytes": shown.xattr_bytes,
         });
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say_lines!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         say!("key: {}", shown.key.escape_ascii());
         say!("record ({}): {record}", if shown.linked { "in Files" } else { "with the name" });

@@ -30,7 +30,7 @@ pub fn export(args: &ExportArgs) -> anyhow::Result<bool> {
     let left_out = outcome?;
     closed?;
     if left_out > 0 {
-        eprintln!("hotshelf: {left_out} files or attributes were left out: see above");
+        complain!("{left_out} files or attributes were left out: see above");
     }
     Ok(left_out == 0)
 }
@@ -76,7 +76,7 @@ fn is_name(name: &[u8]) -> bool {
 impl Export<'_> {
     fn left_out(&mut self, what: &str) {
         self.left_out += 1;
-        self.progress.say(&format!("hotshelf: {what}: left out"));
+        self.progress.say(&format!("{what}: left out"));
     }
 
     fn source(&mut self, source: &[u8]) -> Outcome {

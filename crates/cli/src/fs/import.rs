@@ -39,7 +39,7 @@ pub fn import(args: &ImportArgs) -> anyhow::Result<bool> {
     closed?;
     tell!("{files} files, {}", super::human(bytes));
     if left_out > 0 {
-        eprintln!("hotshelf: {left_out} files or attributes were left out: see above");
+        complain!("{left_out} files or attributes were left out: see above");
     }
     Ok(left_out == 0)
 }
@@ -123,7 +123,7 @@ impl Import<'_> {
 
     fn left_out(&mut self, what: &str) {
         self.left_out += 1;
-        self.progress.say(&format!("hotshelf: {what}: left out"));
+        self.progress.say(&format!("{what}: left out"));
     }
 
     fn source(&mut self, source: &Path, dir: &[u8]) -> Outcome {

@@ -25,7 +25,7 @@ const BLANK_BLOCKS: u64 = 256;
 pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
     let (told, report) = make_and_tell(args)?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say_lines!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(true);
     }
     tell!("{told}");

@@ -170,7 +170,7 @@ impl Progress {
 
     /// Past the bar.
     fn say(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| complain!("{line}"));
     }
 
     fn finish(&self) {

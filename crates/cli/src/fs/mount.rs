@@ -19,8 +19,12 @@ pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
         let words: Vec<_> = std::env::args_os().skip(1).collect();
         daemon::log_filter(None, "fs mount")?;
         let log = args.log_file.as_deref().map(daemon::open_log).transpose()?.map_or_else(Stdio::null, Stdio::from);
+        let hides = crate::mount_cmd::hides_files(&args.mountpoint);
         return match daemon::start_again(&words, log)? {
-            None => Ok(true),
+            None => {
+                crate::mount_cmd::warn_of_hidden(hides, &args.mountpoint);
+                Ok(true)
+            }
             Some((status, said)) if said.is_empty() => anyhow::bail!("the daemon ended ({status}) without a word: see --log-file"),
             Some((_, said)) => anyhow::bail!("{said}"),
         };

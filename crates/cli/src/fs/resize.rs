@@ -61,7 +61,7 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
     if args.json {
         let (before, bytes) = (before * BLOCK, blocks * BLOCK);
         let report = json!({ "image": args.image, "before": before, "bytes": bytes, "least": least * BLOCK, "moved": moved * BLOCK });
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say_lines!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         say!(
             "{}: {} now, {} before; {} were moved",

@@ -73,7 +73,7 @@ pub fn identify(tree: &Tree, drive: &str, as_json: bool) -> anyhow::Result<bool>
     let (info, namespaces) = identified(&way(tree, drive)?)?;
     if as_json {
         let namespaces: Vec<Value> = namespaces.iter().map(|(id, found)| namespace(*id, found)).collect();
-        say!("{}", serde_json::to_string_pretty(&controller(&info, namespaces))?);
+        say_lines!("{}", serde_json::to_string_pretty(&controller(&info, namespaces))?);
         return Ok(true);
     }
     let (major, minor, tertiary) = info.version;
@@ -145,7 +145,7 @@ pub fn smart(tree: &Tree, drive: &str, as_json: bool) -> anyhow::Result<bool> {
             "warnings": warnings, "critical": smart.critical, "celsius": celsius, "spare_percent": smart.spare,
             "used_percent": smart.used, "media_errors": smart.media_errors,
         });
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        say_lines!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         say!("warnings      {}", if warnings.is_empty() { "none".to_owned() } else { warnings.join("; ") });
         say!("temperature   {celsius} degrees Celsius");

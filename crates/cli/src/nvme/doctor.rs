@@ -36,7 +36,7 @@ pub fn doctor(tree: &Tree, address: Option<Address>, as_json: bool) -> anyhow::R
     };
     let lines = look(tree, &drives);
     if as_json {
-        say!("{}", serde_json::to_string_pretty(&lines)?);
+        say_lines!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
         for line in &lines {
             say!("{}  {:<22} {}", if line.ok { "ok     " } else { "missing" }, line.what, line.detail);

@@ -19,11 +19,11 @@ pub fn nvme(args: &NvmeArgs) -> anyhow::Result<bool> {
         NvmeCommand::List(args) => list(&tree, args.json),
         NvmeCommand::Bind(args) => {
             let user = args.user.as_deref().map(crate::queue::user_id).transpose()?;
-            say!("{}", bind::bind(&tree, args.address, user)?);
+            say_lines!("{}", bind::bind(&tree, args.address, user)?);
             Ok(true)
         }
         NvmeCommand::Unbind(args) => {
-            say!("{}", bind::unbind(&tree, args.address)?);
+            say_lines!("{}", bind::unbind(&tree, args.address)?);
             Ok(true)
         }
         NvmeCommand::Identify(args) => ask::identify(&tree, &args.drive, args.json),
@@ -41,7 +41,7 @@ fn drives(tree: &Tree) -> Vec<Drive> {
 fn list(tree: &Tree, json: bool) -> anyhow::Result<bool> {
     let drives = drives(tree);
     if json {
-        say!("{}", serde_json::to_string_pretty(&drives)?);
+        say_lines!("{}", serde_json::to_string_pretty(&drives)?);
     } else if drives.is_empty() {
         say!("no NVMe drive is on the PCI bus of this machine");
     } else {

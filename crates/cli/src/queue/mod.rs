@@ -37,7 +37,7 @@ fn stat(args: &StatArgs) -> anyhow::Result<bool> {
     let mut admin = Admin::connect(&socket).context("no queue is open without a broker: `hotshelf queue serve` starts one")?;
     let queues = admin.stat().map_err(anyhow::Error::from)?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&queues)?);
+        say_lines!("{}", serde_json::to_string_pretty(&queues)?);
     } else {
         show::queues(&queues);
     }

@@ -95,7 +95,7 @@ pub fn make_parent(path: &Path, mode: u32) -> anyhow::Result<()> {
 pub fn list(args: &ListArgs) -> anyhow::Result<bool> {
     let grants = Keeper::find(&args.policy)?.grants()?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&grants)?);
+        say_lines!("{}", serde_json::to_string_pretty(&grants)?);
     } else {
         show::grants(&grants);
     }
@@ -159,7 +159,7 @@ pub fn revoke(args: &RevokeArgs) -> anyhow::Result<bool> {
         }
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&revoked)?);
+        say_lines!("{}", serde_json::to_string_pretty(&revoked)?);
     }
     Ok(true)
 }

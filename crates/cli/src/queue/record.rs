@@ -15,9 +15,9 @@ pub fn record(args: &RecordArgs) -> anyhow::Result<bool> {
         anyhow::ensure!(!flights.records.is_empty(), "{}: there is no queue {queue} in it", args.file.display());
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&as_json(&flights))?);
+        say_lines!("{}", serde_json::to_string_pretty(&as_json(&flights))?);
     } else if args.text {
-        flights.records.iter().for_each(|record| say!("{}", record.to_string().trim_end()));
+        flights.records.iter().for_each(|record| say_lines!("{}", record.to_string().trim_end()));
     } else {
         show(&flights);
     }
@@ -29,7 +29,7 @@ fn show(flights: &Flights) {
     say!("{}, process {}, at {seconds} s since 1970: {}", flights.name, flights.pid, flights.reason.words());
     for record in &flights.records {
         let Record { queue, entries, events } = record;
-        say!("\nqueue {queue} of {entries} places, its last {} events, the oldest first", events.len());
+        say_lines!("\nqueue {queue} of {entries} places, its last {} events, the oldest first", events.len());
         events.iter().for_each(|event| say!("  {}", words(*queue, event)));
         let open = unanswered(record);
         if !open.is_empty() {

@@ -49,7 +49,7 @@ impl Hybrid {
     pub(crate) fn do_job(&self, job: Job) {
         // Unpinned since it was asked for, it stays where it is.
         let wanted = !job.pinned || self.is_pinned(job.ino);
-        let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| {}) } else { Outcome::Already };
+        let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| true) } else { Outcome::Already };
         tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");
         self.after(job, outcome);
     }

@@ -31,6 +31,7 @@ fn disturbed(begin_open: bool, meanwhile: impl FnOnce(&Hybrid, u64, Option<Handl
         {
             handle = disturb(&fs, attr.ino, handle.take());
         }
+        true
     });
     assert!(meanwhile.is_none(), "it was disturbed");
     // What an open handle writes now must be in the file.
@@ -172,7 +173,7 @@ fn a_file_that_is_gone_does_not_come_up_as_a_victim_for_ever() {
 fn a_file_that_is_small_again_does_not_leave_for_its_size() {
     let fs = TestPair::with(&["ssd/file"]);
     let ino = fs.look_up("file");
-    assert_eq!(fs.move_file(ino, TierName::Hdd, Reason::TooBig, &mut |_, _| {}), Outcome::Dropped);
+    assert_eq!(fs.move_file(ino, TierName::Hdd, Reason::TooBig, &mut |_, _| true), Outcome::Dropped);
     assert!(fs.at("ssd/file").exists());
 }
 
@@ -210,6 +211,7 @@ fn a_file_that_outgrows_the_ssd_while_it_comes_leaves_again() {
             (1..4).for_each(|n| write(&fs, &handle, n << 20, b'b'));
             fs.release(&handle, None);
         }
+        true
     });
     assert_eq!((outcome, fs.at("ssd/file").metadata().expect("it came").len()), (Outcome::Done, 4 << 20));
     fs.release(&reader, None);

@@ -92,7 +92,7 @@ fn in_a_line(error: &anyhow::Error) -> String {
         let end = text[at..].find(')').map_or(text.len(), |end| at + end + 1);
         text.replace_range(at..end, "");
     }
-    text.replace('\n', " ")
+    crate::terminal::line(&text.replace('\n', " ")).into_owned()
 }
 
 /// Names as they can be shown: what a terminal would act on is escaped.

@@ -87,7 +87,7 @@ impl Session {
             other => other.with_context(named)?,
         };
         if !recovery.clean && !self.read_only {
-            eprintln!("{}: was not closed in order: what was saved is there ({} changes from the log)", self.image, recovery.replayed);
+            complain!("{}: was not closed in order: what was saved is there ({} changes from the log)", self.image, recovery.replayed);
         }
         let mut settings = FsSettings::default();
         if self.read_only {
