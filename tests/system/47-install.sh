@@ -29,10 +29,12 @@ done
 for file in bin/hotshelf lib/libhotshelf.so.0.1.0 lib/libhotshelf_sqlite.so lib/libhotshelf_nocache.so; do
     installed=$stage/usr/$file
     [[ -f $installed ]] || installed=$(echo "$stage"/usr/lib/libhotshelf.so.[0-9]*.*)
-    readelf -S --wide "$installed" | grep -Eq '\.symtab|\.debug_info' && fail "$file has its symbols still"
-    readelf -S --wide "$installed" | grep -q gnu_debuglink || fail "$file does not say where its symbols are"
+    readelf -S --wide "$installed" >sections
+    grep -Eq '\.symtab|\.debug_info' sections && fail "$file has its symbols still"
+    grep -q gnu_debuglink sections || fail "$file does not say where its symbols are"
     symbols=$stage/usr/lib/debug${installed#"$stage"}.debug
-    readelf -S --wide "$symbols" | grep -q '\.symtab' || fail "$symbols has no symbols"
+    readelf -S --wide "$symbols" >sections
+    grep -q '\.symtab' sections || fail "$symbols has no symbols"
 done
 (($(stat -c %s "$stage/usr/bin/hotshelf") < 30 << 20)) || fail "the program is $(stat -c %s "$stage/usr/bin/hotshelf") bytes"
 "$stage/usr/bin/hotshelf" --version >/dev/null || fail "the installed program does not run"

@@ -107,7 +107,9 @@ obeys() {
     shift 2
     run "$bin/$program" "$@" || true
     for name in $names; do
-        grep -v execve "$SCRATCH/calls" | grep -q -- "$name" || fail "$program $1 does not use $name: $(cat "$SCRATCH/said")"
+        # Not in a pipe: one that has read enough ends the other.
+        grep -v execve "$SCRATCH/calls" >"$SCRATCH/seen"
+        grep -q -- "$name" "$SCRATCH/seen" || fail "$program $1 does not use $name: $(cat "$SCRATCH/said")"
     done
 }
 # ignores PROGRAM WORD...: with the bits nothing of the caller's.

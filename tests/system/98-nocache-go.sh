@@ -14,7 +14,8 @@ strip stripped
 mkdir data
 for program in external nameless stripped; do
     "./$program" >/dev/null 2>&1 || fail "$program does not run"
-    readelf -l "$program" | grep -q INTERP || fail "$program is not dynamically linked"
+    readelf -l "$program" >parts
+    grep -q INTERP parts || fail "$program is not dynamically linked"
     fails_with 'Go program' "$HOTSHELF" nocache --path data -- "./$program"
 done
 "$HOTSHELF" nocache --path data -- /bin/true || fail "another program is refused"
