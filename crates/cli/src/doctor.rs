@@ -192,7 +192,7 @@ fn directory(what: &str, dir: &Path) -> Vec<Line> {
     let born = statx.is_ok_and(|st| st.stx_mask & StatxFlags::BTIME.bits() != 0);
     let handles = file_handles(what, &file);
     let _ = std::fs::remove_file(&probe);
-    vec![
+    let mut lines = vec![
         handles,
         line(format!("{what}: write"), true, Ok(dir.display().to_string())),
         line(
@@ -212,7 +212,20 @@ fn directory(what: &str, dir: &Path) -> Vec<Line> {
             },
         ),
         rotational(what, dir),
-    ]
+    ];
+    lines.extend(abilities(what, dir));
+    lines
+}
+
+/// What a mount would find out about the file system.
+fn abilities(what: &str, dir: &Path) -> Vec<Line> {
+    let probed = std::fs::File::open(dir).ok().and_then(|dir| hybridfs::abilities::Abilities::probe(dir.as_fd()));
+    let Some(found) = probed else { return Vec::new() };
+    let limits = found.limits();
+    let verdict = if limits.is_empty() { Ok("does all that moves use".to_owned()) } else { Err(format!("{} limits", limits.len())) };
+    let mut lines = vec![line(format!("{what}: {}", found.file_system), false, verdict)];
+    lines.extend(limits.into_iter().map(|limit| line(format!("{what}: limit"), false, Err(limit))));
+    lines
 }
 
 fn rotational(what: &str, dir: &Path) -> Line {

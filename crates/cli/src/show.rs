@@ -1,6 +1,6 @@
 //! Status and why, for people.
 
-use hybridfs::report::{Status, TierStatus, Why};
+use hybridfs::report::{MoveTrouble, Status, TierStatus, Why};
 use indicatif::HumanBytes;
 
 /// A compact panel.
@@ -20,6 +20,15 @@ pub fn status(status: &Status) {
         status.moves_dropped,
         status.moves_failed
     );
+    for trouble in &status.move_troubles {
+        let MoveTrouble { to, cause, moves, first, stays, next_try_s } = trouble;
+        let next = match (stays, next_try_s) {
+            (true, _) => "they stay where they are".to_owned(),
+            (false, Some(seconds)) => format!("next try in {seconds} s"),
+            (false, None) => "tried again, ever more rarely".to_owned(),
+        };
+        say!("    not moved       {moves} to the {to}: {cause}; the first: {first}; {next}");
+    }
     for running in &status.running {
         say!(
             "    now             {} to the {}: {} of {}",
@@ -34,6 +43,10 @@ pub fn status(status: &Status) {
         // A daemon of before does not say.
         let (reserve, largest) = (HumanBytes(status.reserve_bytes), HumanBytes(status.max_file_bytes));
         say!("  limits            {reserve} of the SSD in reserve, no file above {largest} is promoted");
+    }
+    if status.promotion_opens_wanted > 0 {
+        let opens = status.promotion_opens_wanted;
+        say!("                    more is in use than fits: a file comes up after {opens} opens in a short time");
     }
     match &status.passthrough_reason {
         None => say!("  file data         straight to the SSD's file system (passthrough)"),
@@ -63,6 +76,9 @@ fn tier(name: &str, tier: &TierStatus, marks: Option<(u64, u64)>) {
     say!("  {name}  [{bar}]  {} of {} used{marks}  {}", HumanBytes(tier.used_bytes), HumanBytes(tier.capacity_bytes), tier.directory);
     if let Some(degraded) = &tier.degraded {
         say!("       degraded: {degraded}");
+    }
+    for limit in &tier.limits {
+        say!("       {}: {limit}", tier.abilities.file_system);
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -68,6 +68,38 @@ pub enum CheckError {
         /// What is wrong.
         source: PersistError,
     },
+    /// The same directory was given twice, or one inside the other.
+    #[error("{ssd} and {hdd} must be two directories, neither inside the other: give the SSD directory, then the HDD directory")]
+    Nested {
+        /// As given.
+        ssd: PathBuf,
+        /// As given.
+        hdd: PathBuf,
+    },
+    /// The arguments are swapped.
+    #[error("{path} is the {is} directory of its pair, not the {wanted} directory: exchange the two arguments")]
+    Swapped {
+        /// As given.
+        path: PathBuf,
+        /// What its identity says.
+        is: TierName,
+        /// What it was given as.
+        wanted: TierName,
+    },
+    /// They do not belong together.
+    #[error("{ssd} and {hdd} belong to different pairs: check which directories go together")]
+    OtherPair {
+        /// As given.
+        ssd: PathBuf,
+        /// As given.
+        hdd: PathBuf,
+    },
+    /// Nothing says which side this is.
+    #[error("{path} has no identity that can be read, so nothing is repaired: mount the pair once with --adopt, or check without --repair")]
+    NoIdentity {
+        /// As given.
+        path: PathBuf,
+    },
     /// It is mounted.
     #[error("{path} is mounted: `hotshelf unmount` it first")]
     Mounted {
@@ -86,7 +118,8 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
         })
     };
     let tiers = [open(TierName::Ssd, ssd)?, open(TierName::Hdd, hdd)?];
-    let _lock = lock(&tiers[0])?;
+    refuse_wrong_sides(&tiers, repair)?;
+    let _locks = [lock(&tiers[0])?, lock(&tiers[1])?];
     let mut check = Check { tiers: &tiers, repair, report: CheckReport::default(), progress };
     check.own_files();
     check.temporaries();
@@ -97,6 +130,31 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
 
 /// How the lock is opened to be looked at.
 const LOCK: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// Two directories are a pair by what their identities say, not by the order in which they are given.
+fn refuse_wrong_sides(tiers: &[Tier; 2], repair: bool) -> std::result::Result<(), CheckError> {
+    let [ssd, hdd] = tiers.each_ref().map(|tier| tier.path.clone());
+    let inode = |tier: &Tier| tier.stat_fd(tier.root.as_fd()).map(|stat| (stat.dev, stat.ino));
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let (a, b) = (real(&ssd), real(&hdd));
+    if inode(&tiers[0]) == inode(&tiers[1]) || a.starts_with(&b) || b.starts_with(&a) {
+        return Err(CheckError::Nested { ssd, hdd });
+    }
+    let identities = tiers.each_ref().map(|tier| persist::read_identity(tier.hidden.as_fd()).ok().flatten());
+    for (tier, identity) in tiers.iter().zip(&identities) {
+        match identity {
+            Some(identity) if identity.tier != tier.name => {
+                return Err(CheckError::Swapped { path: tier.path.clone(), is: identity.tier, wanted: tier.name });
+            }
+            None if repair => return Err(CheckError::NoIdentity { path: tier.path.clone() }),
+            _ => {}
+        }
+    }
+    match &identities {
+        [Some(one), Some(other)] if one.pair != other.pair => Err(CheckError::OtherPair { ssd, hdd }),
+        _ => Ok(()),
+    }
+}
 
 /// Whether a daemon has the pair with this SSD directory, also one that is just ending.
 pub fn is_in_use(ssd: &Path) -> bool {
@@ -188,7 +246,7 @@ impl Check<'_> {
             let _ = read_names(tier.tmp.as_fd(), &mut |name, _| names.push(name.into()));
             for name in names {
                 let os = OsStr::from_bytes(&name);
-                let remove = || tier.unlink(tier.tmp.as_fd(), os).or_else(|_| rustix::fs::unlinkat(&tier.tmp, os, AtFlags::REMOVEDIR));
+                let remove = || tier.unlink(tier.tmp.as_fd(), os).or_else(|_| crate::recover::remove_dir(tier, os));
                 let repaired = self.repair && remove().is_ok();
                 let path = [HIDDEN.as_bytes(), b"/tmp/", &*name].concat();
                 self.find(&path, "temporary", format!("a copy that was cut off, on the {}", tier.name), repaired);
@@ -268,33 +326,8 @@ impl Check<'_> {
             if stat.is_file() && stat.is_same_file(seen) { Ok(file) } else { Err(Errno::STALE) }
         };
         let files = [open(0, ssd, a)?, open(1, hdd, b)?];
-        let mut buffers = [vec![0u8; 1 << 18], vec![0u8; 1 << 18]];
-        let mut at = 0;
-        while at < a.size {
-            let want = (a.size - at).min(1 << 18) as usize;
-            for (file, buffer) in files.iter().zip(&mut buffers) {
-                read_exact(file, &mut buffer[..want], at)?;
-            }
-            if buffers[0][..want] != buffers[1][..want] {
-                return Ok(false);
-            }
-            at += want as u64;
-        }
-        Ok(true)
+        crate::copy::same_content(files[0].as_fd(), files[1].as_fd(), a.size)
     }
-}
-
-fn read_exact(file: &OwnedFd, buffer: &mut [u8], at: u64) -> Result<()> {
-    let mut have = 0;
-    while have < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[have..], at + have as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => have += n,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
@@ -307,4 +340,39 @@ fn child(path: &[u8], name: &[u8], sides: &[Option<OwnedFd>; 2]) -> (Vec<u8>, [O
         rustix::fs::openat(dir, OsStr::from_bytes(name), NAME_ONLY | OFlags::DIRECTORY, Mode::empty()).ok()
     };
     (join(path, name), [open(0), open(1)])
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::testing::TestPair;
+
+    fn checked(ssd: &Path, hdd: &Path, repair: bool) -> std::result::Result<usize, CheckError> {
+        check_pair(ssd, hdd, repair, &mut |_| {}).map(|report| report.findings.len())
+    }
+
+    #[test]
+    fn only_the_right_sides_of_one_pair_are_checked_and_only_while_nobody_uses_them() {
+        let pair = TestPair::with(&["ssd/a", "hdd/b"]);
+        let other = TestPair::empty();
+        let (ssd, hdd, other_hdd) = (pair.at("ssd"), pair.at("hdd"), other.at("hdd"));
+        // Of a move that runs.
+        std::fs::write(pair.at("hdd/.hotshelf/tmp/running"), "half").expect("written");
+        std::fs::write(pair.at("ssd/.hotshelf/tmp/running"), "half").expect("written");
+        for repair in [false, true] {
+            assert!(matches!(checked(&hdd, &ssd, repair), Err(CheckError::Swapped { .. })));
+            assert!(matches!(checked(&ssd, &hdd, repair), Err(CheckError::Mounted { .. })));
+            assert!(matches!(checked(&ssd, &ssd, repair), Err(CheckError::Nested { .. })));
+            assert!(matches!(checked(&hdd, &hdd, repair), Err(CheckError::Nested { .. })));
+            assert!(matches!(checked(&ssd, &other_hdd, repair), Err(CheckError::OtherPair { .. })));
+        }
+        assert!(pair.at("hdd/.hotshelf/tmp/running").exists() && pair.at("ssd/.hotshelf/tmp/running").exists());
+        let TestPair { fs, temp } = pair;
+        drop(fs);
+        assert_eq!(checked(&ssd, &hdd, true).expect("checked"), 2);
+        assert_eq!(checked(&ssd, &hdd, false).expect("checked"), 0);
+        std::fs::remove_file(temp.path().join("hdd/.hotshelf/id")).expect("removed");
+        assert!(matches!(checked(&ssd, &hdd, true), Err(CheckError::NoIdentity { .. })));
+        assert_eq!(checked(&ssd, &hdd, false).expect("checked"), 1);
+    }
 }

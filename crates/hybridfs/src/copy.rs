@@ -36,7 +36,12 @@ pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mu
     if rustix::fs::ioctl_ficlone(target, source).is_ok() {
         return rustix::fs::ftruncate(target, size).map_err(Failed::Target);
     }
-    rustix::fs::ftruncate(target, size).map_err(Failed::Target)?;
+    ranges(source, target, size, pace)?;
+    // Only now: a file system without holes would write all of it first.
+    rustix::fs::ftruncate(target, size).map_err(Failed::Target)
+}
+
+fn ranges(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> Copied<()> {
     let mut buffer = vec![0u8; CHUNK];
     let mut at = 0;
     let mut unsynced = 0u64;
@@ -92,23 +97,113 @@ pub fn range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, at: u64, buffer: &m
     Ok(have as u64)
 }
 
+/// Whether two files of `size` bytes have the same content.
+pub fn same_content(a: BorrowedFd<'_>, b: BorrowedFd<'_>, size: u64) -> Result<bool> {
+    let mut buffers = [vec![0u8; CHUNK], vec![0u8; CHUNK]];
+    let mut at = 0;
+    while at < size {
+        let want = (size - at).min(CHUNK as u64) as usize;
+        for (file, buffer) in [a, b].into_iter().zip(&mut buffers) {
+            read_exact(file, &mut buffer[..want], at)?;
+        }
+        if buffers[0][..want] != buffers[1][..want] {
+            return Ok(false);
+        }
+        at += want as u64;
+    }
+    Ok(true)
+}
+
+fn read_exact(file: BorrowedFd<'_>, buffer: &mut [u8], at: u64) -> Result<()> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[have..], at + have as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => have += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// A mover must not push what people use out of the page cache.
 pub fn forget_pages(file: BorrowedFd<'_>) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
+/// Why a file's attributes are not all on its copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unkept {
+    /// The copy's file system cannot hold this.
+    Cannot(&'static str),
+    /// A system call failed.
+    Failed(Errno),
+}
+
+impl From<Errno> for Unkept {
+    fn from(error: Errno) -> Unkept {
+        Unkept::Failed(error)
+    }
+}
+
+impl From<Unkept> for Errno {
+    fn from(unkept: Unkept) -> Errno {
+        match unkept {
+            Unkept::Cannot(_) => Errno::OPNOTSUPP,
+            Unkept::Failed(error) => error,
+        }
+    }
+}
+
+const NO_OWNER: &str = "the other side cannot keep its owner";
+const NO_MODE: &str = "the other side cannot keep its permissions";
+const NO_TIMES: &str = "the other side cannot keep its times";
+const NO_ACL: &str = "the other side cannot keep its access control list";
+const NO_XATTR: &str = "the other side cannot keep one of its extended attributes";
+
+/// What a file system answers that has not got what is asked for.
+fn refused(error: Errno) -> bool {
+    number::unsupported(error) || matches!(error, Errno::PERM | Errno::INVAL | Errno::TOOBIG | Errno::RANGE)
+}
+
 /// Gives `target` (open with data access) owner, attributes, ACLs, mode and times of `source` (any handle).
-pub fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> Result<()> {
+pub fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), Unkept> {
     let owner = rustix::fs::Uid::from_raw(stat.uid);
     let group = rustix::fs::Gid::from_raw(stat.gid);
+    let root = rustix::process::geteuid().is_root();
     match rustix::fs::fchown(target, Some(owner), Some(group)) {
         // An ordinary user's own files cannot be anybody else's; nor can a file system without owners hold them.
-        Err(Errno::PERM | Errno::INVAL) if !rustix::process::geteuid().is_root() => {}
+        Err(error) if refused(error) && !root => {}
+        Err(error) if refused(error) => return Err(Unkept::Cannot(NO_OWNER)),
         other => other?,
     }
     xattrs(source, target)?;
-    rustix::fs::fchmod(target, Mode::from_raw_mode(stat.mode & 0o7777))?;
-    rustix::fs::futimens(target, &times(stat))
+    match rustix::fs::fchmod(target, Mode::from_raw_mode(stat.mode & 0o7777)) {
+        Err(error) if refused(error) => return Err(Unkept::Cannot(NO_MODE)),
+        other => other?,
+    }
+    match rustix::fs::futimens(target, &times(stat)) {
+        Err(error) if refused(error) => Err(Unkept::Cannot(NO_TIMES)),
+        other => Ok(other?),
+    }
+}
+
+/// The same on a file system that may say yes and not do it: looks whether it has.
+pub fn attributes_checked(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), Unkept> {
+    attributes(source, target, stat)?;
+    let now = rustix::fs::fstat(target)?;
+    if rustix::process::geteuid().is_root() && (now.st_uid, now.st_gid) != (stat.uid, stat.gid) {
+        return Err(Unkept::Cannot(NO_OWNER));
+    }
+    if now.st_mode & 0o7777 != stat.mode & 0o7777 {
+        return Err(Unkept::Cannot(NO_MODE));
+    }
+    // The coarsest file system has steps of two seconds.
+    if now.st_mtime.abs_diff(stat.mtime.0) > 2 {
+        return Err(Unkept::Cannot(NO_TIMES));
+    }
+    Ok(())
 }
 
 /// The times of `stat`, to be set.
@@ -123,29 +218,38 @@ pub fn modified_now() -> Timestamps {
     Timestamps { last_access: omit, last_modification: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW } }
 }
 
-fn xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<()> {
+fn xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> std::result::Result<(), Unkept> {
     let path = proc_path(source);
     let names = match list(&path) {
         Ok(names) => names,
         Err(error) if number::unsupported(error) => return Ok(()),
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !number::is_ours(name)) {
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !number::is_ours(name) && belongs_to_file(name)) {
         let value = match value(&path, name) {
             Ok(value) => value,
             // Gone since it was listed, or not ours to read (trusted.* as an ordinary user).
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         match rustix::fs::fsetxattr(target, name, &value, XattrFlags::empty()) {
             Ok(()) => {}
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
             // A label of a security module that is not the user's business.
-            Err(error) if number::unsupported(error) && name.starts_with(b"security.") => {}
-            Err(error) => return Err(error),
+            Err(error) if number::unsupported(error) && name.starts_with(b"security.") && name != b"security.capability" => {}
+            Err(error) if refused(error) && name.starts_with(b"system.") => return Err(Unkept::Cannot(NO_ACL)),
+            Err(error) if refused(error) => return Err(Unkept::Cannot(NO_XATTR)),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
+}
+
+/// Whether an attribute is the file's. Others describe how its file system keeps it (`system.nfs4_acl`, `btrfs.*`, `ceph.*`), which
+/// mode and owner say already.
+fn belongs_to_file(name: &[u8]) -> bool {
+    let spaces: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
+    spaces.iter().any(|space| name.starts_with(space))
 }
 
 /// The names of all extended attributes, each ended by a zero byte.

@@ -1,16 +1,18 @@
 //! One move: the copy, and the steps that make it the file. The states are drawn in `moves`.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{MutexGuard, RwLockWriteGuard};
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use parking_lot::{Mutex, MutexGuard, RwLockWriteGuard};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::copy;
+use crate::abilities::Placing;
+use crate::copy::{self, Unkept};
 use crate::dirs::Dir;
 use crate::moves::{Duplicate, Job, Outcome, Reason, errno};
 use crate::nodes::{KeptFor, Place};
@@ -18,12 +20,23 @@ use crate::open::{Changed, OpenInode};
 use crate::pair::{Hybrid, now_s};
 use crate::persist::MoveRecord;
 use crate::report::TierName;
-use crate::tier::{Result, Stat};
+use crate::tier::{NAME_ONLY, Result, Stat};
 
 /// What changed during a copy is copied again while the writers go on, until it is this little.
 const CATCH_UP_BYTES: u64 = 8 << 20;
 const CATCH_UP_ROUNDS: usize = 6;
 const GATE_WAIT: Duration = Duration::from_millis(20);
+
+const TOO_LARGE: &str = "the other side cannot hold a file as large as this";
+const BAD_NAME: &str = "the other side does not allow its name";
+const BAD_DIRECTORY: &str = "the other side does not allow the name of a directory it is in";
+const NAME_TAKEN: &str = "another file has its name on the other side";
+const NAME_TAKEN_ABOVE: &str = "on the other side something else has the name of a directory it is in";
+
+/// What a file system answers to a name that it does not allow.
+pub(crate) fn bad_name(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::NAMETOOLONG | Errno::ILSEQ | Errno::PERM | Errno::OPNOTSUPP)
+}
 
 /// A move between its first look at the file and its end.
 pub(crate) struct Copying {
@@ -33,10 +46,64 @@ pub(crate) struct Copying {
     source_dir: Arc<Dir>,
     source: OwnedFd,
     pub(crate) before: Stat,
-    tmp: Option<(OsString, OwnedFd, u64)>,
+    tmp: Option<Tmp>,
+}
+
+/// The copy before it has its name.
+struct Tmp {
+    name: OsString,
+    ino: u64,
+    /// Closed when its temporary name must go where a name of an open file would stay.
+    file: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 impl Copying {
+    fn tmp(&self) -> Result<&Tmp> {
+        self.tmp.as_ref().ok_or(Errno::STALE)
+    }
+
+    /// The copy, open for reading and writing.
+    fn tmp_file(&self, fs: &Hybrid) -> Result<Arc<OwnedFd>> {
+        let tmp = self.tmp()?;
+        let mut file = tmp.file.lock();
+        if let Some(file) = &*file {
+            return Ok(file.clone());
+        }
+        let target = fs.tier(self.to);
+        let again = Arc::new(target.open_at(target.tmp.as_fd(), &tmp.name, OFlags::RDWR)?);
+        if target.stat_fd(again.as_fd())?.ino != tmp.ino {
+            return Err(Errno::STALE);
+        }
+        *file = Some(again.clone());
+        Ok(again)
+    }
+
+    /// Before the temporary name is removed: what is open would be renamed instead, and keep a second link.
+    fn close_tmp(&self, fs: &Hybrid) -> Result<()> {
+        let target = fs.tier(self.to);
+        if target.hides_open_files() && target.abilities.placing() == Placing::Link {
+            let mut file = self.tmp()?.file.lock();
+            let owner_may_write = |stat: Stat| stat.mode & 0o600 == 0o600 || rustix::process::geteuid().is_root();
+            if file.as_ref().is_some_and(|file| target.stat_fd(file.as_fd()).is_ok_and(owner_may_write)) {
+                *file = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for the original, of which no more is read: a handle that only names it will do.
+    fn close_source(&mut self, fs: &Hybrid) -> Result<()> {
+        let from = fs.tier(self.to.other());
+        if from.hides_open_files() {
+            let named = from.open_at(self.source_dir.must(from.name)?, &self.place.name, NAME_ONLY)?;
+            if from.stat_fd(named.as_fd())?.ino != self.before.ino {
+                return Err(Errno::STALE);
+            }
+            self.source = named;
+        }
+        Ok(())
+    }
+
     pub(crate) fn begin(fs: &Hybrid, ino: u64, place: Place, to: TierName) -> Result<Copying> {
         let from = fs.tier(to.other());
         let source_dir = fs.dir(place.parent)?;
@@ -152,45 +219,73 @@ impl Copying {
         done: &Arc<AtomicU64>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Outcome> {
-        let target_dir = fs.noted(self.to, fs.ensure_dir(self.place.parent, self.to))?;
+        let target_dir = match fs.ensure_dir(self.place.parent, self.to) {
+            Err(error) if bad_name(error) && !fs.tier(self.to).abilities.keeps_all() => return Ok(Outcome::Stays(BAD_DIRECTORY)),
+            Err(Errno::NOENT) if !fs.tier(self.to).abilities.any_name && fs.tier(self.to).abilities.probed => {
+                return Ok(Outcome::Stays(BAD_DIRECTORY));
+            }
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => return Ok(Outcome::Stays(NAME_TAKEN_ABOVE)),
+            other => fs.noted(self.to, other)?,
+        };
         if fs.tier(self.to).stat_fd(target_dir.must(self.to)?)?.foreign {
             return Ok(Outcome::Stays("on the other side its directory is on a file system mounted there"));
         }
         fs.noted(self.to, fs.note_marks(self.to))?;
-        self.copy_all(fs, reason, done, progress)?;
+        self.make_temporary(fs)?;
+        if let Some(why) = self.does_not_fit(fs)? {
+            return Ok(Outcome::Stays(why));
+        }
+        match self.copy_all(fs, reason, done, progress) {
+            Err(Errno::FBIG) => return Ok(Outcome::Stays(TOO_LARGE)),
+            other => other?,
+        }
         if let Some(open) = open {
             self.catch_up(fs, open, reason)?;
         }
-        let (tmp_name, file, target_ino) = self.tmp.as_ref().ok_or(Errno::STALE)?;
         if open.is_none() {
-            self.dress(fs, file)?;
-            fs.noted(self.to, rustix::fs::fsync(file))?;
+            let file = self.tmp_file(fs)?;
+            match self.dress(fs, &file) {
+                Err(Unkept::Cannot(why)) => return Ok(Outcome::Stays(why)),
+                other => other?,
+            }
+            fs.noted(self.to, rustix::fs::fsync(&*file))?;
+            drop(file);
+            self.close_tmp(fs)?;
+            self.close_source(fs)?;
         }
+        let target_ino = self.tmp()?.ino;
         crate::crash::point("move copied");
         let record = MoveRecord {
             to: self.to,
             path: fs.nodes.path(self.ino).ok_or(Errno::STALE)?,
             ino: self.ino,
             source_ino: self.before.ino,
-            target_ino: *target_ino,
+            target_ino,
             size: self.before.size,
             mtime: self.before.mtime,
         };
         let entry = fs.noted(TierName::Ssd, fs.journal.begin(&record).map_err(errno))?;
         crate::crash::point("move journaled");
-        let step = Step { copying: self, fs, open, target_dir, tmp_name, target_ino: *target_ino, path: &record.path, entry };
+        let placed = OnceCell::new();
+        let step = Step { copying: self, fs, open, target_dir, placed, path: &record.path, entry };
         let outcome = match self.to {
             TierName::Hdd => step.demote(),
             TierName::Ssd => step.promote(),
         };
         crate::crash::point("move ended");
         // What could not be removed stays in the journal: the next mount tries again.
-        let left_behind = fs.mover.left_behind.lock().remove(target_ino) || outcome == Ok(Ended::OnBothSides);
+        let placed_ino = step.placed.get().map_or(target_ino, |placed| placed.ino);
+        let left_behind = fs.mover.left_behind.lock().remove(&placed_ino) || outcome == Ok(Ended::OnBothSides);
         if !left_behind && let Err(error) = fs.journal.end(entry, false) {
             // The move is over all the same, and its recovery changes nothing.
             tracing::warn!(%error, "the end of a move could not be journaled");
         }
-        Ok(match outcome? {
+        let outcome = match outcome {
+            // Another program made a file of that name meanwhile; it is that program's.
+            Err(Errno::EXIST) => return Ok(Outcome::Stays(NAME_TAKEN)),
+            other => other?,
+        };
+        Ok(match outcome {
             Ended::Done | Ended::OnBothSides => {
                 self.tmp = None;
                 Outcome::Done
@@ -199,7 +294,7 @@ impl Copying {
         })
     }
 
-    fn copy_all(&mut self, fs: &Hybrid, reason: Reason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<()> {
+    fn make_temporary(&mut self, fs: &Hybrid) -> Result<()> {
         let target = fs.tier(self.to);
         let name = OsString::from(fs.tmp_name(self.ino));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -207,9 +302,13 @@ impl Copying {
         let make = || rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR);
         let file = fs.noted(self.to, fs.in_the_name_of(self.payer(), make)?)?;
         let ino = target.stat_fd(file.as_fd())?.ino;
-        let payer = self.payer();
-        let (_, file, _) = self.tmp.insert((name, file, ino));
+        self.tmp = Some(Tmp { name, ino, file: Mutex::new(Some(Arc::new(file))) });
         crate::crash::point("move temporary made");
+        Ok(())
+    }
+
+    fn copy_all(&self, fs: &Hybrid, reason: Reason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<()> {
+        let file = self.tmp_file(fs)?;
         let total = self.before.size;
         let mut pacer = Pacer::new(fs, self.ino, reason);
         let mut pace = |bytes| {
@@ -218,7 +317,7 @@ impl Copying {
             if progress(so_far.min(total), total) { Ok(()) } else { Err(Errno::CANCELED) }
         };
         let (source, file) = (self.source.as_fd(), file.as_fd());
-        let copied = fs.in_the_name_of(payer, || copy::data(source, file, total, &mut pace))?;
+        let copied = fs.in_the_name_of(self.payer(), || copy::data(source, file, total, &mut pace))?;
         self.blame(fs, copied)
     }
 
@@ -244,6 +343,7 @@ impl Copying {
 
     /// Copies again what was written meanwhile, until it is little.
     fn catch_up(&self, fs: &Hybrid, open: &Arc<OpenInode>, reason: Reason) -> Result<()> {
+        let file = &*self.tmp_file(fs)?;
         for _ in 0..CATCH_UP_ROUNDS {
             let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
             if !changed.all && changed.bytes() <= CATCH_UP_BYTES {
@@ -252,19 +352,17 @@ impl Copying {
                 }
                 break;
             }
-            self.copy_changed(fs, &changed, Some(&mut Pacer::new(fs, self.ino, reason)))?;
+            self.copy_changed(fs, file, &changed, Some(&mut Pacer::new(fs, self.ino, reason)))?;
         }
-        let (_, file, _) = self.tmp.as_ref().ok_or(Errno::STALE)?;
         // The bulk is safe before the writers are stopped for the rest.
         fs.noted(self.to, rustix::fs::fdatasync(file))
     }
 
-    fn copy_changed(&self, fs: &Hybrid, changed: &Changed, pacer: Option<&mut Pacer<'_>>) -> Result<()> {
-        fs.in_the_name_of(self.payer(), || self.copy_changed_now(fs, changed, pacer))?
+    fn copy_changed(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, pacer: Option<&mut Pacer<'_>>) -> Result<()> {
+        fs.in_the_name_of(self.payer(), || self.copy_changed_now(fs, file, changed, pacer))?
     }
 
-    fn copy_changed_now(&self, fs: &Hybrid, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
-        let (_, file, _) = self.tmp.as_ref().ok_or(Errno::STALE)?;
+    fn copy_changed_now(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
         let size = rustix::fs::fstat(&self.source)?.st_size as u64;
         if changed.all {
             rustix::fs::ftruncate(file, 0)?;
@@ -290,17 +388,50 @@ impl Copying {
         Ok(())
     }
 
-    fn dress(&self, fs: &Hybrid, file: &OwnedFd) -> Result<()> {
+    fn dress(&self, fs: &Hybrid, file: &OwnedFd) -> std::result::Result<(), Unkept> {
         let stat = fs.tier(self.to.other()).stat_fd(self.source.as_fd())?;
         fs.mark_or_warn(self.to, file.as_fd(), self.ino)?;
-        copy::attributes(self.source.as_fd(), file.as_fd(), &stat)
+        if fs.tier(self.to).abilities.keeps_all() {
+            copy::attributes(self.source.as_fd(), file.as_fd(), &stat)
+        } else {
+            copy::attributes_checked(self.source.as_fd(), file.as_fd(), &stat)
+        }
+    }
+
+    /// Why the other side cannot hold this file, found out before anything is copied.
+    fn does_not_fit(&self, fs: &Hybrid) -> Result<Option<&'static str>> {
+        let target = fs.tier(self.to);
+        if target.abilities.keeps_all() {
+            return Ok(None);
+        }
+        if target.abilities.largest_file_bytes.is_some_and(|largest| self.before.size > largest) {
+            return Ok(Some(TOO_LARGE));
+        }
+        if !target.abilities.any_name {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            match rustix::fs::openat(&target.tmp, &*self.place.name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(_) => target.unlink(target.tmp.as_fd(), &self.place.name)?,
+                // Somebody else tries the same name.
+                Err(Errno::EXIST) => {}
+                // A new file in a directory that is there: only its name can be what does not exist.
+                Err(error) if bad_name(error) || error == Errno::NOENT => return Ok(Some(BAD_NAME)),
+                Err(error) => return Err(error),
+            }
+        }
+        match self.dress(fs, &*self.tmp_file(fs)?) {
+            Ok(()) => Ok(None),
+            Err(Unkept::Cannot(why)) => Ok(Some(why)),
+            Err(Unkept::Failed(error)) => Err(error),
+        }
     }
 
     /// Removes the temporary of a move that did not end well.
     pub(crate) fn clean_up(&mut self, fs: &Hybrid) {
-        if let Some((name, _, ino)) = self.tmp.take() {
+        if let Some(tmp) = self.tmp.take() {
             let target = fs.tier(self.to);
-            let _ = target.unlink_if(target.tmp.as_fd(), &name, ino);
+            // Closed first; no other has this name, and a number may not be permanent.
+            drop(tmp.file);
+            let _ = target.unlink(target.tmp.as_fd(), &tmp.name);
         }
     }
 }
@@ -320,15 +451,76 @@ struct Step<'a> {
     fs: &'a Hybrid,
     open: Option<&'a Arc<OpenInode>>,
     target_dir: Arc<Dir>,
-    tmp_name: &'a OsStr,
-    target_ino: u64,
+    placed: OnceCell<Placed>,
     /// What the journal has for it: where recovery looks for the copy.
     path: &'a [u8],
     /// In the journal.
     entry: u64,
 }
 
+/// The copy by the name it was given.
+struct Placed {
+    ino: u64,
+    /// Opened by that name where the handle that made the copy may stand for another inode: what is written now goes here.
+    file: Option<Arc<OwnedFd>>,
+    /// Keeps the number that it has by that name.
+    _pin: Option<OwnedFd>,
+}
+
 impl Step<'_> {
+    /// Gives the copy its name. After an error it does not have it.
+    fn place(&self, to: BorrowedFd<'_>) -> Result<u64> {
+        let (fs, copying) = (self.fs, self.copying);
+        let target = fs.tier(copying.to);
+        let name = &copying.place.name;
+        let tmp = copying.tmp()?;
+        copying.close_tmp(fs)?;
+        let ino = fs.keeping_times(copying.place.parent, target, to, || target.place((&tmp.name, tmp.ino), to, name, copying.ino))?;
+        match self.open_placed(to, ino) {
+            Ok(placed) => {
+                let _ = self.placed.set(placed);
+                Ok(ino)
+            }
+            Err(error) => {
+                let undone = fs.keeping_times(copying.place.parent, target, to, || target.unlink(to, name));
+                if undone.is_err() && copying.to == TierName::Hdd {
+                    fs.mover.left_behind.lock().insert(tmp.ino);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn open_placed(&self, to: BorrowedFd<'_>, ino: u64) -> Result<Placed> {
+        let target = self.fs.tier(self.copying.to);
+        let mut placed = Placed { ino, file: None, _pin: None };
+        if target.keeps_inodes() && target.abilities.placing() == Placing::Rename {
+            return Ok(placed);
+        }
+        let name = &self.copying.place.name;
+        placed._pin = Some(target.open_at(to, name, NAME_ONLY)?);
+        if self.open.is_some() {
+            placed.file = match target.open_at(to, name, OFlags::RDWR | OFlags::NONBLOCK) {
+                // An ordinary user's file that may not be written by opening it again.
+                Err(Errno::ACCESS) => None,
+                other => Some(Arc::new(other?)),
+            };
+        }
+        Ok(placed)
+    }
+
+    /// The copy, to be written to.
+    fn file(&self) -> Result<Arc<OwnedFd>> {
+        match self.placed.get().and_then(|placed| placed.file.clone()) {
+            Some(file) => Ok(file),
+            None => self.copying.tmp_file(self.fs),
+        }
+    }
+
+    fn target_ino(&self) -> Result<u64> {
+        self.placed.get().map(|placed| placed.ino).ok_or(Errno::STALE)
+    }
+
     fn demote(&self) -> Result<Ended> {
         let (fs, copying) = (self.fs, self.copying);
         let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
@@ -338,11 +530,8 @@ impl Step<'_> {
             if !self.is_at_its_path() || !self.unchanged()? {
                 return Ok(Ended::Dropped);
             }
-            let placed = fs.keeping_times(copying.place.parent, hdd, target, || {
-                hdd.rename(hdd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
-            });
-            fs.noted(TierName::Hdd, placed)?;
-            let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), hdd_ino: self.target_ino };
+            let hdd_ino = fs.noted(TierName::Hdd, self.place(target))?;
+            let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), hdd_ino };
             fs.mover.duplicates.lock().insert(copying.ino, duplicate);
         }
         crate::crash::point("demotion placed");
@@ -375,7 +564,7 @@ impl Step<'_> {
         match committed {
             Ok(true) => {
                 fs.placement.left(copying.ino);
-                self.changed_sides([0, self.target_ino]);
+                self.changed_sides([0, self.target_ino()?]);
                 // On the HDD only the kernel's interest keeps a node.
                 fs.nodes.keep(copying.ino, KeptFor::Policy, false);
                 Ok(Ended::Done)
@@ -402,10 +591,7 @@ impl Step<'_> {
                 return Ok(Ended::Dropped);
             }
             let committed = self.with_writers_stopped(|| {
-                let placed = fs.keeping_times(copying.place.parent, ssd, target, || {
-                    ssd.rename(ssd.tmp.as_fd(), self.tmp_name, target, &copying.place.name, RenameFlags::NOREPLACE)
-                });
-                fs.noted(TierName::Ssd, placed)?;
+                fs.noted(TierName::Ssd, self.place(target))?;
                 crate::crash::point("promotion placed");
                 // From here on the SSD's file counts; it must not be lost again once it may be written to.
                 safe = fs.noted(TierName::Ssd, ssd.sync_dir(target));
@@ -417,7 +603,7 @@ impl Step<'_> {
             // Who takes the name away from now on takes the original away first.
             let (dir, name) = (copying.source_dir.clone(), copying.place.name.clone());
             fs.mover.duplicates.lock().insert(copying.ino, Duplicate { dir, name, hdd_ino: copying.before.ino });
-            self.changed_sides([self.target_ino, 0]);
+            self.changed_sides([self.target_ino()?, 0]);
             // While nobody can remove it: the policy would remember a file that is gone.
             let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
             fs.placement.arrived(copying.ino, copying.before.size, last_open, opens);
@@ -501,14 +687,16 @@ impl Step<'_> {
             return Ok(false);
         }
         let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
-        self.copying.copy_changed(self.fs, &changed, None)?;
-        let (_, file, _) = self.copying.tmp.as_ref().ok_or(Errno::STALE)?;
-        self.copying.dress(self.fs, file)?;
-        self.fs.noted(self.copying.to, rustix::fs::fsync(file))?;
-        let file = Arc::new(file.try_clone().map_err(errno)?);
+        let file = self.file()?;
+        self.copying.copy_changed(self.fs, &file, &changed, None)?;
+        self.copying.dress(self.fs, &file)?;
+        self.fs.noted(self.copying.to, rustix::fs::fsync(&*file))?;
+        drop(file);
         commit()?;
+        // By its name, if it has got that only now.
+        let file = self.file()?;
         io.tier = self.copying.to;
-        io.backing = self.target_ino;
+        io.backing = self.target_ino()?;
         io.rd = None;
         io.wr = None;
         io.rw = Some(file);

@@ -155,6 +155,11 @@ impl Hybrid {
                 // The first side's error is the one that tells what is wrong when both refuse.
                 attempt(second).map(|made| (second, made)).map_err(|other| if other == Errno::EXIST { other } else { error })
             }
+            // The side has no such names or kinds of files; its error tells more than the other's.
+            Err(error) if crate::copying::bad_name(error) && !self.tier(first).abilities.takes_all() => {
+                let second = first.other();
+                attempt(second).map(|made| (second, made)).map_err(|other| if other == Errno::EXIST { other } else { error })
+            }
             Err(error) => Err(error),
         }
     }

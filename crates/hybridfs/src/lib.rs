@@ -9,6 +9,7 @@
 //! on disk ourselves.
 #![forbid(unsafe_code)]
 
+pub mod abilities;
 mod again;
 mod attrs;
 pub mod check;

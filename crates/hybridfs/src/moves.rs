@@ -18,17 +18,20 @@
 //! the SSD becomes the file the moment it gets the name; before that name is used it is durable. The
 //! journal only tells recovery which duplicates on the HDD are ours to delete.
 
+mod backoff;
 mod left;
 mod next;
 mod queue;
+mod worth;
 
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::abilities::Placing;
 use crate::copying::Copying;
 use crate::dirs::Dir;
 use crate::nodes::Kind;
@@ -131,18 +134,47 @@ impl Hybrid {
             Outcome::Busy | Outcome::Dropped => drop(count(&self.counters.dropped)),
             Outcome::Failed(error) => {
                 count(&self.counters.failed);
-                let path = self.nodes.path(ino).unwrap_or_default();
-                let path = String::from_utf8_lossy(&path).into_owned();
-                let full = to == TierName::Hdd && matches!(error, Errno::NOSPC | Errno::DQUOT) && reason != Reason::Asked;
-                if !full || self.note_hdd_full() {
-                    tracing::warn!(path, %to, %error, "a move failed; the file stays where it is");
+                if to == TierName::Hdd && matches!(error, Errno::NOSPC | Errno::DQUOT) && reason != Reason::Asked {
+                    self.note_hdd_full();
                 }
             }
             Outcome::Already | Outcome::Stays(_) => {}
         }
+        if outcome != Outcome::Busy {
+            let path = self.nodes.path(ino).unwrap_or_default();
+            let path = String::from_utf8_lossy(&path).into_owned();
+            let say = self.mover.state.lock().backoff.note(ino, to, &path, outcome, Instant::now());
+            match outcome {
+                Outcome::Failed(error) if say => {
+                    tracing::warn!(path, %to, %error, "a move failed; the file stays where it is. Others for this cause are not logged");
+                }
+                Outcome::Stays(why) if say => {
+                    tracing::info!(path, %to, why, "a file stays where it is. Others for this cause are not logged")
+                }
+                _ => {}
+            }
+        }
         if outcome == Outcome::Done {
+            self.follow_up(ino, to, reason);
             self.tell_changed(ino);
         }
+    }
+
+    /// Whether promotions are worth it is measured by what becomes of the files.
+    fn follow_up(&self, ino: u64, to: TierName, reason: Reason) {
+        if to == TierName::Hdd {
+            self.mover.worth.lock().left(ino, self.space.high(), now_s());
+        } else if matches!(reason, Reason::SecondTouch | Reason::OnOpen) {
+            let bytes = self.placement.size(ino).unwrap_or(0);
+            self.mover.worth.lock().promoted(ino, bytes, reason == Reason::OnOpen);
+        }
+    }
+
+    /// Whether a file on the HDD that the policy would bring up is worth it.
+    pub(crate) fn may_come_up(&self, ino: u64) -> bool {
+        let held_back = self.mover.opens_wanted() > 0;
+        let bytes = if held_back { self.getattr(ino).map_or(0, |attr| attr.stat.blocks * 512) } else { 0 };
+        self.mover.worth.lock().may_come_up(ino, bytes, self.space.high(), now_s())
     }
 
     fn note_move(&self, ino: u64, to: TierName, reason: Reason) {
@@ -183,6 +215,9 @@ impl Hybrid {
         }
         if self.tier(TierName::Hdd).is_read_only() {
             return Ok(Outcome::Stays("the HDD's file system is read-only"));
+        }
+        if to == TierName::Ssd && self.tier(to).abilities.placing() == Placing::Placeholder {
+            return Ok(Outcome::Stays("the SSD's file system can neither rename without replacing nor make hard links"));
         }
         if matches!(reason, Reason::SecondTouch | Reason::OnOpen) && self.tier(TierName::Ssd).is_troubled() {
             return Ok(Outcome::Stays("the SSD is degraded: nothing new goes there"));

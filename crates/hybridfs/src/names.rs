@@ -210,7 +210,9 @@ impl Hybrid {
             // A half that is not the known one is somebody else's directory: attributes that are set through it would be set there.
             for tier in [TierName::Ssd, TierName::Hdd] {
                 let Some(fd) = &sides[tier as usize] else { continue };
-                if self.tier(tier).stat_fd(fd.as_fd())?.ino != backing[tier as usize] {
+                let (now, known) = (self.tier(tier).stat_fd(fd.as_fd())?.ino, backing[tier as usize]);
+                // Numbers that are not permanent tell only whether there was such a half.
+                if now != known && (self.tier(tier).keeps_inodes() || known == 0) {
                     sides[tier as usize] = None;
                 }
             }
@@ -566,13 +568,13 @@ impl Hybrid {
         let tmp_name = self.tmp_name(dir.ino);
         rustix::fs::mkdirat(&target.tmp, &*tmp_name, rustix::fs::Mode::RWXU)?;
         let made = self.dress_twin(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|twin| {
-            let (flags, into) = (rustix::fs::RenameFlags::NOREPLACE, parent.must(tier)?);
+            let into = parent.must(tier)?;
             self.keeping_times(parent.ino, target, into, || {
                 // Times that a user sets go to the halves that are known: none are set between this look and the moment
                 // when both are.
                 let stat = self.tier(source_tier).stat_fd(source)?;
                 crate::copy::set_times(twin.as_fd(), &crate::copy::times(&stat))?;
-                target.rename(target.tmp.as_fd(), OsStr::new(&tmp_name), into, &place.name, flags)?;
+                target.place_dir(OsStr::new(&tmp_name), into, &place.name)?;
                 self.twin_made(dir, tier, &twin)
             })
         });
@@ -601,7 +603,11 @@ impl Hybrid {
         let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
         let twin = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
         let stat = self.tier(from).stat_fd(source)?;
-        crate::copy::attributes(source, twin.as_fd(), &stat)?;
+        match crate::copy::attributes(source, twin.as_fd(), &stat) {
+            // Of a directory on both sides the SSD's attributes count: these do no harm.
+            Err(crate::copy::Unkept::Cannot(_)) if tier == TierName::Hdd => {}
+            other => other?,
+        }
         self.mark_or_warn(tier, twin.as_fd(), ino)?;
         Ok(twin)
     }

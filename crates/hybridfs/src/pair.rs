@@ -73,7 +73,7 @@ pub struct Hybrid {
     /// Read at the start, until the scan takes it.
     pub(crate) history: Mutex<Vec<crate::persist::HistoryRecord>>,
     tmp_names: AtomicU64,
-    pub(crate) _lock: OwnedFd,
+    pub(crate) _locks: [Option<OwnedFd>; 2],
 }
 
 /// What `status` counts.
@@ -104,7 +104,7 @@ pub(crate) struct Parts {
     pub placement: Placement,
     pub journal: Journal,
     pub intents: Intents,
-    pub lock: OwnedFd,
+    pub locks: [Option<OwnedFd>; 2],
     pub numbers: Option<(Numbers, bool)>,
     pub warnings: Vec<String>,
 }
@@ -150,13 +150,21 @@ impl Hybrid {
             listener: RwLock::new(None),
             history: Mutex::default(),
             tmp_names: AtomicU64::new(1),
-            _lock: parts.lock,
+            _locks: parts.locks,
         })
     }
 
     /// One side.
     pub fn tier(&self, name: TierName) -> &Tier {
         &self.tiers[name as usize]
+    }
+
+    /// A side that can do less than the test's file system.
+    #[cfg(test)]
+    pub(crate) fn limit(&mut self, name: TierName, limit: impl FnOnce(&mut crate::abilities::Abilities)) {
+        let abilities = &mut self.tiers[name as usize].abilities;
+        assert!(abilities.probed, "it is known what it can do");
+        limit(abilities);
     }
 
     /// Both sides.
@@ -211,7 +219,9 @@ impl Hybrid {
     /// Whether `promotion = on-open` wants this file moved before it is opened.
     pub fn promotes_on_open(&self, ino: u64) -> bool {
         let on_hdd = || self.nodes.with(ino, |node| node.tier() == TierName::Hdd).unwrap_or(false);
-        self.config.promotion == Promotion::OnOpen && on_hdd() && !self.opens.lock().contains_key(&ino)
+        let may = || !self.mover.rests(ino) && self.mover.side_rests(TierName::Ssd).is_none();
+        let closed = || !self.opens.lock().contains_key(&ino);
+        self.config.promotion == Promotion::OnOpen && on_hdd() && closed() && may() && self.may_come_up(ino)
     }
 
     /// Where a new file goes.
@@ -242,6 +252,7 @@ impl Hybrid {
 
     /// A file is gone.
     pub(crate) fn forget_file(&self, ino: u64) {
+        self.mover.worth.lock().left(ino, self.space.high(), now_s());
         self.placement.left(ino);
         self.mover.left.lock().forget(ino);
         self.nodes.keep(ino, KeptFor::Policy, false);
@@ -254,10 +265,16 @@ impl Hybrid {
             TierName::Ssd => {
                 self.counters.hits.fetch_add(1, Ordering::Relaxed);
                 self.placement.touch_ssd(ino, now);
+                self.mover.worth.lock().used(ino, self.space.high(), now);
             }
             TierName::Hdd => {
                 self.counters.misses.fetch_add(1, Ordering::Relaxed);
-                if self.placement.touch_hdd(ino, now) == Touch::Promote {
+                let may = || match self.config.promotion {
+                    // This open was counted when it was asked whether it waits for the file to come up.
+                    Promotion::OnOpen => self.mover.opens_wanted() == 0,
+                    _ => self.may_come_up(ino),
+                };
+                if self.placement.touch_hdd(ino, now) == Touch::Promote && may() {
                     self.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
                 }
             }

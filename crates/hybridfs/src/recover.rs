@@ -1,7 +1,7 @@
 //! Puts right what a crash left. Every step may itself be cut off and done again.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use crate::intent::Step;
 use crate::listing::read_names;
 use crate::pair::Hybrid;
-use crate::persist::OpenMove;
+use crate::persist::{MoveRecord, OpenMove};
 use crate::report::TierName;
-use crate::tier::{NAME_ONLY, Result, Tier};
+use crate::tier::{NAME_ONLY, Result, Stat, Tier};
 
 impl Hybrid {
     /// Finishes the rename that was under way, removes duplicates of open moves, and the temporaries.
@@ -82,18 +82,54 @@ impl Hybrid {
             TierName::Ssd => record.target_ino,
         };
         let Some((ssd_dir, name)) = parent(ssd, &record.path)? else { return Ok(()) };
-        let on_ssd = ssd.look(ssd_dir.as_fd(), name)?;
-        if on_ssd.is_none_or(|stat| stat.ino != expected_ssd) {
+        let on_ssd = match ssd.look(ssd_dir.as_fd(), name)? {
+            Some(stat) if stat.ino == expected_ssd || !ssd.keeps_inodes() => stat,
+            _ => return Ok(()),
+        };
+        let Some((hdd_dir, name)) = parent(hdd, &record.path)? else { return Ok(()) };
+        let hdd_dir = hdd_dir.as_fd();
+        let Some(on_hdd) = hdd.look(hdd_dir, name)? else { return Ok(()) };
+        let is_ours = if ssd.keeps_inodes() && hdd.keeps_inodes() {
+            on_hdd.ino == ours
+        } else {
+            self.is_a_copy(record, (ssd_dir.as_fd(), &on_ssd), (hdd_dir, &on_hdd), name)?
+        };
+        if !is_ours && !hdd.is_placeholder(hdd_dir, name, record.ino)? {
             return Ok(());
         }
-        let Some((hdd_dir, name)) = parent(hdd, &record.path)? else { return Ok(()) };
         // What was fsynced on the SSD under this name must be found there before the HDD's goes.
-        ssd.sync_dir(ssd_dir.as_fd())?;
-        if hdd.as_owner(hdd_dir.as_fd(), || hdd.unlink_if(hdd_dir.as_fd(), name, ours))? {
+        ssd.sync_name(ssd_dir.as_fd(), name)?;
+        if hdd.as_owner(hdd_dir, || hdd.unlink_if(hdd_dir, name, on_hdd.ino))? {
             tracing::info!(path = %String::from_utf8_lossy(&record.path), "removed the HDD's copy of a move that was cut off");
-            hdd.sync_dir(hdd_dir.as_fd())?;
+            hdd.sync_dir(hdd_dir)?;
         }
         Ok(())
+    }
+
+    /// Whether the HDD's file is the one of a move, where inode numbers do not tell: it has the size and time that the move wrote
+    /// down, or the content of the SSD's file. What differs is somebody's and stays.
+    fn is_a_copy(
+        &self,
+        record: &MoveRecord,
+        (ssd_dir, on_ssd): (BorrowedFd<'_>, &Stat),
+        (hdd_dir, on_hdd): (BorrowedFd<'_>, &Stat),
+        name: &OsStr,
+    ) -> Result<bool> {
+        let (ssd, hdd) = (self.tier(TierName::Ssd), self.tier(TierName::Hdd));
+        if !on_ssd.is_file() || !on_hdd.is_file() {
+            return Ok(false);
+        }
+        let step = hdd.abilities.time_step_ns.max(1);
+        let nanoseconds = |(seconds, part): (i64, u32)| i128::from(seconds) * 1_000_000_000 + i128::from(part);
+        let apart = (nanoseconds(on_hdd.mtime) - nanoseconds(record.mtime)).unsigned_abs();
+        if ssd.keeps_inodes() && on_hdd.size == record.size && apart < u128::from(step) {
+            return Ok(true);
+        }
+        if on_hdd.size != on_ssd.size {
+            return Ok(false);
+        }
+        let files = [ssd.open_at(ssd_dir, name, OFlags::RDONLY)?, hdd.open_at(hdd_dir, name, OFlags::RDONLY)?];
+        crate::copy::same_content(files[0].as_fd(), files[1].as_fd(), on_ssd.size)
     }
 
     fn redo(&self, step: &Step) -> Result<()> {
@@ -104,6 +140,7 @@ impl Hybrid {
                 let tier = self.tier(*tier);
                 let Some((dir, name)) = parent(tier, path)? else { return Ok(()) };
                 if tier.look(dir.as_fd(), name)?.is_none_or(|stat| stat.ino != *ino) {
+                    // Where numbers do not tell it may be anybody's: it stays, and is listed as a conflict.
                     return Ok(());
                 }
                 let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
@@ -115,7 +152,12 @@ impl Hybrid {
     fn redo_rename(&self, tier: TierName, from: &[u8], to: &[u8], ino: u64, flags: RenameFlags) -> Result<()> {
         let tier = self.tier(tier);
         let Some((from_dir, from_name)) = parent(tier, from)? else { return Ok(()) };
-        if tier.look(from_dir.as_fd(), from_name)?.is_none_or(|stat| stat.ino != ino) {
+        let is_there = match tier.look(from_dir.as_fd(), from_name)? {
+            // Where numbers do not tell, a name that is still there was not renamed; an exchange cannot be told from none.
+            Some(stat) => stat.ino == ino || (!tier.keeps_inodes() && flags.is_empty()),
+            None => false,
+        };
+        if !is_there {
             return Ok(());
         }
         let Some((to_dir, to_name)) = parent(tier, to)? else { return Err(Errno::NOENT) };
@@ -147,15 +189,51 @@ fn passes(error: Errno) -> bool {
 }
 
 /// Whatever is in `tmp` was never a file of the user's.
-fn empty_tmp(tier: &Tier) -> Result<()> {
+pub(crate) fn empty_tmp(tier: &Tier) -> Result<()> {
     let mut names: Vec<Box<[u8]>> = Vec::new();
     read_names(tier.tmp.as_fd(), &mut |name, _| names.push(name.into()))?;
     for name in names {
         let name = OsStr::from_bytes(&name);
         match tier.unlink(tier.tmp.as_fd(), name) {
-            Err(Errno::ISDIR) => rustix::fs::unlinkat(&tier.tmp, name, AtFlags::REMOVEDIR)?,
+            Err(Errno::ISDIR | Errno::PERM) => remove_dir(tier, name)?,
             other => other?,
         }
     }
     Ok(())
+}
+
+/// A directory that was not finished, or what a probe left in its own.
+pub(crate) fn remove_dir(tier: &Tier, name: &OsStr) -> Result<()> {
+    match rustix::fs::unlinkat(&tier.tmp, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        other => return other,
+    }
+    let dir = tier.open_at(tier.tmp.as_fd(), name, OFlags::DIRECTORY | OFlags::RDONLY)?;
+    let mut names: Vec<Box<[u8]>> = Vec::new();
+    read_names(dir.as_fd(), &mut |name, _| names.push(name.into()))?;
+    for name in names {
+        tier.unlink(dir.as_fd(), OsStr::from_bytes(&name))?;
+    }
+    rustix::fs::unlinkat(&tier.tmp, name, AtFlags::REMOVEDIR)
+}
+
+#[cfg(test)]
+mod test {
+    use crate::testing::TestPair;
+
+    #[test]
+    fn what_a_probe_left_in_its_directory_is_removed_with_the_other_temporaries() {
+        let fs = TestPair::empty();
+        for side in ["ssd", "hdd"] {
+            let tmp = fs.at(side).join(".hotshelf/tmp");
+            std::fs::create_dir(tmp.join("probe-1-0")).expect("made");
+            std::fs::write(tmp.join("probe-1-0/file"), "x").expect("written");
+            std::fs::write(tmp.join("copy"), "x").expect("written");
+        }
+        let fs = fs.again();
+        for side in ["ssd", "hdd"] {
+            let tmp = fs.at(side).join(".hotshelf/tmp");
+            assert_eq!(std::fs::read_dir(tmp).expect("listed").count(), 0);
+        }
+    }
 }

@@ -154,6 +154,13 @@ impl Hybrid {
         let (from_path, to_path) = (from.path(self)?, to.path(self)?);
         let mut steps = Vec::with_capacity(2);
         for tier in SIDES {
+            // In three renames other programs would see that a name is missing: a refusal is what they can deal with.
+            let exchanged = source.backing[tier as usize] != 0 && target.backing[tier as usize] != 0;
+            if exchanged && self.tier(tier).abilities.probed && !self.tier(tier).abilities.rename_exchange {
+                return Err(Errno::INVAL);
+            }
+        }
+        for tier in SIDES {
             let (a, b) = (source.backing[tier as usize], target.backing[tier as usize]);
             match (a != 0, b != 0) {
                 (true, true) => steps.push(Step::Exchange { tier, a: from_path.clone(), b: to_path.clone(), ino: a }),
@@ -207,7 +214,7 @@ impl Hybrid {
     fn sync_ends(&self, from: &End<'_>, to: &End<'_>) -> Result<()> {
         for tier in SIDES {
             if let Some(fd) = to.dir.on(tier) {
-                self.tier(tier).sync_dir(fd)?;
+                self.tier(tier).sync_name(fd, to.name)?;
             }
             if let Some(fd) = from.dir.on(tier).filter(|_| from.parent != to.parent) {
                 self.tier(tier).sync_dir(fd)?;

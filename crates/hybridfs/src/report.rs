@@ -51,6 +51,12 @@ pub struct TierStatus {
     pub files: Option<u64>,
     /// Why it is degraded (read-only, I/O errors), if it is.
     pub degraded: Option<String>,
+    /// What its file system can do, found out at mount.
+    #[serde(default)]
+    pub abilities: crate::abilities::Abilities,
+    /// What it cannot do and what is done instead, a sentence each.
+    #[serde(default)]
+    pub limits: Vec<String>,
 }
 
 /// Answer to `hotshelf status MOUNTPOINT`.
@@ -72,6 +78,10 @@ pub struct Status {
     pub policy: String,
     /// When a file on the HDD is brought up: `second-touch`, `on-open`, `never`.
     pub promotion: String,
+    /// Opens within a residency that a file needs to come up, because promoted files left before they were used again; 0: as the policy
+    /// has it.
+    #[serde(default)]
+    pub promotion_opens_wanted: u32,
     /// Demotion starts above this use of the SSD, in bytes.
     pub high_bytes: u64,
     /// Demotion stops below this use of the SSD, in bytes.
@@ -111,6 +121,9 @@ pub struct Status {
     pub moves_dropped: u64,
     /// Moves that failed with an error.
     pub moves_failed: u64,
+    /// Why moves do not succeed, a cause each.
+    #[serde(default)]
+    pub move_troubles: Vec<MoveTrouble>,
     /// Moves waiting.
     pub queue: u64,
     /// Path, direction and progress of the moves running now.
@@ -125,6 +138,23 @@ pub struct Status {
     pub scan_done: bool,
     /// What is not as it should be, a sentence each.
     pub warnings: Vec<String>,
+}
+
+/// Moves that did not succeed for one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveTrouble {
+    /// Where the files should have gone.
+    pub to: TierName,
+    /// The system's error, or what the side cannot hold.
+    pub cause: String,
+    /// Moves that ended so.
+    pub moves: u64,
+    /// Path of the first.
+    pub first: String,
+    /// `true`: these files stay where they are; `false`: they are tried again.
+    pub stays: bool,
+    /// Seconds until anything is moved to that side again, if it rests.
+    pub next_try_s: Option<u64>,
 }
 
 /// A move in progress.

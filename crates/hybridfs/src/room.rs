@@ -25,24 +25,34 @@ impl Hybrid {
             return Ok(());
         }
         // Small files wait for colder ones to leave; a large one is what fills the SSD.
-        if size < self.space.of(TierName::Ssd).capacity / 16 {
-            self.mover.wake();
-            for _ in 0..50 {
-                self.mover.wait_for_any(Duration::from_millis(100));
-                let _ = self.space.refresh(self.tiers(), &self.config);
-                if self.space.fits_ssd(need) {
-                    return Ok(());
-                }
-                if self.mover.running().is_empty() {
-                    break;
-                }
-            }
+        if size < self.space.of(TierName::Ssd).capacity / 16 && self.others_leave(need) {
+            return Ok(());
         }
-        match self.move_waiting(inode.ino, TierName::Hdd) {
+        let failed_lately = self.mover.why_it_rests(inode.ino).is_some();
+        let outcome = if failed_lately { Outcome::Dropped } else { self.move_waiting(inode.ino, TierName::Hdd) };
+        match outcome {
             Outcome::Done | Outcome::Already => Ok(()),
+            // It cannot go there, but others can.
+            _ if self.others_leave(need) => Ok(()),
             Outcome::Failed(error) => Err(error),
             _ => Err(Errno::NOSPC),
         }
+    }
+
+    /// Waits for other files to leave the SSD, as long as some do.
+    fn others_leave(&self, need: u64) -> bool {
+        self.mover.wake();
+        for _ in 0..50 {
+            self.mover.wait_for_any(Duration::from_millis(100));
+            let _ = self.space.refresh(self.tiers(), &self.config);
+            if self.space.fits_ssd(need) {
+                return true;
+            }
+            if self.mover.running().is_empty() {
+                break;
+            }
+        }
+        false
     }
 
     fn leave_full_hdd(&self, ino: u64, size: u64, need: u64) -> Result<()> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::abilities::Abilities;
 use crate::config::Config;
 use crate::intent::Intents;
 use crate::numbers::Numbers;
@@ -197,14 +198,20 @@ impl Running {
 pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     let (ssd, hdd) = (canonical(&config.ssd)?, canonical(&config.hdd)?);
     refuse_nested(&ssd, &hdd)?;
+    refuse_same(&ssd, &hdd)?;
     check_marks(&config)?;
     must_be_ours(&ssd)?;
     must_be_ours(&hdd)?;
     // Before anything is made in a directory that may be the mount point of a disk that is not there.
     let found = [peek(&ssd, config.adopt)?, peek(&hdd, config.adopt)?];
     let pair = which_pair([&ssd, &hdd], &found, &config)?;
-    let tiers = [open_tier(TierName::Ssd, &ssd, &config)?, open_tier(TierName::Hdd, &hdd, &config)?];
+    let mut tiers = [open_tier(TierName::Ssd, &ssd, &config)?, open_tier(TierName::Hdd, &hdd, &config)?];
     let lock = lock(&tiers[0])?;
+    // Given up in this order: a pair whose SSD is free is free.
+    let locks = [lock_slow_side(&tiers[1])?, Some(lock)];
+    if !config.read_only {
+        tiers.iter_mut().for_each(probe);
+    }
     let mut warnings = Vec::new();
     identify(&tiers, pair, &found, config.adopt)?;
     let (pins, damage) = persist::load_pins(tiers[0].hidden.as_fd()).map_err(own(&ssd))?;
@@ -217,7 +224,7 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     }));
     let (intents, steps) = Intents::open(&tiers[0].hidden).map_err(own(&ssd))?;
     let numbers = open_numbers(&tiers[0], &config, &found, &mut warnings);
-    let parts = Parts { config, tiers, placement, journal: opened.journal, intents, lock, numbers, warnings };
+    let parts = Parts { config, tiers, placement, journal: opened.journal, intents, locks, numbers, warnings };
     let fs = Hybrid::build(parts).map_err(os(&ssd, "looking at the directories"))?;
     if !fs.config.read_only {
         fs.recover(&opened.open, steps);
@@ -256,6 +263,15 @@ pub fn refuse_nested(a: &Path, b: &Path) -> std::result::Result<(), StartError> 
         if inner.starts_with(outer) {
             return Err(StartError::Nested { inner: inner.to_owned(), outer: outer.to_owned() });
         }
+    }
+    Ok(())
+}
+
+/// One directory may have two paths.
+fn refuse_same(ssd: &Path, hdd: &Path) -> std::result::Result<(), StartError> {
+    let inode = |path: &Path| rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino)).map_err(os(path, "looking at it"));
+    if inode(ssd)? == inode(hdd)? {
+        return Err(StartError::Nested { inner: ssd.to_owned(), outer: hdd.to_owned() });
     }
     Ok(())
 }
@@ -300,6 +316,17 @@ fn not_opened(path: &Path, doing: &'static str) -> impl FnOnce(OpenError) -> Sta
     }
 }
 
+/// Finds out what a side can do. One that cannot be written is used as it is: nothing will be made there.
+fn probe(tier: &mut Tier) {
+    if let Some(abilities) = Abilities::probe(tier.tmp.as_fd()) {
+        tracing::info!(tier = %tier.name, directory = %tier.path.display(), file_system = abilities.file_system, "probed");
+        for limit in abilities.limits() {
+            tracing::info!(tier = %tier.name, "{limit}");
+        }
+        tier.abilities = abilities;
+    }
+}
+
 fn must_be_ours(path: &Path) -> std::result::Result<(), StartError> {
     let me = rustix::process::geteuid();
     let stat = rustix::fs::stat(path).map_err(os(path, "looking at it"))?;
@@ -324,6 +351,18 @@ fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(StartError::InUse { path: tier.path.clone() }),
         Err(error) => Err(os(&tier.path, "locking .hotshelf/lock")(error)),
+    }
+}
+
+/// The HDD may be in use by a pair with another SSD, or from another machine. A file system that has no locks is used without.
+fn lock_slow_side(tier: &Tier) -> std::result::Result<Option<OwnedFd>, StartError> {
+    match lock(tier) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(in_use @ StartError::InUse { .. }) => Err(in_use),
+        Err(error) => {
+            tracing::warn!(%error, "the slow side is not locked: nothing keeps another machine from using it at the same time");
+            Ok(None)
+        }
     }
 }
 

@@ -41,6 +41,7 @@ impl Hybrid {
             hdd: self.tier_status(TierName::Hdd, None),
             policy: self.placement.policy_name(),
             promotion: self.config.promotion.to_string(),
+            promotion_opens_wanted: self.mover.opens_wanted(),
             high_bytes: self.space.high(),
             low_bytes: self.space.low(),
             read_only: self.config.read_only,
@@ -54,6 +55,7 @@ impl Hybrid {
             moved_bytes: load(&self.counters.moved_bytes),
             moves_dropped: load(&self.counters.dropped),
             moves_failed: load(&self.counters.failed),
+            move_troubles: self.mover.troubles(),
             queue: self.mover.queue_len(),
             running: self.mover.running(),
             open_files: self.opens.lock().len() as u64,
@@ -74,6 +76,8 @@ impl Hybrid {
             free_bytes: space.free,
             files,
             degraded: self.tier(tier).trouble(),
+            abilities: self.tier(tier).abilities.clone(),
+            limits: self.tier(tier).abilities.limits(),
         }
     }
 
@@ -133,6 +137,9 @@ impl Hybrid {
         }
         if stat.foreign {
             return "nothing: it is on a file system mounted below the directory".into();
+        }
+        if let Some(why) = self.mover.why_it_rests(ino) {
+            return format!("`hotshelf migrate`: the last move did not succeed: {why}");
         }
         let by_hand = |tier: TierName, why: &str| format!("`hotshelf migrate --to {tier}`: {why}");
         let small = stat.size < self.config.min_file_bytes;
@@ -197,7 +204,7 @@ impl Hybrid {
         if files.is_empty() {
             return Ok(match kind {
                 Kind::Regular => format!("{shown} is on the {to} already"),
-                _ => format!("all files of it are on the {to} already"),
+                _ => format!("all regular files of it are on the {to} already; links, pipes, devices and directories do not move"),
             });
         }
         let bytes: u64 = files.iter().map(|(_, size)| size).sum();

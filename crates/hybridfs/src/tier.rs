@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
+use crate::abilities::{Abilities, Placing};
 use crate::config::Honours;
 use crate::number::{self, Key};
 use crate::persist::{self, PersistError};
@@ -137,6 +138,8 @@ pub struct Tier {
     /// The attribute that holds marks.
     mark_name: &'static str,
     seen_marks: SeenMarks,
+    /// What its file system can do; not probed before the pair is locked.
+    pub abilities: Abilities,
     /// Why it is degraded for good, if it is.
     pub degraded: Mutex<Option<String>>,
     /// Its file system was read-only at the last look; that may end.
@@ -163,6 +166,7 @@ impl Tier {
             key,
             mark_name,
             seen_marks: SeenMarks::new(),
+            abilities: Abilities::default(),
             degraded: Mutex::new(None),
             read_only: AtomicBool::new(false),
         };
@@ -207,6 +211,11 @@ impl Tier {
         let opened = self.open_at(dir, name, NAME_ONLY).and_then(|file| self.stat_fd(file.as_fd()));
         // Another file has the name by now: nothing is known of this one's mount.
         Ok(Stat { powerless: opened.map_or(true, |opened| opened.powerless || !opened.is_same_file(&stat)), ..stat })
+    }
+
+    /// Whether an inode number that was written down means the same file after a remount of the file system.
+    pub fn keeps_inodes(&self) -> bool {
+        self.abilities.stable_inodes || !self.abilities.probed
     }
 
     /// Attributes of an open file.
@@ -282,6 +291,105 @@ impl Tier {
         } else {
             rustix::fs::renameat_with(from, name, to, new_name, flags)
         }
+    }
+
+    /// Gives the file that is `tmp_name` with the inode number `tmp_ino` in the temporary directory its name, and returns its inode
+    /// number by that name. Never replaces a file that somebody made. `tag` names the move in a placeholder: see
+    /// [`Tier::is_placeholder`].
+    pub fn place(&self, (tmp_name, tmp_ino): (&OsStr, u64), to: BorrowedFd<'_>, name: &OsStr, tag: u64) -> Result<u64> {
+        match self.abilities.placing() {
+            Placing::Rename => {
+                self.rename(self.tmp.as_fd(), tmp_name, to, name, RenameFlags::NOREPLACE)?;
+                if self.abilities.syncs_names() && self.keeps_inodes() {
+                    return Ok(tmp_ino);
+                }
+            }
+            Placing::Link => {
+                rustix::fs::linkat(&self.tmp, tmp_name, to, name, AtFlags::empty())?;
+                crate::crash::point("placed by a link");
+                if let Err(error) = self.unlink(self.tmp.as_fd(), tmp_name) {
+                    // The file is where it belongs; the next mount removes its other name.
+                    tracing::warn!(tier = %self.name, %error, "a temporary name could not be removed");
+                }
+            }
+            // On the SSD it would be taken for the file.
+            Placing::Placeholder if self.name == TierName::Ssd => return Err(Errno::OPNOTSUPP),
+            Placing::Placeholder => {
+                self.reserve(to, name, tag)?;
+                crate::crash::point("placeholder made");
+                if !self.is_placeholder(to, name, tag)? {
+                    return Err(Errno::EXIST);
+                }
+                self.rename(self.tmp.as_fd(), tmp_name, to, name, RenameFlags::empty())?;
+            }
+        }
+        let placed = self.placed(to, name);
+        // An error must mean that the name is not given.
+        placed.inspect_err(|_| {
+            let _ = self.unlink(to, name);
+        })
+    }
+
+    /// Makes a copy's new name durable where fsync(2) of the directory may not, and returns the inode number that it has by it.
+    fn placed(&self, to: BorrowedFd<'_>, name: &OsStr) -> Result<u64> {
+        self.sync_file_for_name(to, name)?;
+        // Asked of the file system, not of what the kernel remembers: a client would go on showing the link that is gone.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC;
+        rustix::fs::statx(to, name, flags, StatxFlags::BASIC_STATS).map(|stat| stat.stx_ino)
+    }
+
+    /// Makes the name of a regular file durable, also where fsync(2) of its directory may do nothing.
+    pub fn sync_name(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+        self.sync_file_for_name(dir, name)?;
+        self.sync_dir(dir)
+    }
+
+    /// A flush of a file carries its name.
+    fn sync_file_for_name(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+        if self.abilities.syncs_names() || !self.look(dir, name)?.is_some_and(|stat| stat.is_file()) {
+            return Ok(());
+        }
+        match self.open_at(dir, name, OFlags::RDONLY | OFlags::NONBLOCK) {
+            // An ordinary user's file that may not be read.
+            Err(Errno::ACCESS) => Ok(()),
+            file => rustix::fs::fsync(file?),
+        }
+    }
+
+    /// Whether a client program or server renames a file that is removed while it is open, instead of removing it.
+    pub fn hides_open_files(&self) -> bool {
+        self.abilities.file_system.starts_with("fuse") || self.abilities.file_system.starts_with("nfs")
+    }
+
+    /// Gives the directory `tmp_name` in the temporary directory its name. What is there already makes it fail, but for an empty
+    /// directory where the file system cannot refuse that.
+    pub fn place_dir(&self, tmp_name: &OsStr, to: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+        let flags = if self.abilities.placing() == Placing::Rename { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        self.rename(self.tmp.as_fd(), tmp_name, to, name, flags)
+    }
+
+    /// Makes a file that keeps a name for a move.
+    fn reserve(&self, dir: BorrowedFd<'_>, name: &OsStr, tag: u64) -> Result<()> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let text = placeholder(tag);
+        let written = rustix::io::write(&file, text.as_bytes()).and_then(|n| if n == text.len() { Ok(()) } else { Err(Errno::IO) });
+        written.and_then(|()| rustix::fs::fsync(&file)).inspect_err(|_| {
+            let _ = self.unlink(dir, name);
+        })
+    }
+
+    /// Whether a name is the placeholder of the move `tag`, by its content.
+    pub fn is_placeholder(&self, dir: BorrowedFd<'_>, name: &OsStr, tag: u64) -> Result<bool> {
+        let text = placeholder(tag);
+        let Some(stat) = self.look(dir, name)? else { return Ok(false) };
+        if !stat.is_file() || stat.size != text.len() as u64 {
+            return Ok(false);
+        }
+        let file = self.open_at(dir, name, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let mut read = [0u8; 64];
+        let n = rustix::io::pread(&file, &mut read[..], 0)?;
+        Ok(read[..n] == *text.as_bytes())
     }
 
     /// Removes a name that is no directory.
@@ -616,6 +724,11 @@ impl SeenMarks {
         let marks = self.marks.as_ref()?.lock();
         marks.get(&stat.ino).filter(|(birth, _)| *birth == stat.birth).map(|(_, mark)| *mark)
     }
+}
+
+/// What a placeholder holds: nobody makes such a file by chance.
+fn placeholder(tag: u64) -> String {
+    format!("hotshelf placeholder {tag:016x}\n")
 }
 
 /// A path that leads to exactly the open file, for calls that take no handle.

@@ -12,13 +12,9 @@ use crate::pinning::Step;
 use crate::placement::Verdict;
 use crate::report::TierName;
 
-/// Demotions that may fail in a row before all of them wait.
-const FAILURES_MAX: u32 = 16;
 /// Bytes that must become free on a full HDD before demotions try again.
 const ROOM_STEP: u64 = 64 << 10;
-/// How long a file that could not move is left alone.
-const REST: Duration = Duration::from_secs(30);
-/// The same for one that was in use, or changed.
+/// How long a file is left alone that was in use, or changed.
 const SHORT_REST: Duration = Duration::from_secs(1);
 
 impl Hybrid {
@@ -26,7 +22,7 @@ impl Hybrid {
     pub(crate) fn ask_move(&self, ino: u64, to: TierName, reason: Reason) {
         let mut state = self.mover.state.lock();
         // The next touch asks again; the next who outgrows the SSD may be nobody.
-        let resting = to == TierName::Ssd && state.resting.get(&ino).is_some_and(|until| Instant::now() < *until);
+        let resting = to == TierName::Ssd && state.backoff.rests(ino, Instant::now());
         if resting || state.is_asked(ino) || state.running.get(&ino).is_some_and(|running| running.to == to) {
             return;
         }
@@ -47,11 +43,29 @@ impl Hybrid {
     }
 
     pub(crate) fn do_job(&self, job: Job) {
+        if let Some(until) = self.mover.side_rests(job.to) {
+            return self.put_off(job, until);
+        }
         // Unpinned since it was asked for, it stays where it is.
         let wanted = !job.pinned || self.is_pinned(job.ino);
         let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| true) } else { Outcome::Already };
         tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");
         self.after(job, outcome);
+    }
+
+    /// Nothing is moved to that side for a while. What was asked for comes up then; a file of the policy's is chosen anew.
+    fn put_off(&self, job: Job, until: Instant) {
+        let mut state = self.mover.state.lock();
+        if job.reason == Reason::HighMark {
+            state.leaving.remove(&job.ino);
+            return;
+        }
+        state.taken.remove(&job.ino);
+        if state.later.len() < QUEUE_MAX {
+            state.later.insert(job.ino, (until, job));
+        } else if !state.is_asked(job.ino) {
+            self.nodes.keep(job.ino, KeptFor::Move, false);
+        }
     }
 
     fn next_job(&self) -> Option<Job> {
@@ -100,7 +114,7 @@ impl Hybrid {
         if self.config.read_only || self.tiers().iter().any(|tier| tier.read_only.load(Ordering::Relaxed)) {
             return false;
         }
-        if self.mover.stuck.lock().until.is_some_and(|until| Instant::now() < until) {
+        if self.mover.side_rests(TierName::Hdd).is_some() {
             return false;
         }
         if self.space.above_high() || self.space.tight() {
@@ -127,9 +141,8 @@ impl Hybrid {
     pub(crate) fn next_victim(&self) -> Option<u64> {
         let busy: HashSet<u64> = {
             let mut state = self.mover.state.lock();
-            let now = Instant::now();
-            state.resting.retain(|_, until| *until > now);
-            state.running.keys().chain(state.leaving.keys()).chain(state.resting.keys()).copied().collect()
+            let resting: Vec<u64> = state.backoff.resting(Instant::now()).collect();
+            state.running.keys().chain(state.leaving.keys()).copied().chain(resting).collect()
         };
         let victim = self.placement.victim(&mut |ino| {
             if self.is_pinned(ino) {
@@ -153,7 +166,6 @@ impl Hybrid {
 
     pub(crate) fn after(&self, job: Job, outcome: Outcome) {
         if job.reason == Reason::HighMark {
-            self.rest(job.ino, outcome);
             return self.victim_ended(job.ino, outcome);
         }
         let again = self.comes_back(&job, outcome);
@@ -161,7 +173,6 @@ impl Hybrid {
             if job.pinned {
                 self.pin_ended(&job, outcome);
             }
-            self.rest(job.ino, outcome);
         }
         let mut state = self.mover.state.lock();
         state.taken.remove(&job.ino);
@@ -208,15 +219,6 @@ impl Hybrid {
         self.nodes.with(job.ino, |node| !node.nameless && node.tier() != job.to).unwrap_or(false)
     }
 
-    fn rest(&self, ino: u64, outcome: Outcome) {
-        let rest = match outcome {
-            Outcome::Done | Outcome::Already => return,
-            Outcome::Busy | Outcome::Dropped => SHORT_REST,
-            Outcome::Stays(_) | Outcome::Failed(_) => REST,
-        };
-        self.mover.state.lock().resting.insert(ino, Instant::now() + rest);
-    }
-
     fn victim_ended(&self, ino: u64, outcome: Outcome) {
         if matches!(outcome, Outcome::Stays(_)) {
             // More of these than a policy is asked for at once would keep every other file from leaving.
@@ -225,27 +227,11 @@ impl Hybrid {
             // It would come up again and again.
             self.placement.left(ino);
         }
-        self.demotion_ended(outcome);
+        if outcome == Outcome::Done {
+            let _ = self.space.refresh(self.tiers(), &self.config);
+        }
         // Only now that its room is counted as free.
         self.mover.state.lock().leaving.remove(&ino);
-    }
-
-    fn demotion_ended(&self, outcome: Outcome) {
-        match outcome {
-            Outcome::Done => {
-                self.mover.stuck.lock().failures = 0;
-                let _ = self.space.refresh(self.tiers(), &self.config);
-            }
-            Outcome::Failed(_) => {
-                let mut stuck = self.mover.stuck.lock();
-                stuck.failures += 1;
-                if stuck.failures >= FAILURES_MAX {
-                    stuck.failures = 0;
-                    stuck.until = Some(Instant::now() + REST);
-                }
-            }
-            _ => {}
-        }
     }
 
     /// Demotions that found the HDD full go on as soon as it has more room; called by the watcher.
@@ -257,10 +243,10 @@ impl Hybrid {
         if !more_room && (self.space.above_high() || self.space.tight()) {
             return;
         }
-        *stuck = Stuck { said: stuck.said, ..Stuck::default() };
+        *stuck = Stuck::default();
         drop(stuck);
         if more_room {
-            self.mover.state.lock().resting.clear();
+            self.mover.state.lock().backoff.side_is_better(TierName::Hdd);
             self.mover.wake();
         }
     }
@@ -272,15 +258,9 @@ impl Hybrid {
         Some(format!("{hdd} is full: files that should leave the SSD stay there; they go on leaving when there is room again"))
     }
 
-    /// Notes that a file found no room on the HDD; `true` when that is worth a line in the log.
-    pub(super) fn note_hdd_full(&self) -> bool {
+    /// Notes that a file found no room on the HDD.
+    pub(super) fn note_hdd_full(&self) {
         let _ = self.space.refresh(self.tiers(), &self.config);
-        let mut stuck = self.mover.stuck.lock();
-        stuck.hdd_full_at = Some(self.space.of(TierName::Hdd).free);
-        let say = stuck.said.is_none_or(|said| said.elapsed() > Duration::from_secs(60));
-        if say {
-            stuck.said = Some(Instant::now());
-        }
-        say
+        self.mover.stuck.lock().hdd_full_at = Some(self.space.of(TierName::Hdd).free);
     }
 }

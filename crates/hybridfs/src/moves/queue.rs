@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::backoff::Backoff;
 use super::left::Left;
+use super::worth::Worth;
 use super::{Duplicate, Reason};
 use crate::pinning::{Pinning, Walk};
-use crate::report::{RunningMove, TierName};
+use crate::report::{MoveTrouble, RunningMove, TierName};
 
 /// Waiting moves beyond this many are given up: the next touch asks again.
 pub(super) const QUEUE_MAX: usize = 1 << 16;
@@ -64,6 +66,8 @@ pub struct Mover {
     pub(crate) left_behind: Mutex<HashSet<u64>>,
     /// Why files are on the HDD that were on the SSD.
     pub(crate) left: Mutex<Left>,
+    /// What becomes of promoted files.
+    pub(crate) worth: Mutex<Worth>,
     /// Through a pinned tree; held while a few names are looked at.
     pub(crate) walk: Mutex<Walk>,
     pub(super) demoting: AtomicBool,
@@ -91,8 +95,8 @@ pub(super) struct State {
     /// Taken from the queue by a worker and not done with.
     pub(super) taken: HashSet<u64>,
     pub(super) running: HashMap<u64, Progress>,
-    /// Not to be tried before.
-    pub(super) resting: HashMap<u64, Instant>,
+    /// Not to be tried now.
+    pub(super) backoff: Backoff,
     /// Chosen to leave, and their sizes: room that is as good as free.
     pub(super) leaving: HashMap<u64, u64>,
 }
@@ -130,16 +134,11 @@ pub(super) struct Progress {
     pub(super) done: Arc<AtomicU64>,
 }
 
-/// Demotions that fail one after the other: trying every file would only keep the disks busy.
+/// Demotions that found the HDD full.
 #[derive(Debug, Default)]
 pub(super) struct Stuck {
-    pub(super) failures: u32,
-    /// No demotion before.
-    pub(super) until: Option<Instant>,
     /// Bytes that were free on the HDD when a file did not fit there.
     pub(super) hdd_full_at: Option<u64>,
-    /// When that was last said.
-    pub(super) said: Option<Instant>,
 }
 
 impl Mover {
@@ -153,6 +152,7 @@ impl Mover {
             duplicates: Mutex::default(),
             left_behind: Mutex::default(),
             left: Mutex::new(Left::new(LEFT_MAX)),
+            worth: Mutex::default(),
             walk: Mutex::default(),
             demoting: AtomicBool::new(false),
             choosing: Mutex::default(),
@@ -263,6 +263,31 @@ impl Mover {
     pub(crate) fn removed_lately(&self) -> bool {
         let at = self.removed_ns.load(Ordering::Relaxed);
         at != 0 && self.origin.elapsed() < Duration::from_nanos(at) + Duration::from_secs(2)
+    }
+
+    /// Until when nothing is to be moved to a side, because moves to it failed.
+    pub(crate) fn side_rests(&self, to: TierName) -> Option<Instant> {
+        self.state.lock().backoff.side_rests(to, Instant::now())
+    }
+
+    /// Why the last move of a file did not succeed, as long as it rests for that.
+    pub(crate) fn why_it_rests(&self, ino: u64) -> Option<String> {
+        self.state.lock().backoff.why(ino, Instant::now())
+    }
+
+    /// Why moves do not succeed.
+    pub(crate) fn troubles(&self) -> Vec<MoveTrouble> {
+        self.state.lock().backoff.report(Instant::now())
+    }
+
+    /// Opens within a residency that a file needs to come up; 0: as the policy has it.
+    pub(crate) fn opens_wanted(&self) -> u32 {
+        self.worth.lock().opens_wanted()
+    }
+
+    /// Whether a file is not to be moved now.
+    pub(crate) fn rests(&self, ino: u64) -> bool {
+        self.state.lock().backoff.rests(ino, Instant::now())
     }
 
     /// Whether a file is on its way to the HDD.

@@ -9,6 +9,7 @@ use crate::attrs::SetAttr;
 use crate::config::Size;
 use crate::number::ROOT;
 use crate::open::Handle;
+use crate::persist::{MoveRecord, OpenMove};
 use crate::testing::{TestPair, me};
 
 fn write(fs: &Hybrid, handle: &Handle, at: u64, byte: u8) {
@@ -219,4 +220,84 @@ fn a_file_that_outgrows_the_ssd_while_it_comes_leaves_again() {
     fs.do_job(fs.next_now().expect("it is too large"));
     assert!(!fs.at("ssd/file").exists());
     assert_eq!(fs.at("hdd/file").metadata().expect("it is back").len(), 4 << 20);
+}
+
+/// A side as sshfs has it, or one without links.
+fn limited(fs: &mut TestPair, links: bool) {
+    for tier in [TierName::Ssd, TierName::Hdd] {
+        fs.fs.limit(tier, |abilities| {
+            abilities.rename_noreplace = false;
+            abilities.hard_links = links;
+            abilities.stable_inodes = false;
+            abilities.file_system = "fuse.test".into();
+        });
+    }
+}
+
+fn moved(fs: &TestPair, to: TierName) -> Outcome {
+    let ino = fs.look_up("file");
+    let outcome = fs.move_file(ino, to, Reason::Asked, &mut |_, _| true);
+    fs.forget(ino, 1);
+    outcome
+}
+
+fn temporaries(fs: &TestPair) -> usize {
+    ["ssd", "hdd"].map(|side| std::fs::read_dir(fs.at(side).join(".hotshelf/tmp")).expect("listed").count()).iter().sum()
+}
+
+#[test]
+fn files_move_where_no_rename_refuses_to_replace_and_replace_nothing() {
+    for links in [true, false] {
+        let mut fs = TestPair::with(&["ssd/file"]);
+        limited(&mut fs, links);
+        assert_eq!(moved(&fs, TierName::Hdd), Outcome::Done, "links: {links}");
+        assert_eq!(std::fs::read(fs.at("hdd/file")).expect("there"), b"ssd/file");
+        assert!(!fs.at("ssd/file").exists() && temporaries(&fs) == 0);
+        match moved(&fs, TierName::Ssd) {
+            Outcome::Done => assert!(links && !fs.at("hdd/file").exists()),
+            // A placeholder on the SSD would be taken for the file.
+            Outcome::Stays(_) => assert!(!links && fs.at("hdd/file").exists() && !fs.at("ssd/file").exists()),
+            other => panic!("{other:?}"),
+        }
+        let mut fs = TestPair::with(&["ssd/file"]);
+        limited(&mut fs, links);
+        std::fs::write(fs.at("hdd/file"), "theirs").expect("written");
+        assert!(matches!(moved(&fs, TierName::Hdd), Outcome::Stays(_)));
+        assert_eq!(std::fs::read(fs.at("hdd/file")).expect("there"), b"theirs");
+        assert_eq!(std::fs::read(fs.at("ssd/file")).expect("there"), b"ssd/file");
+        assert_eq!(temporaries(&fs), 0);
+    }
+}
+
+#[test]
+fn what_the_other_side_cannot_hold_stays_and_is_told() {
+    let mut fs = TestPair::with(&["ssd/file"]);
+    fs.fs.limit(TierName::Hdd, |abilities| abilities.largest_file_bytes = Some(4));
+    assert!(matches!(moved(&fs, TierName::Hdd), Outcome::Stays(why) if why.contains("as large")));
+    assert!(fs.at("ssd/file").exists() && temporaries(&fs) == 0);
+    let troubles = fs.status().move_troubles;
+    assert!(matches!(&*troubles, [one] if one.stays && one.moves == 1 && one.first == "file"), "{troubles:?}");
+}
+
+#[test]
+fn recovery_without_permanent_inode_numbers_removes_copies_only() {
+    let record = |fs: &TestPair| {
+        let stat = std::fs::metadata(fs.at("ssd/file")).expect("there");
+        use std::os::unix::fs::MetadataExt;
+        let mtime = (stat.mtime(), stat.mtime_nsec() as u32);
+        MoveRecord { to: TierName::Hdd, path: b"file".to_vec(), ino: 77, source_ino: stat.ino(), target_ino: 1, size: stat.size(), mtime }
+    };
+    let recovered = |content: &str| {
+        let mut fs = TestPair::with(&["ssd/file"]);
+        limited(&mut fs, false);
+        fs.fs.limit(TierName::Ssd, |abilities| abilities.stable_inodes = true);
+        std::fs::write(fs.at("hdd/file"), content).expect("written");
+        fs.recover(&[OpenMove { id: 1, record: record(&fs) }], Ok(Vec::new()));
+        assert_eq!(std::fs::read(fs.at("ssd/file")).expect("there"), b"ssd/file");
+        fs.at("hdd/file").exists()
+    };
+    assert!(!recovered("ssd/file"), "a copy");
+    assert!(!recovered("hotshelf placeholder 000000000000004d\n"), "the placeholder of this move");
+    assert!(recovered("hotshelf placeholder 000000000000004e\n"), "of another");
+    assert!(recovered("SSD/FILE") && recovered("") && recovered("theirs"), "somebody's");
 }
