@@ -42,6 +42,12 @@ test|strace|strace|tests of set-id programs, and of commands that are stopped
 test|libcap2-bin|setcap|the test of set-id programs
 test|jq|jq|the test of the documents
 test|binutils|objcopy|the test of `make install`, which leaves debug symbols out
+test|sshfs|sshfs|tests of slow sides that are network file systems
+test|openssh-server|sshd|the server of those tests
+test|bindfs|bindfs|tests of slow sides that can do little
+test|dosfstools|mkfs.vfat|tests of FAT as the slow side
+test|exfatprogs|mkfs.exfat|tests of exFAT as the slow side
+test|exfat-fuse|mount.exfat-fuse|the same where the kernel has neither
 test|acl|setfacl|tests of access control lists
 test|quota|setquota|the test of quotas
 test|nfs-ganesha|ganesha.nfsd|the test of an NFS export
