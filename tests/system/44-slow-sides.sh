@@ -205,7 +205,11 @@ if [[ -n $fat ]]; then
     fails_with 'cannot keep its owner' "$HOTSHELF" migrate --to hdd "$MNT/owned"
     echo x >"$MNT/program" && chmod 755 "$MNT/program"
     fails_with 'cannot keep its permissions' "$HOTSHELF" migrate --to hdd "$MNT/program"
-    truncate -s 5G "$MNT/larger" 2>/dev/null && fails_with 'cannot hold a file as large' "$HOTSHELF" migrate --to hdd "$MNT/larger"
+    # Of exFAT the limit is beyond every disk.
+    if [[ $side == vfat ]]; then
+        truncate -s 5G "$MNT/larger"
+        fails_with 'cannot hold a file as large' "$HOTSHELF" migrate --to hdd "$MNT/larger"
+    fi
     [[ $(cat "$MNT/a:b?c" "$MNT/d:e/f" "$MNT/owned" "$MNT/program") == $'x\nx\nx\nx' ]] || fail "what stays is not whole"
     unmount_pair
     clean_check
