@@ -17,7 +17,8 @@ libc.seekdir.argtypes = [ctypes.c_void_p, ctypes.c_long]
 
 
 class Dirent(ctypes.Structure):
-    _fields_ = [("ino", ctypes.c_ulong), ("off", ctypes.c_long), ("len", ctypes.c_ushort), ("kind", ctypes.c_ubyte), ("name", ctypes.c_char * 256)]
+    _fields_ = [("ino", ctypes.c_ulong), ("off", ctypes.c_long), ("len", ctypes.c_ushort), ("kind", ctypes.c_ubyte),
+                ("name", ctypes.c_char * 256)]
 
 
 def listed(path, place=None, most=10**9):

@@ -15,7 +15,9 @@ while [[ $up != / ]]; do
 done
 victim=$SCRATCH/victim
 echo untouched >"$victim"
-untouched() { [[ $(cat "$victim") == untouched && $(stat -c %a "$victim") == 644 ]] || fail "$1: root's file was touched: $(cat "$victim")"; }
+untouched() {
+    [[ $(cat "$victim") == untouched && $(stat -c %a "$victim") == 644 ]] || fail "$1: root's file was touched: $(cat "$victim")"
+}
 chmod 644 "$victim"
 
 # The whole directory is the user's, and each file in it leads elsewhere.
@@ -98,7 +100,9 @@ for side in "$SSD" "$HDD"; do
     user mv "$side/.hotshelf" "$side/hidden-away"
     user mkdir "$side/.hotshelf"
     user ln -s "$SCRATCH/other" "$side/.hotshelf/tmp"
-    for name in log id id.new key journal intent history history.new pins pins.new lock; do user ln -s "$victim" "$side/.hotshelf/$name"; done
+    for name in log id id.new key journal intent history history.new pins pins.new lock; do
+        user ln -s "$victim" "$side/.hotshelf/$name"
+    done
 done
 # A name with a line feed that both sides hold is in the log as one line.
 user sh -c "echo a >'$SSD/x

@@ -94,7 +94,10 @@ if command -v ganesha.nfsd >/dev/null && command -v nfs-ls >/dev/null; then
     "$HOTSHELF" migrate "$MNT/dir/large" --to hdd >/dev/null
     port=$((20000 + $$ % 10000))
     cat >"$SCRATCH/ganesha.conf" <<CONF
-NFS_CORE_PARAM { Protocols = 4; NFS_Port = $port; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; allow_set_io_flusher_fail = true; }
+NFS_CORE_PARAM {
+    Protocols = 4; NFS_Port = $port; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false;
+    allow_set_io_flusher_fail = true;
+}
 NFSV4 { Graceless = true; RecoveryBackend = fs; RecoveryRoot = "$SCRATCH/recovery"; Only_Numeric_Owners = true; }
 NFS_KRB5 { Active_krb5 = false; }
 EXPORT { Export_Id = 1; Path = "$MNT"; Pseudo = /pool; Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;

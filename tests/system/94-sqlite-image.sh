@@ -151,15 +151,18 @@ clean 'after it was full'
 for journal in delete truncate persist memory wal; do
     image=$SCRATCH/full-$journal
     "$HOTSHELF" fs mkfs "$image" --size 10MiB >/dev/null
-    on_image told.db "pragma journal_mode = $journal;" 'create table t(a integer primary key, b blob); create table u(a, b blob);' >/dev/null
+    on_image told.db "pragma journal_mode = $journal;" \
+        'create table t(a integer primary key, b blob); create table u(a, b blob);' >/dev/null
     # What failed says its line; the inserts begin on the fourth.
     {
-        printf '%s\n' ".load $extension" ".open '$(uri told.db)'" "pragma journal_mode = $journal; pragma secure_delete = off; pragma cache_size = 20;"
+        printf '%s\n' ".load $extension" ".open '$(uri told.db)'" "pragma journal_mode = $journal;" \
+            "pragma secure_delete = off; pragma cache_size = 20;"
         for ((n = 1; n <= 900; n++)); do
             echo "insert into $([[ $((n % 2)) == 0 ]] && echo t || echo u)(a, b) values($n, randomblob(15000));"
         done
         printf '%s\n' "select 'rows', (select count(*) from t) + (select count(*) from u);" 'drop table u;' \
-            "select 'after', count(*) from t;" 'delete from t where a % 4 = 0;' "insert into t values(1, randomblob(9000)) returning 'room';" \
+            "select 'after', count(*) from t;" 'delete from t where a % 4 = 0;' \
+            "insert into t values(1, randomblob(9000)) returning 'room';" \
             "select 'left', count(*) from t; pragma integrity_check;"
     } | sqlite3 -batch >got 2>errors || true
     failed=$(sed -n 's/.*near line \([0-9]*\): .*full.*/\1/p' errors | awk '$1 <= 903' | wc -l) told=$((900 - failed))

@@ -51,7 +51,8 @@ def opened(top, kept):
 
 
 class Dirent(ctypes.Structure):
-    _fields_ = [("ino", ctypes.c_ulong), ("off", ctypes.c_long), ("len", ctypes.c_ushort), ("kind", ctypes.c_ubyte), ("name", ctypes.c_char * 256)]
+    _fields_ = [("ino", ctypes.c_ulong), ("off", ctypes.c_long), ("len", ctypes.c_ushort), ("kind", ctypes.c_ubyte),
+                ("name", ctypes.c_char * 256)]
 
 
 def listed(path, place=None, most=10**9):
@@ -157,7 +158,8 @@ CONF
     echo written >sent
     nfs-cp sent "$url/moved/sent?$options" >/dev/null || fail "NFS does not write a file"
     echo 2 >/proc/sys/vm/drop_caches
-    [[ $(cat "$mnt/moved/sent") == written && $(nfs-cat "$url/moved/sent?$options") == written ]] || fail "what NFS has written is not there"
+    [[ $(cat "$mnt/moved/sent") == written && $(nfs-cat "$url/moved/sent?$options") == written ]] ||
+        fail "what NFS has written is not there"
     kill "$server" && wait "$server" || true
     trap 'umount -l "$mnt" 2>/dev/null || true' EXIT
 else

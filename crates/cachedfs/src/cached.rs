@@ -210,7 +210,8 @@ impl Cached {
         directories.iter().filter_map(|dir| self.part.watch.add_directory(dir.as_fd(), watched)).collect()
     }
 
-    /// Of a group's cache: whether every member may still see the file. If not, nothing of it stays in the segment, and from then on it is used
+    /// Of a group's cache: whether every member may still see the file. If not, nothing of it stays in the segment, and from then on it is
+    /// used
     /// past the cache by all. Without `anyway`, its path is looked at only if its rights have changed.
     pub fn check_shared(&self, anyway: bool) {
         let Some(shared) = &self.shared else { return };

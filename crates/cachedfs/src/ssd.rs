@@ -252,7 +252,8 @@ mod test {
         assert_eq!(Ssd::open(&path, Take::First(None), &config).expect("again").uuid, uuid);
         std::fs::write(&path, vec![7; 8 << 20]).expect("written");
         let refused = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20))), &config).expect_err("foreign");
-        assert!(refused.to_string().contains("--force"), "{refused}");
+        // The advice never destroys.
+        assert!(refused.to_string().contains("`hotshelf cache check`") && !refused.to_string().contains("--force"), "{refused}");
         assert_eq!(std::fs::read(&path).expect("there")[..10], [7; 10]);
     }
 }

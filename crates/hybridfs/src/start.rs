@@ -298,7 +298,7 @@ fn open_tier(name: TierName, path: &Path, config: &Config) -> std::result::Resul
         (config.honours.set_id && !tier.gives_rights(tier.root.as_fd()).map_err(os(path, "looking at its mount"))?, "suid", "nosuid"),
         (config.honours.devices && !tier.gives_devices(tier.root.as_fd()).map_err(os(path, "looking at its mount"))?, "dev", "nodev"),
     ];
-    for (_, option, flag) in refused.into_iter().filter(|(refused, ..)| *refused) {
+    if let Some((_, option, flag)) = refused.into_iter().find(|(refused, ..)| *refused) {
         return Err(StartError::Powerless { path: path.to_owned(), option, flag });
     }
     if tier.is_read_only() && name == TierName::Ssd {

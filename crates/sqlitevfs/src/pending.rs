@@ -187,7 +187,8 @@ impl Pending {
         Ok(())
     }
 
-    /// The same piece by piece, for more than one transaction can be; something else makes it whole. `piece`: blocks of each. `next` is called after each with the length of the file below.
+    /// The same piece by piece, for more than one transaction can be; something else makes it whole. `piece`: blocks of each. `next` is
+    /// called after each with the length of the file.
     pub fn apply_in_pieces(&mut self, fs: &Fs, file: &File, piece: usize, next: &mut dyn FnMut(u64)) -> Result<()> {
         while !self.blocks.is_empty() {
             let mut some = fs.begin();

@@ -24,7 +24,7 @@ use crate::queue::Queue;
 /// Where a broker of this user listens: hotshelf/queues.sock in /run for root, else in $XDG_RUNTIME_DIR.
 pub fn own_socket() -> PathBuf {
     let runtime = shm::environment::absolute_path("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
-    PathBuf::from(runtime.unwrap_or_else(|| "/run".into())).join("hotshelf/queues.sock")
+    runtime.unwrap_or_else(|| "/run".into()).join("hotshelf/queues.sock")
 }
 
 /// Where a client looks: at the broker of its own user if there is one, else at the machine's.

@@ -147,7 +147,8 @@ impl Shelf {
         Ok((no, found.is_none()))
     }
 
-    /// A record nobody has open, without dirty pages; what was cached in RAM under it goes. The lock is held. `opens`: what this process has
+    /// A record nobody has open, without dirty pages; what was cached in RAM under it goes. The lock is held. `opens`: what this process
+    /// has
     /// open, whatever the segment says.
     pub(crate) fn free_record(&self, key: FileKey, opens: &HashMap<FileNo, u32>) -> Option<FileNo> {
         if let Some((no, _)) = self.records.set_of(key).find(|(no, record)| record.is_free() && !opens.contains_key(no)) {

@@ -13,7 +13,8 @@
 //! - [`key`], [`record`], [`extent`]: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
 //!   [`changes`]: names and attributes in them; `trial`: how those are tried first.
 //! - `vectored`, `copy`, `advice`: more that an open file can do. `later`: calls that return at once.
-//! - `number`: files by their numbers, for handles. `name`, `table`, `locks`: what is in memory, and who may touch it. `cache`: blocks for the next reader.
+//! - `number`: files by their numbers, for handles. `name`, `table`, `locks`: what is in memory, and what may touch it. `cache`: blocks
+//!   for the next reader.
 //! - [`check`]: whether all of it is true.
 //!
 //! Metadata changes are in the store, in order, when a call returns; data and sizes follow with write-back or a sync.
