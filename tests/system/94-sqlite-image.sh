@@ -155,8 +155,8 @@ for journal in delete truncate persist memory wal; do
         'create table t(a integer primary key, b blob); create table u(a, b blob);' >/dev/null
     # What failed says its line; the inserts begin on the fourth.
     {
-        printf '%s\n' ".load $extension" ".open '$(uri told.db)'" "pragma journal_mode = $journal;" \
-            "pragma secure_delete = off; pragma cache_size = 20;"
+        printf '%s\n' ".load $extension" ".open '$(uri told.db)'" \
+            "pragma journal_mode = $journal; pragma secure_delete = off; pragma cache_size = 20;"
         for ((n = 1; n <= 900; n++)); do
             echo "insert into $([[ $((n % 2)) == 0 ]] && echo t || echo u)(a, b) values($n, randomblob(15000));"
         done
