@@ -141,7 +141,7 @@ impl Database {
     }
 
     fn write_pages(&self, inner: &mut Inner, from: &[u8], at: u64) -> Outcome<()> {
-        inner.begins();
+        self.begins(inner)?;
         self.keep_bounded(inner)?;
         if let Err(error) = self.promise(inner, at, from.len()) {
             // What is undone is there already, or becomes what the file is below.
@@ -213,7 +213,7 @@ impl Database {
     /// Sets the length.
     pub fn set_len(&self, len: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
-        inner.begins();
+        self.begins(inner)?;
         inner.pending.set_len(&self.file, len).map_err(self.fault(sys::SQLITE_IOERR_TRUNCATE, "truncating"))?;
         // What is undone by a journal on the device makes room for the undoing.
         if matches!(inner.journal, Journal::Device(_)) && !inner.pending.grows() {
@@ -323,7 +323,7 @@ impl Database {
             // A part of a journal would undo what is committed later.
             inner.stays |= self.unlink_journal().is_err();
         })?;
-        inner.journal = Journal::Device(file);
+        (inner.journal, inner.stays) = (Journal::Device(file), false);
         self.apply(inner)
     }
 
@@ -371,6 +371,16 @@ impl Database {
             }
         }
         Ok(true)
+    }
+
+    /// A transaction begins with the first page it writes. What the journal that stays would undo is undone before: not every
+    /// transaction opens a journal (MEMORY, OFF, and where the last one is still open), and that one would undo what it commits.
+    fn begins(&self, inner: &mut Inner) -> Outcome<()> {
+        if inner.stays && !inner.writing && !inner.journal.is_live_in_memory() {
+            self.undo_on_device(inner)?;
+        }
+        inner.begins();
+        Ok(())
     }
 
     /// What was undone in memory alone is undone on the device, if that works again.
@@ -455,7 +465,7 @@ impl Database {
     /// Removes it, which ends it; `false`: there was none.
     pub fn remove_journal(&self) -> Outcome<bool> {
         let inner = &mut *self.inner.write();
-        if inner.stays {
+        if inner.stays && !inner.journal.exists() {
             return Ok(true);
         }
         let mut was = inner.journal.exists();
@@ -475,7 +485,7 @@ impl Database {
             inner.restore();
         }
         let changed = !inner.pending.is_empty();
-        let outcome = self.apply(inner).and_then(|()| match inner.journal {
+        let outcome = self.remove_what_stays(inner).and_then(|()| self.apply(inner)).and_then(|()| match inner.journal {
             // What was in memory may be on the device by now.
             Journal::Memory(_) if changed && inner.durable => self.sync_file(),
             Journal::Memory(_) => Ok(()),
@@ -497,6 +507,16 @@ impl Database {
         (inner.failed, inner.durable) = (false, false);
         inner.ends();
         self.keep_reserve(inner);
+        Ok(())
+    }
+
+    /// A part of a journal, which a spill has left on the device, would undo what is committed now. Nothing of this transaction is in
+    /// the file yet.
+    fn remove_what_stays(&self, inner: &mut Inner) -> Outcome<()> {
+        if inner.stays && inner.journal.exists() {
+            self.unlink_journal().map_err(self.fault(sys::SQLITE_IOERR_DELETE, "removing the journal"))?;
+            inner.stays = false;
+        }
         Ok(())
     }
 
@@ -684,7 +704,7 @@ impl Drop for Database {
 }
 
 #[cfg(test)]
-mod test {
+pub(crate) mod test {
     use std::path::Path;
 
     use block::driver::MemoryDevice;
@@ -694,7 +714,7 @@ mod test {
     use super::*;
     use crate::image;
 
-    fn memory(name: &str) -> Database {
+    pub(crate) fn memory(name: &str) -> Database {
         let device = MemoryDevice::new(512, 32 << 20).expect("memory");
         let disk = || Disk::open(&device, &DiskSettings { buffer_bytes: 1 << 20, ..DiskSettings::default() }).expect("queues");
         Store::format(&disk(), &FormatOptions::default()).expect("formatted");
@@ -763,6 +783,40 @@ mod test {
         database.begin_batch();
         assert_eq!((database.write(b"2", 1), database.end_batch(), database.sync()), (Ok(()), Ok(()), Ok(())));
         assert_eq!(below(&database), b"o2e");
+    }
+
+    const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+
+    fn is_on_device(database: &Database) -> bool {
+        database.image.fs.stat(database.image.fs.root(), b"/db-journal", true, &database.image.creds).is_ok()
+    }
+
+    /// With `journal_mode` MEMORY or OFF, or in exclusive locking mode, no journal is opened before the next transaction.
+    #[test]
+    fn a_journal_that_stays_does_not_undo_what_is_committed_later() {
+        let database = memory("/memory-stays");
+        assert_eq!((database.write(&[1; 4096], 0), database.sync()), (Ok(()), Ok(())));
+        database.is_over();
+        drop(database.put_journal(&MAGIC).expect("written"));
+        database.inner.write().stays = true;
+        assert_eq!((database.has_journal(), seen(&database)), (Some(false), vec![1; 4096]));
+        assert!(is_on_device(&database));
+        assert_eq!((database.write(&[2; 4096], 0), database.sync()), (Ok(()), Ok(())));
+        assert!(below(&database) == [2; 4096] && !is_on_device(&database));
+    }
+
+    #[test]
+    fn what_is_in_memory_is_committed_beside_a_part_of_a_journal() {
+        let database = memory("/memory-part");
+        assert_eq!((database.write(&[1; 4096], 0), database.sync()), (Ok(()), Ok(())));
+        assert_eq!(database.open_the_journal(true), Ok(true));
+        assert_eq!((database.write_journal(&MAGIC, 0), database.write(&[2; 4096], 0)), (Ok(()), Ok(())));
+        // A spill has failed, as has the removal of what it wrote.
+        drop(database.put_journal(&MAGIC).expect("written"));
+        database.inner.write().stays = true;
+        assert_eq!((database.sync(), database.remove_journal()), (Ok(()), Ok(true)));
+        assert_eq!((database.has_journal(), is_on_device(&database)), (None, false));
+        assert!(below(&database) == [2; 4096]);
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub enum Open {
     },
     /// A WAL.
     Wal {
+        /// Its number among the connections.
+        who: u64,
         /// It.
         file: File,
         /// Whose it is; behind the file, which it has to outlive.
@@ -130,7 +132,7 @@ unsafe extern "C" fn close(file: *mut sys::sqlite3_file) -> c_int {
                 database.shm.lock().leave(who);
                 Ok(())
             }
-            Open::Wal { file, database } => {
+            Open::Wal { file, database, .. } => {
                 drop(file);
                 database.close_wal();
                 Ok(())
@@ -192,7 +194,7 @@ unsafe extern "C" fn write(file: *mut sys::sqlite3_file, from: *const c_void, le
                 });
                 Ok(())
             }
-            Open::Wal { file, database } => database.write_wal(file, from, at),
+            Open::Wal { who, file, database } => database.write_wal(*who, file, from, at),
             Open::File { file, .. } => {
                 let fault = || Fault::of(sys::SQLITE_IOERR_WRITE, "writing");
                 let done = file.write_at(from, at).map_err(fault())?;
@@ -227,7 +229,7 @@ unsafe extern "C" fn sync(file: *mut sys::sqlite3_file, _: c_int) -> c_int {
             Open::Journal(database) => database.sync_journal(),
             // A crash leaves the databases as they were.
             Open::Super { .. } => Ok(()),
-            Open::Wal { file, database } => database.sync_wal(file),
+            Open::Wal { who, file, database } => database.sync_wal(*who, file),
             Open::File { file, .. } => file.sync().map_err(Fault::of(sys::SQLITE_IOERR_FSYNC, "making it durable")),
         }
     })

@@ -189,7 +189,8 @@ fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(Ope
         && let Some(database) = of_file(&image, path, b"-wal")
     {
         database.open_wal(&file)?;
-        return Ok((Open::Wal { file, database }, flags));
+        let who = NEXT.fetch_add(1, Ordering::Relaxed);
+        return Ok((Open::Wal { who, file, database }, flags));
     }
     let gone = (flags & sys::SQLITE_OPEN_DELETEONCLOSE != 0).then(|| path.to_vec());
     Ok((Open::File { file, gone, image }, flags))

@@ -30,6 +30,8 @@ pub struct Wal {
     page: u64,
     /// The frame that commits the transaction under way.
     commit_at: Option<u64>,
+    /// The connection that wrote it, by a number of its open WAL.
+    writer: Option<u64>,
     /// The transaction under way makes the database longer.
     grows: bool,
     /// A frame that has not happened, and could not be cut off yet.
@@ -106,12 +108,12 @@ impl Database {
     }
 
     /// Writes.
-    pub fn write_wal(&self, file: &File, from: &[u8], at: u64) -> Outcome<()> {
+    pub fn write_wal(&self, who: u64, file: &File, from: &[u8], at: u64) -> Outcome<()> {
         self.cut_what_failed(file)?;
         if at == 0 {
             self.begin_wal(from);
         } else if from.len() == FRAME {
-            self.begin_frame(file, from, at)?;
+            self.begin_frame(who, file, from, at)?;
         }
         let fault = || self.file_fault(sys::SQLITE_IOERR_WRITE);
         let mut done = file.write_at(from, at);
@@ -126,7 +128,7 @@ impl Database {
             Err(error) => Err(fault()(error)),
         };
         // Copies of the frame that commits may follow it.
-        self.take_back(file);
+        self.take_back(who, file);
         outcome
     }
 
@@ -139,7 +141,7 @@ impl Database {
         self.wal_begins();
     }
 
-    fn begin_frame(&self, file: &File, from: &[u8], at: u64) -> Outcome<()> {
+    fn begin_frame(&self, who: u64, file: &File, from: &[u8], at: u64) -> Outcome<()> {
         let page = self.page_of(file).map_err(self.file_fault(sys::SQLITE_IOERR_READ))?;
         if page == 0 || !(at - HEADER as u64).is_multiple_of(page + FRAME as u64) {
             return Ok(());
@@ -150,8 +152,9 @@ impl Database {
             let mut wal = self.wal.lock();
             wal.page = page;
             wal.grows |= longer;
-            if number(&from[4..8]) > 0 && wal.commit_at.is_none() {
-                wal.commit_at = Some(at);
+            if number(&from[4..8]) > 0 {
+                // In exclusive locking mode nothing says that the one before was taken back by SQLite, whose place this transaction has.
+                (wal.commit_at, wal.writer) = (Some(wal.commit_at.map_or(at, |known| known.min(at))), Some(who));
             }
             wal.grows
         };
@@ -159,11 +162,11 @@ impl Database {
     }
 
     /// Makes it durable; if that fails, the transaction under way has not happened.
-    pub fn sync_wal(&self, file: &File) -> Outcome<()> {
+    pub fn sync_wal(&self, who: u64, file: &File) -> Outcome<()> {
         self.cut_what_failed(file)?;
         let synced = file.sync().map_err(self.file_fault(sys::SQLITE_IOERR_FSYNC));
         if synced.is_err() {
-            self.take_back(file);
+            self.take_back(who, file);
         }
         synced
     }
@@ -173,10 +176,12 @@ impl Database {
         self.wal.lock().is_committed();
     }
 
-    fn take_back(&self, file: &File) {
+    fn take_back(&self, who: u64, file: &File) {
         let at = {
             let wal = &mut *self.wal.lock();
-            wal.to_cut = wal.to_cut.or(wal.commit_at.take());
+            // Another connection that copies the WAL leaves a transaction alone that it does not know.
+            let commit_at = if wal.writer == Some(who) { wal.commit_at.take() } else { None };
+            wal.to_cut = wal.to_cut.or(commit_at);
             wal.to_cut
         };
         if at.is_some()
@@ -187,11 +192,13 @@ impl Database {
     }
 
     fn cut_what_failed(&self, file: &File) -> Outcome<()> {
-        let Some(at) = self.wal.lock().to_cut else { return Ok(()) };
+        // With the lock: another connection may cut it too, and write there.
+        let wal = &mut *self.wal.lock();
+        let Some(at) = wal.to_cut else { return Ok(()) };
         // In memory it is gone, whatever the device does.
         let _ = file.write_at(&NO_FRAME, at);
         file.set_len(at).map_err(self.file_fault(sys::SQLITE_IOERR_TRUNCATE))?;
-        self.wal.lock().to_cut = None;
+        wal.to_cut = None;
         Ok(())
     }
 }
@@ -203,6 +210,43 @@ fn is_full(done: &rawfs::fs::Result<usize>) -> bool {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    fn frame(page: u32, pages: u32) -> [u8; FRAME] {
+        let mut head = [1; FRAME];
+        head[..4].copy_from_slice(&page.to_be_bytes());
+        head[4..8].copy_from_slice(&pages.to_be_bytes());
+        head
+    }
+
+    fn len(file: &File) -> u64 {
+        file.node().stat().expect("there").size
+    }
+
+    #[test]
+    fn a_failure_takes_back_what_its_own_connection_commits() {
+        let database = crate::database::test::memory("/memory-wal");
+        let fs = &database.image().fs;
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CREATE;
+        let wal = fs.open_at(fs.root(), b"/db-wal", flags, 0o600, &database.image().creds).expect("made");
+        assert_eq!(database.open_wal(&wal), Ok(()));
+        let mut header = [0; HEADER];
+        header[8..12].copy_from_slice(&512u32.to_be_bytes());
+        assert_eq!(database.write_wal(1, &wal, &header, 0), Ok(()));
+        let mut at = HEADER as u64;
+        for pages in [0, 2] {
+            assert_eq!(database.write_wal(1, &wal, &frame(2, pages), at), Ok(()));
+            assert_eq!(database.write_wal(1, &wal, &[1; 512], at + FRAME as u64), Ok(()));
+            at += FRAME as u64 + 512;
+        }
+        // A checkpoint of another connection fails before the first is told that it has committed.
+        database.take_back(2, &wal);
+        assert_eq!(len(&wal), at);
+        // SQLite goes on at the place of one that it took back itself.
+        assert_eq!(database.write_wal(1, &wal, &frame(1, 2), HEADER as u64), Ok(()));
+        database.take_back(1, &wal);
+        assert_eq!(len(&wal), HEADER as u64);
+        database.close_wal();
+    }
 
     #[test]
     fn a_transaction_ends() {
