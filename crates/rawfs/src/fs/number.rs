@@ -28,6 +28,20 @@ const MOST: usize = 1 << 16;
 /// Times that a name is looked for which is gone by the time it is used.
 const TRIES: usize = 4;
 
+/// Directories that are found by their numbers, within each other, at most.
+const DEEPEST: usize = 1 << 12;
+
+/// Where a step of looking for a file has led.
+enum Found<'a> {
+    Held(Held<'a>),
+    /// What is looked for is within this directory, which is to be held first.
+    In(u64),
+    /// It was not where it was remembered.
+    Moved,
+    /// There is none.
+    Gone,
+}
+
 /// Keys of Names by the numbers they lead to.
 #[derive(Default)]
 pub struct Hints(Mutex<HashMap<u64, Box<[u8]>, foldhash::fast::RandomState>>);
@@ -65,48 +79,84 @@ impl Fs {
 
 impl Core {
     fn by_number(&self, ino: u64) -> Result<Held<'_>> {
-        if ino == ROOT {
-            return self.hold_dir(&self.root);
-        }
-        if ino == 0 || ino >= self.numbers_end() {
-            return Err(stale());
-        }
-        for _ in 0..TRIES {
-            if let Some(held) = self.in_use(ino)
-                && held.state.read().at.is_some()
-            {
-                return if self.is_removed_dir(&held) { Err(stale()) } else { Ok(held) };
-            }
-            let known = self.hints.0.lock().get(&ino).cloned();
-            if let Some(key) = known
-                && let Some(held) = self.hold_at(ino, &key)?
-            {
-                return Ok(held);
-            }
-            if let Some(held) = self.hold_linked(ino)? {
-                return Ok(held);
-            }
-            let Some(key) = self.search(ino)? else { return Err(stale()) };
-            if let Some(held) = self.hold_at(ino, &key)? {
-                return Ok(held);
+        // Each is found by the one behind it: directories may lie deeper than a stack is, and in a damaged image in each other.
+        let (mut wanted, mut zone, mut tries, mut deepest) = (vec![ino], None, 0, 1);
+        // Each of them may have moved, or be gone.
+        while tries < TRIES * deepest {
+            let last = *wanted.last().expect("the file at least");
+            match self.step_to(last, zone.take())? {
+                Found::Held(held) => {
+                    wanted.pop();
+                    if wanted.is_empty() {
+                        return Ok(held);
+                    }
+                    zone = Some(held);
+                }
+                Found::In(number) if wanted.contains(&number) || wanted.len() >= DEEPEST => return Err(Errno::LOOP.into()),
+                Found::In(number) => {
+                    wanted.push(number);
+                    deepest = deepest.max(wanted.len());
+                }
+                Found::Moved => tries += 1,
+                Found::Gone => {
+                    wanted.pop();
+                    // What was in it is elsewhere by now.
+                    let Some(inside) = wanted.last() else { return Err(stale()) };
+                    self.hints.0.lock().remove(inside);
+                    tries += 1;
+                }
             }
         }
         Err(Errno::BUSY.into())
+    }
+
+    /// One step; `zone`: the directory that was missing in the last one.
+    fn step_to(&self, ino: u64, zone: Option<Held<'_>>) -> Result<Found<'_>> {
+        if ino == ROOT {
+            return self.hold_dir(&self.root).map(Found::Held);
+        }
+        if ino == 0 || ino >= self.numbers_end() {
+            return Ok(Found::Gone);
+        }
+        if let Some(held) = self.in_use(ino)
+            && held.state.read().at.is_some()
+        {
+            return Ok(if self.is_removed_dir(&held) { Found::Gone } else { Found::Held(held) });
+        }
+        let known = self.hints.0.lock().get(&ino).cloned();
+        let key = match known {
+            Some(key) => key,
+            None => match self.hold_linked(ino) {
+                Ok(Some(held)) => return Ok(Found::Held(held)),
+                Ok(None) => match self.search(ino)? {
+                    Some(key) => key.into(),
+                    None => return Ok(Found::Gone),
+                },
+                Err(error) if error.errno() == Errno::STALE => return Ok(Found::Gone),
+                Err(error) => return Err(error),
+            },
+        };
+        // The directory whose entries are found by its number.
+        let within = Parts::of(&key).and_then(|parts| parts.zone);
+        if let Some(number) = within
+            && zone.as_ref().is_none_or(|zone| zone.ino != number)
+        {
+            return Ok(Found::In(number));
+        }
+        if let Some(held) = self.hold_at(ino, &key, zone.filter(|_| within.is_some()))? {
+            return Ok(Found::Held(held));
+        }
+        self.hints.0.lock().remove(&ino);
+        Ok(Found::Moved)
     }
 
     fn is_removed_dir(&self, held: &Held<'_>) -> bool {
         matches!(&held.state.read().at, Some(At::Name(name)) if name.is_gone())
     }
 
-    /// Holds what a key leads to, if that is the file.
-    fn hold_at(&self, ino: u64, key: &[u8]) -> Result<Option<Held<'_>>> {
+    /// Holds what a key leads to, from the top or from the held directory on, if that is the file.
+    fn hold_at(&self, ino: u64, key: &[u8], zone: Option<Held<'_>>) -> Result<Option<Held<'_>>> {
         let Some(parts) = Parts::of(key) else { return Ok(None) };
-        // The directory whose entries are found by its number.
-        let zone = match parts.zone {
-            Some(zone) if zone == ino => return Ok(None),
-            Some(zone) => Some(self.by_number(zone)?),
-            None => None,
-        };
         let _alone = self.locks.alone();
         let begin = match &zone {
             Some(zone) => self.dir_of(zone)?,

@@ -401,3 +401,35 @@ fn a_number_leads_to_its_file_whatever_becomes_of_its_names() {
     assert_eq!(fs.by_number(1).expect("the top").ino(), 1);
     close_clean(fs, &machine);
 }
+
+/// Directories that are found by their numbers, one in the other, deeper than a stack is; and a file that was remembered in one of
+/// them, which is removed.
+#[test]
+fn a_file_is_found_by_its_number_however_deep_and_where_it_was_moved_to() {
+    let machine = Machine::new(64 << 20);
+    let mut fs = machine.open();
+    let name = [b'd'; 250];
+    let (mut dir, mut dirs) = (fs.root().clone(), Vec::new());
+    for _ in 0..1500 {
+        dir = fs.mkdir(&dir, &name, 0o755, &root()).expect("made");
+        dirs.push(dir.ino());
+    }
+    let file = fs.mknod(&dir, b"f", Kind::Fifo, 0o644, 0, &root()).expect("made").ino();
+    drop(dir);
+    fs.close().expect("closed");
+    fs = machine.open();
+    assert_eq!(fs.by_number(file).expect("there").ino(), file);
+    for ino in dirs.iter().rev().take(5) {
+        assert_eq!(fs.by_number(*ino).expect("there").ino(), *ino);
+    }
+    let last = fs.by_number(dirs[1499]).expect("there");
+    fs.rename(&last, b"f", fs.root(), b"f", RenameFlags::empty(), &root()).expect("moved");
+    drop(last);
+    for above in dirs[1480..1499].iter().rev() {
+        let above = fs.by_number(*above).expect("there");
+        fs.rmdir(&above, &name, &root()).expect("removed");
+    }
+    assert_eq!(fs.by_number(file).expect("there").ino(), file);
+    assert_eq!(fs.by_number(dirs[1499]).map(|node| node.ino()).map_err(|error| error.errno()), Err(Errno::STALE));
+    close_clean(fs, &machine);
+}
