@@ -239,7 +239,7 @@ impl Hybrid {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::testing::TestPair;
+    use crate::testing::{TestPair, me};
 
     /// Only root's mounts have handles.
     fn pair(files: &[&str]) -> Option<TestPair> {
@@ -287,7 +287,7 @@ mod test {
         assert!(fs.numbers.complete.load(Ordering::Relaxed));
         check(&fs, &inos);
         fs.migrate(b"a/b/file", TierName::Hdd, &mut |_, _, _, _| true).expect("moved");
-        fs.rename(ROOT, OsStr::new("a"), ROOT, OsStr::new("new"), rustix::fs::RenameFlags::empty()).expect("renamed");
+        fs.rename(me(), ROOT, OsStr::new("a"), ROOT, OsStr::new("new"), rustix::fs::RenameFlags::empty()).expect("renamed");
         let renamed: Vec<(u64, String)> = inos.iter().map(|(ino, path)| (*ino, path.replacen("a/", "new/", 1))).collect();
         let renamed: Vec<(u64, &str)> = renamed.iter().map(|(ino, path)| (*ino, path.as_str())).collect();
         check(&fs, &renamed);
@@ -316,7 +316,7 @@ mod test {
             link(second);
             let (parent, name) = first.rsplit_once('/').map_or((ROOT, first), |(dir, name)| (number(&fs, dir), name));
             let known = fs.known_at(first.as_bytes()).expect("known");
-            fs.unlink(parent, OsStr::new(name)).expect("removed");
+            fs.unlink(me(), parent, OsStr::new(name)).expect("removed");
             drop(known);
             assert_eq!(found(&fs, ino).as_deref(), Some(second), "{first} {second}");
             let fs = again(fs);
@@ -330,7 +330,7 @@ mod test {
         let ino = number(&fs, "file");
         assert!(found(&fs, ino).is_some());
         let known = fs.known_at(b"file").expect("known");
-        fs.unlink(ROOT, OsStr::new("file")).expect("removed");
+        fs.unlink(me(), ROOT, OsStr::new("file")).expect("removed");
         drop(known);
         assert_eq!(fs.lookup_again(ino).expect_err("gone"), Errno::STALE);
         let fs = again(fs);

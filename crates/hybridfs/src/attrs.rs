@@ -29,7 +29,7 @@ pub struct Caller {
 
 impl Caller {
     /// May keep set-id bits on files it writes.
-    fn privileged(self) -> bool {
+    pub(crate) fn privileged(self) -> bool {
         self.uid == 0
     }
 

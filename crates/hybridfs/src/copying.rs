@@ -704,7 +704,7 @@ impl Step<'_> {
     }
 
     fn changed_sides(&self, backing: [u64; 2]) {
-        self.fs.nodes.change(self.copying.ino, |node| node.backing = backing);
+        self.fs.nodes.change(self.copying.ino, |node| node.backing = backing.into());
         // Kept when the file lost another name, it is a handle on the copy that is gone.
         let _held = self.fs.held.lock().remove(&self.copying.ino);
         self.fs.moves_seen.fetch_add(1, Ordering::AcqRel);

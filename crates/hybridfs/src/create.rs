@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::attrs::Caller;
 use crate::dirs::Dir;
 use crate::names::Attr;
-use crate::nodes::Kind;
+use crate::nodes::{Backing, Kind};
 use crate::number::ROOT;
 use crate::open::{Handle, Io, OpenInode};
 use crate::pair::Hybrid;
@@ -165,9 +165,8 @@ impl Hybrid {
     }
 
     fn made(&self, parent: u64, name: &OsStr, tier: TierName, stat: Stat) -> Attr {
-        let mut backing = [0, 0];
-        backing[tier as usize] = stat.ino;
-        let ino = self.own_number(crate::number::natural(tier, &stat), false, backing, parent, name);
+        let backing = Backing::default().and(tier, &stat);
+        let ino = self.own_number(crate::number::natural(tier, &stat), false, backing.inos(), parent, name);
         let kind = crate::names::kind_of(&stat);
         self.nodes.see(ino, parent, name, backing, kind, 1);
         if kind == Kind::Regular && tier == TierName::Ssd {

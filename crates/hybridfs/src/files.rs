@@ -124,7 +124,7 @@ impl Hybrid {
             match opened {
                 Ok(io) => {
                     let stat = self.tier(tier).stat_fd(io.any().as_fd())?;
-                    if Some(stat.ino) == place.on(tier) && self.is_numbered(tier, io.any().as_fd(), &stat, ino) {
+                    if place.backing.is(tier, &stat) && self.is_numbered(tier, io.any().as_fd(), &stat, ino) {
                         return Ok(Io { tier, backing: stat.ino, ..io });
                     }
                 }

@@ -290,9 +290,9 @@ impl Hybrid {
         }
         drop(duplicates);
         let running: Vec<u64> = self.mover.state.lock().running.keys().copied().collect();
-        running
-            .into_iter()
-            .any(|ino| self.nodes.with(ino, |node| node.backing.contains(&ssd_ino) || node.backing.contains(&hdd_ino)).unwrap_or(false))
+        running.into_iter().any(|ino| {
+            self.nodes.with(ino, |node| node.backing.inos().contains(&ssd_ino) || node.backing.inos().contains(&hdd_ino)).unwrap_or(false)
+        })
     }
 
     /// What is remembered of a file's last move.

@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::dirs::Dir;
-use crate::nodes::{Kind, Place};
+use crate::nodes::{Backing, Kind, Place};
 use crate::number::ROOT;
 use crate::pair::Hybrid;
 use crate::report::TierName;
@@ -24,7 +24,7 @@ pub struct Found {
     /// The side whose attributes count.
     pub tier: TierName,
     /// Backing inodes on both sides (a file has one).
-    pub backing: [u64; 2],
+    pub backing: Backing,
     /// Attributes, merged for a directory on both sides.
     pub stat: Stat,
     /// What it is.
@@ -151,7 +151,7 @@ impl Hybrid {
     /// Returns a directory that is open already, if it still is the one that the number names.
     pub(crate) fn open_dir_of(&self, ino: u64) -> Option<Arc<Dir>> {
         let dir = self.dirs.get(ino)?;
-        let same = ino == ROOT || self.nodes.with(ino, |node| share_a_half(node.backing, dir.backing)).unwrap_or(true);
+        let same = ino == ROOT || self.nodes.with(ino, |node| share_a_half(node.backing.inos(), dir.backing)).unwrap_or(true);
         same.then_some(dir)
     }
 
@@ -210,9 +210,9 @@ impl Hybrid {
             // A half that is not the known one is somebody else's directory: attributes that are set through it would be set there.
             for tier in [TierName::Ssd, TierName::Hdd] {
                 let Some(fd) = &sides[tier as usize] else { continue };
-                let (now, known) = (self.tier(tier).stat_fd(fd.as_fd())?.ino, backing[tier as usize]);
+                let same = backing.is(tier, &self.tier(tier).stat_fd(fd.as_fd())?);
                 // Numbers that are not permanent tell only whether there was such a half.
-                if now != known && (self.tier(tier).keeps_inodes() || known == 0) {
+                if !same && (self.tier(tier).keeps_inodes() || backing[tier as usize] == 0) {
                     sides[tier as usize] = None;
                 }
             }
@@ -289,9 +289,8 @@ impl Hybrid {
             Some(fd) => self.tier(tier).number_of(fd, name, &stat)?,
             None => (crate::number::natural(tier, &stat), false),
         };
-        let mut backing = [0, 0];
-        backing[tier as usize] = stat.ino;
-        let ino = self.own_number(ino, marked, backing, dir.ino, name);
+        let backing = Backing::default().and(tier, &stat);
+        let ino = self.own_number(ino, marked, backing.inos(), dir.ino, name);
         Some(Found { ino, tier, backing, stat, kind: kind_of(&stat) })
     }
 
@@ -324,7 +323,13 @@ impl Hybrid {
         let ino = marked.unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
         let ino = self.own_number(ino, marked.is_some(), [ssd.ino, hdd.ino], dir.ino, name);
         let stat = merge_dir_stat(ssd, hdd);
-        Found { ino, tier: TierName::Ssd, backing: [ssd.ino, hdd.ino], stat, kind: Kind::Directory }
+        Found {
+            ino,
+            tier: TierName::Ssd,
+            backing: Backing::default().and(TierName::Ssd, &ssd).and(TierName::Hdd, &hdd),
+            stat,
+            kind: Kind::Directory,
+        }
     }
 
     /// Returns the number that a backing inode has among the known files: the one it asks for, unless that one names another backing
@@ -337,7 +342,7 @@ impl Hybrid {
                 return number;
             }
         }
-        match self.nodes.with(number, |node| share_a_half(node.backing, backing)) {
+        match self.nodes.with(number, |node| share_a_half(node.backing.inos(), backing)) {
             None | Some(true) => number,
             // A move has changed its backing inode meanwhile. Nobody but us writes marks.
             Some(false) if marked && !self.is_elsewhere(number, parent, name) => number,
@@ -369,7 +374,7 @@ impl Hybrid {
         if substitutes.len() >= MOST {
             substitutes.clear();
         }
-        let free = |number: &u64| self.nodes.with(*number, |node| share_a_half(node.backing, backing)).unwrap_or(true);
+        let free = |number: &u64| self.nodes.with(*number, |node| share_a_half(node.backing.inos(), backing)).unwrap_or(true);
         let numbers = (0..).map(|attempt| self.tier(tier).substitute_number(backing[tier as usize], attempt));
         let number = *substitutes.entry((tier, backing[tier as usize])).or_insert_with(|| {
             tracing::warn!(taken, "two files have the same number: one of them gets another");
@@ -394,7 +399,7 @@ impl Hybrid {
         if ino == ROOT {
             let ssd = self.tier(TierName::Ssd).stat_fd(self.tier(TierName::Ssd).root.as_fd())?;
             let hdd = self.tier(TierName::Hdd).stat_fd(self.tier(TierName::Hdd).root.as_fd())?;
-            return Ok(Attr { ino, stat: merge_dir_stat(ssd, hdd), unsettled: false });
+            return Ok(Attr { ino, stat: Stat { mode: ssd.mode, ..merge_dir_stat(ssd, hdd) }, unsettled: false });
         }
         if let Some((tier, file)) = self.open_or_held(ino) {
             let stat = self.tier(tier).stat_fd(file.as_fd())?;
@@ -495,10 +500,12 @@ impl Hybrid {
         let dir = self.dir(place.parent)?;
         let mut handles = Vec::with_capacity(2);
         for tier in [TierName::Ssd, TierName::Hdd] {
-            let Some(backing) = place.on(tier) else { continue };
+            if place.on(tier).is_none() {
+                continue;
+            }
             let fd = self.tier(tier).open_at(dir.must(tier)?, &place.name, NAME_ONLY)?;
             let stat = self.tier(tier).stat_fd(fd.as_fd())?;
-            if stat.ino != backing || !self.is_numbered(tier, fd.as_fd(), &stat, ino) {
+            if !place.backing.is(tier, &stat) || !self.is_numbered(tier, fd.as_fd(), &stat, ino) {
                 return Err(Errno::STALE);
             }
             handles.push((tier, Arc::new(fd)));
@@ -586,14 +593,14 @@ impl Hybrid {
 
     /// From now on both halves are used: the very directories that were made and copied, whatever has their name by now.
     fn twin_made(&self, dir: &Dir, tier: TierName, twin: &OwnedFd) -> Result<Arc<Dir>> {
-        let (mut sides, mut backing) = ([None, None], [0, 0]);
+        let (mut sides, mut backing) = ([None, None], Backing::default());
         let known = dir.on(tier.other()).ok_or(Errno::STALE)?;
         for (side, fd) in [(tier, twin.as_fd()), (tier.other(), known)] {
-            backing[side as usize] = self.tier(side).stat_fd(fd)?.ino;
+            backing = backing.and(side, &self.tier(side).stat_fd(fd)?);
             sides[side as usize] = Some(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?);
         }
         self.nodes.change(dir.ino, |node| node.backing = backing);
-        let dir = Dir::new(dir.ino, sides, backing);
+        let dir = Dir::new(dir.ino, sides, backing.inos());
         self.dirs.put(dir.clone());
         Ok(dir)
     }
@@ -627,10 +634,12 @@ pub(crate) fn share_a_half(a: [u64; 2], b: [u64; 2]) -> bool {
     (0..2).any(|side| a[side] != 0 && a[side] == b[side])
 }
 
-/// A directory on both sides: the SSD's owner and mode, the later times. The number of links counts
+/// A directory on both sides: the SSD's owner, what both modes allow, the later times. Whoever may rename one of them must not make a
+/// closed directory of one side a half of an open one of the other. The number of links counts
 /// a directory on both sides twice: too many is harmless, too few makes find(1) skip directories.
 fn merge_dir_stat(ssd: Stat, hdd: Stat) -> Stat {
     Stat {
+        mode: ssd.mode & (allowed_by(&hdd, ssd.gid) | !0o777),
         nlink: (ssd.nlink + hdd.nlink).saturating_sub(2).max(2),
         size: ssd.size.max(hdd.size),
         blocks: ssd.blocks + hdd.blocks,
@@ -641,13 +650,49 @@ fn merge_dir_stat(ssd: Stat, hdd: Stat) -> Stat {
     }
 }
 
+/// What a mode allows, for members of a group that may not be the file's.
+fn allowed_by(stat: &Stat, group: u32) -> u32 {
+    let others = stat.mode & 0o007;
+    if stat.gid == group { stat.mode } else { stat.mode & !0o070 | others << 3 }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
     use crate::testing::{TestPair, me};
 
+    #[test]
+    fn a_directory_on_both_sides_is_no_more_open_than_either() {
+        let half = |mode: u32, gid: u32| Stat { mode: 0o040000 | mode, gid, ..Stat::default() };
+        for (ssd, hdd, same_group, other_group) in [
+            (0o755, 0o700, 0o700, 0o700),
+            (0o700, 0o755, 0o700, 0o700),
+            (0o1777, 0o755, 0o1755, 0o1755),
+            (0o2775, 0o775, 0o2775, 0o2755),
+            (0o775, 0o770, 0o770, 0o700),
+        ] {
+            assert_eq!(merge_dir_stat(half(ssd, 5), half(hdd, 5)).mode, 0o040000 | same_group, "{ssd:o} {hdd:o}");
+            assert_eq!(merge_dir_stat(half(ssd, 5), half(hdd, 6)).mode, 0o040000 | other_group, "{ssd:o} {hdd:o}");
+        }
+    }
+
+    #[test]
+    fn a_reused_backing_inode_is_not_the_known_file() {
+        let fs = TestPair::with(&["ssd/file", "ssd/dir/inner"]);
+        for name in ["file", "dir"] {
+            let ino = fs.look_up(name);
+            assert!(fs.handles(ino).is_ok());
+            // As if its number had come to another file that has its name now.
+            let look = fs.tier(TierName::Ssd).stat(fs.tier(TierName::Ssd).root.as_fd(), OsStr::new(name)).expect("there");
+            let older = Stat { birth: (1, 1), ..look };
+            fs.nodes.change(ino, |node| node.backing = Backing::default().and(TierName::Ssd, &older));
+            let place = fs.nodes.place(ino).expect("known");
+            assert!(fs.handles_at(ino, &place).is_err(), "{name}");
+        }
+    }
+
     fn backing(fs: &TestPair, ino: u64) -> [u64; 2] {
-        fs.nodes.place(ino).expect("known").backing
+        fs.nodes.place(ino).expect("known").backing.inos()
     }
 
     #[test]
@@ -686,8 +731,8 @@ mod test {
         let handle = fs.open(me(), private, true, true).expect("open");
         // As if the numbers had come to name the other's backing inodes.
         let (of_mine, of_own) = (backing(&fs, mine), backing(&fs, own));
-        fs.nodes.change(secret, |node| node.backing = of_mine);
-        fs.nodes.change(private, |node| node.backing = of_own);
+        fs.nodes.change(secret, |node| node.backing = of_mine.into());
+        fs.nodes.change(private, |node| node.backing = of_own.into());
         assert!(fs.dir(secret).is_err());
         assert_eq!(fs.open(me(), private, true, false).expect_err("not joined"), Errno::STALE);
         fs.release(&handle, None);

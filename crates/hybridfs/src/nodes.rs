@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::number::ROOT;
 use crate::numbers::Entry;
 use crate::report::TierName;
+use crate::tier::Stat;
 
 /// What was known of a file's extended attributes at a moment.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,60 @@ impl Bare {
     pub fn is_sure(self) -> bool {
         self.0 & 1 != 0
     }
+}
+
+/// The backing inodes of a file on the SSD and on the HDD; 0: not there. Indexed by side they are the inodes' numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backing {
+    inos: [u64; 2],
+    /// Births: a file system gives the number of a removed file to a new one. 0: not known.
+    born: [u64; 2],
+}
+
+impl Backing {
+    /// Adds what a look at one side has seen.
+    pub fn and(mut self, tier: TierName, stat: &Stat) -> Backing {
+        self.inos[tier as usize] = stat.ino;
+        self.born[tier as usize] = born(stat);
+        self
+    }
+
+    /// The numbers of both inodes.
+    pub fn inos(&self) -> [u64; 2] {
+        self.inos
+    }
+
+    /// Takes a side away.
+    pub fn without(mut self, tier: TierName) -> Backing {
+        self.inos[tier as usize] = 0;
+        self.born[tier as usize] = 0;
+        self
+    }
+
+    /// Whether a look at a side has seen the same inode, not only one of the same number.
+    pub fn is(&self, tier: TierName, stat: &Stat) -> bool {
+        let known = self.born[tier as usize];
+        self.inos[tier as usize] == stat.ino && (known == 0 || known == born(stat))
+    }
+}
+
+impl std::ops::Index<usize> for Backing {
+    type Output = u64;
+
+    fn index(&self, side: usize) -> &u64 {
+        &self.inos[side]
+    }
+}
+
+impl From<[u64; 2]> for Backing {
+    fn from(inos: [u64; 2]) -> Backing {
+        Backing { inos, born: [0, 0] }
+    }
+}
+
+/// Birth as one number, 0 where the file system does not tell.
+fn born(stat: &Stat) -> u64 {
+    stat.birth.0.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.birth.1))
 }
 
 /// Where a file was last seen.
@@ -56,7 +111,7 @@ pub struct Node {
     /// Its name there.
     pub name: Box<[u8]>,
     /// Backing inode on the SSD and on the HDD; 0: not there.
-    pub backing: [u64; 2],
+    pub backing: Backing,
     /// What it is.
     pub kind: Kind,
     /// The name is gone; what keeps it are open or held handles.
@@ -115,7 +170,7 @@ pub struct Place {
     /// The name in it.
     pub name: OsString,
     /// Backing inodes.
-    pub backing: [u64; 2],
+    pub backing: Backing,
     /// What it is.
     pub kind: Kind,
     /// The name is gone.
@@ -152,7 +207,7 @@ impl Nodes {
         let root = Node {
             parent: ROOT,
             name: Box::default(),
-            backing: root_backing,
+            backing: root_backing.into(),
             kind: Kind::Directory,
             nameless: false,
             linked: false,
@@ -234,7 +289,8 @@ impl Nodes {
     }
 
     /// Notes that `ino` is `name` in `parent`, adding `lookups` kernel references.
-    pub fn see(&self, ino: u64, parent: u64, name: &OsStr, backing: [u64; 2], kind: Kind, lookups: u64) {
+    pub fn see(&self, ino: u64, parent: u64, name: &OsStr, backing: impl Into<Backing>, kind: Kind, lookups: u64) {
+        let backing = backing.into();
         {
             let map = self.map.read();
             if let Some(node) = map.get(&ino) {
@@ -297,7 +353,7 @@ impl Nodes {
 
     /// Adds a reference for one of us, who found the file by himself. Where it is known to be stays, unless that name is gone:
     /// it may have got another name since it was found, and the kernel does not look for it again.
-    pub fn meet(&self, ino: u64, parent: u64, name: &OsStr, backing: [u64; 2], kind: Kind) {
+    pub fn meet(&self, ino: u64, parent: u64, name: &OsStr, backing: impl Into<Backing>, kind: Kind) {
         if let Some(node) = self.map.read().get(&ino).filter(|node| !node.nameless) {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return;

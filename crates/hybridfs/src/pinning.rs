@@ -501,7 +501,9 @@ mod test {
         let pair = Pair::with(&names);
         pair.fs.pin(b"a", true).expect("pinned");
         pair.fs.do_job(pair.fs.next_now().expect("the first"));
-        pair.fs.rename(ROOT, OsStr::new("a"), ROOT, OsStr::new("b"), rustix::fs::RenameFlags::empty()).expect("renamed");
+        pair.fs
+            .rename(crate::testing::me(), ROOT, OsStr::new("a"), ROOT, OsStr::new("b"), rustix::fs::RenameFlags::empty())
+            .expect("renamed");
         assert_eq!(pair.work(|| {}), 0);
         pair.fs.pin(b"b", true).expect("pinned");
         pair.fs.pin(b"b", false).expect("unpinned");

@@ -1,13 +1,16 @@
 //! Names that go: unlink and rmdir.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fusedev::Identity;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
+use crate::attrs::Caller;
 use crate::dirs::Dir;
 use crate::names::Found;
 use crate::nodes::Kind;
@@ -17,7 +20,7 @@ use crate::tier::{NAME_ONLY, Result};
 
 impl Hybrid {
     /// Removes a name that is no directory (Algorithm 2: from the policy's queue and from its side).
-    pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+    pub fn unlink(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         self.writable()?;
         let dir = self.dir(parent)?;
         let moves = self.moves_seen.load(Ordering::Acquire);
@@ -35,7 +38,7 @@ impl Hybrid {
         };
         let kept = self.keep_nameless(&dir, name, &found);
         let fd = dir.must(found.tier)?;
-        if let Err(error) = self.changing(&dir, || self.tier(found.tier).unlink(fd, name)) {
+        if let Err(error) = self.changing(&dir, || self.unless_sticky(caller, &[fd], || self.tier(found.tier).unlink(fd, name))) {
             self.still_named(&found, kept);
             return self.noted(found.tier, Err(error));
         }
@@ -75,7 +78,7 @@ impl Hybrid {
     }
 
     /// Removes an empty directory, on both sides.
-    pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
+    pub fn rmdir(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         self.writable()?;
         let _shape = self.shape.lock();
         let dir = self.dir(parent)?;
@@ -90,13 +93,15 @@ impl Hybrid {
             if found.backing[tier as usize] == 0 {
                 continue;
             }
-            let removed = dir.must(tier).and_then(|fd| self.changing(&dir, || rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR)));
+            let removed = dir.must(tier).and_then(|fd| {
+                self.changing(&dir, || self.unless_sticky(caller, &[fd], || rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR)))
+            });
             if let Err(error) = removed {
                 // The half that is gone must not be used any more; it is made again when it is needed.
                 self.dirs.drop_dir(found.ino);
                 self.still_named(&found, kept);
                 if tier == TierName::Ssd {
-                    self.nodes.change(found.ino, |node| node.backing[TierName::Hdd as usize] = 0);
+                    self.nodes.change(found.ino, |node| node.backing = node.backing.without(TierName::Hdd));
                 }
                 return self.noted(tier, Err(error));
             }
@@ -104,6 +109,22 @@ impl Hybrid {
         self.dirs.drop_dir(found.ino);
         self.name_removed(&found, parent, name);
         Ok(())
+    }
+
+    /// Takes names away from directories in the name of the caller where one of them is sticky. The kernel above us has compared the owner of
+    /// what it believes to have the name; by now that may be another's file, which the file system below does not give to the caller.
+    pub(crate) fn unless_sticky<T>(&self, caller: Caller, dirs: &[BorrowedFd<'_>], change: impl FnOnce() -> Result<T>) -> Result<T> {
+        const STICKY: u32 = 0o1000;
+        if !self.privileged || caller.privileged() {
+            return change();
+        }
+        for dir in dirs {
+            if rustix::fs::fstat(dir)?.st_mode & STICKY != 0 {
+                let caller = Identity { uid: caller.uid, gid: caller.gid };
+                return caller.act_without(CapabilitySet::FOWNER, change)?;
+            }
+        }
+        change()
     }
 
     /// An error unless a directory is empty on all its sides.
@@ -141,7 +162,7 @@ mod test {
         let old = (1_000_000_000, 5);
         let set = SetAttr { atime: Some(SetTime::At(old.0, old.1)), ..SetAttr::default() };
         fs.setattr(me(), dir, &set, None).expect("set");
-        assert_eq!(fs.rmdir(ROOT, OsStr::new("dir")), Err(Errno::NOTEMPTY));
+        assert_eq!(fs.rmdir(me(), ROOT, OsStr::new("dir")), Err(Errno::NOTEMPTY));
         assert_eq!(fs.getattr(dir).expect("there").stat.atime, old);
     }
 }

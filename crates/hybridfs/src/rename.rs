@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
+use crate::attrs::Caller;
 use crate::dirs::Dir;
 use crate::intent::Step;
 use crate::names::Found;
@@ -24,6 +25,7 @@ const SIDES: [TierName; 2] = [TierName::Ssd, TierName::Hdd];
 
 /// One end of a rename.
 struct End<'a> {
+    caller: Caller,
     parent: u64,
     dir: Arc<Dir>,
     name: &'a OsStr,
@@ -42,7 +44,7 @@ impl End<'_> {
 
 impl Hybrid {
     /// Renames; `flags` may ask not to replace or to exchange.
-    pub fn rename(&self, parent: u64, name: &OsStr, new_parent: u64, new_name: &OsStr, flags: RenameFlags) -> Result<()> {
+    pub fn rename(&self, caller: Caller, parent: u64, name: &OsStr, new_parent: u64, new_name: &OsStr, flags: RenameFlags) -> Result<()> {
         self.writable()?;
         valid_name(new_name)?;
         if new_parent == ROOT && new_name.as_bytes() == HIDDEN.as_bytes() {
@@ -51,8 +53,8 @@ impl Hybrid {
         if !(flags - RenameFlags::NOREPLACE - RenameFlags::EXCHANGE).is_empty() {
             return Err(Errno::INVAL);
         }
-        let mut from = End { parent, dir: self.dir(parent)?, name };
-        let mut to = End { parent: new_parent, dir: self.dir(new_parent)?, name: new_name };
+        let mut from = End { caller, parent, dir: self.dir(parent)?, name };
+        let mut to = End { caller, parent: new_parent, dir: self.dir(new_parent)?, name: new_name };
         let moves = self.moves_seen.load(Ordering::Acquire);
         let source = self.find(&from.dir, name)?;
         let target = match self.find(&to.dir, new_name) {
@@ -229,15 +231,20 @@ impl Hybrid {
             Step::Rename { tier, to: new, .. } => {
                 let forward = *new == to.path(self)?;
                 let (a, b) = if forward { (from, to) } else { (to, from) };
-                self.noted(*tier, self.tier(*tier).rename(a.dir.must(*tier)?, a.name, b.dir.must(*tier)?, b.name, plain))
+                let (out, into) = (a.dir.must(*tier)?, b.dir.must(*tier)?);
+                let rename = || self.tier(*tier).rename(out, a.name, into, b.name, plain);
+                self.noted(*tier, self.unless_sticky(from.caller, &[out, into], rename))
             }
             Step::Exchange { tier, .. } => {
                 let flags = RenameFlags::EXCHANGE;
-                self.noted(*tier, self.tier(*tier).rename(from.dir.must(*tier)?, from.name, to.dir.must(*tier)?, to.name, flags))
+                let (one, other) = (from.dir.must(*tier)?, to.dir.must(*tier)?);
+                let exchange = || self.tier(*tier).rename(one, from.name, other, to.name, flags);
+                self.noted(*tier, self.unless_sticky(from.caller, &[one, other], exchange))
             }
             Step::Remove { tier, directory, .. } => {
                 let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-                self.noted(*tier, rustix::fs::unlinkat(to.dir.must(*tier)?, to.name, flags))
+                let dir = to.dir.must(*tier)?;
+                self.noted(*tier, self.unless_sticky(to.caller, &[dir], || rustix::fs::unlinkat(dir, to.name, flags)))
             }
         }
     }

@@ -354,7 +354,7 @@ mod test {
             assert_eq!(last(), Some((tier, "asked for".into())));
         }
         let ino = fs.look_up("file");
-        fs.unlink(ROOT, OsStr::new("file")).expect("removed");
+        fs.unlink(crate::testing::me(), ROOT, OsStr::new("file")).expect("removed");
         fs.forget(ino, 1);
         assert_eq!(fs.last_move(ino), None);
     }
@@ -364,7 +364,7 @@ mod test {
         let fs = TestPair::with(&["ssd/file"]);
         let ino = fs.look_up("file");
         fs.link(ino, ROOT, OsStr::new("linked")).expect("linked");
-        fs.unlink(ROOT, OsStr::new("linked")).expect("removed");
+        fs.unlink(crate::testing::me(), ROOT, OsStr::new("linked")).expect("removed");
         assert_eq!(fs.why(b"file").expect("still there").tier, Some(TierName::Ssd));
         assert_eq!(fs.migrate(b"file", TierName::Hdd, &mut |_, _, _, _| true), Ok("1 file is on the hdd now".into()));
     }

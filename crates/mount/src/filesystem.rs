@@ -411,16 +411,16 @@ impl FileSystem for Front {
         self.entry(reply, made);
     }
 
-    fn unlink(&self, _req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        Self::empty(reply, self.inner.fs.unlink(parent, name));
+    fn unlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
+        Self::empty(reply, self.inner.fs.unlink(caller(req), parent, name));
     }
 
-    fn rmdir(&self, _req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        Self::empty(reply, self.inner.fs.rmdir(parent, name));
+    fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
+        Self::empty(reply, self.inner.fs.rmdir(caller(req), parent, name));
     }
 
-    fn rename(&self, _req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
-        Self::empty(reply, self.inner.fs.rename(from.0, from.1, to.0, to.1, flags));
+    fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
+        Self::empty(reply, self.inner.fs.rename(caller(req), from.0, from.1, to.0, to.1, flags));
     }
 
     fn link(&self, _req: &Request<'_>, ino: u64, parent: u64, name: &OsStr, reply: ReplyEntry) {

@@ -119,7 +119,7 @@ fn a_file_that_is_removed_does_not_stay_for_the_move_that_was_asked_for() {
     let ino = fs.look_up("file");
     fs.ask_move(ino, TierName::Ssd, Reason::Asked);
     fs.forget(ino, 1);
-    fs.unlink(ROOT, OsStr::new("file")).expect("removed");
+    fs.unlink(crate::testing::me(), ROOT, OsStr::new("file")).expect("removed");
     assert_eq!((fs.nodes.len(), fs.held.lock().len()), (1, 0));
     fs.do_job(fs.next_now().expect("asked for"));
     assert_eq!((fs.next_now().is_none(), fs.mover.queue_len()), (true, 0));
