@@ -123,7 +123,8 @@ CONFIG
     wait_until 10 bash -c "[[ -f '$SCRATCH/ssh/pid' ]]"
     connect_sshfs
     again_sshfs() {
-        fusermount3 -u "$SCRATCH/remote"
+        # The daemon that was killed may not have closed its files yet.
+        wait_until 10 fusermount3 -u "$SCRATCH/remote"
         connect_sshfs
     }
     again=again_sshfs
