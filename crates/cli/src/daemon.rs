@@ -162,8 +162,7 @@ pub fn log_filter(given: Option<&str>, command: &str) -> anyhow::Result<EnvFilte
         .or_else(|| shm::environment::var("HOTSHELF_LOG"))
         .unwrap_or_else(|| (if crate::verbosity::is_verbose() { "debug" } else { "info" }).into());
     let is_level = |word: &str| LEVELS.iter().any(|known| word.eq_ignore_ascii_case(known));
-    let words = level.split(',').map(|word| word.rsplit('=').next().unwrap_or(word));
-    let known = words.fold(true, |known, word| known && is_level(word));
+    let known = level.split(',').all(|word| is_level(word.rsplit('=').next().unwrap_or(word)));
     let filter = EnvFilter::try_new(&level).ok().filter(|_| known);
     let wanted = "use error, warn, info, debug or trace, or a filter such as info,hybridfs=debug";
     filter.ok_or_else(|| crate::Usage(format!("`{level}` is no log level: {wanted}; see `hotshelf {command} --help`")).into())

@@ -464,7 +464,8 @@ mod test {
         };
         assert_eq!(with(&|_| {}), Ok(()));
         assert_eq!(with(&|config| (config.reserve, config.low) = (Size::Bytes(0), Size::Bytes(0))), Ok(()));
-        let refused: [(&dyn Fn(&mut Config), &str); 8] = [
+        type Case<'a> = (&'a dyn Fn(&mut Config), &'a str);
+        let refused: [Case<'_>; 8] = [
             (&|config| config.high = Size::Bytes(95), "did you mean 95%?"),
             (&|config| config.low = Size::Bytes(80), "did you mean 80%?"),
             (&|config| config.high = Size::Bytes(900), "did you mean 900MiB?"),

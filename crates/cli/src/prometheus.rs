@@ -5,7 +5,7 @@ use std::fmt::Write;
 use hybridfs::report::{Status, TierStatus};
 
 /// Returns the metrics of these mounts. Each metric is named once, whatever the number of mounts.
-pub fn text(mounts: &[Box<Status>]) -> String {
+pub fn text(mounts: &[Status]) -> String {
     let mut text = String::new();
     let mut metric = |kind: &str, name: &str, help: &str, samples: &dyn Fn(&Status) -> Vec<(&'static str, f64)>| {
         if mounts.is_empty() {
@@ -64,7 +64,7 @@ mod test {
     #[test]
     fn every_metric_is_named_once_and_names_are_escaped() {
         let status = |mountpoint: &str, hits| Box::new(Status { mountpoint: mountpoint.into(), hits, ..Status::default() });
-        let text = text(&[status("/pool", 7), status("/odd \"name\"\n", 9)]);
+        let text = text(&[*status("/pool", 7), *status("/odd \"name\"\n", 9)]);
         assert!(text.contains("hotshelf_mount_opens_total{mount=\"/pool\",tier=\"ssd\"} 7\n"), "{text}");
         assert!(text.contains("hotshelf_mount_opens_total{mount=\"/odd \\\"name\\\"\\n\",tier=\"ssd\"} 9\n"), "{text}");
         let types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();

@@ -132,14 +132,14 @@ fn status_of_all(mounts: &[Mounted]) -> Vec<anyhow::Result<Box<Status>>> {
 
 /// Of the mounts that this user may ask: first its own, then, if it is root, those of others. Of the others' there is nothing to tell, and
 /// that is no failure.
-fn status_of_mounts(complete: &mut bool) -> anyhow::Result<Vec<Box<Status>>> {
+fn status_of_mounts(complete: &mut bool) -> anyhow::Result<Vec<Status>> {
     let (mine, others): (Vec<Mounted>, Vec<Mounted>) = mounted().context("reading the list of mounts")?.into_iter().partition(is_mine);
     let others = if rustix::process::geteuid().is_root() { others } else { Vec::new() };
     let mut told = Vec::new();
     for mounts in [mine, others] {
         for (mounted, status) in mounts.iter().zip(status_of_all(&mounts)) {
             match status {
-                Ok(status) => told.push(status),
+                Ok(status) => told.push(*status),
                 Err(error) => {
                     complain!("{}: {error:#}", mounted.mountpoint.display());
                     *complete = false;
@@ -162,7 +162,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     let mut complete = true;
     let all = match &args.mountpoint {
         Some(path) => {
-            vec![status_of(&at_mountpoint(path).or_else(|error| locate(path).map(|(mounted, _)| mounted).map_err(|_| error))?)?]
+            vec![*status_of(&at_mountpoint(path).or_else(|error| locate(path).map(|(mounted, _)| mounted).map_err(|_| error))?)?]
         }
         None => status_of_mounts(&mut complete)?,
     };
@@ -182,7 +182,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     } else if all.is_empty() && caches.is_empty() && complete {
         say!("no hotshelf is mounted, and there is no cache");
     } else {
-        all.iter().for_each(|status| show::status(status));
+        all.iter().for_each(show::status);
         caches.iter().for_each(cache::show);
     }
     Ok(complete)

@@ -194,8 +194,8 @@ const FUSE_MAGIC: i64 = 0x6573_5546;
 /// The type of the file system an open file is on.
 fn file_system_of(file: BorrowedFd<'_>) -> String {
     let Ok(stat) = rustix::fs::fstatfs(file) else { return "unknown".into() };
-    // Some architectures' field is narrower.
-    let magic = stat.f_type as i64 & 0xffff_ffff;
+    // Some architectures' field is narrower, and signed.
+    let magic = i128::from(stat.f_type) as i64 & 0xffff_ffff;
     if magic == FUSE_MAGIC {
         return fuse_type(file).unwrap_or_else(|| "fuse".into());
     }
@@ -330,7 +330,7 @@ impl<'a> Probe<'a> {
             rustix::fs::fstat(&again)
         });
         let Ok(stat) = kept else { return 2_000_000_000 };
-        let (seconds, nanoseconds) = (stat.st_mtime, stat.st_mtime_nsec as u64);
+        let (seconds, nanoseconds) = (stat.st_mtime, stat.st_mtime_nsec);
         match (seconds == wanted.tv_sec, nanoseconds) {
             (true, 123_456_789) => 1,
             (true, 0) => 1_000_000_000,

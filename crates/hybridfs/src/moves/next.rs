@@ -169,10 +169,8 @@ impl Hybrid {
             return self.victim_ended(job.ino, outcome);
         }
         let again = self.comes_back(&job, outcome);
-        if again.is_none() {
-            if job.pinned {
-                self.pin_ended(&job, outcome);
-            }
+        if again.is_none() && job.pinned {
+            self.pin_ended(&job, outcome);
         }
         let mut state = self.mover.state.lock();
         state.taken.remove(&job.ino);
