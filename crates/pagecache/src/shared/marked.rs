@@ -37,16 +37,25 @@ impl SharedPages {
 
     /// Whether a page of this file has a mark.
     pub fn marked_of(&self, file: FileNo) -> bool {
+        self.has_marked(file, Marks::DIRTY | Marks::SSD_STALE)
+    }
+
+    /// Returns whether a page of this file has one of these marks.
+    pub fn has_marked(&self, file: FileNo, marks: Marks) -> bool {
         let mut found = false;
-        self.each_marked(|name, _| {
-            found |= name.file == file;
+        self.each_mark(|name, _, has| {
+            found |= name.file == file && has.0 & marks.0 != 0;
             !found
         });
         found
     }
 
-    /// Until `more` says no.
     fn each_marked(&self, mut more: impl FnMut(Name, u32) -> bool) {
+        self.each_mark(|name, since_ms, _| more(name, since_ms));
+    }
+
+    /// Until `more` says no.
+    fn each_mark(&self, mut more: impl FnMut(Name, u32, Marks) -> bool) {
         let words = self.bitmap.len();
         let from = self.sweep.load(Relaxed) as usize;
         for n in 0..words {
@@ -56,8 +65,8 @@ impl SharedPages {
                 let local = no % self.plan.bitmap * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 if local < self.plan.frames as usize
-                    && let Some((name, since_ms)) = self.mark_at(no / self.plan.bitmap * self.plan.frames as usize + local)
-                    && !more(name, since_ms)
+                    && let Some((name, since_ms, marks)) = self.mark_at(no / self.plan.bitmap * self.plan.frames as usize + local)
+                    && !more(name, since_ms, marks)
                 {
                     self.sweep.store(no as u32, Relaxed);
                     return;
@@ -66,14 +75,14 @@ impl SharedPages {
         }
     }
 
-    fn mark_at(&self, at: usize) -> Option<(Name, u32)> {
+    fn mark_at(&self, at: usize) -> Option<(Name, u32, Marks)> {
         let record = &self.records[at];
         let word = record.word();
         let (name, since_ms) = (record[NAME].load(Relaxed), record[SINCE].load(Relaxed) as u32);
         fence(Acquire);
         // A frame that is written into keeps its name.
         let same = word.version() == record.word().version() || record[NAME].load(Relaxed) == name;
-        (same && word.is_named() && !word.marks().is_none()).then_some((Name::of(name), since_ms))
+        (same && word.is_named() && !word.marks().is_none()).then_some((Name::of(name), since_ms, word.marks()))
     }
 
     /// What was copied is safe: takes marks away, unless the page was changed since. False: it was, or it is not here.
