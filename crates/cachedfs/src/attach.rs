@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 
-use datapath::shelf::{AttachFailed, Layout, Limits, Look, Parts, Shelf, Sizes, World};
+use datapath::shelf::{AttachFailed, Layout, Limits, Look, Parts, Seen, Shelf, Sizes, World};
 use pagecache::shared::Shape as Frames;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, MemfdFlags, fstat, memfd_create, statat, statvfs, unlink};
@@ -141,7 +141,7 @@ impl Attachment {
 
     fn close_again(&self, comes_back: u32) -> Result<(), Error> {
         self.watch.stop();
-        let clean = || self.shelf.clean_all(&mut |_| ()).map_err(|errno| unwritten(errno, &self.around));
+        let clean = || self.shelf.clean_all(&mut |_| ()).map_err(|errno| self.unwritten(errno));
         // Nothing that takes long is done while others wait to come or go.
         let written = if self.is_alone() { clean() } else { Ok(()) };
         self.shelf.detach();
@@ -190,7 +190,8 @@ impl Attachment {
 
     /// What could not be written, for people.
     pub fn unwritten(&self, errno: Errno) -> Error {
-        unwritten(errno, &self.around)
+        let stranded = self.shelf.look().map(|look| look.files()).unwrap_or_default();
+        unwritten(errno, &self.around, &stranded)
     }
 
     /// The group that shares the cache; none: one user has it.
@@ -228,11 +229,25 @@ impl Attachment {
     }
 }
 
-fn unwritten(errno: Errno, around: &Around) -> Error {
-    let last = around.notes.lock().last().cloned().unwrap_or_default();
+fn unwritten(errno: Errno, around: &Around, files: &[Seen]) -> Error {
     let why = std::io::Error::from(errno);
-    Error::new(Kind::System, errno, format!("not everything could be written below ({why}); it stays in the cache. {last}"))
+    let is_it = |file: &&Seen| match errno {
+        Errno::STALE => file.is_conflict,
+        Errno::NOENT => file.is_missing,
+        _ => !file.is_over && file.failures.1 == Some(errno),
+    };
+    let named: Vec<String> = files.iter().filter(is_it).take(NAMED_MAX).map(|file| file.path.display().to_string()).collect();
+    let which = match (&named[..], errno) {
+        ([], _) => around.notes.lock().last().cloned().unwrap_or_default(),
+        (named, Errno::STALE | Errno::NOENT) => format!("{}: {}", named.join(", "), crate::stranded::sentence(errno)),
+        (named, _) => named.join(", "),
+    };
+    let kind = if errno == Errno::STALE { Kind::Conflict } else { Kind::System };
+    Error::new(kind, errno, format!("not everything could be written below ({why}); it stays in the cache. {which}"))
 }
+
+/// Files that a message names.
+const NAMED_MAX: usize = 3;
 
 /// The file of that name is the one that is mapped.
 fn is_there(region: &Region, path: &Path) -> bool {

@@ -180,6 +180,10 @@ impl Below for Local {
     fn stamp(&self) -> io::Result<Stamp> {
         Ok(stamp_of(&fstat(&self.fd)?))
     }
+
+    fn is_removed(&self) -> bool {
+        fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    }
 }
 
 /// The file of a key: at its last path, else in the same directory under another name, else where a process has it open.

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use ssdcache::{Mode, PAGE_BYTES};
 
 use crate::attach::Attachment;
-use crate::below::{Local, path_of, stamp_of};
+use crate::below::{Local, path_of};
 use crate::watch::Watched;
 
 /// See the module.
@@ -104,7 +104,7 @@ impl Cached {
         let open = || to.shelf.open(key, &path, *how, Arc::clone(local) as Arc<dyn datapath::shelf::Below>);
         let open = match open() {
             Err(OpenFailed::Conflict) if *discard => {
-                to.shelf.discard(key, stamp_of(&fstat(local.fd()).map_err(OpenFailed::Failed)?))?;
+                to.shelf.discard(key, &**local).map_err(OpenFailed::Failed)?;
                 open()?
             }
             opened => opened?,
@@ -254,6 +254,7 @@ impl Cached {
         let result = call();
         // Compared with what was before the call: others may have settled since, and have read what it wrote over.
         if settled & !DROPPED != u64::from(self.shelf().mode_changes()) | BARE {
+            self.open.was_changed_past();
             self.drop_range(range)?;
         }
         result

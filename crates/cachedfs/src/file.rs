@@ -63,11 +63,7 @@ pub(crate) enum Way<'a> {
 /// As the engine tells it: what it means, and what to do.
 fn sentence(errno: Errno) -> Option<(Kind, &'static str)> {
     match errno {
-        Errno::STALE => Some((
-            Kind::Conflict,
-            "it was changed from outside while the cache held newer pages of it; nothing was merged: `discard` takes what is below, \
-             or copy what you need from here and write it anew",
-        )),
+        Errno::STALE => Some((Kind::Conflict, crate::stranded::CONFLICT)),
         Errno::SHUTDOWN => Some((Kind::Detached, "this process has left the cache")),
         _ => None,
     }
@@ -551,7 +547,7 @@ impl File {
             self.leave_cache(cached, "allocating")?;
             return self.allocate(range, keep_size);
         }
-        cached.open.ours(|| rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, range.start, bytes)).map_err(told)?;
+        cached.open.ours_timed(|| rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, range.start, bytes)).map_err(told)?;
         if !keep_size && range.end > cached.open.size() {
             cached.open.set_len(range.end).map_err(told)?;
         }
@@ -567,12 +563,36 @@ impl File {
         match self.through("setting times")? {
             Some(cached) => {
                 cached.open.clean().map_err(told)?;
-                cached.open.ours(|| rustix::fs::futimens(self.fd(), times)).map_err(told)?;
+                cached.open.ours_timed(|| rustix::fs::futimens(self.fd(), times)).map_err(told)?;
                 cached.open.times_were_set();
                 Ok(())
             }
             None => self.may_change().and_then(|()| rustix::fs::futimens(self.fd(), times)).map_err(told),
         }
+    }
+
+    /// Does a call that changes attributes of the file (mode, owner, extended attributes) on the kernel's descriptor: for the cache that
+    /// is no change by another program.
+    ///
+    /// # Errors
+    /// What the call says.
+    pub fn set_attributes<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Error> {
+        let told = |errno| self.told("changing its attributes", errno);
+        match self.through("changing its attributes")? {
+            Some(cached) => cached.open.ours(|| call(self.fd())).map_err(told),
+            None => call(self.fd()).map_err(told),
+        }
+    }
+
+    /// Before the kernel maps the file: everything is below, and what is written from now on is when the call returns, for all who
+    /// have it open; `is_written`: the mapping is shared and will be written to, so nothing of the file is cached any more.
+    ///
+    /// # Errors
+    /// As `clean`.
+    pub fn prepare_mapping(&self, is_written: bool) -> Result<(), Error> {
+        let Some((opening, here)) = &self.cached else { return Ok(()) };
+        let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
+        cached.open.map(is_written).map_err(|errno| self.told("mapping", errno))
     }
 
     /// As fstat(2), with the size and times that our writes make.

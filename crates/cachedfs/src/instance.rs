@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::shelf::{Advice, Count, How, OpenFailed};
+use datapath::shelf::{Advice, Count, How, Open, OpenFailed};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, fstatfs, openat};
 use rustix::io::Errno;
@@ -44,6 +44,9 @@ const SPECIAL: [u64; 13] = [
     0xde5e_81e4,
     0x4249_4e4d,
 ];
+
+/// Looks at a file that changes while one looks.
+const STATS: usize = 10;
 
 /// See the module. One attachment a process: opened twice, it is the same. After a fork the child takes part by itself, with a seat
 /// of its own, at its first call.
@@ -171,11 +174,7 @@ impl Instance {
             let told = |errno| Error::system(errno, "opening", path);
             match failed {
                 OpenFailed::NoRecord | OpenFailed::LongPath => told(Errno::NFILE).because(Kind::Full, &failed.to_string()),
-                OpenFailed::Conflict => told(Errno::STALE).because(
-                    Kind::Conflict,
-                    "it was changed from outside while the cache held newer pages of it; nothing was merged: open it with `discard` to \
-                     take what is below",
-                ),
+                OpenFailed::Conflict => told(Errno::STALE).because(Kind::Conflict, crate::stranded::CONFLICT),
                 OpenFailed::Unsure => told(Errno::IO).because(
                     Kind::Device,
                     "the cache's SSD cannot be read, and may hold newer pages of this file: bring the SSD back and start the programs \
@@ -194,9 +193,24 @@ impl Instance {
         let mut stat = rustix::fs::statat(at, path, flags).map_err(|errno| Error::system(errno, "stat", &path.into()))?;
         if is_regular(&stat)
             && let Ok(key) = named(at, path, flags.contains(AtFlags::SYMLINK_NOFOLLOW)).and_then(|fd| key_of(fd.as_fd()))
-            && let Some((size, written_ns)) = self.part()?.shelf.peek(key, crate::below::stamp_of(&stat))
         {
-            plain::as_cached(&mut stat, size, written_ns);
+            let shelf = &self.part()?.shelf;
+            for _ in 0..STATS {
+                if let Some((size, written_ns)) = shelf.peek(key, crate::below::stamp_of(&stat)) {
+                    plain::as_cached(&mut stat, size, written_ns);
+                    break;
+                }
+                if !shelf.knows(key) {
+                    break;
+                }
+                // Changed by another program; or one of us wrote dirty pages back after it was looked at, and it is newer now.
+                let again = rustix::fs::statat(at, path, flags).map_err(|errno| Error::system(errno, "stat", &path.into()))?;
+                let is_same = crate::below::stamp_of(&again) == crate::below::stamp_of(&stat);
+                stat = again;
+                if is_same {
+                    break;
+                }
+            }
         }
         Ok(stat)
     }
@@ -238,18 +252,23 @@ impl Instance {
     ) -> Result<(), Error> {
         // Who is replaced has no name afterwards, and is told so when the last who has it closes it: us, perhaps.
         let (moved, replaced) = (self.known(at, from), self.known(to_at, to));
-        let call = || rustix::fs::renameat_with(at, from, to_at, to, flags);
-        let inner = || match &replaced {
-            Some(known) if moved.as_ref().is_none_or(|moved| moved.open.no() != known.open.no()) => known.open.ours(call),
-            _ => call(),
-        };
-        let done = match &moved {
-            Some(known) => known.open.ours(inner),
-            None => inner(),
-        };
+        let known: Vec<&Open> = moved.iter().chain(&replaced).map(|known| &known.open).collect();
+        let done = Open::ours_of(&known, || rustix::fs::renameat_with(at, from, to_at, to, flags));
         done.map_err(|errno| Error::system(errno, "renaming", &from.into()))?;
         moved.iter().chain(&replaced).for_each(|known| known.look_for_name());
         Ok(())
+    }
+
+    /// Has the cache look at a file that it may know from an earlier life.
+    pub(crate) fn learn_of(&self, path: &Path) {
+        let Ok(fd) = openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, rustix::fs::Mode::empty()) else {
+            return;
+        };
+        let opened = self.opening(&fd, OFlags::RDONLY, &Options::default());
+        if let Ok(Some(opening)) = opened {
+            // A conflict is marked now.
+            drop(self.take_in(&opening, &path.into()));
+        }
     }
 
     /// A file by its name, if the cache knows it.
@@ -263,9 +282,7 @@ impl Instance {
         }
         let below = reopen(fd.as_fd(), OFlags::RDWR).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY)).ok()?;
         let local = Arc::new(Local::new(below, false));
-        let mode = self.part().ok()?.shelf.mode();
-        let how = How { mode, ..How::default() };
-        let opening = Opening { local, how, advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
+        let opening = Opening { local, how: How::default(), advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
         self.take_in(&opening, &path.into()).ok()
     }
 

@@ -37,6 +37,7 @@ mod settings;
 mod size;
 mod ssd;
 mod status;
+mod stranded;
 mod watch;
 
 pub use attach::machine_memory_bytes;
@@ -49,4 +50,5 @@ pub use quick::{Not, Thought};
 pub use reads::{Begun, Ended, Expected, Outcome, Reading, Reads, ReadsOptions};
 pub use size::{Age, BadSetting, Size};
 pub use ssdcache::Mode;
-pub use status::{Latency, Lost, Memory, Met, Refused, Seat, Ssd, Status, Tier};
+pub use status::{Latency, Lost, Memory, Met, Refused, Seat, Ssd, Status, Stranded, Tier};
+pub use stranded::Exported;

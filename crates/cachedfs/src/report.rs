@@ -9,7 +9,7 @@ use crate::attach::{Attachment, refused};
 use crate::config::Config;
 use crate::error::Error;
 use crate::place::Place;
-use crate::status::{Latency, Lost, Memory, Refused, Seat, Ssd, Status, Tier};
+use crate::status::{Latency, Lost, Memory, Refused, Seat, Ssd, Status, Stranded, Tier};
 
 const PAGE: u64 = 4096;
 /// Pieces of files in trouble that are listed; status says where they are, not all that a large SSD took with it.
@@ -145,6 +145,7 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
         files_max: look.sizes().files,
         dirty_bytes: dirty_pages.saturating_mul(PAGE),
         dirty_limit_bytes: u64::from(look.dirty_limit()) * PAGE,
+        stranded: files.iter().filter_map(|file| stranded(look, file)).take(LOST_MAX).collect(),
         lost: files.iter().flat_map(|file| troubles(look, file)).take(LOST_MAX).collect(),
         ..Status::default()
     }
@@ -200,6 +201,16 @@ fn latency(buckets: &[u64]) -> Latency {
     }
 }
 
+/// A file that somebody has to decide about.
+fn stranded(look: &Look, file: &Seen) -> Option<Stranded> {
+    let why = match file {
+        Seen { is_conflict: true, .. } => "conflict",
+        Seen { is_missing: true, .. } => "missing",
+        _ => return None,
+    };
+    Some(Stranded { path: file.path.clone(), why: why.to_owned(), dirty_bytes: look.dirty_bytes(file) })
+}
+
 /// What somebody has to look after: what an SSD that failed took with it, range by range; else the file.
 fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
     let ranges = if file.is_owed { look.only_on_ssd(file) } else { Vec::new() };
@@ -213,8 +224,10 @@ fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
 /// A file that somebody has to look after.
 fn trouble(file: &Seen) -> Option<Lost> {
     let why = match file.failures {
-        _ if file.is_over && !file.is_conflict => return None,
-        _ if file.is_conflict => "changed from outside while the cache held newer pages of it".to_owned(),
+        _ if file.is_over && !file.is_conflict && !file.is_missing => return None,
+        // With what can be done about them they are in a list of their own, too.
+        _ if file.is_conflict => "changed by another program while the cache held newer pages of it".to_owned(),
+        _ if file.is_missing => "moved or removed by another program while the cache held newer pages of it".to_owned(),
         (count, Some(errno)) => format!("{count} times it could not be written below: {}", std::io::Error::from(errno)),
         _ => return None,
     };

@@ -58,6 +58,8 @@ pub struct Status {
     pub dirty_limit_bytes: u64,
     /// What was acknowledged and is gone, or cannot be written: exact ranges.
     pub lost: Vec<Lost>,
+    /// Files with dirty pages that cannot be written until somebody decides.
+    pub stranded: Vec<Stranded>,
     /// Files that the leader has at hand; bounded.
     pub leader_files: u32,
     /// Pages that were not put on the SSD, by reason.
@@ -212,6 +214,18 @@ pub struct Lost {
     pub end: u64,
     /// What happened.
     pub why: String,
+}
+
+/// A file whose dirty pages cannot be written until somebody decides: `hotshelf cache export`, `discard` or `force`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stranded {
+    /// Where it was when it was last open.
+    pub path: PathBuf,
+    /// `conflict`: another program changed it while pages were dirty. `missing`: another program moved or removed it.
+    pub why: String,
+    /// Bytes that only the cache has.
+    pub dirty_bytes: u64,
 }
 
 /// What calls of one process met: see [`crate::Instance::met`].

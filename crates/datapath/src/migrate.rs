@@ -14,7 +14,7 @@ mod failed;
 mod files;
 mod frames;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -89,6 +89,8 @@ pub struct Worker {
     stale: Stale,
     /// The words of the header that the leader alone writes, as it left them.
     own_words: [u32; OWN_WORDS.len()],
+    /// Since when files have dirty pages on the SSD, ms: those that are older than the dirty age are written back.
+    dirty_since: HashMap<FileKey, u32>,
 }
 
 /// See [`Worker::put_back`].
@@ -137,6 +139,7 @@ impl Worker {
             at_hand: Vec::new(),
             stale: Stale::default(),
             own_words: [0; OWN_WORDS.len()],
+            dirty_since: HashMap::new(),
         });
         // As it was last, if somebody wrote over it.
         shelf.header.set_mode(shelf.header.mode());
@@ -146,6 +149,10 @@ impl Worker {
         shelf.requests.again();
         worker.reap(shelf, Duration::MAX);
         worker.take_up_writing(shelf);
+        let now = shelf.world.now_ms();
+        let dirty = worker.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+        worker.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
+        worker.hold_others(shelf);
         // What the last one told may be less: its marks that pages are below may not have been durable.
         worker.tell(shelf);
         shelf.header.set(Word::Beginning, 0);

@@ -11,6 +11,7 @@ use super::{STEP_PAGES, Worker};
 use crate::shelf::layout::{NEVER_OPENED, Word};
 use crate::shelf::log::Log;
 use crate::shelf::open::errno_of;
+use crate::shelf::ours::Writer;
 use crate::shelf::record::mode_of_number;
 use crate::shelf::{Ask, Asked, CATALOGUE, Entry, FileNo, Shelf, flag};
 
@@ -108,7 +109,9 @@ impl Worker {
             }
             Ask::Through => self.through(shelf, no, key).map(|()| 0),
             Ask::Stale => self.drop_stale(shelf, no, key).map(|()| 0),
-            Ask::DropClean => self.drop_clean(shelf, key, 0..u64::MAX).map(|_| 0),
+            Ask::DropClean => self.drop_clean_for_good(shelf, key).map(|()| 0),
+            Ask::Hold => self.hold(shelf, no, key).map(|()| 0),
+            Ask::Force => self.force(shelf, no, key).map(|()| 0),
             Ask::Sync | Ask::ModeOfAll | Ask::Accept => Err(Errno::INVAL),
         }
     }
@@ -179,7 +182,7 @@ impl Worker {
             // A length without bytes (a truncation) is below, and what was written in another mode.
             let unsynced = record.flags().fetch_and(!flag::UNSYNCED, Ordering::AcqRel) & flag::UNSYNCED;
             if !has_dirty || unsynced != 0 {
-                let synced = self.below(shelf, key).and_then(|below| below.sync().map_err(|error| errno_of(&error)));
+                let synced = self.below_to_sync(shelf, no, key).and_then(|below| below.sync().map_err(|error| errno_of(&error)));
                 synced.inspect_err(|_| _ = record.flags().fetch_or(unsynced, Ordering::AcqRel))?;
                 self.synced_unless_cut(shelf, no, key)?;
             }
@@ -193,7 +196,7 @@ impl Worker {
         if mode == Mode::ReadOnly {
             return Ok(0);
         }
-        self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
+        self.below_to_sync(shelf, no, key)?.sync().map_err(|error| errno_of(&error))?;
         self.synced_unless_cut(shelf, no, key).map(|()| 0)
     }
 
@@ -225,7 +228,7 @@ impl Worker {
     fn greet(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: u32) -> Result<(), Errno> {
         let record = shelf.records.get(no);
         let entry = self.entry(key);
-        let is_right = entry.as_ref().is_some_and(|entry| entry.writing || is_same(entry.stamp, record.stamp()));
+        let is_right = entry.as_ref().is_some_and(|entry| entry.writing || is_same(entry.stamp, record.own().get()));
         match &entry {
             Some(entry) if entry.cut.is_some() && is_right => {
                 self.cut_again(shelf, key)?;
@@ -245,14 +248,18 @@ impl Worker {
                 Ok(())
             }
             // It was to become longer, and nothing came of it.
-            Some(entry) if is_right && entry.size != record.stamp().size => {
-                let entry = Entry { size: record.stamp().size, ..entry.clone() };
+            Some(entry) if is_right && entry.size != record.own().get().size => {
+                let entry = Entry { size: record.own().get().size, ..entry.clone() };
                 self.put_entry(shelf, key, |_| entry.clone())
             }
             Some(_) if is_right => Ok(()),
             _ if dirty == 0 => self.drop_range(shelf, no, key, 0..u64::MAX),
             _ => {
-                self.conflict(shelf, key);
+                if let Some(entry) = entry {
+                    record.own().begin(entry.stamp);
+                    record.size().store(entry.size, Ordering::Release);
+                }
+                self.strand(shelf, key, flag::CONFLICT);
                 Ok(())
             }
         }
@@ -271,7 +278,8 @@ impl Worker {
         self.flush_log(shelf)?;
         shelf.pages.invalidate(pagecache::shared::FileNo(no.0), pages.clone());
         if pages == (0..u64::MAX) {
-            self.forget(key);
+            self.forget(shelf, key);
+            self.dirty_since.remove(&key);
         }
         Ok(())
     }
@@ -309,11 +317,14 @@ impl Worker {
             shelf.pages.invalidate(pagecache::shared::FileNo(no.0), first..page);
             first = page.saturating_add(1);
         }
-        let stamp = self.below(shelf, key)?.stamp().map_err(|error| errno_of(&error))?;
+        let below = self.below(shelf, key)?;
+        let stamp = || below.stamp().map_err(|error| errno_of(&error));
         let record = shelf.records.get(no);
-        record.size().fetch_max(stamp.size, Ordering::AcqRel);
-        record.set_stamp(stamp);
-        record.flags().fetch_and(!(flag::WRITING | flag::PUNCHING), Ordering::AcqRel);
+        record.size().fetch_max(stamp()?.size, Ordering::AcqRel);
+        // Of the owner of the lock, who died: whoever asks has the lock now.
+        record.own().close(Writer::LockHolder, stamp)?;
+        record.own().close(Writer::Leader, stamp)?;
+        record.flags().fetch_and(!flag::PUNCHING, Ordering::AcqRel);
         Ok(())
     }
 
@@ -330,7 +341,7 @@ impl Worker {
         self.over(shelf, key);
         match shelf.records.get(no).mode() {
             Mode::ReadOnly => Ok(()),
-            _ => match self.below(shelf, key) {
+            _ => match self.below_to_sync(shelf, no, key) {
                 // It is gone, or not all who share the segment may reach it any more; and nothing of it is to be written.
                 Err(Errno::ACCESS | Errno::NOENT) if self.is_all_below(shelf, no, key) => Ok(()),
                 below => {
@@ -346,19 +357,22 @@ impl Worker {
         on_ssd == 0 && !shelf.pages.marked_of(pagecache::shared::FileNo(no.0))
     }
 
-    /// A piece of everything; how many dirty pages are left.
+    /// A piece of everything; how many dirty pages are left. What cannot be written is told when all else is.
     fn clean_all(&mut self, shelf: &Shelf) -> Result<u32, Errno> {
         let mut marked = Vec::new();
-        shelf.pages.marked(Which::All, 4 * STEP_PAGES, &mut marked);
-        if !marked.is_empty() {
-            let cleaned = self.clean_each(shelf, &marked, true);
-            match (cleaned.count, cleaned.failed.first()) {
-                (0, Some((_, errno))) => return Err(*errno),
+        shelf.pages.marked(Which::All, usize::MAX, &mut marked);
+        marked.sort_unstable_by_key(|(name, _)| (name.file.0, name.page.0));
+        let mut result = Ok(());
+        for some in marked.chunks(4 * STEP_PAGES) {
+            let cleaned = self.clean_each(shelf, some, true);
+            if cleaned.count == 0 && cleaned.failed.is_empty() {
                 // Pages with a mark that nobody finds: somebody wrote over the index.
-                (0, None) => shelf.pages.repair_all(),
-                _ => {}
+                shelf.pages.repair_all();
             }
-            return Ok(self.left(shelf).max(1));
+            result = result.and(cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno)));
+            if cleaned.count > 0 {
+                return Ok(self.left(shelf).max(1));
+            }
         }
         if let Some(log) = &mut self.log
             && shelf.header.ssd_failed() == 0
@@ -366,12 +380,34 @@ impl Worker {
             log.flush().map_err(|stop| self.stopped(shelf, stop))?;
         }
         self.known.values_mut().for_each(|known| known.not_before = None);
-        let written = self.sweep(shelf, 4 * STEP_PAGES)?;
-        if written == 0 {
-            self.settle_entries(shelf, usize::MAX);
-            return Ok(0);
+        match self.sweep(shelf, 4 * STEP_PAGES) {
+            Ok(0) => {}
+            Ok(_) => return Ok(self.left(shelf).max(1)),
+            // All of that piece failed: each other file has its turn.
+            Err(errno) => {
+                result = result.and(Err(errno));
+                let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+                for key in keys.into_iter().filter(|key| *key != CATALOGUE) {
+                    self.know(key).not_before = None;
+                    let before = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+                    result = result.and(self.write_back_file(shelf, key));
+                    if self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) < before) {
+                        return Ok(self.left(shelf).max(1));
+                    }
+                }
+            }
         }
-        Ok(self.left(shelf).max(1))
+        self.settle_entries(shelf, usize::MAX);
+        result.map(|()| 0)
+    }
+
+    /// Returns whether all that is dirty waits for its owner's decision.
+    fn is_all_stranded(&self, shelf: &Shelf) -> bool {
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::All, usize::MAX, &mut marked);
+        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+        marked.iter().all(|(name, _)| shelf.records.get(FileNo(name.file.0)).has(flag::STRANDED))
+            && keys.into_iter().filter(|key| *key != CATALOGUE).all(|key| self.is_stranded(shelf, key))
     }
 
     fn left(&self, shelf: &Shelf) -> u32 {
@@ -453,7 +489,7 @@ impl Worker {
         }
         self.tell_reclaimed(shelf)?;
         let below = self.below(shelf, key)?;
-        shelf.records.get(no).flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        self.open_window(shelf, key, &*below)?;
         let cut = below.set_len(len).map_err(|error| errno_of(&error));
         self.know(key).is_cut = cut.is_ok();
         self.end_writing(shelf, key, &*below);
@@ -467,7 +503,7 @@ impl Worker {
     /// after a crash each page is as it was, or zero, wherever it is read from.
     fn punch(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, first: u64, last: u64) -> Result<(), Errno> {
         let below = self.below(shelf, key)?;
-        self.begin_writing(shelf, key)?;
+        let size = self.begin_writing(shelf, key)?;
         let mut is_dropped = false;
         for _ in 0..super::frames::DROPS {
             // No write-back between the hole and the drop: it would fill the hole again.
@@ -481,9 +517,13 @@ impl Worker {
         if !is_dropped {
             return Err(Errno::IO);
         }
-        shelf.records.get(no).flags().fetch_or(flag::WRITING | flag::PUNCHING, Ordering::AcqRel);
+        self.open_window(shelf, key, &*below)?;
+        shelf.records.get(no).flags().fetch_or(flag::PUNCHING, Ordering::AcqRel);
         let bytes = PAGE_BYTES as u64;
-        let punched = below.punch(first * bytes, (last - first) * bytes).and_then(|()| below.sync()).map_err(|error| errno_of(&error));
+        // What makes the file as long as its users know may be dirty pages that go with the hole.
+        let grown = if below.stamp().is_ok_and(|stamp| stamp.size < size) && size != u64::MAX { below.set_len(size) } else { Ok(()) };
+        let punched = grown.and_then(|()| below.punch(first * bytes, (last - first) * bytes)).and_then(|()| below.sync());
+        let punched = punched.map_err(|error| errno_of(&error));
         self.end_writing(shelf, key, &*below);
         if punched.is_err() {
             return self.drop_stale(shelf, no, key).and(punched);
@@ -491,6 +531,32 @@ impl Worker {
         self.drop_range(shelf, no, key, first..last)?;
         self.synced_below(shelf, key)?;
         shelf.records.get(no).flags().fetch_and(!flag::PUNCHING, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Drops clean pages of a file from the SSD, durably.
+    pub(super) fn drop_clean_for_good(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+        if self.drop_clean(shelf, key, 0..u64::MAX)? { self.flush_log(shelf) } else { Ok(()) }
+    }
+
+    /// After a conflict: the pages that are newer here are written over the file as it is now, and it gets our length.
+    fn force(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let record = shelf.records.get(no);
+        let Some(below) = self.found(shelf, key)? else { return Ok(()) };
+        let stamp = || below.stamp().map_err(|error| errno_of(&error));
+        shelf.drop_not_dirty(no, &mut |_| self.drop_clean_for_good(shelf, key))?;
+        record.own().open(Writer::Leader);
+        record.own().close(Writer::Leader, stamp)?;
+        record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
+        self.know(key).not_before = None;
+        self.clean(shelf, no, key)?;
+        let size = record.size().load(Ordering::Acquire);
+        if stamp()?.size != size {
+            self.open_window(shelf, key, &*below)?;
+            let cut = below.set_len(size).and_then(|()| below.sync()).map_err(|error| errno_of(&error));
+            self.end_writing(shelf, key, &*below);
+            cut?;
+        }
         Ok(())
     }
 
@@ -507,17 +573,33 @@ impl Worker {
         Ok(!clean.is_empty())
     }
 
-    /// Frames are needed: some marked ones are cleaned.
+    /// Frames are needed: some marked ones are cleaned. What waits for its owner's decision is left alone, and no other file suffers
+    /// from it.
     fn room(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
         let mut marked = Vec::new();
-        shelf.pages.marked(Which::All, 2 * STEP_PAGES, &mut marked);
-        let cleaned = self.clean_each(shelf, &marked, true);
+        shelf.pages.marked(Which::All, usize::MAX, &mut marked);
+        let has_log = self.has_log(shelf);
+        marked.retain(|(name, _)| {
+            let record = shelf.records.get(FileNo(name.file.0));
+            !record.has(flag::MISSING) && (has_log || !record.has(flag::CONFLICT))
+        });
+        let is_empty = marked.is_empty();
+        let (mut cleaned, mut failed) = (0, Vec::new());
+        for some in marked.chunks(2 * STEP_PAGES) {
+            let done = self.clean_each(shelf, some, true);
+            failed.extend(done.failed);
+            cleaned = done.count;
+            if cleaned > 0 {
+                break;
+            }
+        }
         let low = (shelf.layout.sizes.frames.frames / 64).max(1);
         shelf.pages.evict_ahead(low, 2 * low);
-        let own = cleaned.failed.iter().find(|(failed, _)| *failed == no).or(cleaned.failed.first());
+        failed.retain(|(failed, _)| *failed == no || !shelf.records.get(*failed).has(flag::STRANDED));
+        let own = failed.iter().find(|(failed, _)| *failed == no).or(failed.first());
         match own {
-            Some((_, errno)) if cleaned.count == 0 => Err(*errno),
-            _ if cleaned.count == 0 && marked.is_empty() && shelf.pages.free() == 0 => Err(Errno::NOMEM),
+            Some((_, errno)) if cleaned == 0 => Err(*errno),
+            _ if cleaned == 0 && is_empty && shelf.pages.free() == 0 => Err(Errno::NOMEM),
             _ => Ok(()),
         }
     }
@@ -536,7 +618,9 @@ impl Worker {
                 done = if rounds == 0 { Err(Errno::IO) } else { self.clean_all(shelf) };
                 rounds = rounds.saturating_sub(1);
             }
-            if let Err(errno) = done {
+            if let Err(errno) = done
+                && !self.is_all_stranded(shelf)
+            {
                 shelf.header.set_mode(was);
                 return Err(errno);
             }
@@ -553,7 +637,8 @@ impl Worker {
         let mut marked = Vec::new();
         shelf.pages.marked(Which::All, usize::MAX, &mut marked);
         let cleaned = self.clean_each(shelf, &marked, true);
-        cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno))
+        let failed = cleaned.failed.iter().find(|(no, _)| !shelf.records.get(*no).has(flag::STRANDED));
+        failed.map_or(Ok(()), |(_, errno)| Err(*errno))
     }
 
     /// What was open while calls went past the cache may have changed.
@@ -566,8 +651,10 @@ impl Worker {
             let stamp = self.below(shelf, key).and_then(|below| below.stamp().map_err(|error| errno_of(&error)));
             let Ok(stamp) = stamp else { continue };
             let record = shelf.records.get(no);
-            self.drop_range(shelf, no, key, 0..u64::MAX)?;
-            record.set_stamp(stamp);
+            record.own().open(Writer::Leader);
+            let dropped = self.drop_range(shelf, no, key, 0..u64::MAX);
+            let Ok(()) = record.own().close(Writer::Leader, || Ok::<_, std::convert::Infallible>(stamp));
+            dropped?;
             record.size().store(stamp.size, Ordering::Release);
         }
         Ok(())

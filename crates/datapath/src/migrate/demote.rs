@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, Verified, runs};
 
 use super::{STEP_PAGES, Worker};
+use crate::shelf::layout::Word;
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
 use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier, place};
@@ -20,14 +21,23 @@ const PIECE_PAGES: usize = 512;
 const MARKS: usize = 100;
 /// While readers wait for the files below, one sweep in so many ms.
 const YIELD_MS: u32 = 50;
+/// Files that are due are written back one by one if they are so few.
+const DUE_ONE_BY_ONE: usize = 16;
 
 impl Worker {
     /// Ahead of need: when too much is dirty. Whether there was something to do.
     pub(super) fn write_back_ahead(&mut self, shelf: &Shelf) -> bool {
-        let Some(log) = &self.log else { return false };
+        if self.log.is_none() {
+            return false;
+        }
         if !self.has_log(shelf) {
             return self.evacuate(shelf);
         }
+        let due = self.due(shelf);
+        if !due.is_empty() {
+            return self.write_back_due(shelf, &due);
+        }
+        let Some(log) = &self.log else { return false };
         let (_, dirty) = log.books.len();
         let own = u64::from(log.books.dirty_of(CATALOGUE));
         let limit = u64::from(log.books.shape().slots()) * u64::from(shelf.limits.ssd_dirty_percent) / 100;
@@ -49,6 +59,56 @@ impl Worker {
         }
         self.last_idle_work = now;
         self.sweep(shelf, SWEEP_PAGES / 4).is_ok_and(|count| count > 0)
+    }
+
+    /// Files that have had dirty pages on the SSD for longer than the dirty age, and can be written.
+    fn due(&self, shelf: &Shelf) -> Vec<FileKey> {
+        let (now, age) = (shelf.world.now_ms(), shelf.header.get(Word::DirtyAge));
+        let is_old = |since_ms: u32| now.wrapping_sub(since_ms) >= age;
+        let old = self.dirty_since.iter().filter(|(_, since_ms)| is_old(**since_ms)).map(|(key, _)| *key);
+        old.filter(|key| !self.is_patient(shelf, *key) && !self.is_stranded(shelf, *key)).collect()
+    }
+
+    /// Writes a piece of these back; whether there was something to do.
+    fn write_back_due(&mut self, shelf: &Shelf, due: &[FileKey]) -> bool {
+        let now = shelf.world.now_ms();
+        let reads = shelf.counters.sum(Count::Misses);
+        let is_read = reads != std::mem::replace(&mut self.below_reads, reads);
+        if is_read && now.wrapping_sub(self.last_idle_work) < YIELD_MS {
+            return false;
+        }
+        self.last_idle_work = now;
+        // Only what is durable is written back.
+        if self.flush_log(shelf).is_err() {
+            return false;
+        }
+        let most = SWEEP_PAGES / 4;
+        let Some(log) = &self.log else { return false };
+        let mut items = Vec::new();
+        if let ([key], _) | ([key, ..], true) = (due, due.len() <= DUE_ONE_BY_ONE) {
+            log.books.collect_dirty(Scope::File(*key), most, &mut items);
+            let is_all = items.len() < most;
+            let written = self.write_back(shelf, &items).unwrap_or(0);
+            if let Some(since_ms) = self.dirty_since.get_mut(key).filter(|_| is_all) {
+                // What is dirty now is newer.
+                *since_ms = now;
+            }
+            if self.log.as_ref().is_none_or(|log| log.books.dirty_of(*key) == 0) {
+                self.dirty_since.remove(key);
+            }
+            return written > 0;
+        }
+        // Each look at the SSD's map takes as long for one file as for all.
+        log.books.collect_sweep(self.swept, most, &mut items);
+        if let Some(last) = items.last() {
+            self.swept = (last.key, last.page);
+        }
+        let due: std::collections::HashSet<FileKey> = due.iter().copied().collect();
+        items.retain(|item| due.contains(&item.key));
+        let done = self.write_back(shelf, &items).is_ok();
+        let log = &self.log;
+        self.dirty_since.retain(|key, _| log.as_ref().is_some_and(|log| log.books.dirty_of(*key) > 0));
+        done
     }
 
     /// Writes back what comes next in the order of files and pages; how many pages.
@@ -101,7 +161,8 @@ impl Worker {
             match self.write_back_of(shelf, key, of_file) {
                 Ok(written) => count += written,
                 Err(errno) => {
-                    if errno != Errno::STALE {
+                    // One that is stranded has its own flag, and no time mends it.
+                    if !self.is_stranded(shelf, key) {
                         self.failed(shelf, key, errno);
                     }
                     result = result.and(Err(errno));
@@ -112,18 +173,14 @@ impl Worker {
     }
 
     fn write_back_of(&mut self, shelf: &Shelf, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
-        let below = match self.below(shelf, key) {
-            Ok(below) => below,
-            Err(Errno::NOENT) => return self.gone(shelf, key, items),
-            Err(errno) => return Err(errno),
-        };
-        let now = below.stamp().map_err(|error| errno_of(&error))?;
-        if !self.is_ours(shelf, key, now) {
-            self.conflict(shelf, key);
-            return Err(Errno::STALE);
-        }
+        let Some(below) = self.found(shelf, key)? else { return Ok(items.len()) };
         self.cut_again(shelf, key)?;
-        let size = self.begin_writing(shelf, key).unwrap_or_else(|_| self.end_below(shelf, key));
+        let size = match self.begin_writing(shelf, key) {
+            Ok(size) => size,
+            Err(Errno::STALE) => return Err(Errno::STALE),
+            Err(_) => self.end_below(shelf, key),
+        };
+        self.open_window(shelf, key, &*below)?;
         let mut written = Vec::with_capacity(items.len());
         let (mut lost, mut result) = (0, Ok(()));
         for run in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
@@ -188,28 +245,6 @@ impl Worker {
             {
                 self.stopped(shelf, stop);
             }
-        }
-    }
-
-    /// The file is no more: nothing of it matters.
-    fn gone(&mut self, shelf: &Shelf, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
-        let path = self.entry(key).map(|entry| entry.path).unwrap_or_default();
-        shelf.world.report(&format!("{} is gone, with {} dirty pages of it on the SSD: they are dropped", path.display(), items.len()));
-        self.drop_pages(shelf, key, 0..u64::MAX)?;
-        self.forget(key);
-        Ok(items.len())
-    }
-
-    /// Somebody else changed a file that has dirty pages here.
-    pub(super) fn conflict(&mut self, shelf: &Shelf, key: FileKey) {
-        let path = self.entry(key).map(|entry| entry.path).unwrap_or_default();
-        let words = format!("{} was changed outside while the cache held newer pages of it: nothing is written to it", path.display());
-        if self.know(key).not_before.is_none() {
-            shelf.world.report(&words);
-        }
-        self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(60_000));
-        if let Some(no) = shelf.records.find(key) {
-            shelf.records.get(no).flags().fetch_or(crate::shelf::flag::CONFLICT, std::sync::atomic::Ordering::AcqRel);
         }
     }
 
@@ -282,7 +317,7 @@ impl Worker {
             let is_needed = Entry::decode(&page).is_some_and(|entry| log.books.pages_of(entry.key) > 0);
             if !is_needed && log.drop_pages(item.key, item.page.0..item.page.0 + 1).is_ok() {
                 if let Some(entry) = Entry::decode(&page) {
-                    self.forget(entry.key);
+                    self.forget(shelf, entry.key);
                 }
                 continue;
             }

@@ -17,6 +17,7 @@ use super::demote::is_newer_in_frame;
 use crate::shelf::layout::{FAILED, NEVER_OPENED, Word};
 use crate::shelf::log::Log;
 use crate::shelf::open::errno_of;
+use crate::shelf::ours::Writer;
 use crate::shelf::{CATALOGUE, FileNo, Shelf, flag};
 
 /// Pages looked at in one round.
@@ -132,18 +133,20 @@ impl Worker {
                 let Some(no) = shelf.free_record(key, &opens) else { return false };
                 let record = shelf.records.get(no);
                 record.clear();
-                record.set_mode(shelf.mode());
+                record.set_mode(ssdcache::Mode::WriteBack);
                 match &entry {
                     Some(entry) => {
                         record.set_path(&entry.path);
-                        record.set_stamp(entry.stamp);
+                        record.own().begin(entry.stamp);
                         record.size().store(entry.size, Ordering::Release);
-                        record.flags().store(if entry.writing { flag::WRITING } else { 0 }, Ordering::Release);
+                        if entry.writing {
+                            record.own().open(Writer::Leader);
+                        }
                     }
                     // Its entry is lost, too: how it was is not known, and whoever opens it says how long it is.
                     None => {
                         record.size().store(end, Ordering::Release);
-                        record.flags().store(flag::WRITING, Ordering::Release);
+                        record.own().open(Writer::Leader);
                     }
                 }
                 record.set_key(Some(key));
@@ -197,6 +200,7 @@ impl Worker {
             return;
         }
         record.flags().fetch_and(!flag::OWED, Ordering::AcqRel);
+        self.dirty_since.remove(&key);
         if !shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
             record.succeeded();
         }

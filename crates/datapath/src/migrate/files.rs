@@ -5,13 +5,15 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pagecache::shared::Marks;
 use rustix::io::Errno;
 use ssdcache::{FileKey, Page, PageIndex, Version};
 
 use super::Worker;
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
-use crate::shelf::{Below, CATALOGUE, Entry, FileNo, Shelf, Stamp, flag, place};
+use crate::shelf::ours::{Difference, Look, Writer, difference};
+use crate::shelf::{Ask, Below, CATALOGUE, Entry, FileNo, Shelf, Stamp, flag, place};
 
 /// Files whose entries are kept at hand; more only as long as they are being written.
 const KNOWN_MAX: usize = 1024;
@@ -25,6 +27,10 @@ const WITHDRAWN: u32 = 32;
 const SETTLED: usize = 64;
 /// A file that cannot be written is tried again after so long, unless somebody asks, ms.
 const PATIENCE_MS: u32 = 1000;
+/// Likewise one that is stranded.
+const STRANDED_MS: u32 = 60_000;
+/// Looks at a file that changes while the leader looks.
+const LOOKS: usize = 1000;
 
 #[derive(Default)]
 pub(super) struct Known {
@@ -73,14 +79,15 @@ impl Worker {
 
     pub(super) fn know(&mut self, key: FileKey) -> &mut Known {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&key) {
-            // What is known can be found out again.
-            self.known.retain(|_, known| known.is_needed());
+            // What is known can be found out again; but not where a file was moved to.
+            self.known.retain(|_, known| known.is_needed() || known.below.is_some());
         }
         self.known.entry(key).or_default()
     }
 
     /// Nothing is remembered of a file: it went, or changed.
-    pub(super) fn forget(&mut self, key: FileKey) {
+    pub(super) fn forget(&mut self, shelf: &Shelf, key: FileKey) {
+        self.close_handle(shelf, key);
         self.known.remove(&key);
     }
 
@@ -145,7 +152,8 @@ impl Worker {
         let is_first = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) == 0);
         if is_first {
             // Nothing told of what was done to the file so far.
-            self.below(shelf, key)?.sync().map_err(|error| errno_of(&error))?;
+            let below = self.found(shelf, key)?.ok_or(Errno::NOENT)?;
+            below.sync().map_err(|error| errno_of(&error))?;
             self.synced_below(shelf, key)?;
         }
         self.put_entry(shelf, key, |worker| {
@@ -156,9 +164,10 @@ impl Worker {
                 key,
                 path: record.path(),
                 size: len.unwrap_or_else(|| size.max(before.as_ref().filter(|_| !is_first).map_or(0, |entry| entry.size))),
-                stamp: record.stamp(),
+                stamp: record.own().get(),
                 // Who writes through changes what is below at any time, and durable it is only when it is synced.
-                writing: len.is_some() || through || record.has(flag::WRITING) || before.is_some_and(|entry| entry.writing),
+                writing: !record.has(flag::CONFLICT)
+                    && (len.is_some() || through || record.own().is_open() || before.is_some_and(|entry| entry.writing)),
                 cut: len.map_or(cut, |len| Some(cut.map_or(len, |cut| cut.min(len)))),
                 through,
             }
@@ -194,9 +203,7 @@ impl Worker {
         let Some((entry, cut)) = self.owes_cut(shelf, key) else { return Ok(()) };
         let below = self.below(shelf, key)?;
         let size = below.stamp().map_err(|error| errno_of(&error))?.size;
-        if let Some(no) = shelf.records.find(key) {
-            shelf.records.get(no).flags().fetch_or(flag::WRITING, Ordering::AcqRel);
-        }
+        self.open_window(shelf, key, &*below)?;
         let mut done = if size > cut { below.set_len(cut) } else { Ok(()) };
         if entry.size > cut.min(size) {
             done = done.and_then(|()| below.set_len(entry.size));
@@ -213,13 +220,220 @@ impl Worker {
     /// # Errors
     /// The log has no room for that, or the SSD failed just now.
     pub(super) fn begin_writing(&mut self, shelf: &Shelf, key: FileKey) -> Result<u64, Errno> {
-        let said = self.say_writing(shelf, key);
-        let record = shelf.records.find(key).map(|no| shelf.records.get(no));
-        if let Some(record) = record {
-            record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        let below = self.below(shelf, key)?;
+        // Before the entry says that changes of it are ours, which then go without a look after a crash.
+        self.open_window(shelf, key, &*below)?;
+        if let Some(no) = shelf.records.find(key) {
+            let _ = shelf.records.get(no).own().close(Writer::Leader, || below.stamp());
         }
-        said?;
+        self.say_writing(shelf, key)?;
         Ok(self.end_below(shelf, key))
+    }
+
+    /// The file, to flush it: one that may only be read has nothing else to be done to it.
+    pub(super) fn below_to_sync(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<Arc<dyn Below>, Errno> {
+        match self.below(shelf, key) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !self.is_dirty(shelf, no, key) => {
+                let record = shelf.records.get(no);
+                let opened = shelf.world.open(key, &record.path(), &self.pids(shelf, no), false);
+                opened.map_err(|error| errno_of(&error))
+            }
+            below => below,
+        }
+    }
+
+    /// The processes that have the file open.
+    fn pids(&self, shelf: &Shelf, no: FileNo) -> Vec<u32> {
+        let seats = shelf.records.get(no).open_by().load(Ordering::Acquire);
+        (0..64_u8).filter(|seat| seats >> seat & 1 == 1).filter_map(|seat| shelf.seats.pid(shm::SeatNo(seat))).collect()
+    }
+
+    /// Before the leader changes a file: a change by another program is found now, or ours would hide it. What that changed and is not
+    /// dirty is dropped without a word.
+    ///
+    /// # Errors
+    /// ESTALE: another program changed its bytes, and there are dirty pages of it.
+    pub(super) fn open_window(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) -> Result<(), Errno> {
+        let stamp = || below.stamp().map_err(|error| errno_of(&error));
+        let Some(no) = shelf.records.find(key) else {
+            let now = stamp()?;
+            if self.entry(key).is_some_and(|entry| entry.writing || difference(entry.stamp, now) != Difference::Content) {
+                return Ok(());
+            }
+            self.strand(shelf, key, flag::CONFLICT);
+            return Err(Errno::STALE);
+        };
+        let record = shelf.records.get(no);
+        for _ in 0..LOOKS {
+            if record.has(flag::CONFLICT) {
+                return Err(Errno::STALE);
+            }
+            match record.own().look(stamp)? {
+                Look::Ours(moment) if record.own().open_at(moment, Writer::Leader) => return Ok(()),
+                Look::Ours(_) => {}
+                Look::Busy => {
+                    record.own().open(Writer::Leader);
+                    return Ok(());
+                }
+                Look::Changed(change) => {
+                    let is_dirty = self.is_dirty(shelf, no, key);
+                    if is_dirty && difference(change.known, change.now) == Difference::Content {
+                        self.strand(shelf, key, flag::CONFLICT);
+                        return Err(Errno::STALE);
+                    }
+                    let size = record.size().load(Ordering::Acquire);
+                    if record.own().adopt(&change, Writer::Leader) {
+                        shelf.drop_not_dirty(no, &mut |_: Ask| self.drop_clean_for_good(shelf, key))?;
+                        if !is_dirty && size == change.known.size {
+                            let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
+                        }
+                    }
+                }
+            }
+        }
+        // Somebody writes over the record all the time.
+        Err(Errno::IO)
+    }
+
+    /// The file, to write its dirty pages to. None: it was removed, and they are dropped.
+    ///
+    /// # Errors
+    /// ENOENT: nobody knows where it is. The kernel's.
+    pub(super) fn found(&mut self, shelf: &Shelf, key: FileKey) -> Result<Option<Arc<dyn Below>>, Errno> {
+        let below = self.below(shelf, key);
+        if self.is_removed(shelf, key) {
+            self.drop_removed(shelf, key)?;
+            return Ok(None);
+        }
+        if below.as_ref().is_err_and(|errno| *errno == Errno::NOENT) {
+            self.strand(shelf, key, flag::MISSING);
+        }
+        below.map(Some)
+    }
+
+    /// Returns whether its owner has to decide what becomes of the file's dirty pages.
+    pub(super) fn is_stranded(&self, shelf: &Shelf, key: FileKey) -> bool {
+        shelf.records.find(key).is_some_and(|no| shelf.records.get(no).has(flag::STRANDED))
+    }
+
+    /// Returns whether pages of the file are newer than the file.
+    pub(super) fn is_dirty(&self, shelf: &Shelf, no: FileNo, key: FileKey) -> bool {
+        shelf.pages.has_marked(pagecache::shared::FileNo(no.0), Marks::DIRTY)
+            || self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0)
+    }
+
+    /// The file's dirty pages cannot be written until its owner decides (`CONFLICT`) or it is found again (`MISSING`). It gets a record,
+    /// if it has none, which stays: status names it by that.
+    pub(super) fn strand(&mut self, shelf: &Shelf, key: FileKey, why: u32) {
+        let path = self.path_of(shelf, key);
+        let is_new = match self.ensure_record(shelf, key) {
+            Some(no) => shelf.records.get(no).flags().fetch_or(why, Ordering::AcqRel) & why == 0,
+            None => self.know(key).not_before.is_none(),
+        };
+        if is_new {
+            let what = if why == flag::CONFLICT {
+                "was changed by another program while the cache held newer pages of it: nothing is written to it"
+            } else {
+                "was moved or removed by another program while the cache held newer pages of it: they are kept until it is found"
+            };
+            let then = "`hotshelf cache status` names the commands that save them or give them up";
+            shelf.world.report(&format!("{} {what}; {then}", path.display()));
+        }
+        self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(STRANDED_MS));
+        // An entry that says `writing` would have the change taken for ours after a restart.
+        if let Some(entry) = self.entry(key).filter(|entry| entry.writing && why == flag::CONFLICT && self.has_log(shelf)) {
+            let stamp = shelf.records.find(key).map_or(entry.stamp, |no| shelf.records.get(no).own().get());
+            let _ = self.put_entry(shelf, key, |_| Entry { writing: false, stamp, ..entry.clone() });
+        }
+    }
+
+    fn path_of(&mut self, shelf: &Shelf, key: FileKey) -> std::path::PathBuf {
+        match shelf.records.find(key) {
+            Some(no) => shelf.records.get(no).path(),
+            None => self.entry(key).map(|entry| entry.path).unwrap_or_default(),
+        }
+    }
+
+    /// The file's record; one is made of its entry if there is none. None: none is free for it.
+    fn ensure_record(&mut self, shelf: &Shelf, key: FileKey) -> Option<FileNo> {
+        let entry = self.entry(key);
+        let lock = shelf.records.lock();
+        let _held = lock.lock();
+        let opens = shelf.opens.lock();
+        if let Some(no) = shelf.records.find(key) {
+            return Some(no);
+        }
+        let entry = entry?;
+        let number = self.log.as_mut().and_then(|log| log.books.hold(key))?;
+        let no = shelf.free_record(key, &opens)?;
+        let record = shelf.records.get(no);
+        record.clear();
+        record.set_path(&entry.path);
+        record.set_mode(ssdcache::Mode::WriteBack);
+        record.own().begin(entry.stamp);
+        record.size().store(entry.size, Ordering::Release);
+        record.flags().store(flag::UNSYNCED, Ordering::Release);
+        record.set_on_ssd(Some(number));
+        record.set_key(Some(key));
+        Some(no)
+    }
+
+    /// The file has no name any more and nobody has it open: nothing of it matters.
+    pub(super) fn is_removed(&self, shelf: &Shelf, key: FileKey) -> bool {
+        let Some(record) = shelf.records.find(key).map(|no| shelf.records.get(no)) else {
+            return self.known.get(&key).and_then(|known| known.below.as_ref()).is_some_and(|below| below.is_removed());
+        };
+        if record.open_by().load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        let is_gone = |known: &Known| known.below.as_ref().is_some_and(|below| below.is_removed());
+        record.has(flag::UNLINKED) || self.known.get(&key).is_some_and(is_gone)
+    }
+
+    /// Drops all that is cached of a file that was removed, dirty or not.
+    pub(super) fn drop_removed(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+        match shelf.records.find(key) {
+            Some(no) => {
+                self.drop_range(shelf, no, key, 0..u64::MAX)?;
+                let record = shelf.records.get(no);
+                record.flags().fetch_and(!(flag::STRANDED | flag::HELD | flag::OWED), Ordering::AcqRel);
+                record.succeeded();
+            }
+            None => {
+                self.drop_pages(shelf, key, 0..u64::MAX)?;
+                self.flush_log(shelf)?;
+                self.forget(shelf, key);
+            }
+        }
+        self.dirty_since.remove(&key);
+        Ok(())
+    }
+
+    /// A file that is closed with dirty pages is kept open here, so that it is found wherever another program moves it. Beyond a number of
+    /// those the one that was used longest ago is looked for by its name again.
+    pub(super) fn hold(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        if !self.is_dirty(shelf, no, key) {
+            return Ok(());
+        }
+        let is_known = self.known.get(&key).is_some_and(|known| known.below.is_some());
+        if !is_known {
+            self.close_one_of_many(shelf);
+        }
+        self.below(shelf, key)?;
+        shelf.records.get(no).flags().fetch_or(flag::HELD, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// A new leader holds what the last one held.
+    pub(super) fn hold_others(&mut self, shelf: &Shelf) {
+        let mut held = 0;
+        for (no, record) in shelf.records.all() {
+            record.flags().fetch_and(!flag::HELD, Ordering::AcqRel);
+            let Some(key) = record.key().filter(|_| record.written().load(Ordering::Relaxed) != 0) else { continue };
+            if held < HANDLES_MAX && self.is_dirty(shelf, no, key) {
+                held += usize::from(self.hold(shelf, no, key).is_ok());
+            }
+        }
     }
 
     /// How long a file below may become: as long as its entry says, which tells nothing without pages, and as its users know. Who is
@@ -256,15 +470,15 @@ impl Worker {
         if written != 0 && record.mode().within(shelf.mode()).keeps_dirty() {
             let _ = below.set_mtime(written);
         }
-        let Ok(stamp) = below.stamp() else { return };
-        record.set_stamp(stamp);
-        record.flags().fetch_and(!flag::WRITING, Ordering::AcqRel);
+        // If that fails the window stays open, and nobody takes the change for another program's.
+        let _ = record.own().close(Writer::Leader, || below.stamp());
     }
 
     /// What the last leader was writing below when he died is seen, and may not be durable: the next sync asks for it, and it is ended
     /// file by file, after what is asked. A hole that he was punching is ended now: frames may still have it.
     pub(super) fn take_up_writing(&mut self, shelf: &Shelf) {
-        for (no, record) in shelf.records.all().filter(|(_, record)| record.has(flag::WRITING | flag::PUNCHING)) {
+        for (no, record) in shelf.records.all().filter(|(_, record)| record.own().is_open_by(Writer::Leader) || record.has(flag::PUNCHING))
+        {
             let Some(key) = record.key() else { continue };
             record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
             if record.has(flag::PUNCHING) {
@@ -279,7 +493,7 @@ impl Worker {
     pub(super) fn end_others_writing(&mut self, shelf: &Shelf) -> bool {
         let Some((no, key)) = self.unended.pop() else { return false };
         let record = shelf.records.get(no);
-        if record.key() == Some(key) && record.has(flag::WRITING) {
+        if record.key() == Some(key) && record.own().is_open_by(Writer::Leader) {
             self.end_other(shelf, no, key);
         }
         true
@@ -319,24 +533,24 @@ impl Worker {
                 && self.synced_below(shelf, *key).is_ok();
             let Some(mut entry) = self.entry(*key).filter(|_| is_synced) else {
                 // Known no more: it stays as it is, which a later open takes for our own writing.
-                self.forget(*key);
+                self.forget(shelf, *key);
                 continue;
             };
             let stamp = match shelf.records.find(*key).map(|no| shelf.records.get(no)) {
-                Some(record) if record.has(flag::WRITING) => continue,
+                Some(record) if record.own().is_open() || record.has(flag::STRANDED) => continue,
                 Some(record) => {
                     if entry.through && !self.ends_through(shelf, *key) {
                         continue;
                     }
                     entry.size = entry.size.max(record.size().load(Ordering::Acquire));
-                    Ok(record.stamp())
+                    Ok(record.own().get())
                 }
                 None => self.below(shelf, *key).and_then(|below| below.stamp().map_err(|error| errno_of(&error))),
             };
             let Ok(stamp) = stamp else { continue };
             let put = self.put_entry(shelf, *key, |_| Entry { stamp, writing: false, through: false, cut: None, ..entry.clone() });
             if put.is_err() {
-                self.forget(*key);
+                self.forget(shelf, *key);
             }
         }
         !keys.is_empty()
@@ -376,13 +590,7 @@ impl Worker {
             return Ok(Arc::clone(below));
         }
         let (path, pids) = match shelf.records.find(key) {
-            Some(no) => {
-                let record = shelf.records.get(no);
-                let seats = record.open_by().load(Ordering::Acquire);
-                let pids: Vec<u32> =
-                    (0..64_u8).filter(|seat| seats >> seat & 1 == 1).filter_map(|seat| shelf.seats.pid(shm::SeatNo(seat))).collect();
-                (record.path(), pids)
-            }
+            Some(no) => (shelf.records.get(no).path(), self.pids(shelf, no)),
             None => (self.entry(key).ok_or(Errno::NOENT)?.path, Vec::new()),
         };
         if path.as_os_str().is_empty() && pids.is_empty() {
@@ -391,17 +599,34 @@ impl Worker {
         }
         let opened = shelf.world.open(key, &path, &pids, true);
         let below = opened.map_err(|error: io::Error| errno_of(&error))?;
-        self.close_one_of_many();
+        self.close_one_of_many(shelf);
+        if let Some(no) = shelf.records.find(key) {
+            shelf.records.get(no).flags().fetch_and(!flag::MISSING, Ordering::AcqRel);
+        }
         self.know(key).below = Some(Arc::clone(&below));
         Ok(below)
     }
 
     /// The one that was not used for longest, if too many are open. Who is at it has it still.
-    fn close_one_of_many(&mut self) {
-        let open = self.known.values().filter(|known| known.below.is_some());
-        let (count, first) = open.fold((0, u64::MAX), |(count, first), known| (count + 1, first.min(known.used)));
-        if count >= HANDLES_MAX {
-            self.known.values_mut().filter(|known| known.used == first).for_each(|known| known.below = None);
+    fn close_one_of_many(&mut self, shelf: &Shelf) {
+        let open = || self.known.iter().filter(|(_, known)| known.below.is_some());
+        if open().count() < HANDLES_MAX {
+            return;
+        }
+        // One that is found without is closed first.
+        let is_held = |key: FileKey| shelf.records.find(key).is_some_and(|no| shelf.records.get(no).has(flag::HELD));
+        let first = open().min_by_key(|(key, known)| (is_held(**key), known.used)).map(|(key, _)| *key);
+        if let Some(key) = first {
+            self.close_handle(shelf, key);
+        }
+    }
+
+    fn close_handle(&mut self, shelf: &Shelf, key: FileKey) {
+        if let Some(no) = shelf.records.find(key) {
+            shelf.records.get(no).flags().fetch_and(!flag::HELD, Ordering::AcqRel);
+        }
+        if let Some(known) = self.known.get_mut(&key) {
+            known.below = None;
         }
     }
 
@@ -417,24 +642,30 @@ impl Worker {
         }
         let before = self.known.len();
         self.settle_entries(shelf, SETTLED);
-        self.known.retain(|_, known| known.is_needed());
+        self.known.retain(|_, known| known.is_needed() || known.below.is_some());
         self.known.len() < before
     }
 
-    /// Handles of files nobody has open any more are closed, unless they have dirty pages.
+    /// Handles of files nobody has open any more are closed, unless they have dirty pages. What was removed meanwhile is dropped.
     pub(super) fn close_idle(&mut self, shelf: &Shelf) {
-        let log = &self.log;
-        self.known.retain(|key, known| {
-            let no = shelf.records.find(*key);
+        let removed: Vec<FileKey> = self.known.keys().filter(|key| self.is_removed(shelf, **key)).copied().collect();
+        for key in removed {
+            // Else with the next look.
+            let _ = self.drop_removed(shelf, key);
+        }
+        let is_used = |key: FileKey, worker: &Worker| {
+            let no = shelf.records.find(key);
             let is_open = no.is_some_and(|no| shelf.records.get(no).open_by().load(Ordering::Acquire) != 0);
-            let is_dirty = no.is_some_and(|no| shelf.pages.marked_of(pagecache::shared::FileNo(no.0)))
-                || log.as_ref().is_some_and(|log| log.books.dirty_of(*key) > 0);
-            let keep = is_open || is_dirty;
-            if !keep {
-                known.below = None;
+            let is_marked = no.is_some_and(|no| shelf.pages.marked_of(pagecache::shared::FileNo(no.0)));
+            is_open || is_marked || worker.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0)
+        };
+        let idle: Vec<FileKey> = self.known.keys().filter(|key| !is_used(**key, self)).copied().collect();
+        for key in idle {
+            self.close_handle(shelf, key);
+            if self.known.get(&key).is_some_and(|known| !known.is_needed()) {
+                self.known.remove(&key);
             }
-            keep || known.is_needed()
-        });
+        }
     }
 
     /// Files that nobody has open, some at a time: what not all who share the segment may see any more goes. (Of those that are open,
@@ -447,7 +678,7 @@ impl Worker {
             let record = shelf.records.get(no);
             let Some(key) = record.key() else { continue };
             let (path, is_open) = (record.path(), record.open_by().load(Ordering::Acquire) != 0);
-            if is_open || record.has(flag::OWED) || path.as_os_str().is_empty() || shelf.world.may_keep(key, &path) {
+            if is_open || record.has(flag::OWED | flag::STRANDED) || path.as_os_str().is_empty() || shelf.world.may_keep(key, &path) {
                 continue;
             }
             // What cannot be written below stays, and is told by a flush.
@@ -460,19 +691,6 @@ impl Worker {
                 record.set_key(None);
                 shelf.pages.wipe_free();
             }
-        }
-    }
-
-    /// Whether what is below is what we left there.
-    pub(super) fn is_ours(&mut self, shelf: &Shelf, key: FileKey, now: Stamp) -> bool {
-        match shelf.records.find(key) {
-            Some(no) => {
-                let record = shelf.records.get(no);
-                // Who has it open looks himself.
-                let is_known = record.has(flag::WRITING) || record.open_by().load(Ordering::Acquire) != 0;
-                !record.has(flag::CONFLICT) && (is_known || is_same(record.stamp(), now))
-            }
-            None => self.entry(key).is_some_and(|entry| entry.writing || is_same(entry.stamp, now)),
         }
     }
 
@@ -515,5 +733,5 @@ impl Worker {
 
 /// Change time alone says too little: a new name or mode changes it too.
 pub(super) fn is_same(a: Stamp, b: Stamp) -> bool {
-    a.size == b.size && a.mtime == b.mtime
+    difference(a, b) != Difference::Content
 }

@@ -51,13 +51,19 @@ impl Worker {
                 self.drop_unowned(shelf, no);
                 continue;
             };
+            let is_stored = self.has_log(shelf) && record.mode().within(shelf.mode()) == Mode::WriteBack;
             if !record.is_sound(key) {
                 cleaned.failed.push((no, Errno::IO));
-            } else if record.has(flag::CONFLICT) {
+            } else if self.is_removed(shelf, key) && self.drop_removed(shelf, key).is_ok() {
+                cleaned.count += names.len();
+            } else if record.has(flag::CONFLICT) && !is_stored {
                 cleaned.failed.push((no, Errno::STALE));
-            } else if asked || !self.is_patient(shelf, key) {
+            } else if asked || !self.is_patient(shelf, key) || (record.has(flag::CONFLICT) && is_stored) {
+                let since_ms = marked.iter().filter(|(name, _)| name.file == names[0].file).map(|(_, since_ms)| *since_ms);
+                let now_ms = shelf.world.now_ms();
+                let since_ms = since_ms.max_by_key(|since_ms| now_ms.wrapping_sub(*since_ms)).unwrap_or(now_ms);
                 for some in names.chunks(CHUNK) {
-                    if let Err(errno) = self.clean_some(shelf, no, key, some, &mut cleaned) {
+                    if let Err(errno) = self.clean_some(shelf, no, key, some, since_ms, &mut cleaned) {
                         cleaned.failed.push((no, errno));
                         break;
                     }
@@ -111,7 +117,15 @@ impl Worker {
         }
     }
 
-    fn clean_some(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, names: &[Name], cleaned: &mut Cleaned) -> Result<(), Errno> {
+    fn clean_some(
+        &mut self,
+        shelf: &Shelf,
+        no: FileNo,
+        key: FileKey,
+        names: &[Name],
+        since_ms: u32,
+        cleaned: &mut Cleaned,
+    ) -> Result<(), Errno> {
         let size = || shelf.records.get(no).size().load(std::sync::atomic::Ordering::Acquire);
         let mut taken: Vec<Taken> = Vec::with_capacity(names.len());
         let mut is_behind_end = false;
@@ -145,6 +159,9 @@ impl Worker {
         // While it is being cut, what is below may be cut again after a crash.
         if is_stored && (self.is_being_cut(shelf, no) || self.may_store()) {
             self.store(shelf, no, key, dirty, cleaned)?;
+            if self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
+                self.dirty_since.entry(key).or_insert(since_ms);
+            }
         } else {
             if is_stored {
                 shelf.counters.add(Count::RefusedBudget, dirty.len() as u64);
@@ -181,6 +198,10 @@ impl Worker {
         if dirty.is_empty() {
             return Ok(());
         }
+        if self.found(shelf, key)?.is_none() {
+            cleaned.count += dirty.len();
+            return Ok(());
+        }
         let size = self.begin_writing(shelf, key)?;
         // Before these pages are only below: after a crash the cut would be made again, and take them away.
         if !self.is_being_cut(shelf, no) {
@@ -188,9 +209,11 @@ impl Worker {
         }
         let pages: Vec<u64> = dirty.iter().map(|(name, ..)| name.page.0).collect();
         self.will_be_old(shelf, key, &pages)?;
-        let written = self.write_runs(shelf, no, key, &dirty, size);
+        let written = self.write_runs(shelf, key, &dirty, size);
         if let Err(errno) = written {
-            self.failed(shelf, key, errno);
+            if !self.is_stranded(shelf, key) {
+                self.failed(shelf, key, errno);
+            }
             return Err(errno);
         }
         self.succeeded(key);
@@ -248,9 +271,10 @@ impl Worker {
     }
 
     /// Neighbours in one call; then durable.
-    fn write_runs(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: &[Taken], size: u64) -> Result<(), Errno> {
+    fn write_runs(&mut self, shelf: &Shelf, key: FileKey, dirty: &[Taken], size: u64) -> Result<(), Errno> {
         let below = self.below(shelf, key)?;
-        shelf.records.get(no).flags().fetch_or(flag::WRITING, std::sync::atomic::Ordering::AcqRel);
+        // Once more: what was done since then may have closed it.
+        self.open_window(shelf, key, &*below)?;
         let mut result = Ok(());
         for run in dirty.chunk_by(|(a, ..), (b, ..)| a.page.0 + 1 == b.page.0) {
             let at = run[0].0.page.0 * PAGE_BYTES as u64;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::shared::SharedPages;
+use pagecache::shared::{SharedPages, Which};
 use rustix::io::Errno;
 use shm::{Region, SeatNo, Seats};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
@@ -13,8 +13,9 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
 use super::counters::Counters;
 use super::layout::{BadSegment, Header, Layout, Sizes, Word};
 use super::open::{Open, OpenFailed, errno_of};
+use super::ours::{Difference, Look as Compared, OwnStamp, difference};
 use super::record::{FileNo, Record, Records, Stamp, flag};
-use super::{Ask, AttachFailed, Shelf, SsdState};
+use super::{Ask, AttachFailed, Below, Shelf, SsdState};
 
 /// A file with a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +34,8 @@ pub struct Seen {
     pub open_by: u64,
     /// Changed outside while pages were dirty.
     pub is_conflict: bool,
+    /// It has dirty pages, and nobody knows where it is.
+    pub is_missing: bool,
     /// How many write-backs failed, and how the last did.
     pub failures: (u32, Option<Errno>),
     /// What failed could be done since.
@@ -68,6 +71,7 @@ fn seen(no: FileNo, record: Record<'_>) -> Option<Seen> {
         mode: record.mode(),
         open_by: record.open_by().load(Ordering::Acquire),
         is_conflict: record.has(flag::CONFLICT),
+        is_missing: record.has(flag::MISSING),
         failures: record.failures(),
         is_over: record.is_over(),
         is_owed: record.has(flag::OWED),
@@ -175,6 +179,14 @@ impl Look {
         ranges
     }
 
+    /// Bytes of a file that are newer here than below.
+    pub fn dirty_bytes(&self, file: &Seen) -> u64 {
+        let mut marked = Vec::new();
+        self.pages.marked(Which::File(pagecache::shared::FileNo(file.no.0)), usize::MAX, &mut marked);
+        let on_ssd: u64 = self.only_on_ssd(file).iter().map(|range| range.end - range.start).sum();
+        on_ssd.max(marked.len() as u64 * PAGE_BYTES as u64).min(file.size)
+    }
+
     /// Frames that may be marked before writers wait.
     pub fn dirty_limit(&self) -> u32 {
         self.header.get(Word::DirtyLimit)
@@ -200,15 +212,13 @@ impl Shelf {
     pub fn peek(&self, key: FileKey, below: Stamp) -> Option<(u64, u64)> {
         let no = self.records.find(key)?;
         let record = self.records.get(no);
-        // Calls go past the cache: what is below counts, unless what was cached before is still to be written there.
+        // Calls go past the cache: what is below counts, unless what was cached before is still to be written there. A window that a dead
+        // leader left open says nothing of what was written past the cache.
         if record.mode().within(self.mode()) == Mode::PassThrough && !self.pages.marked_of(pagecache::shared::FileNo(no.0)) {
             return None;
         }
-        let is_changed = !record.has(flag::WRITING) && record.stamp() != below;
-        if is_changed {
-            let is_dirty =
-                self.pages.marked_of(pagecache::shared::FileNo(no.0)) || self.ask(Ask::Open, no, 1, 0).is_ok_and(|dirty| dirty > 0);
-            is_dirty.then_some(())?;
+        if record.own().differs(below) && !self.is_dirty(no).unwrap_or(false) {
+            return None;
         }
         let found = (record.size().load(Ordering::Acquire), record.written().load(Ordering::Relaxed));
         (record.key() == Some(key)).then_some(found)
@@ -250,14 +260,10 @@ impl Shelf {
     ///
     /// # Errors
     /// The leader's.
-    pub fn discard(&self, key: FileKey, below: Stamp) -> Result<(), OpenFailed> {
+    pub fn discard(&self, key: FileKey, below: &dyn Below) -> Result<(), Errno> {
         let Some(no) = self.records.find(key) else { return Ok(()) };
-        let record = self.records.get(no);
-        record.set_stamp(below);
-        record.size().store(below.size, Ordering::Release);
-        self.drop_cached(no, 0..u64::MAX).map_err(OpenFailed::Failed)?;
-        record.flags().fetch_and(!flag::CONFLICT, Ordering::AcqRel);
-        Ok(())
+        let _held = self.lock_file(no);
+        self.give_up(no, Some(below))
     }
 }
 
@@ -306,7 +312,6 @@ impl Open {
     /// # Errors
     /// Dirty pages that cannot be written.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Errno> {
-        let mode = mode.within(self.shelf.mode());
         self.shelf.ask(Ask::Mode, self.no, mode as u64, 0).map(drop)
     }
 }
@@ -318,24 +323,24 @@ impl Open {
     /// after it. Else it is not known, and looked at again; who writes all the time is one of us.
     ///
     /// # Errors
-    /// As [`Open::drop_changed`].
+    /// `Conflict`: its bytes were changed, and it had dirty pages; each sync fails until its owner has decided.
     pub fn look_below(&self) -> Result<(), OpenFailed> {
-        let record = self.record();
-        let state = || (record.has(flag::WRITING), record.stamp());
+        let own: OwnStamp<'_> = self.record().own();
+        let stamp = || self.below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)));
         for _ in 0..LOOKS {
-            let before = state();
-            let now = self.below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
-            if before.1 == now {
-                return Ok(());
-            }
-            if before.0 || before != state() {
-                continue;
+            match own.look(stamp)? {
+                Compared::Ours(_) => return Ok(()),
+                Compared::Busy => continue,
+                Compared::Changed(_) => {}
             }
             // Nobody writes through while the lock is held.
             let _held = self.shelf.lock_file(self.no);
-            if before == state() && self.below.stamp().is_ok_and(|again| again == now) {
-                self.drop_changed(now)?;
-                self.times_were_set();
+            if let Compared::Changed(change) = own.look(stamp)?
+                && self.drop_changed(&change)?
+            {
+                if difference(change.known, change.now) == Difference::Content {
+                    self.times_were_set();
+                }
                 return Ok(());
             }
         }
@@ -344,4 +349,4 @@ impl Open {
 }
 
 /// Looks at a file that changes while one looks.
-const LOOKS: usize = 10;
+pub(super) const LOOKS: usize = 10;

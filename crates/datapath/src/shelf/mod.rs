@@ -26,12 +26,14 @@ pub(crate) mod layout;
 pub(crate) mod log;
 mod look;
 pub(crate) mod open;
+pub(crate) mod ours;
 mod quick;
 mod read;
 mod reads;
 pub(crate) mod record;
 mod request;
 mod ssd;
+mod stranded;
 mod write;
 
 use std::io;
@@ -111,6 +113,10 @@ pub trait Below: Send + Sync {
     /// # Errors
     /// The kernel's.
     fn stamp(&self) -> io::Result<Stamp>;
+    /// Returns whether it has no name any more.
+    fn is_removed(&self) -> bool {
+        false
+    }
 }
 
 /// What lies around the engine: the files below, and the time.

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::shared::OfFile;
+use pagecache::shared::{Marks, OfFile};
 use rustix::io::Errno;
 use shm::Held;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
 
 use super::layout::{NEVER_OPENED, Word};
+use super::ours::{Change, Difference, Writer, difference};
 use super::record::{FileNo, Kept, PATH_MAX, Record, Stamp, errno_from, flag};
 use super::request::Ask;
 use super::{Below, Shelf, Stream};
@@ -21,7 +22,7 @@ pub struct Open {
     pub(super) no: FileNo,
     pub(super) of: OfFile,
     pub(super) key: FileKey,
-    record: Kept,
+    pub(super) record: Kept,
     pub(super) below: Arc<dyn Below>,
     pub(super) stream: Stream,
 }
@@ -49,7 +50,7 @@ pub enum OpenFailed {
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct How {
-    /// The mode wanted: the file has the one that trusts the SSD least of all its opens.
+    /// The mode wanted: the file has the one that trusts the SSD least of all its opens, within the instance's at each call.
     pub mode: Mode,
     /// Admission to the SSD.
     pub rule: Rule,
@@ -84,11 +85,13 @@ impl Shelf {
         if is_new && self.view.is_none() {
             return Ok(open);
         }
-        let mode = how.mode.within(self.mode());
-        if mode > self.records.get(no).mode() {
-            self.ask(Ask::Mode, no, mode as u64, 0).map_err(OpenFailed::Failed)?;
+        if self.records.get(no).has(flag::CONFLICT) {
+            return Err(OpenFailed::Conflict);
         }
-        if mode == Mode::PassThrough && self.view.is_some() && open.is_dirty().map_err(OpenFailed::Failed)? {
+        if how.mode > self.records.get(no).mode() {
+            self.ask(Ask::Mode, no, how.mode as u64, 0).map_err(OpenFailed::Failed)?;
+        }
+        if open.mode() == Mode::PassThrough && self.view.is_some() && open.is_dirty().map_err(OpenFailed::Failed)? {
             // Left on the SSD in another mode; from here on it is read below.
             open.clean().map_err(OpenFailed::Failed)?;
         }
@@ -126,13 +129,19 @@ impl Shelf {
             record.clear();
             record.set_path(path);
             record.size().store(stamp.size, Ordering::Release);
-            record.set_stamp(stamp);
-            record.set_mode(how.mode.within(self.mode()));
+            record.own().begin(stamp);
+            record.set_mode(how.mode);
             record.flags().store(flag::UNSYNCED, Ordering::Release);
             record.set_key(Some(key));
         } else if record.path() != path {
             record.set_path(path);
         }
+        if found.is_some() && record.open_by().load(Ordering::Acquire) == 0 && how.mode < record.mode() && !record.has(flag::MAPPED) {
+            // Those who asked for less trust in the cache have closed it. What was done past the cache is found by the look that follows.
+            record.set_mode(how.mode);
+            self.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+        }
+        record.flags().fetch_and(!flag::MISSING, Ordering::AcqRel);
         if found.is_some() && record.has(flag::OWED) {
             // It may have been taken for shorter than it is, while nothing told.
             let stamp = below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
@@ -156,7 +165,9 @@ impl Shelf {
         }
         let now = self.world.now_ms();
         let mut closed: Vec<_> = (self.records.set_of(key))
-            .filter(|(no, record)| record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED) && !opens.contains_key(no))
+            .filter(|(no, record)| {
+                record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED | flag::STRANDED) && !opens.contains_key(no)
+            })
             .map(|(no, record)| (now.wrapping_sub(record.used().load(Ordering::Relaxed)), no))
             .collect();
         closed.sort_unstable_by(|a, b| b.cmp(a));
@@ -186,8 +197,8 @@ impl Shelf {
             let _ = self.truncate(no, record.size().load(Ordering::Acquire), ask);
             record.truncations().fetch_add(1, Ordering::AcqRel);
         }
-        if record.has(flag::WRITING) && record.mode().within(self.mode()) != Mode::WriteBack {
-            // If that fails the flag stays, and nobody takes what is below for a change from outside.
+        if record.own().is_open_by(Writer::LockHolder) {
+            // If that fails the window stays open, and nobody takes what is below for a change from outside.
             let _ = ask(Ask::Stale, 0, 0);
         }
         self.drop_behind_end(no);
@@ -218,6 +229,39 @@ impl Shelf {
         // Last: while they are there nobody sees what is older, on the SSD or below.
         self.pages.invalidate(pagecache::shared::FileNo(no.0), len.div_ceil(PAGE_BYTES as u64)..u64::MAX);
         Ok(())
+    }
+
+    /// Returns whether pages of the file are newer than the file.
+    pub(super) fn is_dirty(&self, no: FileNo) -> Result<bool, Errno> {
+        Ok(self.pages.has_marked(pagecache::shared::FileNo(no.0), Marks::DIRTY)
+            || (self.view.is_some() && self.ask(Ask::Open, no, 1, 0)? > 0))
+    }
+
+    /// Drops what is cached of a file and not newer than the file: on the SSD first, durably, for the frames cover what is older there.
+    pub(crate) fn drop_not_dirty(&self, no: FileNo, ask: &mut dyn FnMut(Ask) -> Result<(), Errno>) -> Result<(), Errno> {
+        if self.has_ssd() {
+            ask(Ask::DropClean)?;
+        }
+        let _ = self.pages.drop_without(pagecache::shared::FileNo(no.0), Marks::DIRTY);
+        Ok(())
+    }
+
+    /// Gives up what is cached of a file, dirty or not; the file as it is below counts. None: nobody knows where that is. The file's
+    /// lock is held.
+    pub(super) fn give_up(&self, no: FileNo, below: Option<&dyn Below>) -> Result<(), Errno> {
+        let record = self.records.get(no);
+        let own = record.own();
+        own.open(Writer::LockHolder);
+        let stamp = |_: ()| below.map_or(Ok(own.get()), |below| below.stamp().map_err(|error| errno_of(&error)));
+        let dropped = stamp(()).and_then(|now| {
+            self.drop_cached(no, 0..u64::MAX)?;
+            record.size().store(now.size, Ordering::Release);
+            record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
+            record.succeeded();
+            Ok(())
+        });
+        own.close(Writer::LockHolder, || stamp(()))?;
+        dropped
     }
 
     /// Nothing of these pages is cached any more. The leader does it where there is an SSD: the frames go when what they were
@@ -296,18 +340,16 @@ impl Open {
 
     /// Whether a look at the file below shows a change that is not ours.
     pub fn is_changed(&self, now: Stamp) -> bool {
-        let record = self.record();
-        !record.has(flag::WRITING) && record.stamp() != now
+        self.record().own().differs(now)
     }
 
-    /// Whether pages of it are newer than below.
+    /// Whether pages of it are newer than below. What is only older on the SSD than below does not count.
     ///
     /// # Errors
     /// The leader's.
     pub fn is_dirty(&self) -> Result<bool, Errno> {
         self.check()?;
-        let shelf = &self.shelf;
-        Ok(shelf.pages.marked_of(pagecache::shared::FileNo(self.no.0)) || shelf.ask(Ask::Open, self.no, 1, 0)? > 0)
+        self.shelf.is_dirty(self.no)
     }
 
     /// The leader opens it below now: later it may not be allowed to, and what was written would have no way there.
@@ -318,36 +360,32 @@ impl Open {
         self.shelf.ask(Ask::Open, self.no, 2, 0).map(drop)
     }
 
-    /// Somebody else changed the file: what is cached of it is dropped.
+    /// Somebody else changed the file: what is cached of it and not dirty is dropped, without a word. The file's lock is held. False:
+    /// one of us changed it meanwhile, and it is to be looked at again.
     ///
     /// # Errors
-    /// `Conflict`: it had dirty pages; nothing is dropped, and each sync fails until its owner has decided.
-    pub fn drop_changed(&self, now: Stamp) -> Result<(), OpenFailed> {
+    /// `Conflict`: its bytes were changed, and it had dirty pages. Nothing is dropped, and each sync fails until its owner has decided.
+    pub(super) fn drop_changed(&self, change: &Change) -> Result<bool, OpenFailed> {
         let record = self.record();
-        let before = record.stamp();
         let size = record.size().load(Ordering::Acquire);
-        let dirty = self.is_dirty().map_err(OpenFailed::Failed)?;
-        // Looked at again: it was ours after all.
-        if !self.is_changed(now) {
-            return Ok(());
-        }
-        if dirty {
-            if before.mtime == now.mtime && before.size == now.size {
-                record.set_stamp(now);
-                return Ok(());
+        let is_dirty = self.is_dirty().map_err(OpenFailed::Failed)?;
+        if is_dirty && difference(change.known, change.now) == Difference::Content {
+            // The leader may have changed it since: then it is not known whose change that was.
+            if record.own().is_open() || record.own().get() != change.known {
+                return Ok(false);
             }
             record.flags().fetch_or(flag::CONFLICT, Ordering::AcqRel);
             return Err(OpenFailed::Conflict);
         }
-        record.set_stamp(now);
-        if self.shelf.has_ssd() {
-            self.shelf.ask(Ask::DropClean, self.no, 0, 0).map_err(OpenFailed::Failed)?;
+        if !record.own().adopt(change, Writer::LockHolder) {
+            return Ok(false);
         }
-        // Whoever wrote since we looked keeps what he wrote, and the length he gave it.
-        if self.shelf.pages.drop_clean(pagecache::shared::FileNo(self.no.0)) {
-            let _ = record.size().compare_exchange(size, now.size, Ordering::AcqRel, Ordering::Acquire);
+        self.shelf.drop_not_dirty(self.no, &mut |ask| self.shelf.ask(ask, self.no, 0, 0).map(drop)).map_err(OpenFailed::Failed)?;
+        if !is_dirty {
+            // Whoever wrote since we looked keeps the length he gave it.
+            let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Nothing of it is cached any more, dirty or not: its owner wants what is below.
@@ -355,13 +393,8 @@ impl Open {
     /// # Errors
     /// The leader's.
     pub fn discard(&self) -> Result<(), Errno> {
-        let record = self.record();
-        let now = self.below.stamp().map_err(|error| errno_of(&error))?;
-        record.set_stamp(now);
-        record.size().store(now.size, Ordering::Release);
-        self.drop_all()?;
-        record.flags().fetch_and(!flag::CONFLICT, Ordering::AcqRel);
-        Ok(())
+        let _held = self.shelf.lock_file(self.no);
+        self.shelf.give_up(self.no, Some(&*self.below))
     }
 
     /// It has no name any more: nothing of it needs to be kept when it is closed.
@@ -376,24 +409,65 @@ impl Open {
         self.record().set_path(path);
     }
 
-    /// Does what changes the file below in our name (fallocate, rename, chmod): afterwards that is no change from outside.
+    /// Does what changes the file's attributes below in our name (chmod, rename): afterwards that is no change from outside.
     ///
     /// # Errors
     /// What `change` answers.
     pub fn ours<T>(&self, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        let _held = self.shelf.lock_file(self.no);
-        let record = self.record();
-        record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        Open::ours_of(&[self], change)
+    }
+
+    /// Likewise what may change its size or its time of modification (fallocate, utimens).
+    ///
+    /// # Errors
+    /// What `change` answers, or the leader.
+    pub fn ours_timed<T>(&self, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        if self.shelf.has_ssd() && !self.record().has(flag::THROUGH) {
+            // The file's entry on the SSD says so first, durably: else, after a crash, that would be another program's change.
+            self.shelf.ask(Ask::Through, self.no, 0, 0)?;
+        }
+        self.ours(change)
+    }
+
+    /// Likewise what changes several files, such as an exchange of names.
+    ///
+    /// # Errors
+    /// What `change` answers.
+    pub fn ours_of<T>(opens: &[&Open], change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        // One order for everybody who takes several of these locks.
+        let mut opens = opens.to_vec();
+        opens.sort_unstable_by_key(|open| open.no);
+        opens.dedup_by_key(|open| open.no);
+        let _held: Vec<Held<'_>> = opens.iter().map(|open| open.shelf.lock_file(open.no)).collect();
+        for open in &opens {
+            open.look_locked();
+            open.record().own().open(Writer::LockHolder);
+        }
         let result = change();
-        record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
-        if let Ok(stamp) = self.below.stamp() {
-            if result.is_ok() && stamp.size > record.stamp().size {
-                record.size().fetch_max(stamp.size, Ordering::AcqRel);
+        for open in &opens {
+            let record = open.record();
+            record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
+            let before = record.own().get().size;
+            // If that fails the window stays open, and the next owner of the lock closes it.
+            let _ = record.own().close(Writer::LockHolder, || open.below.stamp());
+            let after = record.own().get().size;
+            if result.is_ok() && after > before {
+                record.size().fetch_max(after, Ordering::AcqRel);
             }
-            record.set_stamp(stamp);
-            record.flags().fetch_and(!flag::WRITING, Ordering::AcqRel);
         }
         result
+    }
+
+    /// Before our own change hides another program's: what that changed is dropped, or is a conflict. The file's lock is held.
+    pub(super) fn look_locked(&self) {
+        for _ in 0..super::look::LOOKS {
+            match self.record().own().look(|| self.below.stamp()) {
+                // A conflict stays marked, and each sync says so.
+                Ok(super::ours::Look::Changed(change)) if !matches!(self.drop_changed(&change), Ok(false)) => return,
+                Ok(super::ours::Look::Changed(_)) => {}
+                _ => return,
+            }
+        }
     }
 
     /// Nothing of these pages is cached any more: they were written past the cache.
@@ -408,16 +482,17 @@ impl Open {
     pub fn written_ns(&self) -> u64 {
         self.record().written().load(Ordering::Relaxed)
     }
-
-    fn drop_all(&self) -> Result<(), Errno> {
-        self.shelf.drop_cached(self.no, 0..u64::MAX)
-    }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         let shelf = &self.shelf;
         let record = shelf.records.get(self.no);
+        let is_last_here = shelf.opens.lock().get(&self.no).is_some_and(|count| *count == 1);
+        if is_last_here && !shelf.stopping.load(Ordering::Acquire) && self.has_to_be_held() {
+            // While this process still has it open, wherever it was moved to. If that fails it is looked for by its name.
+            let _ = shelf.ask(Ask::Hold, self.no, 0, 0);
+        }
         let is_last = {
             let mut opens = shelf.opens.lock();
             let Some(count) = opens.get_mut(&self.no) else { return };
@@ -436,6 +511,21 @@ impl Drop for Open {
                 let _ = shelf.drop_cached(self.no, 0..u64::MAX);
             }
         }
+    }
+}
+
+impl Open {
+    /// Whether it has dirty pages, and only processes that have it open know where it is.
+    fn has_to_be_held(&self) -> bool {
+        let record = self.record();
+        if record.has(flag::HELD | flag::UNLINKED) || record.key() != Some(self.key) || !self.shelf.seats.is_alive(self.shelf.me) {
+            return false;
+        }
+        if record.written().load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // What the SSD has of it the leader knows.
+        self.shelf.view.is_some() || self.shelf.pages.has_marked(pagecache::shared::FileNo(self.no.0), Marks::DIRTY)
     }
 }
 

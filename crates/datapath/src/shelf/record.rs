@@ -4,7 +4,8 @@
 //!   0 key (0: free)        8 size              16 seats that have it open    24 length of the path, flags
 //!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
 //!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
-//!  80 rule, used         88 written (ns)     96 check of the key        128 path
+//!  80 rule, used         88 written (ns)     96 check of the key
+//! 104 windows of our writers (ours.rs)              128 path
 //! ```
 //!
 //! Every process of the group can write these words. So each is checked where it is read: a length is a [`Length`], never beyond what
@@ -18,6 +19,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use shm::{One, OwnedLock, Region, SeatNo, Seats, Words};
 use ssdcache::{FileKey, Mode, Rule};
+
+use super::ours::OwnStamp;
 
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: usize = 1024;
@@ -92,8 +95,6 @@ pub struct Stamp {
 
 /// Bits of a record's flags.
 pub(crate) mod flag {
-    /// We write to it below: its stamp says nothing.
-    pub const WRITING: u32 = 1;
     /// It has no name any more: nothing of it is to be kept.
     pub const UNLINKED: u32 = 2;
     /// It is being written through, and its catalogue entry says so.
@@ -106,8 +107,16 @@ pub(crate) mod flag {
     pub const CONFLICT: u32 = 4;
     /// It was written below, by us or by who had it before: that is not durable before a sync there.
     pub const UNSYNCED: u32 = 64;
+    /// It has dirty pages, and nobody knows where it is now: another program moved or removed it.
+    pub const MISSING: u32 = 128;
+    /// The leader has it open, wherever it is moved to.
+    pub const HELD: u32 = 256;
+    /// A program maps it: its mode stays.
+    pub const MAPPED: u32 = 512;
+    /// Its owner has to decide what becomes of its dirty pages.
+    pub const STRANDED: u32 = CONFLICT | MISSING;
     /// All there are.
-    pub const ALL: u32 = WRITING | UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED;
+    pub const ALL: u32 = UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED | MISSING | HELD | MAPPED;
 }
 
 type Wide = [AtomicU64; RECORD_BYTES / 8];
@@ -338,15 +347,9 @@ impl<'a> Record<'a> {
         self.u64(48).store(word, Ordering::Release);
     }
 
-    pub(crate) fn stamp(self) -> Stamp {
-        let get = |at| self.u64(at).load(Ordering::Acquire);
-        Stamp { size: get(56), mtime: get(64) as i64, ctime: get(72) as i64 }
-    }
-
-    pub(crate) fn set_stamp(self, stamp: Stamp) {
-        for (at, value) in [(56, stamp.size), (64, stamp.mtime as u64), (72, stamp.ctime as u64)] {
-            self.u64(at).store(value, Ordering::Release);
-        }
+    /// The last stamp that is known to be ours.
+    pub(crate) fn own(self) -> OwnStamp<'a> {
+        OwnStamp { windows: self.u64(104), stamp: [self.u64(56), self.u64(64), self.u64(72)] }
     }
 
     pub(crate) fn rule(self) -> Rule {
@@ -477,7 +480,7 @@ mod test {
             region.u64(record.at + word).store(value, Ordering::Relaxed);
             assert!(record.key().is_none_or(|key| key == FileKey(103)), "another file's");
             assert!(record.size().load(Ordering::Relaxed) <= FILE_BYTES_MAX);
-            let _ = (record.failures(), record.mode(), record.path(), record.stamp(), record.rule(), record.on_ssd(), record.is_over());
+            let _ = (record.failures(), record.mode(), record.path(), record.own().get(), record.rule(), record.on_ssd(), record.is_over());
             record.failed(Errno::IO);
             record.size().fetch_max(7, Ordering::Relaxed);
             if record.key().is_none() {

@@ -76,9 +76,13 @@ pub(crate) enum Ask {
     DropClean,
     /// What only an SSD that failed had is given up: what is below counts. Answer: how many pages.
     Accept,
+    /// The file will be closed with dirty pages: the leader opens it, so that it is found wherever it is moved to.
+    Hold,
+    /// After a conflict: what is below is known now, and the pages that are newer here are written over it.
+    Force,
 }
 
-const ASKS: [Ask; 13] = [
+const ASKS: [Ask; 15] = [
     Ask::Open,
     Ask::Sync,
     Ask::Clean,
@@ -92,6 +96,8 @@ const ASKS: [Ask; 13] = [
     Ask::Stale,
     Ask::DropClean,
     Ask::Accept,
+    Ask::Hold,
+    Ask::Force,
 ];
 
 /// A request as the leader sees it.

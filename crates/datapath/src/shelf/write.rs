@@ -11,6 +11,7 @@ use super::Ask;
 use super::counters::{Count, Tier};
 use super::layout::Word;
 use super::open::{Open, errno_of};
+use super::ours::Writer;
 use super::record::{FILE_BYTES_MAX, Record, flag};
 
 /// Tries before a writer gives way to the others.
@@ -110,7 +111,8 @@ impl Open {
                 }
             }
         }
-        record.flags().fetch_or(flag::WRITING, Ordering::AcqRel);
+        self.look_locked();
+        record.own().open(Writer::LockHolder);
         let begun = Instant::now();
         let written = self.below.write_at(at, from).map_err(|error| errno_of(&error));
         self.shelf.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
@@ -121,12 +123,8 @@ impl Open {
             // What is below is not known: nobody shall read from frames what it may not have.
             self.drop_pages(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64))?;
         }
-        if let Ok(stamp) = self.below.stamp() {
-            record.set_stamp(stamp);
-            record.flags().fetch_and(!flag::WRITING, Ordering::AcqRel);
-            if framed.is_err() {
-                record.size().store(stamp.size, Ordering::Release);
-            }
+        if record.own().close(Writer::LockHolder, || self.below.stamp()).is_ok() && framed.is_err() {
+            record.size().store(record.own().get().size, Ordering::Release);
         }
         self.shelf.counters.add(Count::BelowWrites, 1);
         self.shelf.counters.add(Count::BelowWritten, from.len() as u64);
@@ -214,6 +212,10 @@ impl Open {
     /// The page is not here, or it will have a mark that it had not: there may be too many.
     fn write_unmarked(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
         if !marks.is_none() {
+            if marks.has(Marks::DIRTY) && self.record().has(flag::CONFLICT) {
+                // It could never be written.
+                return Err(Errno::STALE);
+            }
             self.throttle()?;
         }
         self.write_missing(page, offset, from, marks)

@@ -88,7 +88,7 @@ impl SharedPages {
                 Dropped::Gone => return true,
                 Dropped::Marked => return false,
                 // What nobody can read need not be dropped.
-                Dropped::Busy(at, word) if !self.wait(at, word) => return !clean,
+                Dropped::Busy(at, word) if !self.wait(at, word) => return kept.is_none(),
                 Dropped::Busy(..) => {}
             }
         }
