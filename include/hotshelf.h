@@ -1065,6 +1065,31 @@ int hs_init(const char *config_path);
 int hs_shutdown(void);
 
 /**
+ * What the cache has of a stranded file (one that another program changed, moved or removed while pages of it were newer in the cache:
+ * calls on it answer ESTALE, `hotshelf cache status` lists it) is copied to a new file, which is durable when this returns. The file and
+ * what is cached of it stay as they are. Thread-safe.
+ *
+ * Returns 0, or -1: ENOENT (it is not stranded); EEXIST (`to` is there); those of open(2) and write(2).
+ */
+int hs_export(const char *path,
+              const char *to);
+
+/**
+ * Gives up what the cache has of a stranded file (see hs_export): the file as it is counts. Thread-safe.
+ *
+ * Returns 0, or -1: ENOENT (it is not stranded).
+ */
+int hs_discard(const char *path);
+
+/**
+ * Writes what the cache has of a stranded file (see hs_export) over the file: the pages that are newer in the cache, and the length that
+ * it has there. Durable when this returns. Thread-safe.
+ *
+ * Returns 0, or -1: ENOENT (it is not stranded, or nobody can find it); those of write(2).
+ */
+int hs_force(const char *path);
+
+/**
  * The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
  * thread; successes leave it alone, but for the call that opens a cache which has to go on without its SSD: it says so here.
  * Thread-safe. Never NULL.
@@ -1285,13 +1310,19 @@ const void *umap(int ufd,
 int uunmap(const void *p);
 
 /**
- * As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. What was written before is put below first; what is written
- * through uwrite later is seen in the mapping once it is below (ufsync). Who maps a file shared and for writing uses it past the
- * cache from then on: nobody else should be writing it at that moment. Give it back with munmap(2). Thread-safe.
+ * As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. It shows what uread would: what was written before is put below
+ * first, and from then on every write to the file is below when it returns (write-through), whoever writes it through the cache. A file
+ * that is mapped shared and for writing is used past the cache from then on: nobody else should be writing it at that moment. Give it
+ * back with munmap(2). Thread-safe.
  *
  * Returns the address, or MAP_FAILED: EBADF; those of mmap(2) and ufsync.
  */
-void *ummap(void *addr, size_t n, int prot, int flags, int ufd, off_t off);
+void *ummap(void *addr,
+            size_t n,
+            int prot,
+            int flags,
+            int ufd,
+            off_t off);
 
 /**
  * As stat(2), with the size and times that what is in the cache makes. Thread-safe. Returns 0, or -1: those of stat(2).

@@ -318,3 +318,21 @@ def rename(source, target):
 def unlink(path):
     """As os.unlink."""
     sure(calls["uunlink"](os.fsencode(path)), path)
+
+
+def export(path, to):
+    """Copies what the cache has of a stranded file to a new file.
+
+    Stranded: another program changed, moved or removed it while pages of it were newer in the cache.
+    """
+    sure(calls["hs_export"](os.fsencode(path), os.fsencode(to)), path)
+
+
+def discard(path):
+    """Gives up what the cache has of a stranded file: the file as it is counts."""
+    sure(calls["hs_discard"](os.fsencode(path)), path)
+
+
+def force(path):
+    """Writes what the cache has of a stranded file over the file."""
+    sure(calls["hs_force"](os.fsencode(path)), path)

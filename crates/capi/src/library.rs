@@ -247,6 +247,49 @@ pub extern "C" fn hs_shutdown() -> c_int {
     answer_of_files(shutdown)
 }
 
+/// What the cache has of a stranded file (one that another program changed, moved or removed while pages of it were newer in the cache:
+/// calls on it answer ESTALE, `hotshelf cache status` lists it) is copied to a new file, which is durable when this returns. The file and
+/// what is cached of it stay as they are. Thread-safe.
+///
+/// Returns 0, or -1: ENOENT (it is not stranded); EEXIST (`to` is there); those of open(2) and write(2).
+///
+/// # Safety
+/// Both are NULL or strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hs_export(path: *const c_char, to: *const c_char) -> c_int {
+    answer_of_files(|| {
+        // SAFETY: the caller's promise.
+        let (path, to) = unsafe { (uopen::path(path)?, uopen::path(to)?) };
+        cache::instance()?.export(path, to)?;
+        Ok(0)
+    })
+}
+
+/// Gives up what the cache has of a stranded file (see hs_export): the file as it is counts. Thread-safe.
+///
+/// Returns 0, or -1: ENOENT (it is not stranded).
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hs_discard(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer_of_files(|| cache::instance()?.discard(unsafe { uopen::path(path) }?).map(|()| 0).map_err(Fail::from))
+}
+
+/// Writes what the cache has of a stranded file (see hs_export) over the file: the pages that are newer in the cache, and the length that
+/// it has there. Durable when this returns. Thread-safe.
+///
+/// Returns 0, or -1: ENOENT (it is not stranded, or nobody can find it); those of write(2).
+///
+/// # Safety
+/// `path` is NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hs_force(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    answer_of_files(|| cache::instance()?.force(unsafe { uopen::path(path) }?).map(|()| 0).map_err(Fail::from))
+}
+
 /// The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
 /// thread; successes leave it alone, but for the call that opens a cache which has to go on without its SSD: it says so here.
 /// Thread-safe. Never NULL.

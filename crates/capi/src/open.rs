@@ -73,11 +73,6 @@ impl Open {
         if let Body::File(file) = &self.body { Some(file) } else { None }
     }
 
-    /// Whether it goes through the cache at the moment.
-    pub fn is_cached(&self) -> bool {
-        self.cached().is_some_and(File::is_cached)
-    }
-
     /// Whether a look does for its calls, and it is not broken.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {

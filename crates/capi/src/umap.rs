@@ -94,9 +94,10 @@ pub extern "C" fn uunmap(p: *const c_void) -> c_int {
     })
 }
 
-/// As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. What was written before is put below first; what is written
-/// through uwrite later is seen in the mapping once it is below (ufsync). Who maps a file shared and for writing uses it past the
-/// cache from then on: nobody else should be writing it at that moment. Give it back with munmap(2). Thread-safe.
+/// As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. It shows what uread would: what was written before is put below
+/// first, and from then on every write to the file is below when it returns (write-through), whoever writes it through the cache. A file
+/// that is mapped shared and for writing is used past the cache from then on: nobody else should be writing it at that moment. Give it
+/// back with munmap(2). Thread-safe.
 ///
 /// Returns the address, or MAP_FAILED: EBADF; those of mmap(2) and ufsync.
 ///
@@ -120,9 +121,5 @@ pub unsafe extern "C" fn ummap(addr: *mut c_void, n: usize, prot: c_int, flags: 
 /// Puts below what is written, and leaves the cache if it will be written past it.
 fn settle(open: &Open, past_cache: bool) -> Outcome<()> {
     let Some(file) = open.cached().filter(|file| file.is_cached()) else { return Ok(()) };
-    file.sync(true)?;
-    if past_cache {
-        file.set_mode(cachedfs::Mode::PassThrough)?;
-    }
-    Ok(())
+    Ok(file.prepare_mapping(past_cache)?)
 }

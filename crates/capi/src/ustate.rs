@@ -2,10 +2,11 @@
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::c_int;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{gid_t, mode_t, off_t, stat, timespec, uid_t};
-use rustix::fs::Stat;
+use rustix::fs::{Stat, Timestamps};
+use rustix::io::Errno;
 
 use crate::edge::answer_of_files as answer;
 use crate::fail::{Fail, Outcome};
@@ -107,6 +108,22 @@ pub unsafe extern "C" fn ufstat(ufd: c_int, st: *mut stat) -> c_int {
     answer(|| unsafe { tell(st, || with(ufd, |open| open.stat())) })
 }
 
+/// A call that changes attributes, on the kernel's descriptor: for the cache no change by another program.
+fn attributes(ufd: c_int, what: &'static str, call: impl FnOnce(c_int) -> c_int) -> c_int {
+    answer(|| {
+        let open = share(ufd)?;
+        let change = |fd: BorrowedFd<'_>| {
+            let done = call(fd.as_raw_fd());
+            let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            if done < 0 { Err(Errno::from_raw_os_error(errno())) } else { Ok(done) }
+        };
+        open.run(|open| match open.cached() {
+            Some(file) => Ok(file.set_attributes(change)?),
+            None => change(open.fd()).map_err(|errno| Fail::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno)))),
+        })
+    })
+}
+
 /// A call on the kernel's descriptor.
 fn below(ufd: c_int, what: &str, call: impl FnOnce(c_int) -> c_int) -> c_int {
     answer(|| {
@@ -120,14 +137,14 @@ fn below(ufd: c_int, what: &str, call: impl FnOnce(c_int) -> c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn ufchmod(ufd: c_int, mode: mode_t) -> c_int {
     // SAFETY: no memory is handed over.
-    below(ufd, "changing its mode", |fd| unsafe { libc::fchmod(fd, mode) })
+    attributes(ufd, "changing its mode", |fd| unsafe { libc::fchmod(fd, mode) })
 }
 
 /// As fchown(2). Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufchown(ufd: c_int, owner: uid_t, group: gid_t) -> c_int {
     // SAFETY: no memory is handed over.
-    below(ufd, "changing its owner", |fd| unsafe { libc::fchown(fd, owner, group) })
+    attributes(ufd, "changing its owner", |fd| unsafe { libc::fchown(fd, owner, group) })
 }
 
 /// As flock(2): locks of the open file, among all programs of the machine. Thread-safe.
@@ -145,9 +162,15 @@ pub extern "C" fn uflock(ufd: c_int, operation: c_int) -> c_int {
 pub unsafe extern "C" fn ufutimens(ufd: c_int, times: *const timespec) -> c_int {
     answer(|| {
         let open = share(ufd)?;
-        open.run(|open| if open.is_cached() { open.sync(true) } else { Ok(()) })?;
+        let Some(file) = open.cached().filter(|file| file.is_cached()) else {
+            // SAFETY: the caller's promise.
+            let done = unsafe { libc::futimens(open.fd().as_raw_fd(), times) };
+            return if done < 0 { Err(Fail::last("changing its times")) } else { Ok(0) };
+        };
+        let now = timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
         // SAFETY: the caller's promise.
-        let done = unsafe { libc::futimens(open.fd().as_raw_fd(), times) };
-        if done < 0 { Err(Fail::last("changing its times")) } else { Ok(0) }
+        let [atime, mtime] = if times.is_null() { [now; 2] } else { unsafe { [times.read(), times.add(1).read()] } };
+        let of = |time: timespec| rustix::fs::Timespec { tv_sec: time.tv_sec as _, tv_nsec: time.tv_nsec as _ };
+        open.run(|_| Ok(file.set_times(&Timestamps { last_access: of(atime), last_modification: of(mtime) })?)).map(|()| 0)
     })
 }

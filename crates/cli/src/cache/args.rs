@@ -49,6 +49,17 @@ pub enum CacheCommand {
     /// Write everything that is dirty to the files below
     #[command(after_help = "Example:\n  hotshelf cache flush /ssd/cache\n  hotshelf cache flush /ssd/cache --discard-lost")]
     Flush(FlushArgs),
+    /// Save a file as the cache has it, after another program changed, moved or removed it
+    #[command(after_help = "Example:\n  hotshelf cache export /data/table.db /tmp/table.db\n\n\
+                      `hotshelf cache status` names these files. Nothing else is changed: afterwards `discard` or `force` decides.")]
+    Export(ExportArgs),
+    /// Give up what the cache has of such a file: the file as it is counts
+    #[command(after_help = "Example:\n  hotshelf cache discard /data/table.db")]
+    Discard(StrandedArgs),
+    /// Write what the cache has of such a file over the file
+    #[command(after_help = "Example:\n  hotshelf cache force /data/table.db\n\n\
+                      Pages that are newer in the cache replace those of the file, which gets the length that it has in the cache.")]
+    Force(StrandedArgs),
     /// Change what becomes of writes, while the cache is in use
     #[command(after_help = "Example:\n  hotshelf cache mode /ssd/cache write-through\n\n\
                       write-back     writes are on the SSD (without one: in memory) first, and below later\n\
@@ -251,6 +262,45 @@ pub struct FlushArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// The cache of a file.
+#[derive(Debug, Args)]
+pub struct CacheOf {
+    /// The path of its SSD, or its name [default: that of $HOTSHELF_CONFIG, else `default`]
+    #[arg(long, value_name = "CACHE")]
+    pub cache: Option<PathBuf>,
+    /// Its settings are in this file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `hotshelf cache export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The file, where it is or was
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// A new file
+    #[arg(value_name = "TO")]
+    pub to: PathBuf,
+    /// Of which cache.
+    #[command(flatten)]
+    pub of: CacheOf,
+}
+
+/// `hotshelf cache discard` and `force`.
+#[derive(Debug, Args)]
+pub struct StrandedArgs {
+    /// The file, where it is or was
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Of which cache.
+    #[command(flatten)]
+    pub of: CacheOf,
 }
 
 /// `hotshelf cache mode`.

@@ -11,6 +11,7 @@ mod serve;
 mod settings;
 mod show;
 mod status;
+mod stranded;
 mod top;
 mod work;
 
@@ -30,6 +31,9 @@ pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
         CacheCommand::Status(args) => status::status(args),
         CacheCommand::Top(args) => top::top(args),
         CacheCommand::Flush(args) => work::flush(args),
+        CacheCommand::Export(args) => stranded::export(args),
+        CacheCommand::Discard(args) => stranded::discard(args),
+        CacheCommand::Force(args) => stranded::force(args),
         CacheCommand::Mode(args) => work::mode(args),
         CacheCommand::Resize(args) => resize::resize(args),
         CacheCommand::Check(args) => check::check(args),

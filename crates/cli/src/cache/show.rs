@@ -36,11 +36,29 @@ pub fn report(report: &Report) {
         let place = if status.ssd.is_some() { "on the SSD" } else { "in memory" };
         say!("  dirty     {} are {place} only: `hotshelf cache flush` writes them to their files", size(status.dirty_bytes));
     }
-    for lost in &status.lost {
+    stranded(status);
+    for lost in status.lost.iter().filter(|lost| !status.stranded.iter().any(|one| one.path == lost.path)) {
         say!("  lost      {} bytes {} to {}: {}", lost.path.display(), lost.start, lost.end, lost.why);
     }
     for note in &status.notes {
         say!("  note      {note}");
+    }
+}
+
+/// Files that somebody has to decide about, and with which commands.
+pub fn stranded(status: &Status) {
+    for one in &status.stranded {
+        let (path, bytes) = (one.path.display(), size(one.dirty_bytes));
+        if one.why == "missing" {
+            say!("  stranded  {path}: moved or removed by another program; {bytes} of it are newer here: move it back, or");
+        } else {
+            say!("  stranded  {path}: changed by another program; {bytes} of it are newer here:");
+        }
+        say!("            `hotshelf cache export {path} TO` saves what the cache has");
+        say!("            `hotshelf cache discard {path}` gives that up");
+        if one.why != "missing" {
+            say!("            `hotshelf cache force {path}` writes it over the file");
+        }
     }
 }
 

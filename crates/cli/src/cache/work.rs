@@ -19,10 +19,17 @@ pub fn flush(args: &FlushArgs) -> anyhow::Result<bool> {
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    let lost = instance.status().lost;
+    let status = instance.status();
+    let lost = &status.lost;
     // What else is dirty by now is written by whoever stays.
     let left = instance.detach();
-    flushed?;
+    if let Err(error) = flushed {
+        // What can be done about each of them.
+        if !args.json {
+            super::show::stranded(&status);
+        }
+        return Err(error.into());
+    }
     left?;
     if args.json {
         say!("{}", json!({ "name": located.config.name, "pages": pages, "bytes": pages * 4096, "lost": lost, "discarded": discarded }));
@@ -31,7 +38,7 @@ pub fn flush(args: &FlushArgs) -> anyhow::Result<bool> {
         if args.discard_lost {
             tell!("{discarded} pages ({}) that only its SSD had were given up", size(discarded * 4096));
         }
-        for lost in &lost {
+        for lost in lost {
             say!("lost: {} bytes {} to {}: {}", lost.path.display(), lost.start, lost.end, lost.why);
         }
     }
