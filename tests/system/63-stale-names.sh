@@ -1,6 +1,6 @@
 #!/bin/bash
-# The kernel knows a file of the mount by its number for an hour. Meanwhile the ordinary user who owns its directory gives its name to another
-# file: nothing is read, written or changed of that file with the rights that the first gave, nor is it believed to have the first's ACL.
+# The kernel knows a file of the mount by its number for an hour. Meanwhile the ordinary user who owns its directory gives its name to
+# another file: nothing is read, written or changed of that file with the rights that the first gave, nor is it believed to have the first's ACL.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -100,6 +100,7 @@ for how in remove rename replace; do
     [[ $(cat "$SSD/sticky/name" 2>/dev/null) == "root's" ]] || fail "$how took root's file from a sticky directory"
     rm -f "$SSD/sticky/name" "$SSD/sticky/away" "$below/other" "$below/taken"
 done
-as_user sh -c "echo mine >'$MNT/sticky/own' && mv '$MNT/sticky/own' '$MNT/sticky/own2' && rm '$MNT/sticky/own2'" || fail "one's own cannot be removed"
+as_user sh -c "echo mine >'$MNT/sticky/own' && mv '$MNT/sticky/own' '$MNT/sticky/own2' && rm '$MNT/sticky/own2'" ||
+    fail "one's own cannot be removed"
 unmount_pair
 unmount_disks

@@ -111,8 +111,8 @@ impl Hybrid {
         Ok(())
     }
 
-    /// Takes names away from directories in the name of the caller where one of them is sticky. The kernel above us has compared the owner of
-    /// what it believes to have the name; by now that may be another's file, which the file system below does not give to the caller.
+    /// Takes names away from directories in the name of the caller where one of them is sticky. The kernel above us has compared the owner
+    /// of what it believes to have the name; by now that may be another's file, which the file system below does not give to the caller.
     pub(crate) fn unless_sticky<T>(&self, caller: Caller, dirs: &[BorrowedFd<'_>], change: impl FnOnce() -> Result<T>) -> Result<T> {
         const STICKY: u32 = 0o1000;
         if !self.privileged || caller.privileged() {
