@@ -1,6 +1,7 @@
 #!/bin/bash
 # The kernel knows a file of the mount by its number for an hour. Meanwhile the ordinary user who owns its directory gives its name to
-# another file: nothing is read, written or changed of that file with the rights that the first gave, nor is it believed to have the first's ACL.
+# another file: nothing is read, written or changed of that file with the rights that the first gave, nor is it believed to have the
+# first's ACL.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
