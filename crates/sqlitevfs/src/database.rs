@@ -129,7 +129,10 @@ impl Database {
     pub fn write(&self, from: &[u8], at: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
         // SQLite goes on with no transaction of which a write has failed, and has not always what undoes it.
-        self.write_pages(inner, from, at).inspect_err(|_| self.forget_uncommitted(inner))
+        self.write_pages(inner, from, at).inspect_err(|fault| {
+            self.forget_uncommitted(inner);
+            inner.fails_by(fault);
+        })
     }
 
     /// Without a journal: what was not committed is forgotten if the file below is as it was before.
@@ -417,10 +420,7 @@ impl Database {
     pub fn write_journal(&self, from: &[u8], at: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
         if inner.journal.is_ended_by(from, at) {
-            return self.end_journal(inner, |database, inner| {
-                let fault = database.fault(sys::SQLITE_IOERR_WRITE, "ending the journal");
-                inner.journal.write(from, at).map_err(fault).map(drop)
-            });
+            return self.end_journal_by_name(inner, sys::SQLITE_IOERR_WRITE);
         }
         let fault = || self.fault(sys::SQLITE_IOERR_WRITE, "writing the journal");
         // SQLite writes a little at a time; this is more than memory is for.
@@ -437,14 +437,23 @@ impl Database {
     /// Truncates; to nothing: it ends.
     pub fn set_journal_len(&self, len: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
-        let cut = |database: &Database, inner: &mut Inner| {
-            let fault = database.fault(sys::SQLITE_IOERR_TRUNCATE, "truncating the journal");
-            inner.journal.set_len(len).map_err(fault)
-        };
         if len > 0 {
-            return cut(self, inner);
+            return inner.journal.set_len(len).map_err(self.fault(sys::SQLITE_IOERR_TRUNCATE, "truncating the journal"));
         }
-        self.end_journal(inner, cut)
+        self.end_journal_by_name(inner, sys::SQLITE_IOERR_TRUNCATE)
+    }
+
+    /// Ends a journal that SQLite truncates or clears. One on the device is removed instead: if that cannot be made durable it still has
+    /// what undoes the commit.
+    fn end_journal_by_name(&self, inner: &mut Inner, code: i32) -> Outcome<()> {
+        self.end_journal(inner, |database, inner| match inner.journal {
+            Journal::Device(_) => database.unlink_journal().map(drop).map_err(database.fault(code, "ending the journal")),
+            Journal::Memory(_) | Journal::No => Ok(()),
+        })?;
+        if matches!(inner.journal, Journal::Device(_)) {
+            inner.journal = Journal::Memory(Vec::new());
+        }
+        Ok(())
     }
 
     /// What it can undo is to be durable when it ends; on the device it is, now.
@@ -453,7 +462,8 @@ impl Database {
         match &inner.journal {
             Journal::Device(file) if !inner.failed => {
                 inner.durable = true;
-                file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "the journal"))
+                let synced = file.sync().map_err(self.fault(sys::SQLITE_IOERR_FSYNC, "the journal"));
+                synced.inspect_err(|fault| inner.fails_by(fault))
             }
             journal => {
                 inner.durable |= journal.exists();
@@ -657,6 +667,11 @@ fn blocks_between(below: u64, end: u64) -> u64 {
 }
 
 impl Inner {
+    /// The device has failed a transaction whose journal is there: SQLite undoes it, and is not held up. Room may be made by undoing.
+    fn fails_by(&mut self, fault: &Fault) {
+        self.failed |= matches!(self.journal, Journal::Device(_)) && fault.code & 0xff != sys::SQLITE_FULL;
+    }
+
     /// A transaction begins with the first page it writes.
     fn begins(&mut self) {
         if !self.writing {

@@ -257,9 +257,9 @@ fn steps() -> Vec<Step> {
 }
 
 /// One life with the n-th request failing, and perhaps all that follow; false: nothing failed.
-fn life(mode: Mode, content: &[u8], rule: Rule, n: u64) -> bool {
+fn life(mode: Mode, steps: &[Step], content: &[u8], rule: Rule, n: u64) -> bool {
     let machine = Machine::new(content.to_vec());
-    let name = format!("/faults-{}-{}", mode.journal, mode.synchronous);
+    let name = format!("/faults-{}-{}-{}", mode.journal, mode.synchronous, steps.len());
     mount(&machine, &name);
     let db = connect(&name);
     db.run(&mode.pragmas()).expect("set");
@@ -267,9 +267,9 @@ fn life(mode: Mode, content: &[u8], rule: Rule, n: u64) -> bool {
     let mut told = Vec::new();
     let mut possible = vec![told_rows];
     machine.faults.add(rule);
-    for step in steps() {
+    for step in steps {
         let before = (told_rows, told.len());
-        run(&db, &step, &mut told_rows, mode, &mut told);
+        run(&db, step, &mut told_rows, mode, &mut told);
         if told.len() > before.1 {
             // On the device it may be, if that has failed for good: what it has written is not known.
             let mut also = before.0;
@@ -332,12 +332,35 @@ fn whatever_request_fails_a_failed_statement_has_not_happened() {
                 for persistent in [false, true] {
                     for n in (1 + rng.u64(..few)..).step_by(few as usize) {
                         let when = if persistent { When::From(n) } else { When::Nth(n) };
-                        if !life(mode, &content, Rule::new(when, Fault::Fail(error)).on(&[op]), n) {
+                        if !life(mode, &steps(), &content, Rule::new(when, Fault::Fail(error)).on(&[op]), n) {
                             break;
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// A transaction that is too large for memory, with a flush that fails: its journal is on the device, and undoes it whatever SQLite
+/// does to end it.
+#[test]
+fn whatever_flush_fails_a_large_statement_that_failed_has_not_happened() {
+    for (journal, locking) in [("delete", "normal"), ("truncate", "normal"), ("persist", "exclusive")] {
+        let mode = Mode { journal, synchronous: "full", locking, auto_vacuum: "none" };
+        let machine = formatted(48 << 20);
+        mount(&machine, "/large-begin");
+        let db = connect("/large-begin");
+        db.run(&mode.pragmas()).expect("set");
+        db.run(SCHEMA).expect("made");
+        db.run("insert into t values(50, zeroblob(9000000))").expect("made");
+        drop(db);
+        unmount("/large-begin").close().expect("closed");
+        let content = machine.content();
+        let sql = "begin; insert into u values(1, zeroblob(100)); update t set b = randomblob(9000000); commit";
+        let large = [step(sql, |rows| rows[1] = (rows[1].0 + 1, rows[1].1 + 1))];
+        let failing = |n| Rule::new(When::From(n), Fault::Fail(block::Error::Media)).on(&[Op::Flush]);
+        let tried = (1..).take_while(|n| life(mode, &large, &content, failing(*n), *n)).count();
+        assert!(tried > 2, "{mode:?}: {tried} flushes");
     }
 }
