@@ -103,5 +103,20 @@ for how in remove rename replace; do
 done
 as_user sh -c "echo mine >'$MNT/sticky/own' && mv '$MNT/sticky/own' '$MNT/sticky/own2' && rm '$MNT/sticky/own2'" ||
     fail "one's own cannot be removed"
+
+# The kernel remembers an owner for an hour: one that root has changed in the backing directory does not give rights any more.
+as_user sh -c "printf '#!/bin/sh\\nid -u\\n' >'$dir/prog'; chmod 755 '$dir/prog'"
+for what in "chmod 4755" "chmod 777" "chown $USER_ID" "setfacl -m u:$USER_ID:rwx"; do
+    chown "$USER_ID:$USER_ID" "$below/prog"
+    chmod 755 "$below/prog"
+    as_user stat "$dir/prog" >/dev/null
+    chown 0:0 "$below/prog"
+    # shellcheck disable=SC2086
+    as_user $what "$dir/prog" 2>/dev/null || true
+    [[ $(stat -c '%u %a' "$below/prog") == '0 755' ]] || fail "$what of root's file: $(stat -c '%u %a' "$below/prog")"
+    [[ $(getfacl -cn "$below/prog" 2>&1) != *"user:$USER_ID:"* ]] || fail "$what of root's file gave an ACL"
+done
+chown "$USER_ID:$USER_ID" "$below/prog"
+as_user chmod 700 "$dir/prog" || fail "an owner cannot change the mode"
 unmount_pair
 unmount_disks

@@ -39,6 +39,22 @@ impl Caller {
         stat.mode & bit != 0
     }
 
+    /// Whether the caller owns a file, or has this capability over it, in its user namespace if that maps the owner and the group
+    /// (capable_wrt_inode_uidgid in the kernel).
+    fn owns_or_may(self, stat: &Stat, capability: u32) -> bool {
+        if self.privileged() || self.uid == stat.uid {
+            return true;
+        }
+        let of_process = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", self.pid)).unwrap_or_default();
+        if !has_capability(&of_process("status"), capability) {
+            return false;
+        }
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+        let own = namespace("self");
+        own.is_some() && own == namespace(&self.pid.to_string())
+            || maps(&of_process("uid_map"), stat.uid) && maps(&of_process("gid_map"), stat.gid)
+    }
+
     /// Whether `gid` is the caller's group or one of its supplementary groups.
     pub fn in_group(self, gid: u32) -> bool {
         self.gid == gid || supplementary_groups(self.pid).contains(&gid)
@@ -49,6 +65,21 @@ fn supplementary_groups(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
     line.split_whitespace().filter_map(|gid| gid.parse().ok()).collect()
+}
+
+/// Whether the effective set of /proc/PID/status has a capability.
+fn has_capability(status: &str, capability: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    u64::from_str_radix(line.trim(), 16).is_ok_and(|set| set >> capability & 1 == 1)
+}
+
+/// Whether a user or group of ours is in a map of user_namespaces(7): inside, outside, count.
+fn maps(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(1).map(str::parse::<u64>);
+        let (Some(Ok(outside)), Some(Ok(count))) = (fields.next(), fields.next()) else { return false };
+        (outside..outside.saturating_add(count)).contains(&id.into())
+    })
 }
 
 /// A time to set.
@@ -87,6 +118,10 @@ impl SetAttr {
     }
 }
 
+/// As in linux/capability.h.
+const CAP_CHOWN: u32 = 0;
+const CAP_FOWNER: u32 = 3;
+
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 
@@ -102,6 +137,7 @@ impl Hybrid {
         let is_dir = || self.nodes.with(ino, |node| node.kind == Kind::Directory).unwrap_or(ino == number::ROOT);
         let times = (timed && is_dir()).then(|| self.times.hold());
         for (tier, file) in self.handles(ino)? {
+            self.may_change(caller, ino, &self.tier(tier).stat_fd(file.as_fd())?, set)?;
             if set.uid.is_some() || set.gid.is_some() {
                 self.take_set_id(caller, ino, tier, file.as_fd())?;
             } else if set.changes_nothing() {
@@ -115,6 +151,24 @@ impl Hybrid {
         }
         drop(gate);
         self.getattr(ino)
+    }
+
+    /// Compares the caller with the owner of now. The kernel has compared it with the owner that it remembers, which somebody may have
+    /// changed in the backing directory since.
+    fn may_change(&self, caller: Caller, ino: u64, stat: &Stat, set: &SetAttr) -> Result<()> {
+        // A writer takes set-id bits in the name of whoever writes.
+        let only_takes_set_id = |mode: u32| mode & !stat.mode & 0o7777 == 0 && (stat.mode & !mode) & 0o1777 == 0;
+        let owner = set.uid.is_none() && set.gid.is_none() || caller.owns_or_may(stat, CAP_CHOWN);
+        let mode = set.mode.is_none_or(|mode| only_takes_set_id(mode) || caller.owns_or_may(stat, CAP_FOWNER));
+        self.known_owner(ino, owner && mode)
+    }
+
+    fn known_owner(&self, ino: u64, may: bool) -> Result<()> {
+        if may {
+            return Ok(());
+        }
+        self.tell_changed(ino);
+        Err(Errno::PERM)
     }
 
     fn truncate(&self, caller: Caller, ino: u64, size: u64, kill: bool, handle: Option<&Handle>) -> Result<()> {
@@ -256,6 +310,7 @@ impl Hybrid {
         let _gate = self.gate(ino).read();
         for (tier, file) in self.handles(ino)? {
             let path = proc_path(file.as_fd());
+            self.may_change_acl(caller, ino, name, &self.tier(tier).stat_fd(file.as_fd())?)?;
             self.noted(tier, rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags)))?;
             if name == "system.posix_acl_access" {
                 self.drop_foreign_set_gid(caller, tier, file.as_fd())?;
@@ -273,6 +328,7 @@ impl Hybrid {
         }
         let _gate = self.gate(ino).read();
         for (tier, file) in self.handles(ino)? {
+            self.may_change_acl(caller, ino, name, &self.tier(tier).stat_fd(file.as_fd())?)?;
             if name == "security.capability" {
                 self.may_take_capabilities(caller, ino, tier, file.as_fd())?;
             }
@@ -310,6 +366,12 @@ impl Hybrid {
         if name == "system.posix_acl_default" || name == "system.posix_acl_access" {
             self.dirs.ask_again(ino);
         }
+    }
+
+    /// As [`Hybrid::may_change`] for access control lists, which only the owner changes.
+    fn may_change_acl(&self, caller: Caller, ino: u64, name: &OsStr, stat: &Stat) -> Result<()> {
+        let is_acl = name.as_bytes().starts_with(b"system.posix_acl_");
+        self.known_owner(ino, !is_acl || caller.owns_or_may(stat, CAP_FOWNER))
     }
 
     /// An ACL set by somebody outside the file's group takes the set-group-id bit, as chmod(2) does.
@@ -387,6 +449,18 @@ fn timespec(time: Option<SetTime>) -> Timespec {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_caller_has_capabilities_over_what_its_namespace_maps() {
+        let status = "Name:\tx\nCapEff:\t0000000000000008\n";
+        assert!(has_capability(status, CAP_FOWNER) && !has_capability(status, CAP_CHOWN) && !has_capability("", CAP_FOWNER));
+        let map = "         0       1000          1\n         1     100000      65536\n";
+        assert!(maps(map, 1000) && maps(map, 100_000) && maps(map, 165_535));
+        assert!(!maps(map, 0) && !maps(map, 1001) && !maps(map, 165_536) && !maps("", 0) && !maps("0 -1 x", 0));
+        let me = Caller { uid: 4242, gid: 4242, pid: 0 };
+        assert!(me.owns_or_may(&Stat { uid: 4242, ..Stat::default() }, CAP_FOWNER));
+        assert!(!me.owns_or_may(&Stat::default(), CAP_FOWNER));
+    }
 
     #[test]
     fn set_gid_without_group_execute_stays_to_the_group() {
