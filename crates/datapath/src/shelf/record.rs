@@ -69,7 +69,7 @@ impl Length<'_> {
 
 /// What stands beside a key: depends on the key and on the record's place, so that it is right nowhere else.
 fn check_of(key: u64, at: usize) -> u64 {
-    let product = u128::from(key ^ 0x243f_6a88_85a3_08d3) * u128::from((at as u64) << 1 | 0x1319_8a2e_0370_7345);
+    let product = u128::from(key ^ 0x243f_6a88_85a3_08d3) * u128::from((at as u64) << 1 ^ 0x1319_8a2e_0370_7345);
     (product as u64) ^ (product >> 64) as u64
 }
 
