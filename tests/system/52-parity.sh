@@ -58,7 +58,8 @@ compare() {
     fi
     # An ordinary user may have shut himself out of his own directories, and cannot wait for the daemon's end then.
     wait_until 10 is_free
-    "$HOTSHELF" check "$SSD" "$HDD" >"$SCRATCH/out" || fail "check: $(cat "$SCRATCH/out")"
+    # As the user whose pair it is.
+    "${as[@]}" "$SCRATCH/hotshelf" check "$SSD" "$HDD" >"$SCRATCH/out" || fail "check: $(cat "$SCRATCH/out")"
     unmount_disks
     chown 0:0 "$MNT"
 }

@@ -141,7 +141,7 @@ wait "$broker" || fail "SIGTERM: exit $?"
 
 # A damaged journal is not taken.
 sed -i '2s/"queues":2/"queues":9/' "$JOURNAL"
-refused 1 'damaged at byte 18 (a wrong checksum): keep a copy' queue list --journal "$JOURNAL"
+refused 1 'damaged at byte 18 (a wrong checksum): what is before it is whole' queue list --journal "$JOURNAL"
 refused 1 'damaged at byte 18' queue serve "${at[@]}" --journal "$JOURNAL" --log-level error memory:1MiB
 truncate -s 18 "$JOURNAL"
 queue list --journal "$JOURNAL" | grep -q 'nobody may' || fail "what it says to do does not help"

@@ -24,7 +24,7 @@ refused 2 'is no controller' "$HOTSHELF" cache create nvme:03:00.0 --name other
 begin_drive
 create >out || fail "create: $(cat out)"
 grep -q 'a cache of' out || fail "create says $(cat out)"
-refused 1 'force overwrites' create
+refused 1 'there is a hotshelf cache, which is kept' create
 "$HOTSHELF" cache check "$DRIVE" | grep -q '^clean' || fail "a new one is not clean"
 "$HOTSHELF" cache status "$DRIVE" >out || fail "status: $(cat out)"
 

@@ -1,7 +1,6 @@
 //! Limits what clients can make the broker log: a few lines a second for each user, in printable characters.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,22 +14,7 @@ const USERS_MAX: usize = 256;
 /// Longest text of a client in a line, in characters.
 const TEXT_MAX: usize = 200;
 
-static OF_THE_BROKER: LazyLock<LogLimit> = LazyLock::new(LogLimit::default);
-
-/// Returns whether a line that this user caused may be logged now; says how many could not be before.
-pub(super) fn may_log(user: u32) -> bool {
-    match OF_THE_BROKER.allows(user, Instant::now()) {
-        None => false,
-        Some(left_out) => {
-            if left_out > 0 {
-                tracing::warn!(user, left_out, "the log left out lines that this user caused");
-            }
-            true
-        }
-    }
-}
-
-/// The allowances of all users.
+/// The allowances of all users of a broker.
 #[derive(Default, Debug)]
 pub(super) struct LogLimit {
     users: Mutex<HashMap<Option<u32>, Allowance>>,
@@ -44,6 +28,19 @@ struct Allowance {
 }
 
 impl LogLimit {
+    /// Returns whether a line that this user caused may be logged now; says how many could not be before.
+    pub(super) fn may_log(&self, user: u32) -> bool {
+        match self.allows(user, Instant::now()) {
+            None => false,
+            Some(left_out) => {
+                if left_out > 0 {
+                    tracing::warn!(user, left_out, "the log left out lines that this user caused");
+                }
+                true
+            }
+        }
+    }
+
     /// Returns whether a line that this user caused may be logged now, and how many lines were left out before it.
     pub(super) fn allows(&self, user: u32, now: Instant) -> Option<u64> {
         let mut users = self.users.lock();

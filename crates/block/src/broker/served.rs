@@ -26,7 +26,7 @@ use shm::Region;
 use shm::ring::{Broken, Consumer, Producer};
 
 use super::entry::{self, Command, Ended, Layout, SEGMENTS_MAX, Segment};
-use super::log_limit::may_log;
+use super::log_limit::LogLimit;
 use super::pace::Pace;
 use super::places::Place;
 use crate::buffer::{Arena, Span};
@@ -54,6 +54,7 @@ pub(super) struct Seed {
     pub(super) first: u64,
     pub(super) arenas: Vec<Arena>,
     pub(super) hang_up: Arc<UnixStream>,
+    pub(super) log_limit: Arc<LogLimit>,
 }
 
 /// Why a queue is being drained.
@@ -163,7 +164,7 @@ impl Served {
         };
         let moved = done.unwrap_or_else(|why| {
             let (queue, user) = (self.seed.place.info.id, self.seed.place.info.peer.user);
-            if may_log(user) {
+            if self.seed.log_limit.may_log(user) {
                 tracing::warn!(queue, user, %why, "a client's session ends");
             }
             // Its other queues end with the connection.
@@ -291,7 +292,7 @@ impl Served {
     fn refused(&mut self, request: &Request, error: Error) {
         let info = &self.seed.place.info;
         info.counters.refused();
-        if !std::mem::replace(&mut self.has_refused, true) && may_log(info.peer.user) {
+        if !std::mem::replace(&mut self.has_refused, true) && self.seed.log_limit.may_log(info.peer.user) {
             let (queue, user, pid) = (info.id, info.peer.user, info.peer.pid);
             let (op, first, blocks) = (request.op, request.lba.0, request.blocks);
             tracing::warn!(queue, user, pid, ?op, first, blocks, %error, "a request is refused");

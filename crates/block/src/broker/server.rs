@@ -15,7 +15,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use super::grant::Peer;
 use super::journal::Journal;
 use super::lane::Lane;
-use super::log_limit::may_log;
+use super::log_limit::LogLimit;
 use super::places::Places;
 use super::protocol::{ASK_BYTES_MAX, Answer, Talk};
 use super::refusal::Refusal;
@@ -50,6 +50,8 @@ pub(super) struct Shared {
     pub(super) lanes: BTreeMap<String, Arc<Lane>>,
     /// The broker's user.
     pub(super) owner: u32,
+    /// What clients can make it log.
+    pub(super) log_limit: Arc<LogLimit>,
     ending: AtomicBool,
     clients: Mutex<BTreeMap<u64, Client>>,
 }
@@ -81,6 +83,7 @@ impl Server {
             lanes.insert(name, Arc::new(lane));
         }
         let shared = Arc::new(Shared {
+            log_limit: Arc::default(),
             journal: Mutex::new(options.journal),
             places: Arc::default(),
             lanes,
@@ -141,7 +144,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         next += 1;
         if let Err(error) = welcome(shared, stream, next) {
             // Its user is not known, or there are too many threads: whatever it is, it comes with each connection.
-            if may_log(u32::MAX) {
+            if shared.log_limit.may_log(u32::MAX) {
                 tracing::warn!(%error, "a client cannot be served");
             }
         }

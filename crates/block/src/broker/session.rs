@@ -14,7 +14,7 @@ use super::entry::{Ended, Layout, SEGMENTS_MAX};
 use super::grant::{GrantId, Peer, Terms, Window, Wish};
 use super::journal::JournalError;
 use super::lane::{Lane, Order};
-use super::log_limit::{may_log, printable};
+use super::log_limit::printable;
 use super::places::{Counters, Info};
 use super::protocol::{Answer, Ask, Talk, VERSION};
 use super::refusal::Refusal;
@@ -61,7 +61,7 @@ impl Session {
             };
             self.talk.drop_fds();
             let (answer, fds) = answered.unwrap_or_else(|refusal| {
-                if may_log(self.peer.user) {
+                if self.shared.log_limit.may_log(self.peer.user) {
                     let why = printable(&refusal.to_string());
                     tracing::info!(user = self.peer.user, pid = self.peer.pid, refusal = %why, "refused");
                 }
@@ -160,13 +160,14 @@ impl Session {
             first: window.first,
             arenas: opened.arenas.clone(),
             hang_up: self.hang_up.clone(),
+            log_limit: Arc::clone(&self.shared.log_limit),
         });
         let (answer, done) = sync_channel(1);
         opened.lane.order(Order::Open { seed, terms: terms.expect("it was decided"), answer });
         drop(journal);
         done.recv().unwrap_or_else(|_| Err(Ended::BrokerEnds.to_string())).map_err(failed)?;
         opened.queues.push(id);
-        if may_log(self.peer.user) {
+        if self.shared.log_limit.may_log(self.peer.user) {
             tracing::info!(queue = id, user = self.peer.user, pid = self.peer.pid, device = opened.wish.device, depth, "a queue is open");
         }
         Ok((Answer::Queue { queue: id }, vec![ring_fd, theirs]))
