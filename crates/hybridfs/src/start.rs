@@ -347,6 +347,18 @@ fn lock(tier: &Tier) -> std::result::Result<OwnedFd, StartError> {
         other => other,
     }
     .map_err(own(&tier.path))?;
+    // A file that is open for writing would keep the administrator from remounting the file system read-only.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let for_reading = rustix::fs::openat(&tier.hidden, "lock", flags, Mode::empty()).ok();
+    let for_reading = for_reading.filter(|again| persist::must_be_ours(tier.hidden.as_fd(), again, "lock").is_ok());
+    if let Some(again) = for_reading {
+        match lock_patiently(again.as_fd()) {
+            Ok(()) => return Ok(again),
+            Err(Errno::WOULDBLOCK) => return Err(StartError::InUse { path: tier.path.clone() }),
+            // NFS locks only what is open for writing.
+            Err(_) => {}
+        }
+    }
     match lock_patiently(file.as_fd()) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(StartError::InUse { path: tier.path.clone() }),
