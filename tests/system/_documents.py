@@ -25,7 +25,8 @@ NOT_RUN = [
 ]
 # What this machine has less of than the reader's: the command is run with the other size.
 SMALLER = [(r"--size 100GiB", "--size 64MiB"), (r"--size 200GiB", "--size 96MiB"), (r"--memory [248]GiB", "--memory 64MiB"),
-           (r"--first 0 --blocks 2097152", "--first 0 --blocks 8192"), (r"--size 10GiB", "--size 256MiB"), (r" 20GiB", " 512MiB"), (r"reserve=5GiB", "reserve=64MiB"),
+           (r"--first 0 --blocks 2097152", "--first 0 --blocks 8192"), (r"--size 10GiB", "--size 256MiB"), (r" 20GiB", " 512MiB"),
+           (r"reserve=5GiB", "reserve=64MiB"),
            (r"--interval 2s", "--interval 200ms")]
 # These run until they are ended.
 ENDLESS = r"^hotshelf (cache (serve|top)|queue serve)\b(?!.*&)"
