@@ -65,14 +65,17 @@ pub fn start_again(words: &[std::ffi::OsString], log: Stdio) -> anyhow::Result<O
     Ok(Some((status, said.trim().to_owned())))
 }
 
-/// A refused mount made nothing but the log: that goes too, the directory may not be the one that was meant.
+/// A refused mount made nothing but the log and the key: they go too, the directory may not be the one that was meant.
 fn leave_no_trace(options: &Options) {
     let Ok(Some(hidden)) = hybridfs::open_hidden(&options.hybrid.ssd) else { return };
     // Removed by the descriptor: the name may lead elsewhere by now. Only an empty directory can be removed.
-    let only_log = std::fs::read_dir(format!("/proc/self/fd/{}", hidden.as_raw_fd()))
-        .is_ok_and(|names| names.flatten().all(|entry| entry.file_name() == "log"));
-    if only_log {
-        let _ = rustix::fs::unlinkat(&hidden, "log", AtFlags::empty());
+    const MADE: [&str; 2] = ["log", "key"];
+    let only_these = std::fs::read_dir(format!("/proc/self/fd/{}", hidden.as_raw_fd()))
+        .is_ok_and(|names| names.flatten().all(|entry| MADE.iter().any(|made| entry.file_name() == *made)));
+    if only_these {
+        for name in MADE {
+            let _ = rustix::fs::unlinkat(&hidden, name, AtFlags::empty());
+        }
         let _ = std::fs::remove_dir(options.hybrid.ssd.join(".hotshelf"));
     }
 }

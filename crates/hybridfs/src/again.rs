@@ -161,7 +161,7 @@ impl Hybrid {
         for all in [false, true] {
             for tier in [TierName::Ssd, TierName::Hdd] {
                 let Some(fd) = dir.on(tier) else { continue };
-                let names = self.noted(tier, names_like(fd, |ino| all || Entry::hint_of(ino) == hint))?;
+                let names = self.noted_at(tier, fd, names_like(fd, |ino| all || Entry::hint_of(ino) == hint))?;
                 for name in names {
                     match self.find(dir, OsStr::from_bytes(&name)) {
                         Ok(found) if found.ino == number => return Ok(Some((found, name))),
@@ -218,7 +218,7 @@ impl Hybrid {
             let mut files = Vec::new();
             for tier in [TierName::Ssd, TierName::Hdd] {
                 let Some(fd) = dir.on(tier) else { continue };
-                for name in self.noted(tier, names_like(fd, |_| true))? {
+                for name in self.noted_at(tier, fd, names_like(fd, |_| true))? {
                     let name = OsStr::from_bytes(&name);
                     let Ok(found) = self.find(&dir, name) else { continue };
                     let hint = Entry::hint_of(found.backing[found.tier as usize]);

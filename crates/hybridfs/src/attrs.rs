@@ -42,9 +42,18 @@ impl Caller {
     /// Whether the caller owns a file, or has this capability over it, in its user namespace if that maps the owner and the group
     /// (capable_wrt_inode_uidgid in the kernel).
     fn owns_or_may(self, stat: &Stat, capability: u32) -> bool {
-        if self.privileged() || self.uid == stat.uid {
-            return true;
-        }
+        self.privileged() || self.uid == stat.uid || self.may(stat, capability)
+    }
+
+    /// Whether the caller may write a directory itself, as rename(2) asks of one that gets another parent. (What an access control list
+    /// grants beyond the mode is the kernel's business.)
+    pub(crate) fn may_write_directory(self, stat: &Stat) -> bool {
+        let own = || if self.uid == stat.uid { stat.mode & 0o200 != 0 } else { self.may_write(stat) };
+        self.privileged() || own() || self.may(stat, CAP_DAC_OVERRIDE)
+    }
+
+    /// Whether the caller has a capability over a file.
+    fn may(self, stat: &Stat, capability: u32) -> bool {
         let of_process = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", self.pid)).unwrap_or_default();
         if !has_capability(&of_process("status"), capability) {
             return false;
@@ -120,10 +129,11 @@ impl SetAttr {
 
 /// As in linux/capability.h.
 const CAP_CHOWN: u32 = 0;
+const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_FOWNER: u32 = 3;
 
 const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
+pub(crate) const SET_GID: u32 = 0o2000;
 
 impl Hybrid {
     /// Changes attributes by number; `handle` is the open file it was asked through, if any.
@@ -143,7 +153,7 @@ impl Hybrid {
             } else if set.changes_nothing() {
                 self.owner_to_what_it_is(caller, ino, tier, file.as_fd())?;
             }
-            self.noted(tier, apply(file.as_fd(), set))?;
+            self.noted_at(tier, file.as_fd(), apply(file.as_fd(), set))?;
         }
         drop(times);
         if set.mtime.is_some() || set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
@@ -182,14 +192,14 @@ impl Hybrid {
         match open.as_ref().and_then(|open| Some((open, open.writable_io()?))) {
             Some((open, io)) => {
                 take(io.tier, io.must_rw()?)?;
-                self.noted(io.tier, rustix::fs::ftruncate(io.must_rw()?, size))?;
+                self.noted_at(io.tier, io.any().as_fd(), rustix::fs::ftruncate(io.must_rw()?, size))?;
                 open.note_truncated(size);
             }
             None => {
                 let (tier, file) = self.handles(ino)?.remove(0);
-                let writable = self.noted(tier, self.tier(tier).reopen(file.as_fd(), OFlags::WRONLY))?;
+                let writable = self.noted_at(tier, file.as_fd(), self.tier(tier).reopen(file.as_fd(), OFlags::WRONLY))?;
                 take(tier, &writable)?;
-                self.noted(tier, rustix::fs::ftruncate(&writable, size))?;
+                self.noted_at(tier, writable.as_fd(), rustix::fs::ftruncate(&writable, size))?;
             }
         }
         drop(gate);
@@ -242,6 +252,9 @@ impl Hybrid {
         if number::is_ours(name.as_bytes()) {
             return Err(Errno::NODATA);
         }
+        if name == ACCESS_LIST && self.is_on_both_sides(ino) {
+            return self.merged_acl(ino);
+        }
         if asked_all_the_time(name) && self.is_bare(ino) {
             return Err(Errno::NODATA);
         }
@@ -256,6 +269,34 @@ impl Hybrid {
         }
         let (_, file) = self.primary_handle(ino)?;
         crate::copy::value(&proc_path(file.as_fd()), name.as_bytes())
+    }
+
+    fn is_on_both_sides(&self, ino: u64) -> bool {
+        self.nodes.with(ino, |node| node.kind == Kind::Directory && node.backing.inos().iter().all(|half| *half != 0)).unwrap_or(false)
+    }
+
+    /// The access control list of a directory on both sides. The kernel asks it in place of the mode, so it must allow no more than both
+    /// halves do: where they differ, nobody but the owner is let in.
+    fn merged_acl(&self, ino: u64) -> Result<Vec<u8>> {
+        let mut halves = Vec::with_capacity(2);
+        for (tier, file) in self.handles(ino)? {
+            let list = match crate::copy::value(&proc_path(file.as_fd()), ACCESS_LIST.as_bytes()) {
+                Err(error) if error == Errno::NODATA || number::unsupported(error) => None,
+                list => Some(list?),
+            };
+            halves.push((self.tier(tier).stat_fd(file.as_fd())?, list));
+        }
+        match &mut halves[..] {
+            // Without lists the modes say all; where files have no owners nobody else has made one of the halves.
+            [(_, None), (_, None)] => Err(Errno::NODATA),
+            [(ssd, list), (hdd, other)] if (ssd.uid, ssd.gid) != (hdd.uid, hdd.gid) || list != other => {
+                // Of the tops of one owner the SSD's says who may.
+                let ssd_counts = !self.have_owners() || ino == number::ROOT && ssd.uid == hdd.uid;
+                if ssd_counts { list.take().ok_or(Errno::NODATA) } else { Ok(of_owner_alone(ssd.mode & hdd.mode)) }
+            }
+            [(_, list), ..] => list.take().ok_or(Errno::NODATA),
+            [] => Err(Errno::STALE),
+        }
     }
 
     /// Whether a regular file has no extended attributes at all: one look answers for all the names.
@@ -311,7 +352,8 @@ impl Hybrid {
         for (tier, file) in self.handles(ino)? {
             let path = proc_path(file.as_fd());
             self.may_change_acl(caller, ino, name, &self.tier(tier).stat_fd(file.as_fd())?)?;
-            self.noted(tier, rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags)))?;
+            let set = rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags));
+            self.noted_at(tier, file.as_fd(), set)?;
             if name == "system.posix_acl_access" {
                 self.drop_foreign_set_gid(caller, tier, file.as_fd())?;
             }
@@ -332,7 +374,7 @@ impl Hybrid {
             if name == "security.capability" {
                 self.may_take_capabilities(caller, ino, tier, file.as_fd())?;
             }
-            self.noted(tier, rustix::fs::removexattr(&*proc_path(file.as_fd()), name))?;
+            self.noted_at(tier, file.as_fd(), rustix::fs::removexattr(&*proc_path(file.as_fd()), name))?;
         }
         self.acl_changed(ino, name);
         Ok(())
@@ -386,7 +428,7 @@ impl Hybrid {
         rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(stat.mode & 0o7777 & !SET_GID))
     }
 
-    fn primary_handle(&self, ino: u64) -> Result<(TierName, Arc<OwnedFd>)> {
+    pub(crate) fn primary_handle(&self, ino: u64) -> Result<(TierName, Arc<OwnedFd>)> {
         Ok(self.handles(ino)?.remove(0))
     }
 
@@ -398,8 +440,24 @@ impl Hybrid {
     }
 }
 
-fn value_exists(file: BorrowedFd<'_>, name: &str) -> bool {
+pub(crate) fn value_exists(file: BorrowedFd<'_>, name: &str) -> bool {
     rustix::fs::getxattr_query(&*proc_path(file), name).is_ok()
+}
+
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// An access control list (linux/posix_acl_xattr.h) that gives the owner what the mode does, and nobody else anything.
+fn of_owner_alone(mode: u32) -> Vec<u8> {
+    const VERSION: u32 = 2;
+    const NOBODY: u32 = u32::MAX;
+    let (owner, group, other) = (1_u16, 4_u16, 32_u16);
+    let mut list = VERSION.to_le_bytes().to_vec();
+    for (tag, rights) in [(owner, mode >> 6 & 7), (group, 0), (other, 0)] {
+        list.extend(tag.to_le_bytes());
+        list.extend((rights as u16).to_le_bytes());
+        list.extend(NOBODY.to_le_bytes());
+    }
+    list
 }
 
 /// The kernel asks for these at each first write, ls(1) and cp(1) for each file. File systems list them.
@@ -460,6 +518,39 @@ mod test {
         let me = Caller { uid: 4242, gid: 4242, pid: 0 };
         assert!(me.owns_or_may(&Stat { uid: 4242, ..Stat::default() }, CAP_FOWNER));
         assert!(!me.owns_or_may(&Stat::default(), CAP_FOWNER));
+    }
+
+    #[test]
+    fn the_access_list_of_two_halves_allows_no_more_than_both() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+
+        use crate::testing::TestPair;
+
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let fs = TestPair::with(&["ssd/d/x", "hdd/d/y"]);
+        // User 4343 has all rights, which the mode shows as the group's.
+        let entries = [(1_u16, 7_u16, u32::MAX), (2, 7, 4343), (4, 0, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+        let bytes = |(tag, rights, id): (u16, u16, u32)| [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat();
+        let list = [&2_u32.to_le_bytes()[..], &entries.map(bytes).concat()].concat();
+        let set = |half: &str| rustix::fs::setxattr(fs.at(half), ACCESS_LIST, &list, XattrFlags::empty());
+        if set("ssd/d") == Err(Errno::OPNOTSUPP) {
+            return println!("this file system has no access control lists: nothing is tested");
+        }
+        std::fs::set_permissions(fs.at("hdd/d"), std::fs::Permissions::from_mode(0o770)).expect("set");
+        let d = fs.look_up("d");
+        let seen = || fs.getxattr(d, OsStr::new(ACCESS_LIST));
+        assert_eq!(seen(), Ok(of_owner_alone(0o700)), "only one half has it");
+        set("hdd/d").expect("set");
+        assert_eq!(seen(), Ok(list.clone()), "both have it");
+        chown(fs.at("hdd/d"), None, Some(4444)).expect("given");
+        assert_eq!(seen(), Ok(of_owner_alone(0o700)), "the halves are of two groups");
+        chown(fs.at("hdd/d"), None, Some(0)).expect("given back");
+        rustix::fs::removexattr(fs.at("ssd/d"), ACCESS_LIST).expect("removed");
+        assert_eq!(seen(), Ok(of_owner_alone(0o700)), "only the other half has it");
+        rustix::fs::removexattr(fs.at("hdd/d"), ACCESS_LIST).expect("removed");
+        assert_eq!(seen(), Err(Errno::NODATA));
     }
 
     #[test]

@@ -114,6 +114,8 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
         Tier::open(name, path, false).map_err(|error| match error {
             OpenError::Os(source) => CheckError::Directory { path: path.to_owned(), source },
             OpenError::NotOurs(what) => CheckError::NotOurs { path: path.to_owned(), what },
+            // Only of what is opened to be written.
+            OpenError::NotHidden { .. } => CheckError::NoIdentity { path: path.to_owned() },
             OpenError::Persist(source) => CheckError::Persist { path: path.to_owned(), source },
         })
     };
@@ -266,7 +268,16 @@ impl Check<'_> {
             for (name, kind) in &names[0] {
                 let both = on_hdd.get(&**name);
                 match (kind, both) {
-                    (FileType::Directory, None | Some(FileType::Directory)) => todo.push(child(&path, name, &sides)),
+                    (FileType::Directory, None | Some(FileType::Directory)) => {
+                        let (path, sides) = child(&path, name, &sides);
+                        // Whoever made one of them has no say in the other: what has the same name in it is no copy.
+                        match sides {
+                            [Some(ssd), Some(hdd)] if self.are_of_two_owners(&ssd, &hdd) => {
+                                todo.extend([(path.clone(), [Some(ssd), None]), (path, [None, Some(hdd)])]);
+                            }
+                            sides => todo.push((path, sides)),
+                        }
+                    }
                     (_, None) => {}
                     (_, Some(_)) => self.both_hold(&join(&path, name), &sides, name),
                 }
@@ -315,8 +326,18 @@ impl Check<'_> {
         }
     }
 
+    fn are_of_two_owners(&self, ssd: &OwnedFd, hdd: &OwnedFd) -> bool {
+        let owner = |side: usize, dir: &OwnedFd| self.tiers[side].stat_fd(dir.as_fd()).map(|stat| stat.uid);
+        // Only what is removed must be sure; whether a file system has owners is found out by writing.
+        self.repair && rustix::process::geteuid().is_root() && owner(0, ssd) != owner(1, hdd) && self.tiers.iter().all(Tier::keeps_owners)
+    }
+
     fn same(&self, ssd: &OwnedFd, hdd: &OwnedFd, name: &OsStr, a: &Stat, b: &Stat) -> Result<bool> {
         if !a.is_file() || !b.is_file() || a.size != b.size || a.nlink > 1 || b.nlink > 1 {
+            return Ok(false);
+        }
+        // A copy has its owner and mode before it has its name. Anybody can make a file that holds what another's does.
+        if rustix::process::geteuid().is_root() && (a.uid, a.gid, a.mode) != (b.uid, b.gid, b.mode) {
             return Ok(false);
         }
         // A pipe or a device may have taken the name since: opening one could wait for ever.
@@ -374,5 +395,27 @@ mod test {
         std::fs::remove_file(temp.path().join("hdd/.hotshelf/id")).expect("removed");
         assert!(matches!(checked(&ssd, &hdd, true), Err(CheckError::NoIdentity { .. })));
         assert_eq!(checked(&ssd, &hdd, false).expect("checked"), 1);
+    }
+
+    #[test]
+    fn what_a_stranger_made_like_it_does_not_make_a_file_needless() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let pair = TestPair::with(&["ssd/same/file", "hdd/same/file", "ssd/theirs/file", "hdd/theirs/file", "ssd/copy", "hdd/copy"]);
+        for path in ["same/file", "theirs/file", "copy"] {
+            for side in ["ssd", "hdd"] {
+                std::fs::write(pair.at(side).join(path), "known to all").expect("written");
+            }
+        }
+        let give = |path: &str| std::os::unix::fs::chown(pair.at(path), Some(4242), None).expect("given");
+        give("ssd/same/file");
+        give("ssd/theirs");
+        let TestPair { fs, temp } = pair;
+        drop(fs);
+        let [ssd, hdd] = ["ssd", "hdd"].map(|side| temp.path().join(side));
+        let report = check_pair(&ssd, &hdd, true, &mut |_| ()).expect("checked");
+        assert!(hdd.join("same/file").exists() && hdd.join("theirs/file").exists(), "{report:?}");
+        assert!(!hdd.join("copy").exists(), "{report:?}");
     }
 }

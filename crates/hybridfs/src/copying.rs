@@ -113,8 +113,8 @@ impl Copying {
             Err(Errno::PERM) => from.open_at(dir, &place.name, OFlags::RDONLY | OFlags::NONBLOCK),
             other => other,
         };
-        let source = fs.noted(from.name, opened)?;
-        let before = fs.noted(from.name, from.stat_fd(source.as_fd()))?;
+        let source = fs.noted_at(from.name, dir, opened)?;
+        let before = fs.noted_at(from.name, source.as_fd(), from.stat_fd(source.as_fd()))?;
         let same = Some(before.ino) == place.on(from.name) && fs.is_numbered(from.name, source.as_fd(), &before, ino);
         if !same || !before.is_file() {
             return Err(Errno::STALE);
@@ -133,6 +133,9 @@ impl Copying {
         if self.before.foreign {
             return Some(Outcome::Stays("it is on a file system mounted below the directory"));
         }
+        if self.would_gain_rights(fs) {
+            return Some(Outcome::Stays("it has set-id bits or capabilities that its file system, mounted nosuid, does not honour"));
+        }
         let small = self.before.size < fs.config.min_file_bytes;
         if small && matches!(reason, Reason::SecondTouch | Reason::OnOpen | Reason::HighMark) {
             return Some(Outcome::Stays("it is smaller than the smallest file that moves"));
@@ -145,6 +148,14 @@ impl Copying {
             TierName::Hdd => None,
             TierName::Ssd => self.stays_below(fs, reason),
         }
+    }
+
+    /// Whether the copy could be run, by its name on the other side, with rights that the file does not give now: whoever prepared a disk
+    /// that is mounted nosuid chose its bits.
+    fn would_gain_rights(&self, fs: &Hybrid) -> bool {
+        let gives = |tier: TierName, file: BorrowedFd<'_>| fs.tier(tier).gives_rights(file).unwrap_or(tier == self.to);
+        let has_rights = || self.before.mode & 0o6000 != 0 || crate::attrs::value_exists(self.source.as_fd(), "security.capability");
+        !gives(self.to.other(), self.source.as_fd()) && gives(self.to, fs.tier(self.to).root.as_fd()) && has_rights()
     }
 
     fn stays_below(&self, fs: &Hybrid, reason: Reason) -> Option<Outcome> {

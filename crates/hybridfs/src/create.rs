@@ -6,7 +6,7 @@
 //! name, whoever may write the directory below could put another file there.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use fusedev::Identity;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::attrs::Caller;
+use crate::attrs::{Caller, SET_GID};
 use crate::dirs::Dir;
 use crate::names::Attr;
 use crate::nodes::{Backing, Kind};
@@ -45,7 +45,7 @@ impl Hybrid {
             self.as_caller(caller, || match what {
                 Make::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(masked(mode & 0o7777))),
                 Make::Node(mode, rdev) => {
-                    let bits = masked(mode & 0o7777);
+                    let bits = masked(self.without_foreign_set_gid(caller, fd, mode & 0o7777)?);
                     let kind = match FileType::from_raw_mode(mode) {
                         FileType::Unknown => FileType::RegularFile,
                         kind => kind,
@@ -66,7 +66,8 @@ impl Hybrid {
             let masked = if dir.has_default_acl(tier) { mode } else { mode & !umask };
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
             let fd = dir.must(tier)?;
-            let file = self.as_caller(caller, || rustix::fs::openat(fd, name, flags, Mode::from_raw_mode(masked & 0o7777)))?;
+            let mode = self.without_foreign_set_gid(caller, fd, masked & 0o7777)?;
+            let file = self.as_caller(caller, || rustix::fs::openat(fd, name, flags, Mode::from_raw_mode(mode)))?;
             let stat = self.tier(tier).stat_fd(file.as_fd())?;
             Ok((file, stat))
         });
@@ -121,6 +122,19 @@ impl Hybrid {
         Ok(self.attr_of(&found))
     }
 
+    /// A new program for the directory's group, of which the caller is no member, is none that runs with the rights of that group. The
+    /// kernel looks at that above us, but at the mode that a directory on both sides has there; below us a thread has root's
+    /// capabilities, and it does not look.
+    fn without_foreign_set_gid(&self, caller: Caller, dir: BorrowedFd<'_>, mode: u32) -> Result<u32> {
+        const RUNS_AS_GROUP: u32 = SET_GID | 0o010;
+        if mode & RUNS_AS_GROUP != RUNS_AS_GROUP || !self.privileged || caller.privileged() {
+            return Ok(mode);
+        }
+        let stat = rustix::fs::fstat(dir)?;
+        let foreign = stat.st_mode & SET_GID != 0 && !caller.in_group(stat.st_gid);
+        Ok(if foreign { mode & !SET_GID } else { mode })
+    }
+
     /// Creates in the name of the caller, to whom the file belongs then; its group is the directory's under set-group-id.
     fn as_caller<T>(&self, caller: Caller, create: impl FnOnce() -> Result<T>) -> Result<T> {
         self.in_the_name_of((caller.uid, caller.gid), create)?
@@ -150,7 +164,10 @@ impl Hybrid {
         match attempt(first) {
             Ok(made) => Ok((first, made)),
             Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)) => {
-                self.note_failure(first, error);
+                match self.dir(parent).ok().as_ref().and_then(|dir| dir.on(first)) {
+                    Some(dir) => self.note_failure_at(first, dir, error),
+                    None => self.note_failure(first, error),
+                }
                 let second = first.other();
                 // The first side's error is the one that tells what is wrong when both refuse.
                 attempt(second).map(|made| (second, made)).map_err(|other| if other == Errno::EXIST { other } else { error })
@@ -173,5 +190,34 @@ impl Hybrid {
             self.remember_new(ino, stat.size);
         }
         Attr { ino, stat, unsettled: false }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::testing::TestPair;
+
+    #[test]
+    fn a_new_file_of_a_stranger_does_not_run_as_the_group_of_its_directory() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let fs = TestPair::with(&["ssd/dir/file"]);
+        std::os::unix::fs::chown(fs.at("ssd/dir"), None, Some(4343)).expect("given");
+        rustix::fs::chmod(fs.at("ssd/dir"), Mode::from_raw_mode(0o2777)).expect("set");
+        let dir = fs.look_up("dir");
+        let made = |name: &str, gid: u32, mode: u32| {
+            let caller = Caller { uid: 4242, gid, pid: std::process::id() };
+            let (created, handle) = fs.create(caller, dir, OsStr::new(name), mode, 0, true).expect("made");
+            fs.release(&handle, None);
+            let node = fs.make(caller, dir, OsStr::new(&format!("{name}-node")), Make::Node(0o100_000 | mode, 0), 0).expect("made");
+            assert_eq!((created.stat.mode, created.stat.gid), (node.stat.mode, 4343));
+            created.stat.mode & 0o7777
+        };
+        assert_eq!(made("stranger", 4242, 0o2755), 0o755);
+        assert_eq!(made("member", 4343, 0o2755), 0o2755);
+        // Without execution by the group the bit means nothing.
+        assert_eq!(made("lock", 4242, 0o2644), 0o2644);
     }
 }

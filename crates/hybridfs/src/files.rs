@@ -128,7 +128,8 @@ impl Hybrid {
                         return Ok(Io { tier, backing: stat.ino, ..io });
                     }
                 }
-                Err(Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR) => {}
+                // NXIO: a socket, or a device without a driver, which users can make too, has its name.
+                Err(Errno::NOENT | Errno::STALE | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {}
                 Err(error) => {
                     self.note_failure(tier, error);
                     return Err(error);
@@ -299,7 +300,7 @@ impl Hybrid {
                 Err(Errno::OPNOTSUPP) if !wait => return Err(Errno::AGAIN),
                 Err(error) => {
                     if error != Errno::AGAIN {
-                        self.note_failure(io.tier, error);
+                        self.note_failure_at(io.tier, file.as_fd(), error);
                     }
                     return Err(error);
                 }
@@ -324,7 +325,7 @@ impl Hybrid {
             // No file that leaves makes room in a quota.
             Err(Errno::DQUOT) if done > 0 => Ok(Written::Done(done)),
             Err(error) => {
-                self.note_failure(io.tier, error);
+                self.note_failure_at(io.tier, io.any().as_fd(), error);
                 if error == Errno::IO {
                     inode.failed.lock().get_or_insert(error);
                 }
@@ -395,7 +396,7 @@ impl Hybrid {
                 let io = handle.inode.io.read();
                 self.take_before_write(&handle.inode, &io, kill)?;
                 return match self.write_charged(handle, &io, at, data, flags)? {
-                    (0, Err(error)) => self.noted(io.tier, Err(error)),
+                    (0, Err(error)) => self.noted_at(io.tier, io.any().as_fd(), Err(error)),
                     (done, _) => Ok(done),
                 };
             }
@@ -428,7 +429,7 @@ impl Hybrid {
                     self.tell_changed(handle.inode.ino);
                     return Ok(());
                 }
-                Err(error) => return self.noted(io.tier, Err(error)),
+                Err(error) => return self.noted_at(io.tier, file.as_fd(), Err(error)),
             }
             drop(io);
             drop(gate);
@@ -470,7 +471,7 @@ impl Hybrid {
         // The kernel tells a lost write once per descriptor, and ours is shared by all handles.
         let mut failed = handle.inode.failed.lock();
         if let Err(error) = synced {
-            self.note_failure(io.tier, error);
+            self.note_failure_at(io.tier, io.any().as_fd(), error);
             if matches!(error, Errno::NOSPC | Errno::DQUOT) {
                 // A disk that promised more room than it has: what was taken for written is lost.
                 let path = self.tier(io.tier).path.display();
@@ -486,7 +487,7 @@ impl Hybrid {
         let dir = self.dir_or_held(ino)?;
         for tier in [TierName::Ssd, TierName::Hdd] {
             if let Some(fd) = dir.on(tier) {
-                self.noted(tier, self.tier(tier).sync_dir(fd))?;
+                self.noted_at(tier, fd, self.tier(tier).sync_dir(fd))?;
             }
         }
         Ok(())

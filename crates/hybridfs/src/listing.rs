@@ -130,7 +130,7 @@ impl Hybrid {
                 }
                 all.push(Entry { position: position(name), name: name.into(), kind, tier, both: both && kind == FileType::Directory });
             });
-            self.noted(tier, read)?;
+            self.noted_at(tier, fd, read)?;
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Hybrid {
     fn entry_found(&self, dir: &Dir, entry: &Entry, name: &OsStr) -> Result<Found> {
         if !entry.both
             && let Some(fd) = dir.on(entry.tier)
-            && let Some(stat) = self.noted(entry.tier, self.tier(entry.tier).look(fd, name))?
+            && let Some(stat) = self.noted_by_name(entry.tier, fd, name, self.tier(entry.tier).look(fd, name))?
         {
             let found = self.found_on(entry.tier, dir, name, stat);
             if let Some(found) = found.filter(|found| found.kind != Kind::Directory || dir.on(entry.tier.other()).is_none()) {

@@ -199,7 +199,7 @@ impl Hybrid {
             let mut sides = [None, None];
             for tier in [TierName::Ssd, TierName::Hdd] {
                 let Some(fd) = parent.on(tier) else { continue };
-                match self.noted(tier, self.tier(tier).open_dir(fd, &place.name)) {
+                match self.noted_at(tier, fd, self.tier(tier).open_dir(fd, &place.name)) {
                     Ok(fd) => sides[tier as usize] = Some(fd),
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                     Err(error) => return Err(error),
@@ -259,9 +259,11 @@ impl Hybrid {
     }
 
     fn look_once(&self, dir: &Dir, name: &OsStr) -> Result<Looked> {
-        let look = |tier: TierName| match dir.on(tier) {
-            Some(fd) => self.noted(tier, self.tier(tier).look(fd, name)),
-            None => Ok(None),
+        let look = |tier: TierName| -> Result<Option<Stat>> {
+            let Some(fd) = dir.on(tier) else { return Ok(None) };
+            let seen = self.noted_by_name(tier, fd, name, self.tier(tier).look(fd, name))?;
+            // Ours by another name: in another case, or the short one of vfat; or the owner of the top has renamed it.
+            Ok(seen.filter(|stat| dir.ino != ROOT || !self.tier(tier).is_hidden(stat)))
         };
         let ssd = look(TierName::Ssd)?;
         let hdd = match &ssd {
@@ -322,7 +324,7 @@ impl Hybrid {
         let marked = mark(TierName::Ssd, &ssd).or_else(|| mark(TierName::Hdd, &hdd));
         let ino = marked.unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
         let ino = self.own_number(ino, marked.is_some(), [ssd.ino, hdd.ino], dir.ino, name);
-        let stat = merge_dir_stat(ssd, hdd);
+        let stat = self.merged_stat(ssd, hdd);
         Found {
             ino,
             tier: TierName::Ssd,
@@ -386,8 +388,20 @@ impl Hybrid {
 
     /// Whether nobody else owns the other half of a directory. Where file systems have no owners nobody has made it in another's name.
     fn have_one_owner(&self, ssd: &Stat, hdd: &Stat) -> bool {
-        let have_owners = || self.tier(TierName::Ssd).keeps_owners() && self.tier(TierName::Hdd).keeps_owners();
-        ssd.uid == hdd.uid || !self.privileged || !have_owners()
+        ssd.uid == hdd.uid || !self.have_owners()
+    }
+
+    /// Whether files on both sides can belong to others than the daemon's user.
+    pub(crate) fn have_owners(&self) -> bool {
+        self.privileged && self.tier(TierName::Ssd).keeps_owners() && self.tier(TierName::Hdd).keeps_owners()
+    }
+
+    /// Attributes of a directory on both sides. Whoever owns the SSD's half alone has no more rights to what is in the other one than its
+    /// mode gives to all.
+    fn merged_stat(&self, ssd: Stat, hdd: Stat) -> Stat {
+        let merged = merge_dir_stat(ssd, hdd);
+        let owner = if self.have_one_owner(&ssd, &hdd) { 0o700 } else { (hdd.mode & 0o007) << 6 };
+        Stat { mode: merged.mode & (owner | !0o700), ..merged }
     }
 
     /// Attributes by number, through an open handle where there is one.
@@ -399,7 +413,10 @@ impl Hybrid {
         if ino == ROOT {
             let ssd = self.tier(TierName::Ssd).stat_fd(self.tier(TierName::Ssd).root.as_fd())?;
             let hdd = self.tier(TierName::Hdd).stat_fd(self.tier(TierName::Hdd).root.as_fd())?;
-            return Ok(Attr { ino, stat: Stat { mode: ssd.mode, ..merge_dir_stat(ssd, hdd) }, unsettled: false });
+            let merged = self.merged_stat(ssd, hdd);
+            // Of the tops of one owner the SSD's mode says who may.
+            let mode = if self.have_one_owner(&ssd, &hdd) { ssd.mode } else { merged.mode };
+            return Ok(Attr { ino, stat: Stat { mode, ..merged }, unsettled: false });
         }
         if let Some((tier, file)) = self.open_or_held(ino) {
             let stat = self.tier(tier).stat_fd(file.as_fd())?;
@@ -423,7 +440,7 @@ impl Hybrid {
     fn dir_attr(&self, dir: &Dir) -> Result<Attr> {
         let look = |tier: TierName| dir.on(tier).map(|fd| self.tier(tier).stat_fd(fd)).transpose();
         let stat = match (look(TierName::Ssd)?, look(TierName::Hdd)?) {
-            (Some(ssd), Some(hdd)) => merge_dir_stat(ssd, hdd),
+            (Some(ssd), Some(hdd)) => self.merged_stat(ssd, hdd),
             (one, other) => one.or(other).ok_or(Errno::STALE)?,
         };
         Ok(Attr { ino: dir.ino, stat, unsettled: false })
@@ -652,8 +669,12 @@ fn merge_dir_stat(ssd: Stat, hdd: Stat) -> Stat {
 
 /// What a mode allows, for members of a group that may not be the file's.
 fn allowed_by(stat: &Stat, group: u32) -> u32 {
-    let others = stat.mode & 0o007;
-    if stat.gid == group { stat.mode } else { stat.mode & !0o070 | others << 3 }
+    if stat.gid == group {
+        return stat.mode;
+    }
+    // Some of them are in its group, of which may be asked less than of all others.
+    let others = stat.mode & stat.mode >> 3 & 0o007;
+    stat.mode & !0o077 | others << 3 | others
 }
 
 #[cfg(test)]
@@ -670,10 +691,39 @@ mod test {
             (0o1777, 0o755, 0o1755, 0o1755),
             (0o2775, 0o775, 0o2775, 0o2755),
             (0o775, 0o770, 0o770, 0o700),
+            (0o777, 0o707, 0o707, 0o700),
         ] {
             assert_eq!(merge_dir_stat(half(ssd, 5), half(hdd, 5)).mode, 0o040000 | same_group, "{ssd:o} {hdd:o}");
             assert_eq!(merge_dir_stat(half(ssd, 5), half(hdd, 6)).mode, 0o040000 | other_group, "{ssd:o} {hdd:o}");
         }
+    }
+
+    #[test]
+    fn the_hidden_directory_is_hidden_by_any_name() {
+        let fs = TestPair::empty();
+        std::fs::rename(fs.at("hdd/.hotshelf"), fs.at("hdd/renamed")).expect("renamed");
+        assert_eq!(fs.known_at(b"renamed/key").map(drop), Err(Errno::NOENT));
+        assert_eq!(fs.lookup(ROOT, OsStr::new("renamed")).map(drop), Err(Errno::NOENT));
+    }
+
+    #[test]
+    fn the_owner_of_one_top_has_no_rights_to_the_other() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let fs = TestPair::empty();
+        let mode = |ssd: u32, hdd: u32| {
+            for (side, mode) in [("ssd", ssd), ("hdd", hdd)] {
+                std::fs::set_permissions(fs.at(side), std::fs::Permissions::from_mode(mode)).expect("set");
+            }
+            fs.getattr(ROOT).expect("there").stat.mode & 0o7777
+        };
+        assert_eq!((mode(0o700, 0o755), mode(0o1777, 0o755)), (0o700, 0o1777));
+        chown(fs.at("ssd"), Some(4242), None).expect("given");
+        assert_eq!((mode(0o755, 0o755), mode(0o777, 0o700), mode(0o775, 0o777)), (0o555, 0, 0o775));
+        chown(fs.at("hdd"), Some(4242), None).expect("given");
+        assert_eq!(mode(0o755, 0o700), 0o755);
     }
 
     #[test]

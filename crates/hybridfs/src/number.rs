@@ -125,7 +125,9 @@ pub fn read_mark(key: &Key, bytes: &[u8], stat: &Stat) -> Option<u64> {
 
 /// Whether users of the mount may see or change this attribute.
 pub fn is_ours(name: &[u8]) -> bool {
-    name.starts_with(b"user.hotshelf.") || name.starts_with(b"trusted.hotshelf.")
+    // To some file systems (CIFS) the names of attributes are the same in any case.
+    let ours: [&[u8]; 2] = [b"user.hotshelf.", b"trusted.hotshelf."];
+    ours.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix)))
 }
 
 /// What a file system without extended attributes answers.
@@ -155,6 +157,16 @@ mod test {
             let mut broken = bytes;
             broken[at] ^= 1;
             assert_eq!(read_mark(&KEY, &broken, &file(77)), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn our_attributes_are_ours_in_any_case() {
+        for name in [&b"user.hotshelf.ino"[..], b"trusted.hotshelf.", b"user.HotShelf.ino", b"USER.HOTSHELF.INO"] {
+            assert!(is_ours(name), "{}", name.escape_ascii());
+        }
+        for name in [&b"user.hotshelf"[..], b"user.note", b"security.capability", b""] {
+            assert!(!is_ours(name), "{}", name.escape_ascii());
         }
     }
 

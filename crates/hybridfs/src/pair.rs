@@ -1,7 +1,7 @@
 //! The pair of directories as one file system.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ use crate::tier::{Result, Stat, Tier};
 use crate::times::DirTimes;
 
 const GATES: usize = 256;
+/// Paths on both sides that are listed by name.
+const CONFLICTS_MAX: usize = 1000;
 
 /// Told when the file system changed something the kernel may have cached.
 pub trait Listener: Send + Sync {
@@ -314,6 +316,8 @@ impl Hybrid {
     /// Records what a failed call says about a side.
     pub(crate) fn note_failure(&self, tier: TierName, error: Errno) {
         let what = match error {
+            // A file system that is mounted below the side may be read-only, and users can make names that lead to no device.
+            Errno::ROFS | Errno::NODEV | Errno::NXIO if self.tier(tier).takes_files(!self.config.read_only) => return,
             // A remount may end it; the file system's own emergency stop does not show as read-only and is for good.
             Errno::ROFS if self.tier(tier).is_read_only() => return,
             Errno::ROFS => "is read-only",
@@ -326,6 +330,29 @@ impl Hybrid {
         self.tier(tier).degrade(format!("{path} {what} ({error}); files there cannot be changed or may not be read"));
     }
 
+    /// As [`Hybrid::note_failure`], of a call on an open file or directory: what happens on a file system that is mounted below a side
+    /// says nothing of the side.
+    pub(crate) fn note_failure_at(&self, tier: TierName, file: BorrowedFd<'_>, error: Errno) {
+        if !self.tier(tier).stat_fd(file).is_ok_and(|stat| stat.foreign) {
+            self.note_failure(tier, error);
+        }
+    }
+
+    /// The outcome of a call on an open file or directory, after [`Hybrid::note_failure_at`].
+    pub(crate) fn noted_at<T>(&self, tier: TierName, file: BorrowedFd<'_>, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.note_failure_at(tier, file, *error))
+    }
+
+    /// The outcome of a look at a name, after [`Hybrid::note_failure_at`]; the name may be where another file system is mounted.
+    pub(crate) fn noted_by_name<T>(&self, tier: TierName, dir: BorrowedFd<'_>, name: &OsStr, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| {
+            if *error == Errno::IO && self.tier(tier).is_mounted_on(dir, name) {
+                return;
+            }
+            self.note_failure_at(tier, dir, *error);
+        })
+    }
+
     /// The outcome of a call on a side, after [`Hybrid::note_failure`].
     pub(crate) fn noted<T>(&self, tier: TierName, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.note_failure(tier, *error))
@@ -333,9 +360,12 @@ impl Hybrid {
 
     /// A sentence for `status`.
     pub(crate) fn warn(&self, sentence: String) {
-        tracing::warn!("{sentence}");
         let mut notes = self.notes.lock();
-        if notes.warnings.len() < 100 && !notes.warnings.contains(&sentence) {
+        if notes.warnings.contains(&sentence) {
+            return;
+        }
+        tracing::warn!("{sentence}");
+        if notes.warnings.len() < 100 {
             notes.warnings.push(sentence);
         }
     }
@@ -347,8 +377,16 @@ impl Hybrid {
         if notes.conflicts.contains(&path) {
             return;
         }
+        if notes.conflicts.len() >= CONFLICTS_MAX {
+            // Users can make as many as they like, and each look at one comes here: the log would grow without end.
+            if notes.conflicts_more == 0 {
+                tracing::warn!("both sides hold more than {CONFLICTS_MAX} paths: the others are not logged");
+            }
+            notes.conflicts_more += 1;
+            return;
+        }
         tracing::warn!(path, "both sides hold this path: the SSD's is shown, the HDD's is kept");
-        if notes.conflicts.len() < 1000 { notes.conflicts.push(path) } else { notes.conflicts_more += 1 }
+        notes.conflicts.push(path);
     }
 
     /// Remembers, durably, that files with marks may be on a side; before the first.
@@ -431,4 +469,58 @@ fn cache_stamp(stat: &Stat) -> u32 {
 /// Seconds since 1970.
 pub(crate) fn now_s() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::testing::TestPair;
+
+    /// Counts what is logged.
+    #[derive(Default)]
+    struct Lines(AtomicU64);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::INFO
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn what_users_cause_again_and_again_is_not_logged_again_and_again() {
+        let fs = TestPair::empty();
+        let lines = Arc::new(Lines::default());
+        let logged = || lines.0.load(Ordering::Relaxed);
+        tracing::subscriber::with_default(lines.clone(), || {
+            for _ in 0..3 {
+                (0..CONFLICTS_MAX + 500).for_each(|n| fs.note_conflict(n.to_string().as_bytes()));
+            }
+            assert!(logged() <= CONFLICTS_MAX as u64 + 1, "{}", logged());
+            assert_eq!(fs.status().conflicts.len(), CONFLICTS_MAX);
+            let before = logged();
+            (0..10).for_each(|_| fs.warn("the same".into()));
+            assert_eq!(logged(), before + 1);
+        });
+    }
+
+    #[test]
+    fn a_side_that_takes_files_is_not_broken_by_what_is_below_it() {
+        let fs = TestPair::with(&["ssd/file"]);
+        for error in [Errno::ROFS, Errno::NXIO, Errno::NODEV] {
+            fs.note_failure(TierName::Ssd, error);
+            assert_eq!(fs.tier(TierName::Ssd).trouble(), None, "{error}");
+        }
+        fs.note_failure(TierName::Ssd, Errno::IO);
+        assert!(fs.tier(TierName::Ssd).trouble().is_some());
+    }
 }

@@ -40,7 +40,7 @@ impl Hybrid {
         let fd = dir.must(found.tier)?;
         if let Err(error) = self.changing(&dir, || self.unless_sticky(caller, &[fd], || self.tier(found.tier).unlink(fd, name))) {
             self.still_named(&found, kept);
-            return self.noted(found.tier, Err(error));
+            return self.noted_at(found.tier, fd, Err(error));
         }
         self.name_removed(&found, parent, name);
         Ok(())
@@ -103,7 +103,10 @@ impl Hybrid {
                 if tier == TierName::Ssd {
                     self.nodes.change(found.ino, |node| node.backing = node.backing.without(TierName::Hdd));
                 }
-                return self.noted(tier, Err(error));
+                return match dir.on(tier) {
+                    Some(fd) => self.noted_at(tier, fd, Err(error)),
+                    None => Err(error),
+                };
             }
         }
         self.dirs.drop_dir(found.ino);

@@ -4,6 +4,7 @@
 //! `intent`), so that after a crash at any point the rename is finished, never half done.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use crate::names::Found;
 use crate::nodes::Kind;
 use crate::number::ROOT;
 use crate::pair::Hybrid;
+use crate::recover::passes;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, Result, valid_name};
 
@@ -81,12 +83,28 @@ impl Hybrid {
         let same = !dirs && self.moves_seen.load(Ordering::Acquire) == moves;
         let source = if same { source } else { self.find(&from.dir, name)? };
         let target = if same { target } else { target.map(|_| self.find(&to.dir, new_name)).transpose()? };
+        if parent != new_parent {
+            for found in [Some(&source), target.as_ref().filter(|_| exchange)].into_iter().flatten() {
+                self.may_move_away(caller, found)?;
+            }
+        }
         self.changing(&from.dir, || {
             self.changing(&to.dir, || match target.as_ref().filter(|_| exchange) {
                 Some(target) => self.exchange(&from, &to, &source, target),
                 None => self.replace(&from, &to, &source, target.as_ref()),
             })
         })
+    }
+
+    /// A directory gets another parent only from who may write it. The kernel above us has looked at the one that it believes to have the
+    /// name; whoever may write the directory below may have given the name to another's, and would carry that away.
+    fn may_move_away(&self, caller: Caller, found: &Found) -> Result<()> {
+        let may = || caller.may_write_directory(&found.stat) || self.has_access_list(found);
+        if found.kind != Kind::Directory || !self.privileged || may() { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    fn has_access_list(&self, found: &Found) -> bool {
+        self.primary_handle(found.ino).is_ok_and(|(_, file)| crate::attrs::value_exists(file.as_fd(), "system.posix_acl_access"))
     }
 
     /// Every side a file will be on needs the directory it goes to.
@@ -193,10 +211,21 @@ impl Hybrid {
             }
             if let Err(error) = self.run_step(from, to, step) {
                 for done in steps[..n].iter().rev() {
-                    if let Err(undo) = self.undo_step(from, to, done) {
-                        tracing::error!(?done, %undo, "a rename failed half-way and could not be undone; it is finished at the next mount");
-                        // Until then no other takes its place: it is dropped without `done`.
-                        return Err(error);
+                    match self.undo_step(from, to, done) {
+                        Ok(()) => {}
+                        Err(undo) if passes(undo) => {
+                            tracing::error!(
+                                ?done, %undo, "a rename failed half-way and could not be undone; it is finished at the next mount"
+                            );
+                            // Until then no other takes its place: it is dropped without `done`.
+                            return Err(error);
+                        }
+                        // Somebody has the old name by now, in the directory of its owner: the next mount could do no more. To keep it
+                        // for that would refuse such renames to everybody.
+                        Err(undo) => {
+                            tracing::debug!(?done, %undo, "not undone");
+                            self.warn("a rename failed half-way and could not be undone: a directory has two names now".into());
+                        }
                     }
                 }
                 intent.done()?;
@@ -233,18 +262,18 @@ impl Hybrid {
                 let (a, b) = if forward { (from, to) } else { (to, from) };
                 let (out, into) = (a.dir.must(*tier)?, b.dir.must(*tier)?);
                 let rename = || self.tier(*tier).rename(out, a.name, into, b.name, plain);
-                self.noted(*tier, self.unless_sticky(from.caller, &[out, into], rename))
+                self.noted_at(*tier, out, self.unless_sticky(from.caller, &[out, into], rename))
             }
             Step::Exchange { tier, .. } => {
                 let flags = RenameFlags::EXCHANGE;
                 let (one, other) = (from.dir.must(*tier)?, to.dir.must(*tier)?);
                 let exchange = || self.tier(*tier).rename(one, from.name, other, to.name, flags);
-                self.noted(*tier, self.unless_sticky(from.caller, &[one, other], exchange))
+                self.noted_at(*tier, one, self.unless_sticky(from.caller, &[one, other], exchange))
             }
             Step::Remove { tier, directory, .. } => {
                 let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 let dir = to.dir.must(*tier)?;
-                self.noted(*tier, self.unless_sticky(to.caller, &[dir], || rustix::fs::unlinkat(dir, to.name, flags)))
+                self.noted_at(*tier, dir, self.unless_sticky(to.caller, &[dir], || rustix::fs::unlinkat(dir, to.name, flags)))
             }
         }
     }
@@ -259,5 +288,27 @@ impl Hybrid {
             // Removals come last; what is removed cannot be undone, nor need it be.
             Step::Remove { .. } => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::testing::{TestPair, me};
+
+    #[test]
+    fn a_rename_that_its_owner_spoils_half_way_does_not_refuse_others() {
+        let fs = TestPair::with(&["ssd/a/x", "hdd/a/y", "ssd/c/x", "hdd/c/y"]);
+        let root = || fs.dir(ROOT).expect("open");
+        let end = |name: &'static str| End { caller: me(), parent: ROOT, dir: root(), name: OsStr::new(name) };
+        // The second step fails, as somebody has taken the name away; so does what undoes the first one, which finds nothing to rename.
+        let step = |tier, from: &[u8]| Step::Rename { tier, from: from.to_vec(), to: b"b".to_vec(), ino: 1 };
+        let steps = [step(TierName::Ssd, b"b"), step(TierName::Hdd, b"gone")];
+        std::fs::rename(fs.at("hdd/a"), fs.at("hdd/gone")).expect("renamed");
+        assert_eq!(fs.run_steps(&end("a"), &end("b"), &steps), Err(Errno::NOENT));
+        let flags = RenameFlags::empty();
+        fs.rename(me(), ROOT, OsStr::new("c"), ROOT, OsStr::new("d"), flags).expect("of both halves");
+        assert!(fs.at("ssd/d/x").exists() && fs.at("hdd/d/y").exists());
+        assert!(fs.status().warnings.iter().any(|warning| warning.contains("half-way")), "{:?}", fs.status().warnings);
     }
 }

@@ -93,6 +93,17 @@ pub enum StartError {
         /// Its owner and mode.
         what: NotOurs,
     },
+    /// A directory of somebody has the name of ours.
+    #[error(
+        "{path}/.hotshelf holds `{holds}` and nothing that says that hotshelf made it: see what it is; it belongs elsewhere, or if it \
+         is left of a mount that was cut off, rename it"
+    )]
+    NotHidden {
+        /// The directory it is in.
+        path: PathBuf,
+        /// What is in it.
+        holds: String,
+    },
     /// Another daemon has it.
     #[error("{path} is in use by another hotshelf: unmount that first (`hotshelf status` lists the mounts)")]
     InUse {
@@ -312,6 +323,7 @@ fn not_opened(path: &Path, doing: &'static str) -> impl FnOnce(OpenError) -> Sta
     move |error| match error {
         OpenError::Os(source) => os(path, doing)(source),
         OpenError::NotOurs(what) => StartError::NotOurs { path: path.to_owned(), what },
+        OpenError::NotHidden { holds } => StartError::NotHidden { path: path.to_owned(), holds },
         OpenError::Persist(source) => own(path)(source),
     }
 }

@@ -126,6 +126,8 @@ pub struct Tier {
     pub hidden: OwnedFd,
     /// Its `.hotshelf/tmp`.
     pub tmp: OwnedFd,
+    /// Inode of the hidden directory.
+    hidden_ino: u64,
     /// Device of the root.
     pub dev: u64,
     /// What the mount lets files do.
@@ -151,14 +153,16 @@ impl Tier {
     pub fn open(name: TierName, path: &Path, writable: bool) -> std::result::Result<Tier, OpenError> {
         let root = open_root(path)?;
         let hidden = own_directory(root.as_fd(), root.as_fd(), HIDDEN, writable)?;
+        let key = own_key(hidden.as_fd(), writable)?;
         let tmp = own_directory(root.as_fd(), hidden.as_fd(), "tmp", writable)?;
-        let (key, mark_name) = (own_key(hidden.as_fd(), writable)?, mark_name(tmp.as_fd(), writable));
+        let mark_name = mark_name(tmp.as_fd(), writable);
         let mut tier = Tier {
             name,
             path: path.to_owned(),
             root,
             hidden,
             tmp,
+            hidden_ino: 0,
             dev: 0,
             honours: Honours::default(),
             keeps_owners: OnceLock::new(),
@@ -171,6 +175,7 @@ impl Tier {
             read_only: AtomicBool::new(false),
         };
         tier.dev = tier.stat_fd(tier.root.as_fd())?.dev;
+        tier.hidden_ino = tier.stat_fd(tier.hidden.as_fd())?.ino;
         Ok(tier)
     }
 
@@ -269,9 +274,10 @@ impl Tier {
         rustix::fs::openat(dir, name, NAME_ONLY | OFlags::DIRECTORY, Mode::empty())
     }
 
-    /// Opens what a name-only handle names, with data access.
+    /// Opens what a name-only handle names, with data access. EAGAIN: its owner has a lease on it (`F_SETLEASE` in fcntl(2)), which ends
+    /// by this. To wait for that would keep a thread that serves everybody for 45 seconds, and others with the next file.
     pub fn reopen(&self, file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
-        rustix::fs::open(proc_path(file), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+        rustix::fs::open(proc_path(file), flags | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
     }
 
     /// Makes the names in `dir` durable.
@@ -530,6 +536,28 @@ impl Tier {
         self.read_only.load(Ordering::Relaxed)
     }
 
+    /// Whether this is the hidden directory, whatever its name.
+    pub fn is_hidden(&self, stat: &Stat) -> bool {
+        stat.is_dir() && stat.ino == self.hidden_ino
+    }
+
+    /// Whether another file system is mounted on a name, as far as the kernel knows without asking that.
+    pub fn is_mounted_on(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let st = rustix::fs::statx(dir, name, flags, StatxFlags::TYPE);
+        st.is_ok_and(|st| self.convert(&st).foreign)
+    }
+
+    /// Whether the side works: a file can be made in it, or where that may not be tried, it can be looked at.
+    pub fn takes_files(&self, may_write: bool) -> bool {
+        if !may_write {
+            return rustix::fs::fstatvfs(&self.root).is_ok_and(|st| !st.f_flag.contains(StatVfsMountFlags::RDONLY));
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&self.tmp, "works", flags, Mode::RUSR | Mode::WUSR);
+        made.is_ok_and(|_| matches!(self.unlink(self.tmp.as_fd(), OsStr::new("works")), Ok(()) | Err(Errno::NOENT)))
+    }
+
     fn note_read_only(&self, now: bool) {
         if self.read_only.swap(now, Ordering::Relaxed) != now {
             let state = if now { "read-only" } else { "writable again" };
@@ -569,6 +597,11 @@ pub enum OpenError {
     Os(Errno),
     /// A directory of ours is not ours.
     NotOurs(NotOurs),
+    /// It has neither our identity nor our key, and something in it.
+    NotHidden {
+        /// A name in it.
+        holds: String,
+    },
     /// A file in it cannot be used.
     Persist(PersistError),
 }
@@ -612,7 +645,9 @@ pub fn open_hidden(side: &Path) -> std::result::Result<Option<OwnedFd>, OpenErro
 /// Opens the hidden directory of a side, made if there is none, if it is ours.
 pub fn make_hidden(side: &Path) -> std::result::Result<OwnedFd, OpenError> {
     let root = open_root(side)?;
-    own_directory(root.as_fd(), root.as_fd(), HIDDEN, true)
+    let hidden = own_directory(root.as_fd(), root.as_fd(), HIDDEN, true)?;
+    own_key(hidden.as_fd(), true)?;
+    Ok(hidden)
 }
 
 fn open_root(path: &Path) -> Result<OwnedFd> {
@@ -656,6 +691,35 @@ fn owner_given(root: BorrowedFd<'_>) -> Option<u32> {
     owner.ok()
 }
 
+/// Returns the name of something in a directory without our identity and key that a mount which was cut off has not left there. Such a
+/// directory may be anybody's: whoever owns the top can give another one of the same owner our name, and we write and remove in it.
+fn stranger_in(hidden: BorrowedFd<'_>) -> Result<Option<Box<[u8]>>> {
+    const BEGUN: [&[u8]; 5] = [b"tmp", b"key.new", b"id.new", b"lock", b"log"];
+    let mut names: Vec<Box<[u8]>> = Vec::new();
+    crate::listing::read_names(hidden, &mut |name, _| names.push(name.into()))?;
+    for name in names {
+        let stat = rustix::fs::statat(hidden, OsStr::from_bytes(&name), AtFlags::SYMLINK_NOFOLLOW)?;
+        let ours = match FileType::from_raw_mode(stat.st_mode) {
+            // Nothing that was moved is in there before there is an identity.
+            FileType::Directory => &*name == b"tmp" && is_empty_but_for_probes(hidden)?,
+            FileType::RegularFile => BEGUN.contains(&&*name) && stat.st_size <= 64,
+            _ => false,
+        };
+        if !ours {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+fn is_empty_but_for_probes(hidden: BorrowedFd<'_>) -> Result<bool> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
+    let tmp = rustix::fs::openat(hidden, "tmp", flags, Mode::empty())?;
+    let mut all = true;
+    crate::listing::read_names(tmp.as_fd(), &mut |name, _| all &= name.starts_with(b"probe-") || name.starts_with(b"owners."))?;
+    Ok(all)
+}
+
 /// The key in the hidden directory, made if there is none. Where none can be written, one that nothing was tagged with.
 fn own_key(hidden: BorrowedFd<'_>, writable: bool) -> std::result::Result<Key, OpenError> {
     if let Some(key) = persist::read_key(hidden).map_err(OpenError::Persist)? {
@@ -664,6 +728,9 @@ fn own_key(hidden: BorrowedFd<'_>, writable: bool) -> std::result::Result<Key, O
     let key = Key::random().map_err(|error| OpenError::Os(crate::moves::errno(error)))?;
     if !writable {
         return Ok(key);
+    }
+    if let Some(name) = persist::read_identity(hidden).ok().flatten().is_none().then(|| stranger_in(hidden)).transpose()?.flatten() {
+        return Err(OpenError::NotHidden { holds: String::from_utf8_lossy(&name).into_owned() });
     }
     match persist::write_key(hidden, &key) {
         Ok(()) | Err(PersistError::Io { source: Errno::ROFS, .. }) => Ok(key),
