@@ -75,6 +75,40 @@ user mv "$SSD/shared/team" "$SSD/shared/private"
 user ls "$MNT/shared/private" >/dev/null 2>&1 && fail "a closed directory is listed"
 user cat "$MNT/shared/private/secret" >/dev/null 2>&1 && fail "a file in a closed directory is read"
 
+# A file of others that gets a name which the kernel has just seen to be free is not opened as a new one, without asking who may.
+(umask 077 && echo secret >"$SSD/shared/secret")
+python3 - "$SSD/shared" "$MNT/shared" <<'PYTHON' || fail "a file of others is opened as if it were new"
+import os, sys
+eval(os.environ["TO_USER"])
+below, mount = sys.argv[1:]
+for n in range(30):
+    name = f"free{n}"
+    assert not os.path.exists(f"{mount}/{name}")
+    os.rename(f"{below}/secret", f"{below}/{name}")
+    try:
+        print(os.read(os.open(f"{mount}/{name}", os.O_CREAT | os.O_RDWR, 0o600), 100))
+        sys.exit(1)
+    except PermissionError:
+        os.rename(f"{below}/{name}", f"{below}/secret")
+# An own one is opened, whatever the kernel knew.
+assert not os.path.exists(f"{mount}/own")
+with open(f"{below}/own", "w") as file:
+    file.write("own")
+assert os.read(os.open(f"{mount}/own", os.O_CREAT | os.O_RDWR, 0o600), 100) == b"own"
+PYTHON
+[[ $(cat "$SSD/shared/secret") == secret ]] || fail "a file of others is written as if it were new"
+
+# What is made private in the backing directory is so at once, whatever the kernel remembers of it.
+echo public >"$SSD/shared/report"
+chmod 666 "$SSD/shared/report"
+user cat "$MNT/shared/report" >/dev/null || fail "all may read it"
+chmod 600 "$SSD/shared/report"
+echo private >"$SSD/shared/report"
+user cat "$MNT/shared/report" >/dev/null 2>&1 && fail "a private file is read"
+user sh -c "echo attacked >>'$MNT/shared/report'" 2>/dev/null && fail "a private file is written"
+user truncate -s 0 "$MNT/shared/report" 2>/dev/null && fail "a private file is cut"
+[[ $(cat "$SSD/shared/report" "$MNT/shared/report") == private*private ]] || fail "a private file is changed"
+
 # A directory of others does not go to another parent under the name of an own one.
 for side in "$SSD" "$HDD"; do mkdir -p -m 777 "$side/common" && chmod 777 "$side/common"; done
 user mkdir "$SSD/common/mine"

@@ -52,6 +52,15 @@ impl Caller {
         self.privileged() || own() || self.may(stat, CAP_DAC_OVERRIDE)
     }
 
+    /// Whether the mode of now lets the caller open a file. No more than it must: to its owner it is open, and whoever it shuts out, the
+    /// kernel shuts out too. Execution is reading, and with an access control list the group's bits are the most that it grants.
+    pub(crate) fn may_still_open(self, stat: &Stat, read: bool, write: bool) -> bool {
+        let granted = stat.mode | stat.mode >> 3;
+        let by_mode = (!read || granted & 0o5 != 0) && (!write || granted & 0o2 != 0);
+        let by_capability = || self.may(stat, CAP_DAC_OVERRIDE) || !write && self.may(stat, CAP_DAC_READ_SEARCH);
+        self.privileged() || self.uid == stat.uid || by_mode || by_capability()
+    }
+
     /// Whether the caller has a capability over a file.
     fn may(self, stat: &Stat, capability: u32) -> bool {
         let of_process = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", self.pid)).unwrap_or_default();
@@ -130,6 +139,7 @@ impl SetAttr {
 /// As in linux/capability.h.
 const CAP_CHOWN: u32 = 0;
 const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_DAC_READ_SEARCH: u32 = 2;
 const CAP_FOWNER: u32 = 3;
 
 const SET_UID: u32 = 0o4000;
@@ -173,6 +183,16 @@ impl Hybrid {
         self.known_owner(ino, owner && mode)
     }
 
+    /// Compares the caller of open(2) or truncate(2) with the mode of now. The kernel has compared it with what it remembers, for an hour
+    /// by default: whoever makes a file private in the backing directory does not wait for that.
+    pub(crate) fn may_open(&self, caller: Caller, ino: u64, stat: &Stat, read: bool, write: bool) -> Result<()> {
+        if !self.privileged || caller.may_still_open(stat, read, write) {
+            return Ok(());
+        }
+        self.tell_changed(ino);
+        Err(Errno::ACCESS)
+    }
+
     fn known_owner(&self, ino: u64, may: bool) -> Result<()> {
         if may {
             return Ok(());
@@ -191,12 +211,16 @@ impl Hybrid {
         let take = |tier: TierName, file: &OwnedFd| if kill { self.take_set_id(caller, ino, tier, file.as_fd()) } else { Ok(()) };
         match open.as_ref().and_then(|open| Some((open, open.writable_io()?))) {
             Some((open, io)) => {
+                if handle.is_none() {
+                    self.may_open(caller, ino, &self.tier(io.tier).stat_fd(io.must_rw()?.as_fd())?, false, true)?;
+                }
                 take(io.tier, io.must_rw()?)?;
                 self.noted_at(io.tier, io.any().as_fd(), rustix::fs::ftruncate(io.must_rw()?, size))?;
                 open.note_truncated(size);
             }
             None => {
                 let (tier, file) = self.handles(ino)?.remove(0);
+                self.may_open(caller, ino, &self.tier(tier).stat_fd(file.as_fd())?, false, true)?;
                 let writable = self.noted_at(tier, file.as_fd(), self.tier(tier).reopen(file.as_fd(), OFlags::WRONLY))?;
                 take(tier, &writable)?;
                 self.noted_at(tier, writable.as_fd(), rustix::fs::ftruncate(&writable, size))?;
@@ -351,7 +375,7 @@ impl Hybrid {
         let _gate = self.gate(ino).read();
         for (tier, file) in self.handles(ino)? {
             let path = proc_path(file.as_fd());
-            self.may_change_acl(caller, ino, name, &self.tier(tier).stat_fd(file.as_fd())?)?;
+            self.may_change_attribute(caller, ino, name, &self.tier(tier).stat_fd(file.as_fd())?)?;
             let set = rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags));
             self.noted_at(tier, file.as_fd(), set)?;
             if name == "system.posix_acl_access" {
@@ -370,7 +394,7 @@ impl Hybrid {
         }
         let _gate = self.gate(ino).read();
         for (tier, file) in self.handles(ino)? {
-            self.may_change_acl(caller, ino, name, &self.tier(tier).stat_fd(file.as_fd())?)?;
+            self.may_change_attribute(caller, ino, name, &self.tier(tier).stat_fd(file.as_fd())?)?;
             if name == "security.capability" {
                 self.may_take_capabilities(caller, ino, tier, file.as_fd())?;
             }
@@ -410,8 +434,12 @@ impl Hybrid {
         }
     }
 
-    /// As [`Hybrid::may_change`] for access control lists, which only the owner changes.
-    fn may_change_acl(&self, caller: Caller, ino: u64, name: &OsStr, stat: &Stat) -> Result<()> {
+    /// As [`Hybrid::may_change`] for access control lists, which only the owner changes, and for attributes of users, which whoever may
+    /// write changes.
+    fn may_change_attribute(&self, caller: Caller, ino: u64, name: &OsStr, stat: &Stat) -> Result<()> {
+        if name.as_bytes().starts_with(b"user.") && !stat.is_dir() {
+            return self.may_open(caller, ino, stat, false, true);
+        }
         let is_acl = name.as_bytes().starts_with(b"system.posix_acl_");
         self.known_owner(ino, !is_acl || caller.owns_or_may(stat, CAP_FOWNER))
     }
@@ -518,6 +546,19 @@ mod test {
         let me = Caller { uid: 4242, gid: 4242, pid: 0 };
         assert!(me.owns_or_may(&Stat { uid: 4242, ..Stat::default() }, CAP_FOWNER));
         assert!(!me.owns_or_may(&Stat::default(), CAP_FOWNER));
+    }
+
+    #[test]
+    fn a_file_that_became_private_is_open_to_its_owner_only() {
+        let file = |mode: u32| Stat { mode: 0o100_000 | mode, uid: 1, gid: 1, ..Stat::default() };
+        let stranger = Caller { uid: 4242, gid: 4242, pid: 0 };
+        let may =
+            |mode: u32| [(true, false), (false, true), (true, true)].map(|(read, write)| stranger.may_still_open(&file(mode), read, write));
+        assert_eq!(may(0o600), [false; 3]);
+        assert_eq!((may(0o644), may(0o711), may(0o640)), ([true, false, false], [true, false, false], [true, false, false]));
+        assert_eq!((may(0o622), may(0o666)), ([false, true, false], [true; 3]));
+        assert!(Caller { uid: 1, ..stranger }.may_still_open(&file(0), true, true));
+        assert!(Caller { uid: 0, ..stranger }.may_still_open(&file(0), true, true));
     }
 
     #[test]

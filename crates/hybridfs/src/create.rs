@@ -59,7 +59,8 @@ impl Hybrid {
         Ok(self.made(parent, name, tier, stat))
     }
 
-    /// Makes and opens a regular file; an existing one is opened unless `exclusive`.
+    /// Makes and opens a regular file. EEXIST: there is one; ESTALE, unless `exclusive`: the same, and the caller has to look it up and to
+    /// check whether it may be opened.
     pub fn create(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32, exclusive: bool) -> Result<(Attr, Handle)> {
         self.may_create(parent, name)?;
         let made = self.on_a_tier(parent, name, |dir, tier| {
@@ -73,16 +74,9 @@ impl Hybrid {
         });
         match made {
             Ok((tier, (file, stat))) => self.opened_new(caller, parent, name, tier, file, stat),
-            Err(Errno::EXIST) if !exclusive => {
-                let attr = self.lookup(parent, name)?;
-                match self.open(caller, attr.ino, true, true) {
-                    Ok(handle) => Ok((attr, handle)),
-                    Err(error) => {
-                        self.forget(attr.ino, 1);
-                        Err(error)
-                    }
-                }
-            }
+            // Somebody has made it below since the kernel looked. For a new file the kernel asks for no permission, so this one must not be
+            // opened here: by this error it looks once more, and opens what it finds as any file.
+            Err(Errno::EXIST) if !exclusive => Err(Errno::STALE),
             Err(error) => Err(error),
         }
     }
@@ -197,6 +191,15 @@ impl Hybrid {
 mod test {
     use super::*;
     use crate::testing::TestPair;
+
+    #[test]
+    fn a_file_that_is_there_is_not_opened_as_a_new_one() {
+        let fs = TestPair::with(&["ssd/file"]);
+        for (exclusive, error) in [(true, Errno::EXIST), (false, Errno::STALE)] {
+            let made = fs.create(crate::testing::me(), ROOT, OsStr::new("file"), 0o644, 0, exclusive);
+            assert_eq!(made.map(drop).expect_err("it is there"), error);
+        }
+    }
 
     #[test]
     fn a_new_file_of_a_stranger_does_not_run_as_the_group_of_its_directory() {

@@ -39,10 +39,10 @@ impl Hybrid {
             self.writable()?;
         }
         let _gate = self.gate(ino).read_recursive();
-        if let Some(inode) = self.open_again(ino, read, write)? {
+        if let Some(inode) = self.open_again(caller, ino, read, write)? {
             return Ok(Handle { inode, write, caller });
         }
-        let io = self.open_io(ino, read, write)?;
+        let io = self.open_io(caller, ino, read, write)?;
         let tier = io.tier;
         let handle = self.register(Arc::new(OpenInode::new(ino, io)), write, caller)?;
         // Now that it is entered: a move that this open asks for must know of it, or would drop because of it.
@@ -51,11 +51,14 @@ impl Hybrid {
     }
 
     /// Another open of a file that is open: the descriptors are shared, and completed if need be.
-    fn open_again(&self, ino: u64, read: bool, write: bool) -> Result<Option<Arc<OpenInode>>> {
+    fn open_again(&self, caller: Caller, ino: u64, read: bool, write: bool) -> Result<Option<Arc<OpenInode>>> {
         let Some(inode) = self.opens.lock().get(&ino).cloned() else { return Ok(None) };
         let tier = {
             let mut io = inode.io.write();
             self.must_be_named(ino, &io)?;
+            if self.privileged && !caller.privileged() {
+                self.may_open(caller, ino, &self.tier(io.tier).stat_fd(io.any().as_fd())?, read, write)?;
+            }
             let (can_read, can_write) = (io.must_rd().is_ok(), io.must_rw().is_ok());
             if read && !can_read || write && !can_write {
                 let any = io.any().clone();
@@ -105,11 +108,12 @@ impl Hybrid {
         Ok(io)
     }
 
-    fn open_io(&self, ino: u64, read: bool, write: bool) -> Result<Io> {
+    fn open_io(&self, caller: Caller, ino: u64, read: bool, write: bool) -> Result<Io> {
         if let Some((tier, file)) = self.held.lock().get(&ino).cloned() {
             let io = self.access(read, write, |flags| self.tier(tier).reopen(file.as_fd(), flags))?;
-            let backing = self.tier(tier).stat_fd(file.as_fd())?.ino;
-            return Ok(Io { tier, backing, ..io });
+            let stat = self.tier(tier).stat_fd(file.as_fd())?;
+            self.may_open(caller, ino, &stat, read, write)?;
+            return Ok(Io { tier, backing: stat.ino, ..io });
         }
         for _ in 0..8 {
             let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
@@ -125,6 +129,7 @@ impl Hybrid {
                 Ok(io) => {
                     let stat = self.tier(tier).stat_fd(io.any().as_fd())?;
                     if place.backing.is(tier, &stat) && self.is_numbered(tier, io.any().as_fd(), &stat, ino) {
+                        self.may_open(caller, ino, &stat, read, write)?;
                         return Ok(Io { tier, backing: stat.ino, ..io });
                     }
                 }
