@@ -1,20 +1,23 @@
 //! The times of directories while files move.
 //!
 //! A move changes the names in directories, and no user should see their times change by it. So it puts them back; but
-//! a user may change the same directory meanwhile, and the change must show. Who changes and who moves tell each other by
-//! two counters of the directory, with no lock between them:
+//! a user may change the same directory meanwhile, and the change must show. There is one pass at a time, and it says of which directory:
 //!
 //! ```text
 //!   the mover ("a pass")                    a user's change
 //!   passes += 1: odd                        note passes
-//!   note changes, and the times             the system call; when it fails, no more
-//!   the system call                         changes += 1
-//!   put the times back                      passes odd at first, or not the same: modified now,
-//!   changes not the same: modified now          between two passes, else changes += 1 again
-//!   passes += 1: even
+//!   this directory, unchanged               the system call; when it fails, no more
+//!   note the times                          a pass of this directory: it is changed
+//!   the system call                         passes odd at first, or not the same: modified now,
+//!   put the times back                          between two passes, else changed once more
+//!   changed: modified now
+//!   no directory; passes += 1: even
 //! ```
 //!
-//! If the user's count comes before the mover's last look, the mover sees it; if it comes after, the user sees the pass.
+//! If the user's note comes before the mover's last look, the mover sees it; if it comes after, the user sees the pass.
+//!
+//! Directories share counters of passes: by a pass of another one a change is dated a little later, and a look is repeated. What is
+//! noted as changed is this very directory, for an unchanged one must keep its times.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -26,7 +29,7 @@ use crate::dirs::Dir;
 use crate::pair::Hybrid;
 use crate::tier::{Result, Tier};
 
-/// Many: directories that share one see each other's changes, and then times change for nothing.
+/// Many: directories that share one wait for each other's passes.
 const COUNTS: u64 = 1 << 14;
 /// A pass is two calls on a disk, which may be slow, or dead.
 const PASS: Duration = Duration::from_millis(20);
@@ -35,24 +38,27 @@ const LOOKS_MAX: usize = 100;
 /// Who has his hands on the times of which directory.
 #[derive(Debug)]
 pub(crate) struct DirTimes {
-    counts: Vec<Counts>,
+    /// Odd while a move has changed a directory and not yet put its times back.
+    counts: Vec<AtomicU64>,
     /// Held by whoever sets a directory's times, so that none that a user sets are lost.
     setting: Mutex<()>,
     /// The passes of all directories.
     passes: AtomicU64,
+    running: Mutex<Option<Pass>>,
 }
 
-#[derive(Debug, Default)]
-struct Counts {
-    /// Changes that users have made.
-    changes: AtomicU64,
-    /// Odd while a move has changed the directory and not yet put its times back.
-    passes: AtomicU64,
+/// The directory that a move changes now.
+#[derive(Debug)]
+struct Pass {
+    dir: u64,
+    /// By a user, since the pass began.
+    changed: bool,
 }
 
 impl DirTimes {
     pub(crate) fn new() -> DirTimes {
-        DirTimes { counts: (0..COUNTS).map(|_| Counts::default()).collect(), setting: Mutex::new(()), passes: AtomicU64::new(0) }
+        let counts = (0..COUNTS).map(|_| AtomicU64::new(0)).collect();
+        DirTimes { counts, setting: Mutex::new(()), passes: AtomicU64::new(0), running: Mutex::new(None) }
     }
 
     /// While this is held, no times of directories are set.
@@ -60,30 +66,45 @@ impl DirTimes {
         self.setting.lock()
     }
 
-    fn of(&self, dir: u64) -> &Counts {
+    fn passes_of(&self, dir: u64) -> &AtomicU64 {
         &self.counts[(dir % COUNTS) as usize]
+    }
+
+    /// A user has changed this directory. A pass that has not begun by now finds the change in the times.
+    fn note_change(&self, dir: u64) {
+        if self.passes.load(SeqCst).is_multiple_of(2) {
+            return;
+        }
+        if let Some(pass) = self.running.lock().as_mut().filter(|pass| pass.dir == dir) {
+            pass.changed = true;
+        }
+    }
+
+    /// Whether a user has changed the directory of the pass that runs.
+    fn is_changed(&self) -> bool {
+        self.running.lock().as_ref().is_some_and(|pass| pass.changed)
     }
 }
 
 impl Hybrid {
     /// Around every change a user makes to the names in a directory.
     pub(crate) fn changing<T>(&self, dir: &Dir, change: impl FnOnce() -> Result<T>) -> Result<T> {
-        let counts = self.times.of(dir.ino);
-        let passes = counts.passes.load(SeqCst);
+        let counted = self.times.passes_of(dir.ino);
+        let passes = counted.load(SeqCst);
         let changed = change()?;
-        counts.changes.fetch_add(1, SeqCst);
-        let disturbed = !passes.is_multiple_of(2) || counts.passes.load(SeqCst) != passes;
+        self.times.note_change(dir.ino);
+        let disturbed = !passes.is_multiple_of(2) || counted.load(SeqCst) != passes;
         // The later of both halves' times is shown: one that lies ahead would hide the change.
         let ahead = dir.is_ahead();
         if disturbed || ahead {
             // A pass that begins now would put back what it saw before this.
             let alone = self.times.setting.try_lock_for(PASS);
             for side in dir.sides.iter().flatten() {
-                let _ = crate::copy::set_times(side.as_fd(), &crate::copy::modified_now());
+                note_unset(dir.ino, crate::copy::set_times(side.as_fd(), &crate::copy::modified_now()));
             }
             if alone.is_none() {
                 // One that lasts has looked already, and looks at this when it has put them back.
-                counts.changes.fetch_add(1, SeqCst);
+                self.times.note_change(dir.ino);
             }
         }
         if ahead {
@@ -95,20 +116,22 @@ impl Hybrid {
     /// Changes a directory on one side without users seeing its times change, unless a user changes it meanwhile.
     pub(crate) fn keeping_times<T>(&self, ino: u64, tier: &Tier, dir: BorrowedFd<'_>, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let _setting = self.times.hold();
-        let counts = self.times.of(ino);
+        let counted = self.times.passes_of(ino);
+        // Before this is odd nobody looks at what runs.
+        *self.times.running.lock() = Some(Pass { dir: ino, changed: false });
         self.times.passes.fetch_add(1, SeqCst);
-        counts.passes.fetch_add(1, SeqCst);
-        let changes = counts.changes.load(SeqCst);
+        counted.fetch_add(1, SeqCst);
         let before = tier.stat_fd(dir);
         let changed = change();
         if let Ok(before) = before {
-            let _ = crate::copy::set_times(dir, &crate::copy::times(&before));
-            if counts.changes.load(SeqCst) != changes {
-                let _ = crate::copy::set_times(dir, &crate::copy::modified_now());
+            note_unset(ino, crate::copy::set_times(dir, &crate::copy::times(&before)));
+            if self.times.is_changed() {
+                note_unset(ino, crate::copy::set_times(dir, &crate::copy::modified_now()));
             }
         }
-        counts.passes.fetch_add(1, SeqCst);
+        counted.fetch_add(1, SeqCst);
         self.times.passes.fetch_add(1, SeqCst);
+        *self.times.running.lock() = None;
         changed
     }
 
@@ -123,18 +146,25 @@ impl Hybrid {
         // Some directory's: this one's?
         for _ in 0..LOOKS_MAX {
             let Some(ino) = dir(&seen) else { break };
-            let counts = self.times.of(ino);
-            let passes = counts.passes.load(SeqCst);
+            let counted = self.times.passes_of(ino);
+            let passes = counted.load(SeqCst);
             if !passes.is_multiple_of(2) {
                 drop(self.times.setting.try_lock_for(PASS));
                 continue;
             }
             seen = look()?;
-            if dir(&seen) == Some(ino) && counts.passes.load(SeqCst) == passes {
+            if dir(&seen) == Some(ino) && counted.load(SeqCst) == passes {
                 break;
             }
         }
         Ok(seen)
+    }
+}
+
+/// Another user's directory keeps the time of the move. Nothing else can be done about it.
+fn note_unset(dir: u64, outcome: Result<()>) {
+    if let Err(error) = outcome {
+        tracing::debug!(dir, %error, "the times of a directory could not be set");
     }
 }
 
@@ -231,6 +261,18 @@ mod test {
     }
 
     #[test]
+    fn a_change_of_another_directory_does_not_show() {
+        let tree = Tree::new();
+        let other = tree.fs.make(me(), crate::number::ROOT, OsStr::new("other"), Make::Directory(0o755), 0).expect("made");
+        let other = tree.fs.dir(other.ino).expect("open");
+        // The worst number that it may have.
+        let sides = other.sides.each_ref().map(|side| side.as_ref().map(|fd| fd.try_clone().expect("a descriptor")));
+        let other = Dir::new(tree.ino.wrapping_add(COUNTS), sides, other.backing);
+        tree.pass(|| tree.fs.changing(&other, || Ok(())).expect("changed"));
+        assert_eq!(tree.mtime(), OLD);
+    }
+
+    #[test]
     fn a_move_around_or_within_a_change_decides_nothing() {
         let tree = Tree::new();
         let _ = tree.fs.changing(&tree.dir(), || {
@@ -246,6 +288,61 @@ mod test {
         });
         changed.expect("made");
         assert_ne!(tree.mtime(), OLD);
+    }
+
+    /// Looks at a directory in every way that the kernel has, while a file in it and one below it move up and down.
+    fn look_beside_moves(mode: u32, moves: usize) {
+        let tree = Tree::new();
+        std::fs::create_dir_all(tree.fs.at("ssd/dir/below")).expect("made");
+        for name in ["moving", "below/moving"] {
+            std::fs::write(tree.fs.at("ssd/dir").join(name), "moves").expect("written");
+        }
+        let (below, _known) = tree.fs.known_at(b"dir/below").expect("there");
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        tree.fs.setattr(me(), tree.ino, &set, None).expect("set");
+        tree.set(below);
+        tree.set(tree.ino);
+        let fs = &tree.fs.fs;
+        let ends = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mover = scope.spawn(|| {
+                for n in 0..moves {
+                    let to = if n % 4 < 2 { TierName::Hdd } else { TierName::Ssd };
+                    let path: &[u8] = if n % 2 == 0 { b"dir/moving" } else { b"dir/below/moving" };
+                    let _ = fs.migrate(path, to, &mut |_, _, _, _| true);
+                }
+                ends.store(true, SeqCst);
+            });
+            let mut looks = 0;
+            while !ends.load(SeqCst) {
+                looks += 1;
+                let root = fs.open_listing(crate::number::ROOT).expect("open");
+                let entries = fs.entries(&root, true).expect("listed");
+                for entry in entries.iter() {
+                    let attr = fs.entry_attr(&root.dir, entry, false).expect("looked").expect("there");
+                    assert_eq!(attr.stat.mtime, OLD, "listed, look {looks}, mode {mode:o}");
+                }
+                let found = fs.lookup(crate::number::ROOT, OsStr::new("dir")).expect("there");
+                assert_eq!((found.ino, found.stat.mtime), (tree.ino, OLD), "looked up, look {looks}, mode {mode:o}");
+                fs.forget(found.ino, 1);
+                assert_eq!(fs.getattr(tree.ino).expect("there").stat.mtime, OLD, "by number, look {looks}, mode {mode:o}");
+                assert_eq!(fs.lookup_again(tree.ino).expect("there").stat.mtime, OLD, "again, look {looks}, mode {mode:o}");
+                fs.forget(tree.ino, 1);
+                if let Ok(inner) = fs.lookup(tree.ino, OsStr::new("below")) {
+                    assert_eq!(inner.stat.mtime, OLD, "below, look {looks}, mode {mode:o}");
+                    fs.forget(inner.ino, 1);
+                }
+            }
+            mover.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn nobody_sees_the_times_of_a_move() {
+        for mode in [0o700, 0o500, 0o300, 0o755] {
+            as_nobody(|| look_beside_moves(mode, 60));
+            look_beside_moves(mode, 30);
+        }
     }
 
     #[test]
