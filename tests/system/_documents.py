@@ -187,6 +187,8 @@ def prepare(command):
         quietly(f"echo x > /ssd/pool/{file}")
     if re.match(r"hotshelf (unmount|umount|status|why|pin|unpin|migrate|set|stop)\b", command) and "/mnt" not in command:
         quietly("hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool")
+    if re.match(r"hotshelf retire .*/pool ssd", command) and "--hdd" not in command:
+        quietly("hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool")
     if re.match(r"hotshelf unpin", command):
         quietly("hotshelf pin /pool/db")
     if "nvme0n1p3" in command:

@@ -70,9 +70,22 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf migrate /pool/old-projects --to hdd\n  \
                       hotshelf migrate --dry-run /pool/old-projects /pool/photos --to hdd")]
     Migrate(MigrateArgs),
-    /// Change policy, marks and limits of a running mount, until it is unmounted
-    #[command(after_help = "Example:\n  hotshelf set /pool high=95% low=85%\n  hotshelf set /pool policy=lfu reserve=5GiB\n\n\
-                      Can be set: policy, high, low, reserve, max-file-size. `hotshelf status` shows what holds.")]
+    /// Bring everything from one side to the other, which is complete alone then
+    ///
+    /// Files, links, pipes, devices and directories are brought over with owners, modes, ACLs, extended attributes, times and hard links.
+    /// The mount can be used meanwhile: new files are made on the side that stays. What was stopped, also by a crash, goes on with the
+    /// same command. In the end the tree is walked through once more; when nothing is left, the directory can be taken away after
+    /// `hotshelf unmount`.
+    #[command(after_help = "Example:\n  hotshelf retire --dry-run /pool ssd\n  hotshelf retire /pool ssd\n  \
+                      hotshelf retire --ssd /ssd/pool --hdd /hdd/pool ssd")]
+    Retire(RetireArgs),
+    /// Change policy, marks, promotion and limits of a running mount, until it is unmounted
+    #[command(after_help = "Example:\n  hotshelf set /pool high=95% low=85%\n  hotshelf set /pool policy=lfu reserve=5GiB\n  \
+                      hotshelf set /pool promotion=never move-rate=20MiB\n\n\
+                      Can be set: policy, high, low, reserve, min-file-size, max-file-size, promotion, move-rate (`none`: no limit),\n\
+                      touch-window. `hotshelf status --json` shows what holds. Everything else needs a new mount: the directories,\n\
+                      --pin and --hdd-only rules, --allow-other, --read-only, threads, io_uring, passthrough, --write-back,\n\
+                      --cache-ttl and the log. `hotshelf pin` and `mount -o remount` work on a running mount, too.")]
     Set(SetArgs),
     /// Look over an unmounted pair, or a cache that is not in use
     #[command(after_help = "Example:\n  hotshelf check /ssd/pool /hdd/pool\n  hotshelf check /ssd/pool /hdd/pool --repair\n  \
@@ -285,6 +298,27 @@ pub struct MigrateArgs {
     pub dry_run: bool,
 }
 
+/// `hotshelf retire`.
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub struct RetireArgs {
+    /// The mount
+    #[arg(required_unless_present = "ssd", conflicts_with = "ssd")]
+    pub mountpoint: Option<PathBuf>,
+    /// The side that holds nothing then
+    #[arg(value_enum, required = true)]
+    pub side: Option<Side>,
+    /// The SSD directory of a pair that is not mounted
+    #[arg(long, value_name = "DIR", requires = "hdd")]
+    pub ssd: Option<PathBuf>,
+    /// Its HDD directory
+    #[arg(long, value_name = "DIR", requires = "ssd")]
+    pub hdd: Option<PathBuf>,
+    /// Only look whether everything would fit
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
 /// `hotshelf set`.
 #[derive(Debug, Args)]
 pub struct SetArgs {
@@ -293,6 +327,9 @@ pub struct SetArgs {
     /// What to change
     #[arg(value_name = "NAME=VALUE", required = true)]
     pub changes: Vec<String>,
+    /// Only look whether it can be changed
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `hotshelf check`.

@@ -29,6 +29,7 @@ mod nocache;
 mod nvme;
 mod prometheus;
 mod queue;
+mod retire;
 mod show;
 mod talk;
 mod verbosity;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         Command::Pin(args) => talk::pin(&args.paths, true),
         Command::Unpin(args) => talk::pin(&args.paths, false),
         Command::Migrate(args) => talk::migrate(&args),
+        Command::Retire(args) => retire::retire(&args),
         Command::Set(args) => talk::set(&args),
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -104,8 +104,6 @@ const KERNEL_FLAGS: &[(&str, &str, rustix::mount::MountFlags)] = &[
     ("nodev", "dev", rustix::mount::MountFlags::NODEV),
     ("noexec", "exec", rustix::mount::MountFlags::NOEXEC),
 ];
-/// What can be set on a running mount.
-const SETTINGS: &[&str] = &["policy", "high", "low", "reserve", "max-file-size"];
 /// What mount(8) repeats of a FUSE mount's options; nothing of it can be changed.
 const REPEATED: &[&str] = &["user_id", "group_id", "default_permissions", "max_read", "blksize", "relatime", "subtype", "fsname"];
 
@@ -129,7 +127,7 @@ fn remount(args: &MountArgs) -> anyhow::Result<bool> {
             flags |= *flag;
         } else if let Some((_, _, flag)) = KERNEL_FLAGS.iter().find(|(_, off, _)| *off == name) {
             flags -= *flag;
-        } else if SETTINGS.contains(&setting.as_str()) {
+        } else if hybridfs::SETTINGS.contains(&setting.as_str()) {
             let value = value.ok_or_else(|| Usage(format!("-o {name} needs a value: {name}=...")))?;
             changes.insert(setting, value.to_owned());
         } else if !(name.is_empty()
@@ -148,7 +146,7 @@ fn remount(args: &MountArgs) -> anyhow::Result<bool> {
         anyhow::bail!("{} was mounted read-only, and its daemon writes nothing: unmount it, and mount it without ro", at.display());
     }
     if !changes.is_empty() {
-        crate::talk::set_on(&mounted, changes)?;
+        crate::talk::set_on(&mounted, changes, false)?;
     }
     if flags != before {
         // The access times' flag stays as it is: the daemon does it.

@@ -44,6 +44,12 @@ pub fn status(status: &Status) {
         let (reserve, largest) = (HumanBytes(status.reserve_bytes), HumanBytes(status.max_file_bytes));
         say!("  limits            {reserve} of the SSD in reserve, no file above {largest} is promoted");
     }
+    if let Some(side) = status.retired {
+        say!("  retired           the {side}: nothing new goes there (`hotshelf retire`)");
+    }
+    if let Some(rate) = status.move_rate_bytes {
+        say!("                    files move at no more than {} a second", HumanBytes(rate));
+    }
     if status.promotion_opens_wanted > 0 {
         let opens = status.promotion_opens_wanted;
         say!("                    more is in use than fits: a file comes up after {opens} opens in a short time");

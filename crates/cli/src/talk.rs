@@ -68,7 +68,7 @@ fn connect(mounted: &Mounted, deadline: Option<Instant>) -> anyhow::Result<Contr
 fn patience(question: &Ask) -> Option<Duration> {
     match question {
         Ask::Status => Some(Duration::from_secs(10)),
-        Ask::Migrate { .. } => None,
+        Ask::Migrate { .. } | Ask::Retire { .. } => None,
         // A slow disk may have to be asked, or a large tree.
         Ask::Why { .. } | Ask::Pin { .. } | Ask::Unpin { .. } | Ask::Set { .. } | Ask::Flush | Ask::Stop => Some(Duration::from_secs(60)),
     }
@@ -197,12 +197,12 @@ pub fn set(args: &SetArgs) -> anyhow::Result<bool> {
             return Err(Usage(format!("{name} is given twice")).into());
         }
     }
-    set_on(&at_mountpoint(&args.mountpoint)?, changes)
+    set_on(&at_mountpoint(&args.mountpoint)?, changes, args.dry_run)
 }
 
 /// Changes settings of a mount.
-pub fn set_on(mounted: &Mounted, changes: BTreeMap<String, String>) -> anyhow::Result<bool> {
-    if let Answer::Done { message } = ask(mounted, &Ask::Set { changes })? {
+pub fn set_on(mounted: &Mounted, changes: BTreeMap<String, String>, dry_run: bool) -> anyhow::Result<bool> {
+    if let Answer::Done { message } = ask(mounted, &Ask::Set { changes, dry_run })? {
         say!("{message}");
     }
     Ok(true)
@@ -282,12 +282,23 @@ fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
         bail!("{}: not begun", path.display());
     }
     let (mounted, below) = locate(path)?;
+    long_work(&mounted, &Ask::Migrate { path: escape(&below), to })
+}
+
+/// The bar of a long work that says how far it is in files and bytes.
+pub fn progress_bar() -> anyhow::Result<ProgressBar> {
     let bar = if shows_progress() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left {msg}");
     bar.set_style(style.context("the progress bar's template")?);
-    let mut client = connect(&mounted, None)?;
+    Ok(bar)
+}
+
+/// Asks for something that takes long, and shows how far it is.
+pub fn long_work(mounted: &Mounted, question: &Ask) -> anyhow::Result<bool> {
+    let bar = progress_bar()?;
+    let mut client = connect(mounted, None)?;
     stop_when_interrupted(&client)?;
-    let answer = client.ask(&Ask::Migrate { path: escape(&below), to }, &mut |going| {
+    let answer = client.ask(question, &mut |going| {
         if let Answer::Progress { files, files_done, bytes, bytes_done } = going {
             bar.set_length(*bytes);
             bar.set_position(*bytes_done);

@@ -178,7 +178,7 @@ pub fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -
         Err(error) if refused(error) => return Err(Unkept::Cannot(NO_OWNER)),
         other => other?,
     }
-    xattrs(source, target)?;
+    xattrs(source, &|name, value| rustix::fs::fsetxattr(target, name, value, XattrFlags::empty()))?;
     match rustix::fs::fchmod(target, Mode::from_raw_mode(stat.mode & 0o7777)) {
         Err(error) if refused(error) => return Err(Unkept::Cannot(NO_MODE)),
         other => other?,
@@ -187,6 +187,74 @@ pub fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -
         Err(error) if refused(error) => Err(Unkept::Cannot(NO_TIMES)),
         other => Ok(other?),
     }
+}
+
+/// Gives whatever a handle names (a directory, a pipe, a symbolic link) owner, attributes, ACLs, mode and times; attributes that
+/// `source` does not have are removed. `stat` says the rest.
+pub fn attributes_of_named(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), Unkept> {
+    let root = rustix::process::geteuid().is_root();
+    let (owner, group) = (rustix::fs::Uid::from_raw(stat.uid), rustix::fs::Gid::from_raw(stat.gid));
+    match rustix::fs::chownat(target, c"", Some(owner), Some(group), AtFlags::EMPTY_PATH) {
+        Err(error) if refused(error) && !root => {}
+        Err(error) if refused(error) => return Err(Unkept::Cannot(NO_OWNER)),
+        other => other?,
+    }
+    let path = proc_path(target);
+    if !same_attributes(source, target)? {
+        let wanted = own_attributes(source)?;
+        // Labels of a security module are its business.
+        let goes = |name: &[u8]| !name.starts_with(b"security.") || name == b"security.capability";
+        for (name, _) in own_attributes(target)?.iter().filter(|(name, _)| goes(name) && wanted.iter().all(|(other, _)| other != name)) {
+            match rustix::fs::removexattr(&*path, &**name) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(Errno::PERM | Errno::ACCESS) if !root => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        xattrs(source, &|name, value| rustix::fs::setxattr(&*path, name, value, XattrFlags::empty()))?;
+    }
+    // The mode of a symbolic link means nothing, and cannot be set.
+    if stat.kind() != rustix::fs::FileType::Symlink {
+        match rustix::fs::chmod(&*path, Mode::from_raw_mode(stat.mode & 0o7777)) {
+            Err(error) if refused(error) => return Err(Unkept::Cannot(NO_MODE)),
+            other => other?,
+        }
+    }
+    match set_times(target, &times(stat)) {
+        Err(error) if refused(error) => Err(Unkept::Cannot(NO_TIMES)),
+        other => Ok(other?),
+    }
+}
+
+/// Whether two handles name what has the same extended attributes, ours left out.
+pub fn same_attributes(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Result<bool> {
+    Ok(own_attributes(a)? == own_attributes(b)?)
+}
+
+/// Whether two directories have the same access control lists.
+pub fn same_lists(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Result<bool> {
+    let lists =
+        |file| -> Result<Vec<_>> { Ok(own_attributes(file)?.into_iter().filter(|(name, _)| name.starts_with(b"system.")).collect()) };
+    Ok(lists(a)? == lists(b)?)
+}
+
+/// The extended attributes that belong to a file, sorted.
+fn own_attributes(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let path = proc_path(file);
+    let names = match list(&path) {
+        Err(error) if number::unsupported(error) => return Ok(Vec::new()),
+        names => names?,
+    };
+    let mut all = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !number::is_ours(name) && belongs_to_file(name)) {
+        match value(&path, name) {
+            Ok(value) => all.push((name.to_vec(), value)),
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    all.sort();
+    Ok(all)
 }
 
 /// The same on a file system that may say yes and not do it: looks whether it has.
@@ -218,7 +286,10 @@ pub fn modified_now() -> Timestamps {
     Timestamps { last_access: omit, last_modification: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW } }
 }
 
-fn xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> std::result::Result<(), Unkept> {
+/// Sets one attribute, by name and value.
+type SetAttribute<'a> = dyn Fn(&[u8], &[u8]) -> Result<()> + 'a;
+
+fn xattrs(source: BorrowedFd<'_>, set: &SetAttribute<'_>) -> std::result::Result<(), Unkept> {
     let path = proc_path(source);
     let names = match list(&path) {
         Ok(names) => names,
@@ -232,7 +303,7 @@ fn xattrs(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> std::result::Result
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => continue,
             Err(error) => return Err(error.into()),
         };
-        match rustix::fs::fsetxattr(target, name, &value, XattrFlags::empty()) {
+        match set(name, &value) {
             Ok(()) => {}
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
             // A label of a security module that is not the user's business.

@@ -38,6 +38,16 @@ pub(crate) fn bad_name(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::NAMETOOLONG | Errno::ILSEQ | Errno::PERM | Errno::OPNOTSUPP)
 }
 
+impl Hybrid {
+    /// Whether a copy could be run, by its name on the other side, with rights that the file does not give now: whoever prepared a disk
+    /// that is mounted nosuid chose its bits.
+    pub(crate) fn would_gain_rights(&self, to: TierName, source: BorrowedFd<'_>, mode: u32) -> bool {
+        let gives = |tier: TierName, file: BorrowedFd<'_>| self.tier(tier).gives_rights(file).unwrap_or(tier == to);
+        let has_rights = || mode & 0o6000 != 0 || crate::attrs::value_exists(source, "security.capability");
+        !gives(to.other(), source) && gives(to, self.tier(to).root.as_fd()) && has_rights()
+    }
+}
+
 /// A move between its first look at the file and its end.
 pub(crate) struct Copying {
     ino: u64,
@@ -133,10 +143,10 @@ impl Copying {
         if self.before.foreign {
             return Some(Outcome::Stays("it is on a file system mounted below the directory"));
         }
-        if self.would_gain_rights(fs) {
+        if fs.would_gain_rights(self.to, self.source.as_fd(), self.before.mode) {
             return Some(Outcome::Stays("it has set-id bits or capabilities that its file system, mounted nosuid, does not honour"));
         }
-        let small = self.before.size < fs.config.min_file_bytes;
+        let small = self.before.size < fs.tunables.min_file_bytes();
         if small && matches!(reason, Reason::SecondTouch | Reason::OnOpen | Reason::HighMark) {
             return Some(Outcome::Stays("it is smaller than the smallest file that moves"));
         }
@@ -150,17 +160,14 @@ impl Copying {
         }
     }
 
-    /// Whether the copy could be run, by its name on the other side, with rights that the file does not give now: whoever prepared a disk
-    /// that is mounted nosuid chose its bits.
-    fn would_gain_rights(&self, fs: &Hybrid) -> bool {
-        let gives = |tier: TierName, file: BorrowedFd<'_>| fs.tier(tier).gives_rights(file).unwrap_or(tier == self.to);
-        let has_rights = || self.before.mode & 0o6000 != 0 || crate::attrs::value_exists(self.source.as_fd(), "security.capability");
-        !gives(self.to.other(), self.source.as_fd()) && gives(self.to, fs.tier(self.to).root.as_fd()) && has_rights()
-    }
-
     fn stays_below(&self, fs: &Hybrid, reason: Reason) -> Option<Outcome> {
         let need = self.before.blocks * 512;
         let by_itself = matches!(reason, Reason::SecondTouch | Reason::OnOpen);
+        if fs.is_retiring(TierName::Hdd) {
+            // Nothing may leave for it.
+            let _ = fs.space.refresh(fs.tiers(), &fs.config);
+            return (!fs.space.fits_ssd(need)).then_some(Outcome::Failed(Errno::NOSPC));
+        }
         if by_itself && (self.before.size > fs.space.max_file() || need > fs.space.high()) {
             return Some(Outcome::Stays("it is larger than the largest file for the SSD"));
         }

@@ -209,6 +209,9 @@ impl Hybrid {
         if place.tier() == to {
             return Ok(Outcome::Already);
         }
+        if self.is_retiring(to) {
+            return Ok(Outcome::Stays("the other side is being retired"));
+        }
         // A move takes the name from one side and gives it to the other: half of it would leave two files.
         if self.tier(TierName::Ssd).is_read_only() {
             return Ok(Outcome::Stays("the SSD's file system is read-only"));

@@ -387,7 +387,7 @@ impl Hybrid {
     }
 
     /// Whether nobody else owns the other half of a directory. Where file systems have no owners nobody has made it in another's name.
-    fn have_one_owner(&self, ssd: &Stat, hdd: &Stat) -> bool {
+    pub(crate) fn have_one_owner(&self, ssd: &Stat, hdd: &Stat) -> bool {
         ssd.uid == hdd.uid || !self.have_owners()
     }
 
@@ -437,7 +437,7 @@ impl Hybrid {
         Ok(self.attr_of(&found))
     }
 
-    fn dir_attr(&self, dir: &Dir) -> Result<Attr> {
+    pub(crate) fn dir_attr(&self, dir: &Dir) -> Result<Attr> {
         let look = |tier: TierName| dir.on(tier).map(|fd| self.tier(tier).stat_fd(fd)).transpose();
         let stat = match (look(TierName::Ssd)?, look(TierName::Hdd)?) {
             (Some(ssd), Some(hdd)) => self.merged_stat(ssd, hdd),

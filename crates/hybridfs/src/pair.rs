@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashMap;
@@ -24,6 +24,7 @@ use crate::open::OpenInode;
 use crate::persist::Journal;
 use crate::placement::{Placement, Touch};
 use crate::report::TierName;
+use crate::settings::Tunables;
 use crate::space::SpaceBook;
 use crate::tier::{Result, Stat, Tier};
 use crate::times::DirTimes;
@@ -64,6 +65,12 @@ pub struct Hybrid {
     pub(crate) journal: Journal,
     pub(crate) intents: Intents,
     pub(crate) times: DirTimes,
+    /// When files come up, and which.
+    pub(crate) tunables: Tunables,
+    /// Held while a side is being retired.
+    pub(crate) retirement: Mutex<()>,
+    /// The side that gets nothing new, plus one; 0: none.
+    pub(crate) retiring: AtomicU8,
     pub(crate) numbers: ForgottenFiles,
     /// Counts moves that changed where a name is found.
     pub(crate) moves_seen: AtomicU64,
@@ -125,7 +132,9 @@ impl Hybrid {
         if parts.numbers.is_some() {
             nodes.remember_forgotten();
         }
+        let tunables = Tunables::of(&parts.config);
         Ok(Hybrid {
+            tunables,
             config: parts.config,
             tiers: parts.tiers,
             nodes,
@@ -144,6 +153,8 @@ impl Hybrid {
             journal: parts.journal,
             intents: parts.intents,
             times: DirTimes::new(),
+            retirement: Mutex::new(()),
+            retiring: AtomicU8::new(0),
             moves_seen: AtomicU64::new(0),
             privileged: rustix::process::geteuid().is_root(),
             started: Instant::now(),
@@ -223,12 +234,23 @@ impl Hybrid {
         let on_hdd = || self.nodes.with(ino, |node| node.tier() == TierName::Hdd).unwrap_or(false);
         let may = || !self.mover.rests(ino) && self.mover.side_rests(TierName::Ssd).is_none();
         let closed = || !self.opens.lock().contains_key(&ino);
-        self.config.promotion == Promotion::OnOpen && on_hdd() && closed() && may() && self.may_come_up(ino)
+        !self.is_retiring(TierName::Ssd)
+            && self.tunables.promotion() == Promotion::OnOpen
+            && on_hdd()
+            && closed()
+            && may()
+            && self.may_come_up(ino)
     }
 
     /// Where a new file goes.
     pub(crate) fn tier_for_new(&self, parent: u64, name: &OsStr) -> TierName {
         let ssd = self.tier(TierName::Ssd);
+        if self.is_retiring(TierName::Ssd) {
+            return TierName::Hdd;
+        }
+        if self.is_retiring(TierName::Hdd) {
+            return TierName::Ssd;
+        }
         if self.space.tight() && self.space.fits_hdd(0) || ssd.is_troubled() {
             return TierName::Hdd;
         }
@@ -271,12 +293,12 @@ impl Hybrid {
             }
             TierName::Hdd => {
                 self.counters.misses.fetch_add(1, Ordering::Relaxed);
-                let may = || match self.config.promotion {
+                let may = || match self.tunables.promotion() {
                     // This open was counted when it was asked whether it waits for the file to come up.
                     Promotion::OnOpen => self.mover.opens_wanted() == 0,
                     _ => self.may_come_up(ino),
                 };
-                if self.placement.touch_hdd(ino, now) == Touch::Promote && may() {
+                if self.placement.touch_hdd(ino, now, self.tunables.promotion()) == Touch::Promote && may() {
                     self.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
                 }
             }

@@ -214,7 +214,10 @@ impl Hybrid {
     }
 
     fn nothing_goes_up(&self) -> bool {
-        self.config.read_only || self.tiers().iter().any(|tier| tier.is_read_only()) || self.tier(TierName::Ssd).is_troubled()
+        self.is_retiring(TierName::Ssd)
+            || self.config.read_only
+            || self.tiers().iter().any(|tier| tier.is_read_only())
+            || self.tier(TierName::Ssd).is_troubled()
     }
 
     /// A remount of a side's file system may end it; the pauses grow meanwhile.

@@ -21,7 +21,6 @@ pub struct Placement {
     hdd_rules: GlobSet,
     pins: RwLock<BTreeSet<Vec<u8>>>,
     changing_pins: Mutex<()>,
-    promotion: Promotion,
 }
 
 struct Order {
@@ -94,7 +93,6 @@ impl Placement {
             hdd_rules: globs(&config.hdd_rules)?,
             pins: RwLock::new(pins),
             changing_pins: Mutex::new(()),
-            promotion: config.promotion,
         })
     }
 
@@ -132,8 +130,8 @@ impl Placement {
     }
 
     /// A file on the HDD was opened.
-    pub fn touch_hdd(&self, ino: u64, now_s: u32) -> Touch {
-        match self.promotion {
+    pub fn touch_hdd(&self, ino: u64, now_s: u32, promotion: Promotion) -> Touch {
+        match promotion {
             Promotion::Never => Touch::Stay,
             Promotion::OnOpen => Touch::Promote,
             Promotion::SecondTouch if self.order.lock().ghost.touch(FileId(ino), now_s) => Touch::Promote,
@@ -215,6 +213,11 @@ impl Placement {
         order.policy = policy;
     }
 
+    /// From now on opens within so many seconds are a second touch.
+    pub fn set_touch_window(&self, seconds: u32) {
+        self.order.lock().ghost.set_window(seconds);
+    }
+
     /// Name of the policy.
     pub fn policy_name(&self) -> String {
         self.order.lock().policy.name().to_owned()
@@ -279,7 +282,7 @@ impl Placement {
 
 impl std::fmt::Debug for Placement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Placement").field("promotion", &self.promotion).finish_non_exhaustive()
+        f.debug_struct("Placement").finish_non_exhaustive()
     }
 }
 

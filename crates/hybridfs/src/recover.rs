@@ -23,6 +23,15 @@ impl Hybrid {
             Ok(steps) => {
                 for step in &steps {
                     crate::crash::point("recovery step");
+                    // What a name loses must be elsewhere before.
+                    if let Step::Remove { .. } = step
+                        && !self.is_replaced(step, &steps)
+                    {
+                        self.warn(format!(
+                            "a rename that a crash cut off could not be finished: {step:?}: what takes its place is missing"
+                        ));
+                        continue;
+                    }
                     tracing::info!(?step, "finishing a rename");
                     if let Err(error) = self.redo(step) {
                         self.warn(format!("a rename that a crash cut off could not be finished: {step:?}: {error}"));
@@ -62,6 +71,10 @@ impl Hybrid {
             self.warn(format!(".hotshelf/journal cannot be written: {error}; files will not move"));
         }
         for tier in self.tiers() {
+            if unfinished {
+                // Steps may take from there.
+                break;
+            }
             crate::crash::point("recovery of temporaries");
             if let Err(error) = empty_tmp(tier) {
                 tracing::warn!(tier = %tier.name, %error, "temporaries could not be removed");
@@ -132,6 +145,19 @@ impl Hybrid {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let files = [ssd.open_at(ssd_dir, name, flags)?, hdd.open_at(hdd_dir, name, flags)?];
         crate::copy::same_content(files[0].as_fd(), files[1].as_fd(), on_ssd.size)
+    }
+
+    /// Whether what a list of steps puts where this name goes is there. Where inode numbers do not tell, anything counts.
+    fn is_replaced(&self, removal: &Step, steps: &[Step]) -> bool {
+        let Step::Remove { path, .. } = removal else { return true };
+        steps.iter().all(|step| match step {
+            Step::Rename { tier, to, ino, .. } if to == path => {
+                let tier = self.tier(*tier);
+                let there = parent(tier, to).ok().flatten().and_then(|(dir, name)| tier.look(dir.as_fd(), name).ok().flatten());
+                there.is_some_and(|stat| stat.ino == *ino || !tier.keeps_inodes())
+            }
+            _ => true,
+        })
     }
 
     fn redo(&self, step: &Step) -> Result<()> {
@@ -221,7 +247,34 @@ pub(crate) fn remove_dir(tier: &Tier, name: &OsStr) -> Result<()> {
 
 #[cfg(test)]
 mod test {
+    use std::os::unix::fs::MetadataExt;
+
+    use crate::intent::Step;
+    use crate::report::TierName;
     use crate::testing::TestPair;
+
+    #[test]
+    fn nothing_is_removed_for_what_is_not_there() {
+        for placed in [false, true] {
+            let fs = TestPair::with(&["ssd/file"]);
+            let ino = std::fs::metadata(fs.at("ssd/file")).expect("there").ino();
+            let mut copy = u64::MAX;
+            if placed {
+                let aside = fs.at("hdd/.hotshelf/tmp/copy");
+                std::fs::write(&aside, "ssd/file").expect("written");
+                copy = std::fs::metadata(aside).expect("there").ino();
+            }
+            let path = b"file".to_vec();
+            let steps = [
+                Step::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy },
+                Step::Remove { tier: TierName::Ssd, path, ino, directory: false },
+            ];
+            drop(fs.intents.begin(&steps).expect("written"));
+            let fs = fs.again();
+            let sides = ["ssd/file", "hdd/file"].map(|name| std::fs::read_to_string(fs.at(name)).is_ok_and(|text| text == "ssd/file"));
+            assert_eq!(sides, [!placed, placed], "it is on one side");
+        }
+    }
 
     #[test]
     fn what_a_probe_left_in_its_directory_is_removed_with_the_other_temporaries() {

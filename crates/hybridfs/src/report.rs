@@ -86,6 +86,18 @@ pub struct Status {
     pub high_bytes: u64,
     /// Demotion stops below this use of the SSD, in bytes.
     pub low_bytes: u64,
+    /// The side that is retired, or being retired: nothing new goes there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired: Option<TierName>,
+    /// Limit of background moves, bytes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub move_rate_bytes: Option<u64>,
+    /// Smaller files do not move by themselves, in bytes.
+    #[serde(default)]
+    pub min_file_bytes: u64,
+    /// Two opens within this many seconds are a second touch.
+    #[serde(default)]
+    pub touch_window_s: u32,
     /// Whether the daemon refuses every change.
     #[serde(default)]
     pub read_only: bool,
@@ -238,10 +250,20 @@ pub enum Ask {
         /// Where to.
         to: TierName,
     },
+    /// Bring everything from one side to the other; answered by many `Progress` and one `Done` or `Failed`.
+    Retire {
+        /// The side that holds nothing then.
+        side: TierName,
+        /// Only look whether it would fit.
+        dry_run: bool,
+    },
     /// Change settings of the running mount, by the names that they have as flags; all or none.
     Set {
         /// Setting and value.
         changes: std::collections::BTreeMap<String, String>,
+        /// Only look whether they could be changed.
+        #[serde(default)]
+        dry_run: bool,
     },
     /// Write the access history now; answered when it is durable.
     Flush,
@@ -257,7 +279,7 @@ pub enum Answer {
     Status(Box<Status>),
     /// To `Why`.
     Why(Box<Why>),
-    /// While `Migrate` runs.
+    /// While `Migrate` or `Retire` runs.
     Progress {
         /// Files found so far that have to move.
         files: u64,

@@ -4,26 +4,66 @@
 //! user's own.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::config::Size;
+use crate::config::{Config, Promotion, Size};
 use crate::pair::Hybrid;
 use crate::report::TierName;
 use crate::space::Marks;
 
-/// What can be changed, by the names of the flags.
-const CHANGEABLE: &str = "policy, high, low, reserve, max-file-size";
+/// What can be changed on a running mount, by the names of the flags. Everything else needs a new mount.
+pub const SETTINGS: [&str; 9] =
+    ["policy", "high", "low", "reserve", "min-file-size", "max-file-size", "promotion", "move-rate", "touch-window"];
 /// A mark of fewer bytes was meant as a percentage.
 const SMALLEST_MARK: u64 = 1 << 20;
+
+/// What decides when files come up, and how fast they move.
+#[derive(Debug)]
+pub(crate) struct Tunables {
+    promotion: AtomicU8,
+    min_file_bytes: AtomicU64,
+    touch_window_s: AtomicU32,
+}
+
+impl Tunables {
+    pub(crate) fn of(config: &Config) -> Tunables {
+        Tunables {
+            promotion: AtomicU8::new(config.promotion as u8),
+            min_file_bytes: AtomicU64::new(config.min_file_bytes),
+            touch_window_s: AtomicU32::new(config.ghost_window_s),
+        }
+    }
+
+    /// When a file on the HDD comes up.
+    pub(crate) fn promotion(&self) -> Promotion {
+        let now = self.promotion.load(Ordering::Relaxed);
+        let all = [Promotion::SecondTouch, Promotion::OnOpen, Promotion::Never];
+        all.into_iter().find(|promotion| *promotion as u8 == now).unwrap_or(Promotion::Never)
+    }
+
+    /// Smaller files do not move by themselves.
+    pub(crate) fn min_file_bytes(&self) -> u64 {
+        self.min_file_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Two opens within it are a second touch.
+    pub(crate) fn touch_window_s(&self) -> u32 {
+        self.touch_window_s.load(Ordering::Relaxed)
+    }
+}
 
 impl Hybrid {
     /// Changes the policy, the marks and the limits that are named. Returns a sentence for people, also when nothing was changed because
     /// something is wrong.
-    pub fn set(&self, changes: &BTreeMap<String, String>) -> std::result::Result<String, String> {
+    ///
+    /// With `dry_run` it is only looked whether all of them could be made.
+    pub fn set(&self, changes: &BTreeMap<String, String>, dry_run: bool) -> std::result::Result<String, String> {
         if changes.is_empty() {
-            return Err(format!("nothing to set: give {CHANGEABLE} as NAME=VALUE"));
+            return Err(format!("nothing to set: give {} as NAME=VALUE", SETTINGS.join(", ")));
         }
         let mut marks = self.space.marks(&self.config);
         let mut policy = None;
+        let (mut promotion, mut rate, mut min_file, mut window) = (None, None, None, None);
         for (name, value) in changes {
             let size = || self.size_of(name, value);
             match name.replace('_', "-").as_str() {
@@ -32,7 +72,17 @@ impl Hybrid {
                 "reserve" => marks.reserve = size()?,
                 "max-file-size" => marks.max_file = Some(size()?),
                 "policy" => policy = Some(policy::by_name(value).map_err(|error| format!("policy={value}: {error}"))?),
-                _ => return Err(format!("{name} cannot be set on a running mount, only {CHANGEABLE}: unmount, and mount with it")),
+                "promotion" => promotion = Some(value.parse::<Promotion>().map_err(|error| format!("promotion: {error}"))?),
+                "move-rate" => rate = Some(bytes_of(name, value, true)?),
+                "min-file-size" => min_file = Some(bytes_of(name, value, false)?.unwrap_or(0)),
+                "touch-window" => {
+                    let seconds: u32 = value.parse().map_err(|_| format!("touch-window={value} is not a number of seconds"))?;
+                    window = Some(seconds);
+                }
+                _ => {
+                    let only = SETTINGS.join(", ");
+                    return Err(format!("{name} cannot be set on a running mount, only {only}: unmount, and mount with it"));
+                }
             }
         }
         let capacity = self.space.of(TierName::Ssd).capacity;
@@ -40,12 +90,28 @@ impl Hybrid {
         if low > high {
             return Err(format!("the low mark ({}) lies above the high mark ({}): set both, as low=70% high=80%", marks.low, marks.high));
         }
+        let shown = changes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+        if dry_run {
+            return Ok(format!("could be set: {shown}"));
+        }
         self.space.set_marks(marks);
         let _ = self.space.refresh(self.tiers(), &self.config);
         if let Some(policy) = policy {
             self.placement.set_policy(policy);
         }
-        let shown = changes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+        if let Some(promotion) = promotion {
+            self.tunables.promotion.store(promotion as u8, Ordering::Relaxed);
+        }
+        if let Some(rate) = rate {
+            self.mover.set_rate(rate);
+        }
+        if let Some(min_file) = min_file {
+            self.tunables.min_file_bytes.store(min_file, Ordering::Relaxed);
+        }
+        if let Some(seconds) = window {
+            self.tunables.touch_window_s.store(seconds, Ordering::Relaxed);
+            self.placement.set_touch_window(seconds);
+        }
         tracing::info!(settings = shown, "settings were changed");
         Ok(format!("set until it is unmounted: {shown}"))
     }
@@ -63,6 +129,18 @@ impl Hybrid {
             Size::Percent(0) if matches!(name, "high" | "low") => Err(format!("{name}=0%: everything would leave the SSD")),
             size => Ok(size),
         }
+    }
+}
+
+/// A number of bytes that has nothing to do with the size of the SSD; `None`: no limit.
+fn bytes_of(name: &str, value: &str, none: bool) -> std::result::Result<Option<u64>, String> {
+    if none && value == "none" {
+        return Ok(None);
+    }
+    match value.parse::<Size>().map_err(|error| format!("{name}: {error}"))? {
+        Size::Percent(_) => Err(format!("{name}={value}: give a size such as 20MiB")),
+        Size::Bytes(0) if none => Err(format!("{name}={value}: nothing would move: give `none` for no limit")),
+        Size::Bytes(bytes) => Ok(Some(bytes)),
     }
 }
 
@@ -86,13 +164,13 @@ mod test {
     fn what_is_set_holds_and_is_shown() {
         let fs = TestPair::with(&["ssd/a", "ssd/b"]);
         let capacity = fs.status().ssd.capacity_bytes;
-        fs.set(&changes("high=70% low=60% reserve=3% max_file_size=2MiB policy=lfu")).expect("set");
+        fs.set(&changes("high=70% low=60% reserve=3% max_file_size=2MiB policy=lfu"), false).expect("set");
         let status = fs.status();
         let share = |percent| Size::Percent(percent).of(capacity);
         assert_eq!((status.high_bytes, status.low_bytes, status.reserve_bytes), (share(70), share(60), share(3)));
         assert_eq!((status.max_file_bytes, status.policy.as_str()), (2 << 20, "lfu"));
         // One at a time, beside what was set.
-        fs.set(&changes("high=80%")).expect("set");
+        fs.set(&changes("high=80%"), false).expect("set");
         assert_eq!((fs.status().high_bytes, fs.status().low_bytes), (share(80), share(60)));
     }
 
@@ -110,12 +188,42 @@ mod test {
             ("policy=newest", "newest"),
             ("allow-other=1", "cannot be set on a running mount"),
             ("low=0%", "everything would leave"),
+            ("promotion=always", "second-touch, on-open, never"),
+            ("move-rate=5%", "give a size"),
+            ("move-rate=0", "`none` for no limit"),
+            ("high=70% touch-window=1h", "not a number of seconds"),
         ] {
-            let error = fs.set(&changes(bad)).expect_err(bad);
+            let error = fs.set(&changes(bad), false).expect_err(bad);
             assert!(error.contains(words), "{bad}: {error}");
         }
         let after = fs.status();
         assert_eq!((before.high_bytes, before.low_bytes, before.policy), (after.high_bytes, after.low_bytes, after.policy));
+    }
+
+    #[test]
+    fn promotion_and_moves_are_changed_and_a_dry_run_changes_nothing() {
+        let fs = TestPair::with(&["hdd/file"]);
+        let words = "promotion=never move-rate=5MiB min-file-size=4KiB touch-window=60";
+        let shown = |fs: &TestPair| {
+            let status = fs.status();
+            (status.promotion, status.move_rate_bytes, status.min_file_bytes, status.touch_window_s)
+        };
+        let before = shown(&fs);
+        fs.set(&changes(words), true).expect("could be set");
+        assert_eq!(shown(&fs), before);
+        fs.set(&changes(words), false).expect("set");
+        assert_eq!(shown(&fs), ("never".into(), Some(5 << 20), 4 << 10, 60));
+        let ino = fs.look_up("file");
+        let opened = |times: u32| {
+            for _ in 0..times {
+                fs.touched(ino, TierName::Hdd);
+            }
+            fs.status().queue
+        };
+        assert_eq!(opened(3), 0);
+        fs.set(&changes("promotion=second-touch move-rate=none min-file-size=0"), false).expect("set");
+        assert_eq!(opened(2), 1);
+        assert_eq!(fs.status().move_rate_bytes, None);
     }
 
     #[test]
@@ -124,7 +232,7 @@ mod test {
         for (ino, opens) in [(11, 9), (12, 1)] {
             fs.placement.arrived(ino, 100, ino as u32, opens);
         }
-        fs.set(&changes("policy=lfu")).expect("set");
+        fs.set(&changes("policy=lfu"), false).expect("set");
         let order: Vec<u64> = fs.placement.records().iter().map(|record| record.file.0).collect();
         assert_eq!(order, [12, 11]);
     }

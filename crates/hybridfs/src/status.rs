@@ -40,10 +40,14 @@ impl Hybrid {
             ssd: self.tier_status(TierName::Ssd, Some(self.placement.len() as u64)),
             hdd: self.tier_status(TierName::Hdd, None),
             policy: self.placement.policy_name(),
-            promotion: self.config.promotion.to_string(),
+            promotion: self.tunables.promotion().to_string(),
             promotion_opens_wanted: self.mover.opens_wanted(),
             high_bytes: self.space.high(),
             low_bytes: self.space.low(),
+            retired: [TierName::Ssd, TierName::Hdd].into_iter().find(|side| self.is_retiring(*side)),
+            move_rate_bytes: self.mover.rate(),
+            min_file_bytes: self.tunables.min_file_bytes(),
+            touch_window_s: self.tunables.touch_window_s(),
             read_only: self.config.read_only,
             reserve_bytes: self.space.reserve(),
             max_file_bytes: self.space.max_file(),
@@ -142,7 +146,7 @@ impl Hybrid {
             return format!("`hotshelf migrate`: the last move did not succeed: {why}");
         }
         let by_hand = |tier: TierName, why: &str| format!("`hotshelf migrate --to {tier}`: {why}");
-        let small = stat.size < self.config.min_file_bytes;
+        let small = stat.size < self.tunables.min_file_bytes();
         let too_small = "it is smaller than files that move by themselves";
         let in_place = self.opens.lock().get(&ino).is_some_and(|open| open.held_in_place());
         match tier {
@@ -153,8 +157,8 @@ impl Hybrid {
             _ if self.placement.belongs_on_hdd(path) => by_hand(TierName::Ssd, "a rule keeps it on the HDD"),
             _ if stat.size > self.space.max_file() => by_hand(TierName::Ssd, "it is larger than files that come up by themselves"),
             _ if small => by_hand(TierName::Ssd, too_small),
-            _ => match self.config.promotion {
-                crate::Promotion::SecondTouch => format!("a second open within {} s", self.config.ghost_window_s),
+            _ => match self.tunables.promotion() {
+                crate::Promotion::SecondTouch => format!("a second open within {} s", self.tunables.touch_window_s()),
                 crate::Promotion::OnOpen => "the next open".into(),
                 crate::Promotion::Never => by_hand(TierName::Ssd, "files do not come up by themselves"),
             },
@@ -199,12 +203,20 @@ impl Hybrid {
         if kind == Kind::Special {
             return Err(format!("{shown}: only regular files move"));
         }
-        let files = self.files_below(ino, to.other(), &mut |found, parent, name| known.see(found, parent, name));
+        let (mut others, mut dirs) = (0u64, Vec::new());
+        let files = self.files_below(ino, to.other(), &mut |found, parent, name| {
+            known.see(found, parent, name);
+            match found.kind {
+                Kind::Directory if found.backing[to as usize] == 0 => dirs.push(found.ino),
+                Kind::Special if found.tier != to => others += 1,
+                _ => {}
+            }
+        });
         let files = files.map_err(|error| format!("{shown}: {error}"))?;
         if files.is_empty() {
             return Ok(match kind {
                 Kind::Regular => format!("{shown} is on the {to} already"),
-                _ => format!("all regular files of it are on the {to} already; links, pipes, devices and directories do not move"),
+                _ => format!("all regular files of it are on the {to} already{}", self.what_stays(to, others, &dirs)),
             });
         }
         let bytes: u64 = files.iter().map(|(_, size)| size).sum();
@@ -247,7 +259,8 @@ impl Hybrid {
         }
         progress(all, files_done, bytes, bytes_done);
         let Some((path, outcome)) = stay.first() else {
-            return Ok(format!("{files_done} {} on the {to} now", if files_done == 1 { "file is" } else { "files are" }));
+            let are = if files_done == 1 { "file is" } else { "files are" };
+            return Ok(format!("{files_done} {are} on the {to} now{}", self.what_stays(to, others, &dirs)));
         };
         let why = match outcome {
             Outcome::Stays(why) => (*why).to_owned(),
@@ -256,6 +269,19 @@ impl Hybrid {
             _ => "it changes all the time".into(),
         };
         Err(format!("{} of {all} files stayed: the first is {}: {why}", stay.len(), String::from_utf8_lossy(path)))
+    }
+
+    /// What a migration leaves where it is: the rest of a sentence.
+    fn what_stays(&self, to: TierName, others: u64, dirs: &[u64]) -> String {
+        let only_there = |ino: &&u64| self.nodes.with(**ino, |node| node.backing[to as usize] == 0).unwrap_or(false);
+        let dirs = dirs.iter().filter(only_there).count();
+        if others == 0 && dirs == 0 {
+            return String::new();
+        }
+        let from = to.other();
+        format!(
+            "; {others} links, pipes or devices and {dirs} directories are only on the {from}: `hotshelf retire` brings over everything"
+        )
     }
 
     /// Regular files below a directory (or the file itself) that are on a side, with sizes.

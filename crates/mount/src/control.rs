@@ -37,8 +37,10 @@ pub trait ControlHandler: Send + Sync + 'static {
     /// Moves a file or a tree.
     /// Stops when `progress` answers false.
     fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String>;
+    /// Brings everything from one side to the other. Stops when `progress` answers false.
+    fn retire(&self, side: TierName, dry_run: bool, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String>;
     /// Changes settings; none if one of them cannot be.
-    fn set(&self, changes: &BTreeMap<String, String>) -> Result<String, String>;
+    fn set(&self, changes: &BTreeMap<String, String>, dry_run: bool) -> Result<String, String>;
     /// Saves what is saved now and then.
     fn flush(&self) -> Result<String, String>;
     /// Begins an orderly unmount.
@@ -245,7 +247,13 @@ fn answer(out: &mut UnixStream, handler: &dyn ControlHandler, ask: Ask) -> std::
             });
             done(outcome)
         }
-        Ask::Set { changes } => done(handler.set(&changes)),
+        Ask::Retire { side, dry_run } => {
+            let outcome = handler.retire(side, dry_run, &mut |files, files_done, bytes, bytes_done| {
+                !has_hung_up(out) && send(out, &Answer::Progress { files, files_done, bytes, bytes_done }).is_ok()
+            });
+            done(outcome)
+        }
+        Ask::Set { changes, dry_run } => done(handler.set(&changes, dry_run)),
         Ask::Flush => done(handler.flush()),
         Ask::Stop => {
             handler.stop();
@@ -393,7 +401,10 @@ mod test {
             self.stopped.fetch_add(u64::from(done.is_some()), Ordering::SeqCst);
             done.map_or_else(|| Ok("moved".into()), |_| Err("stopped".into()))
         }
-        fn set(&self, changes: &BTreeMap<String, String>) -> Result<String, String> {
+        fn retire(&self, side: TierName, _: bool, _: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String> {
+            Ok(side.to_string())
+        }
+        fn set(&self, changes: &BTreeMap<String, String>, _: bool) -> Result<String, String> {
             Ok(format!("{changes:?}"))
         }
         fn flush(&self) -> Result<String, String> {

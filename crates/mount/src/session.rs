@@ -385,8 +385,13 @@ impl ControlHandler for Asked {
         self.inner.fs.migrate(path, to, progress)
     }
 
-    fn set(&self, changes: &BTreeMap<String, String>) -> Result<String, String> {
-        self.inner.fs.set(changes)
+    fn retire(&self, side: TierName, dry_run: bool, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String> {
+        hybridfs::give_way();
+        self.inner.fs.retire(side, dry_run, progress)
+    }
+
+    fn set(&self, changes: &BTreeMap<String, String>, dry_run: bool) -> Result<String, String> {
+        self.inner.fs.set(changes, dry_run)
     }
 
     fn flush(&self) -> Result<String, String> {

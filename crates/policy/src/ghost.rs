@@ -30,6 +30,11 @@ impl Ghost {
         Ghost { seen: HashMap::new(), order: VecDeque::new(), next_place: 0, entries: entries.max(1), window_s }
     }
 
+    /// From now on opens count as repeated within so many seconds.
+    pub fn set_window(&mut self, window_s: u32) {
+        self.window_s = window_s;
+    }
+
     /// Notes an open; answers whether there was another within the window.
     pub fn touch(&mut self, file: FileId, now_s: u32) -> bool {
         if let Some(seen) = self.seen.get_mut(&file) {

@@ -20,6 +20,9 @@ const SHORT_REST: Duration = Duration::from_secs(1);
 impl Hybrid {
     /// Asks for a move in the background. The file stays known until that is done with.
     pub(crate) fn ask_move(&self, ino: u64, to: TierName, reason: Reason) {
+        if self.is_retiring(to) {
+            return;
+        }
         let mut state = self.mover.state.lock();
         // The next touch asks again; the next who outgrows the SSD may be nobody.
         let resting = to == TierName::Ssd && state.backoff.rests(ino, Instant::now());
@@ -111,7 +114,10 @@ impl Hybrid {
     /// Demotion begins above the high mark and ends below the low one.
     fn must_demote(&self) -> bool {
         let demoting = &self.mover.demoting;
-        if self.config.read_only || self.tiers().iter().any(|tier| tier.read_only.load(Ordering::Relaxed)) {
+        if self.is_retiring(TierName::Hdd)
+            || self.config.read_only
+            || self.tiers().iter().any(|tier| tier.read_only.load(Ordering::Relaxed))
+        {
             return false;
         }
         if self.mover.side_rests(TierName::Hdd).is_some() {

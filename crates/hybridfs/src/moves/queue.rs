@@ -76,7 +76,8 @@ pub struct Mover {
     pub(super) unparked_s: AtomicU32,
     pub(super) stuck: Mutex<Stuck>,
     stop: AtomicBool,
-    bytes_per_s: Option<u64>,
+    /// 0: no limit.
+    bytes_per_s: AtomicU64,
     /// Nanoseconds since `origin` until which the byte budget is used up.
     busy_until_ns: AtomicU64,
     /// Nanoseconds since `origin` when a file was last removed.
@@ -159,7 +160,7 @@ impl Mover {
             unparked_s: AtomicU32::new(0),
             stuck: Mutex::default(),
             stop: AtomicBool::new(false),
-            bytes_per_s,
+            bytes_per_s: AtomicU64::new(bytes_per_s.unwrap_or(0)),
             busy_until_ns: AtomicU64::new(0),
             removed_ns: AtomicU64::new(0),
             origin: Instant::now(),
@@ -318,9 +319,22 @@ impl Mover {
         }
     }
 
+    /// The limit of background moves, bytes per second.
+    pub fn rate(&self) -> Option<u64> {
+        Some(self.bytes_per_s.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
+    }
+
+    /// Changes it, also for the moves that run.
+    pub fn set_rate(&self, bytes_per_s: Option<u64>) {
+        self.bytes_per_s.store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
+        // What was spent at the old rate is not waited for.
+        self.busy_until_ns.store(0, Ordering::Relaxed);
+        self.paused.notify_all();
+    }
+
     /// Keeps to the byte budget.
     pub(crate) fn spend(&self, bytes: u64) {
-        let Some(rate) = self.bytes_per_s.filter(|rate| *rate > 0) else { return };
+        let Some(rate) = self.rate() else { return };
         let cost = bytes.saturating_mul(1_000_000_000) / rate;
         let now = self.origin.elapsed().as_nanos() as u64;
         let start = self.busy_until_ns.fetch_max(now, Ordering::Relaxed).max(now);
@@ -328,7 +342,8 @@ impl Mover {
         // A piece may cost many seconds: whoever closes the file system does not wait for them.
         loop {
             let left = start.saturating_sub(self.origin.elapsed().as_nanos() as u64);
-            if left == 0 || self.stopping() {
+            // The limit may be another one by now.
+            if left == 0 || self.stopping() || self.rate() != Some(rate) {
                 return;
             }
             self.pause(Duration::from_nanos(left));

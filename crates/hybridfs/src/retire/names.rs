@@ -1,0 +1,406 @@
+//! Brings over what does not move like a file with one name: files with several names, symbolic links, pipes, sockets and devices.
+//!
+//! The copy is made aside, with as many names as the original has. Then all names change sides in one intent (see `intent`): the copies
+//! get theirs, the originals lose theirs. A crash at any point leaves nothing but temporaries, or steps that the next mount finishes.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::{MutexGuard, RwLockWriteGuard};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::Brought;
+use crate::abilities::Placing;
+use crate::copy::{self, Failed, Unkept};
+use crate::dirs::Dir;
+use crate::intent::Step;
+use crate::names::Known;
+use crate::nodes::{Backing, KeptFor, Kind};
+use crate::pair::{Hybrid, now_s};
+use crate::recover::passes;
+use crate::report::TierName;
+use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, Tier};
+
+/// Two steps each; an intent counts up to 255 steps.
+const NAMES_MAX: usize = 127;
+/// Numbers that what was brought over keeps as long as we are mounted.
+const SUBSTITUTES_MAX: usize = 1 << 15;
+const GATE_WAIT: Duration = Duration::from_millis(20);
+
+/// One name that changes sides.
+struct End<'a> {
+    path: &'a [u8],
+    parent_path: &'a [u8],
+    name: &'a OsStr,
+    parent: u64,
+    /// Open on both sides.
+    dir: Arc<Dir>,
+    _known: Known<'a>,
+}
+
+/// The copy's names in the temporary directory; those that are left go when this is dropped.
+struct Temporaries<'a> {
+    tier: &'a Tier,
+    names: Vec<OsString>,
+}
+
+impl Drop for Temporaries<'_> {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = self.tier.unlink(self.tier.tmp.as_fd(), name);
+        }
+    }
+}
+
+impl Temporaries<'_> {
+    /// The next mount needs them.
+    fn keep(&mut self) {
+        self.names.clear();
+    }
+}
+
+/// Why nothing was brought over.
+enum Not {
+    Later(&'static str),
+    Stays(String),
+}
+
+impl From<Errno> for Not {
+    fn from(error: Errno) -> Not {
+        match error {
+            Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::CANCELED => Not::Later("it was changed meanwhile"),
+            error => Not::Stays(error.to_string()),
+        }
+    }
+}
+
+impl From<Unkept> for Not {
+    fn from(unkept: Unkept) -> Not {
+        match unkept {
+            Unkept::Cannot(why) => Not::Stays(why.into()),
+            Unkept::Failed(error) => error.into(),
+        }
+    }
+}
+
+type Tried<T> = std::result::Result<T, Not>;
+
+impl Hybrid {
+    /// Brings over the inode `source_ino` of `side` with all its names. `progress` is told bytes done; false stops.
+    pub(super) fn bring_names(&self, side: TierName, paths: &[Vec<u8>], source_ino: u64, progress: &mut dyn FnMut(u64) -> bool) -> Brought {
+        match self.try_bring_names(side, paths, source_ino, progress) {
+            Ok(()) => Brought::Done,
+            Err(Not::Later(why)) => Brought::Later(why),
+            Err(Not::Stays(why)) => Brought::Stays(why),
+        }
+    }
+
+    fn try_bring_names(&self, side: TierName, paths: &[Vec<u8>], source_ino: u64, progress: &mut dyn FnMut(u64) -> bool) -> Tried<()> {
+        let to = side.other();
+        if paths.len() > NAMES_MAX {
+            return Err(Not::Stays(format!("it has {} names (hard links), and at most {NAMES_MAX} can change sides at once", paths.len())));
+        }
+        let ends = paths.iter().map(|path| self.end(path, to)).collect::<Tried<Vec<_>>>()?;
+        let first = ends.first().ok_or(Errno::NOENT)?;
+        let found = self.find(&first.dir, first.name)?;
+        if found.backing[side as usize] != source_ino {
+            return Err(Errno::STALE.into());
+        }
+        let mut known = Known::new(self);
+        known.see(&found, first.parent, first.name);
+        let before = found.stat;
+        if before.nlink as usize != ends.len() {
+            return Err(Errno::STALE.into());
+        }
+        if before.fixed {
+            return Err(Not::Stays("it is immutable or append-only (chattr)".into()));
+        }
+        self.note_marks(to)?;
+        let mut temporaries = self.copy_aside(side, first, found.ino, &before, ends.len(), progress)?;
+        let target_ino = self.tier(to).stat(self.tier(to).tmp.as_fd(), &temporaries.names[0])?.ino;
+        {
+            let _alone = self.alone_with(found.ino);
+            self.is_as_it_was(side, &ends, found.ino, &before)?;
+            self.change_sides(side, &ends, &mut temporaries, (source_ino, target_ino))?;
+            let copy = self.tier(to).look(first.dir.must(to)?, first.name)?.ok_or(Errno::STALE)?;
+            self.note_new_side(to, found.ino, &before, &copy);
+        }
+        self.tell_changed(found.ino);
+        Ok(())
+    }
+
+    fn end<'a>(&'a self, path: &'a [u8], to: TierName) -> Tried<End<'a>> {
+        let cut = path.iter().rposition(|byte| *byte == b'/');
+        let (parent_path, name) = cut.map_or((&b""[..], path), |cut| (&path[..cut], &path[cut + 1..]));
+        let (parent, known) = self.known_at(parent_path)?;
+        let dir = self.ensure_dir(parent, to)?;
+        Ok(End { path, parent_path, name: OsStr::from_bytes(name), parent, dir, _known: known })
+    }
+
+    /// Makes the copy, complete and durable, under as many temporary names as it will have.
+    fn copy_aside(
+        &self,
+        side: TierName,
+        first: &End<'_>,
+        ino: u64,
+        before: &Stat,
+        names: usize,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Tried<Temporaries<'_>> {
+        let (from, target) = (self.tier(side), self.tier(side.other()));
+        let dir = first.dir.must(side)?;
+        let base = self.tmp_name(ino);
+        let name = OsString::from(&base);
+        let mut temporaries = Temporaries { tier: target, names: Vec::with_capacity(names) };
+        let named = from.open_at(dir, first.name, NAME_ONLY)?;
+        if !from.stat_fd(named.as_fd())?.is_same_file(before) {
+            return Err(Errno::STALE.into());
+        }
+        if before.is_file() && self.would_gain_rights(target.name, named.as_fd(), before.mode) {
+            return Err(Not::Stays("it has set-id bits or capabilities that its file system, mounted nosuid, does not honour".into()));
+        }
+        if before.is_device() && !from.gives_devices(named.as_fd())? && target.gives_devices(target.root.as_fd())? {
+            return Err(Not::Stays("it is a device that its file system, mounted nodev, does not honour".into()));
+        }
+        temporaries.names.push(name.clone());
+        let payer = (before.uid, before.gid);
+        if before.is_file() {
+            let source = from.reopen(named.as_fd(), OFlags::RDONLY | OFlags::NOATIME).or_else(|error| match error {
+                Errno::PERM => from.reopen(named.as_fd(), OFlags::RDONLY),
+                error => Err(error),
+            });
+            let source = self.noted_at(side, dir, source)?;
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let make = || rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR);
+            let file = self.noted(target.name, self.in_the_name_of(payer, make)?)?;
+            let mut done = 0;
+            let mut pace = |bytes| {
+                self.mover.spend(bytes);
+                done += bytes;
+                if progress(done) && !self.mover.stopping() { Ok(()) } else { Err(Errno::CANCELED) }
+            };
+            let copied = self.in_the_name_of(payer, || copy::data(source.as_fd(), file.as_fd(), before.size, &mut pace))?;
+            copied.map_err(|failed| match failed {
+                Failed::Source(error) => self.noted::<()>(side, Err(error)).err().unwrap_or(error),
+                Failed::Target(error) => self.noted::<()>(target.name, Err(error)).err().unwrap_or(error),
+                Failed::Ended(error) => error,
+            })?;
+            self.mark_or_warn(target.name, file.as_fd(), ino)?;
+            if target.abilities.keeps_all() {
+                copy::attributes(named.as_fd(), file.as_fd(), before)?;
+            } else {
+                copy::attributes_checked(named.as_fd(), file.as_fd(), before)?;
+            }
+            self.noted(target.name, rustix::fs::fsync(&file))?;
+        } else {
+            let tmp = target.tmp.as_fd();
+            if before.kind() == rustix::fs::FileType::Symlink {
+                let link = rustix::fs::readlinkat(dir, first.name, Vec::new())?;
+                rustix::fs::symlinkat(&*link, tmp, &*name)?;
+            } else {
+                rustix::fs::mknodat(tmp, &*name, before.kind(), Mode::RUSR | Mode::WUSR, before.rdev)?;
+            }
+            let made = target.open_at(tmp, &name, NAME_ONLY)?;
+            copy::attributes_of_named(named.as_fd(), made.as_fd(), before)?;
+        }
+        for n in 1..names {
+            let other = OsString::from(format!("{base}.{n}"));
+            match rustix::fs::linkat(&target.tmp, &*name, &target.tmp, &*other, AtFlags::empty()) {
+                Err(error) if crate::number::unsupported(error) || matches!(error, Errno::PERM | Errno::MLINK) => {
+                    return Err(Not::Stays("it has several names, and the other side has no hard links".into()));
+                }
+                linked => linked?,
+            }
+            temporaries.names.push(other);
+        }
+        self.noted(target.name, target.sync_name(target.tmp.as_fd(), &name))?;
+        crate::crash::point("retired copy made");
+        Ok(temporaries)
+    }
+
+    /// Nobody uses the file, and no directory above it is renamed: see `Step::alone` of a move.
+    fn alone_with(&self, ino: u64) -> (MutexGuard<'_, ()>, RwLockWriteGuard<'_, ()>) {
+        loop {
+            let shape = self.shape.lock();
+            if let Some(gate) = self.gate(ino).try_write_for(GATE_WAIT) {
+                return (shape, gate);
+            }
+        }
+    }
+
+    /// Whether all names still lead to what was copied. The caller is alone with it.
+    fn is_as_it_was(&self, side: TierName, ends: &[End<'_>], ino: u64, before: &Stat) -> Tried<()> {
+        let (from, target) = (self.tier(side), self.tier(side.other()));
+        if self.opens.lock().contains_key(&ino) {
+            return Err(Not::Later("it is open: run the command again when it is closed"));
+        }
+        for end in ends {
+            if self.nodes.path(end.parent).as_deref() != Some(end.parent_path) {
+                return Err(Errno::STALE.into());
+            }
+            let now = from.look(end.dir.must(side)?, end.name)?.ok_or(Errno::STALE)?;
+            if now.changed_since(before) || !now.is_same_file(before) || now.nlink != before.nlink {
+                return Err(Errno::STALE.into());
+            }
+            if target.look(end.dir.must(target.name)?, end.name)?.is_some() {
+                return Err(Not::Stays("another file has its name on the other side".into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn change_sides(&self, side: TierName, ends: &[End<'_>], temporaries: &mut Temporaries<'_>, inos: (u64, u64)) -> Tried<()> {
+        let (source_ino, target_ino) = inos;
+        let (from, target) = (self.tier(side), self.tier(side.other()));
+        let mut steps = Vec::with_capacity(2 * ends.len());
+        for (end, name) in ends.iter().zip(&temporaries.names) {
+            let aside = [HIDDEN.as_bytes(), b"/tmp/", name.as_bytes()].concat();
+            steps.push(Step::Rename { tier: target.name, from: aside, to: end.path.to_vec(), ino: target_ino });
+        }
+        steps.extend(ends.iter().map(|end| Step::Remove { tier: side, path: end.path.to_vec(), ino: source_ino, directory: false }));
+        let intent = self.intents.begin(&steps)?;
+        crate::crash::point("retirement written down");
+        let mut placed = 0;
+        let mut removed = 0;
+        let done = self
+            .place_all(ends, target, &temporaries.names, &mut placed)
+            .and_then(|()| self.remove_all(ends, from, source_ino, &mut removed));
+        if removed == ends.len() {
+            if let Err(error) = done {
+                // The copies are the files now. An original's name may come back after a power cut: the next mount removes it.
+                tracing::error!(%error, "names that changed sides may not be durable");
+                return Ok(());
+            }
+        } else if let Err(error) = done {
+            match self.undo(side, ends, (&temporaries.names, target_ino), (placed, removed)) {
+                Err(undo) if passes(undo) => {
+                    tracing::error!(%error, %undo, "names that change sides could not be taken back; the next mount finishes it");
+                    temporaries.keep();
+                    return Err(error.into());
+                }
+                // Somebody has one of the names by now, in a directory of theirs: the next mount could do no more.
+                Err(undo) => {
+                    tracing::debug!(%undo, "not undone");
+                    self.warn("names that change sides could not be taken back: `hotshelf check` lists what is on both sides".into());
+                }
+                Ok(()) => {}
+            }
+            intent.done()?;
+            return Err(if error == Errno::EXIST {
+                Not::Stays("another file has its name on the other side".into())
+            } else {
+                error.into()
+            });
+        }
+        crate::crash::point("retired names changed sides");
+        if let Err(error) = intent.done() {
+            // It is done and durable; only its note stays.
+            self.note_failure(TierName::Ssd, error);
+            self.warn(format!(".hotshelf/intent cannot be emptied: {error}"));
+        }
+        Ok(())
+    }
+
+    fn place_all(&self, ends: &[End<'_>], target: &Tier, names: &[OsString], placed: &mut usize) -> Result<()> {
+        let refuses = target.abilities.placing() == Placing::Rename;
+        let flags = if refuses { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        for (end, name) in ends.iter().zip(names) {
+            let into = end.dir.must(target.name)?;
+            let place = || target.rename(target.tmp.as_fd(), name, into, end.name, flags);
+            self.noted_at(target.name, into, self.keeping_times(end.parent, target, into, || target.as_owner(into, place)))?;
+            *placed += 1;
+            crate::crash::point("retired name placed");
+        }
+        for end in ends {
+            // What comes next may be durable at once.
+            self.noted(target.name, target.sync_name(end.dir.must(target.name)?, end.name))?;
+        }
+        Ok(())
+    }
+
+    fn remove_all(&self, ends: &[End<'_>], from: &Tier, source_ino: u64, removed: &mut usize) -> Result<()> {
+        for end in ends {
+            let dir = end.dir.must(from.name)?;
+            let unlink = || from.unlink_if(dir, end.name, source_ino);
+            self.noted_at(from.name, dir, self.keeping_times(end.parent, from, dir, || from.as_owner(dir, unlink)))?;
+            *removed += 1;
+            crate::crash::point("retired name removed");
+        }
+        for end in ends {
+            self.noted(from.name, from.sync_dir(end.dir.must(from.name)?))?;
+        }
+        Ok(())
+    }
+
+    /// Undoes what was done, as far as that goes: originals get their names again, copies are aside again.
+    fn undo(
+        &self,
+        side: TierName,
+        ends: &[End<'_>],
+        (names, copy_ino): (&[OsString], u64),
+        (placed, removed): (usize, usize),
+    ) -> Result<()> {
+        let (from, target) = (self.tier(side), self.tier(side.other()));
+        let mut undone = Ok(());
+        if let Some(left) = ends.get(removed).filter(|_| removed > 0) {
+            for end in &ends[..removed] {
+                let again = || -> Result<()> {
+                    let (there, dir) = (left.dir.must(side)?, end.dir.must(side)?);
+                    let link = || rustix::fs::linkat(there, left.name, dir, end.name, AtFlags::empty());
+                    self.keeping_times(end.parent, from, dir, || from.as_owner(dir, link))?;
+                    from.sync_dir(dir)
+                };
+                undone = undone.and(again());
+            }
+        }
+        // While a name is missing there, its copy stays.
+        undone?;
+        for (end, name) in ends.iter().zip(names).take(placed) {
+            let back = || -> Result<()> {
+                let dir = end.dir.must(target.name)?;
+                if target.look(dir, end.name)?.is_none_or(|stat| stat.ino != copy_ino && target.keeps_inodes()) {
+                    return Err(Errno::NOENT);
+                }
+                let rename = || target.rename(dir, end.name, target.tmp.as_fd(), name, RenameFlags::empty());
+                self.keeping_times(end.parent, target, dir, || target.as_owner(dir, rename))?;
+                target.sync_dir(dir)
+            };
+            undone = undone.and(back());
+        }
+        undone
+    }
+
+    /// What is known of it from now on.
+    fn note_new_side(&self, to: TierName, ino: u64, before: &Stat, copy: &Stat) {
+        if !before.is_file() && crate::number::natural(to, copy) != ino {
+            // What carries no mark keeps its number until it is unmounted: programs may have it open by its name.
+            let mut substitutes = self.substitutes.lock();
+            if substitutes.len() < SUBSTITUTES_MAX {
+                substitutes.insert((to, copy.ino), ino);
+                self.any_substitute.store(true, Ordering::Release);
+            }
+        }
+        self.nodes.change(ino, |node| node.backing = Backing::default().and(to, copy));
+        let _held = self.held.lock().remove(&ino);
+        self.moves_seen.fetch_add(1, Ordering::AcqRel);
+        if before.is_file() {
+            match to {
+                TierName::Hdd => {
+                    self.placement.left(ino);
+                    self.nodes.keep(ino, KeptFor::Policy, false);
+                }
+                TierName::Ssd => {
+                    let (last_open, opens) = self.placement.heat(ino).unwrap_or((now_s(), 1));
+                    self.placement.arrived(ino, before.size, last_open, opens);
+                    self.nodes.keep(ino, KeptFor::Policy, true);
+                }
+            }
+        }
+        debug_assert!(crate::names::kind_of(copy) != Kind::Directory);
+    }
+}
