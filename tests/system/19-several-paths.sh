@@ -35,7 +35,7 @@ done
 refused 2 'cannot be used with' "$HOTSHELF" -q -v status
 
 "$HOTSHELF" generate completions completions
-for word in s3-fifo second-touch write-through debug; do
+for word in s3-fifo second-touch write-through debug promotion=never min-file-size= retire; do
     for file in completions/*; do
         grep -q -- "$word" "$file" || fail "$file does not complete $word"
     done

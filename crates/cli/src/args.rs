@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
-use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use hybridfs::{Promotion, Size};
 use mount::Uring;
 
@@ -43,6 +43,25 @@ impl TypedValueParser for Suggested {
         Some(Box::new(self.0.iter().map(PossibleValue::new)))
     }
 }
+
+/// What `hotshelf set` takes, to be completed: settings, and the values of those that have few.
+const SETTINGS: &[&str] = &[
+    "high=",
+    "low=",
+    "reserve=",
+    "min-file-size=",
+    "max-file-size=",
+    "move-rate=",
+    "move-rate=none",
+    "touch-window=",
+    "policy=lru",
+    "policy=lfu",
+    "policy=fifo",
+    "policy=s3-fifo",
+    "promotion=second-touch",
+    "promotion=on-open",
+    "promotion=never",
+];
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -132,13 +151,13 @@ pub enum Command {
 #[derive(Debug, Default, Args)]
 pub struct MountArgs {
     /// The small fast directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub ssd: Option<PathBuf>,
     /// The big slow directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub hdd: Option<PathBuf>,
     /// Where the files appear
-    #[arg(value_name = "MOUNTPOINT")]
+    #[arg(value_name = "MOUNTPOINT", value_hint = ValueHint::DirPath)]
     pub mountpoint: Option<PathBuf>,
     /// Settings from a TOML file; flags win
     #[arg(long, value_name = "FILE")]
@@ -236,6 +255,7 @@ pub struct MountArgs {
 #[derive(Debug, Args)]
 pub struct UnmountArgs {
     /// The mount
+    #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
     /// Give up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -303,16 +323,16 @@ pub struct MigrateArgs {
 #[command(allow_missing_positional = true)]
 pub struct RetireArgs {
     /// The mount
-    #[arg(required_unless_present = "ssd", conflicts_with = "ssd")]
+    #[arg(required_unless_present = "ssd", conflicts_with = "ssd", value_hint = ValueHint::DirPath)]
     pub mountpoint: Option<PathBuf>,
     /// The side that holds nothing then
     #[arg(value_enum, required = true)]
     pub side: Option<Side>,
     /// The SSD directory of a pair that is not mounted
-    #[arg(long, value_name = "DIR", requires = "hdd")]
+    #[arg(long, value_name = "DIR", requires = "hdd", value_hint = ValueHint::DirPath)]
     pub ssd: Option<PathBuf>,
     /// Its HDD directory
-    #[arg(long, value_name = "DIR", requires = "ssd")]
+    #[arg(long, value_name = "DIR", requires = "ssd", value_hint = ValueHint::DirPath)]
     pub hdd: Option<PathBuf>,
     /// Only look whether everything would fit
     #[arg(long)]
@@ -323,9 +343,10 @@ pub struct RetireArgs {
 #[derive(Debug, Args)]
 pub struct SetArgs {
     /// The mount
+    #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
     /// What to change
-    #[arg(value_name = "NAME=VALUE", required = true)]
+    #[arg(value_name = "NAME=VALUE", required = true, value_parser = Suggested(SETTINGS), hide_possible_values = true)]
     pub changes: Vec<String>,
     /// Only look whether it can be changed
     #[arg(long)]
@@ -352,10 +373,10 @@ pub struct CheckArgs {
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Probe this SSD directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub ssd: Option<PathBuf>,
     /// Probe this HDD directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub hdd: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
@@ -483,4 +504,16 @@ pub struct GenerateArgs {
     pub what: Product,
     /// Where to
     pub dir: PathBuf,
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_setting_of_a_running_mount_is_completed() {
+        let known = |word: &str| word.split_once('=').is_some_and(|(name, _)| hybridfs::SETTINGS.contains(&name));
+        assert!(SETTINGS.iter().all(|word| known(word)));
+        assert!(hybridfs::SETTINGS.iter().all(|name| SETTINGS.iter().any(|word| word.starts_with(&format!("{name}=")))));
+    }
 }

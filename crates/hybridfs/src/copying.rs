@@ -258,7 +258,7 @@ impl Copying {
             other => other?,
         }
         if let Some(open) = open {
-            self.catch_up(fs, open, reason)?;
+            self.catch_up(fs, open, reason, &mut || progress(self.before.size, self.before.size))?;
         }
         if open.is_none() {
             let file = self.tmp_file(fs)?;
@@ -360,7 +360,7 @@ impl Copying {
     }
 
     /// Copies again what was written meanwhile, until it is little.
-    fn catch_up(&self, fs: &Hybrid, open: &Arc<OpenInode>, reason: Reason) -> Result<()> {
+    fn catch_up(&self, fs: &Hybrid, open: &Arc<OpenInode>, reason: Reason, goes_on: &mut dyn FnMut() -> bool) -> Result<()> {
         let file = &*self.tmp_file(fs)?;
         for _ in 0..CATCH_UP_ROUNDS {
             let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
@@ -370,22 +370,26 @@ impl Copying {
                 }
                 break;
             }
-            self.copy_changed(fs, file, &changed, Some(&mut Pacer::new(fs, self.ino, reason)))?;
+            let mut pacer = Pacer::new(fs, self.ino, reason);
+            let mut pace = |bytes| {
+                pacer.wait(bytes)?;
+                if goes_on() { Ok(()) } else { Err(Errno::CANCELED) }
+            };
+            self.copy_changed(fs, file, &changed, &mut pace)?;
         }
         // The bulk is safe before the writers are stopped for the rest.
         fs.noted(self.to, rustix::fs::fdatasync(file))
     }
 
-    fn copy_changed(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, pacer: Option<&mut Pacer<'_>>) -> Result<()> {
-        fs.in_the_name_of(self.payer(), || self.copy_changed_now(fs, file, changed, pacer))?
+    fn copy_changed(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, pace: &mut copy::Pace<'_>) -> Result<()> {
+        fs.in_the_name_of(self.payer(), || self.copy_changed_now(fs, file, changed, pace))?
     }
 
-    fn copy_changed_now(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, mut pacer: Option<&mut Pacer<'_>>) -> Result<()> {
+    fn copy_changed_now(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, pace: &mut copy::Pace<'_>) -> Result<()> {
         let size = rustix::fs::fstat(&self.source)?.st_size as u64;
         if changed.all {
             rustix::fs::ftruncate(file, 0)?;
-            let copied =
-                copy::data(self.source.as_fd(), file.as_fd(), size, &mut |bytes| pacer.as_mut().map_or(Ok(()), |pacer| pacer.wait(bytes)));
+            let copied = copy::data(self.source.as_fd(), file.as_fd(), size, pace);
             return self.blame(fs, copied);
         }
         rustix::fs::ftruncate(file, size)?;
@@ -394,9 +398,7 @@ impl Copying {
             let mut at = *start;
             while at < *end {
                 let want = (end - at).min(copy::CHUNK as u64) as usize;
-                if let Some(pacer) = pacer.as_mut() {
-                    pacer.wait(want as u64)?;
-                }
+                pace(want as u64)?;
                 match self.blame(fs, copy::range(self.source.as_fd(), file.as_fd(), at, &mut buffer[..want]))? {
                     0 => break,
                     copied => at += copied,
@@ -706,7 +708,8 @@ impl Step<'_> {
         }
         let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
         let file = self.file()?;
-        self.copying.copy_changed(self.fs, &file, &changed, None)?;
+        // Little, and the writers wait.
+        self.copying.copy_changed(self.fs, &file, &changed, &mut |_| Ok(()))?;
         self.copying.dress(self.fs, &file)?;
         self.fs.noted(self.copying.to, rustix::fs::fsync(&*file))?;
         drop(file);

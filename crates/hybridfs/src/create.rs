@@ -158,10 +158,7 @@ impl Hybrid {
         match attempt(first) {
             Ok(made) => Ok((first, made)),
             // The other side gets nothing new.
-            Err(error) if self.is_retiring(first.other()) => {
-                self.note_failure(first, error);
-                Err(error)
-            }
+            Err(error) if self.is_retiring(first.other()) => Err(error),
             Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO)) => {
                 match self.dir(parent).ok().as_ref().and_then(|dir| dir.on(first)) {
                     Some(dir) => self.note_failure_at(first, dir, error),

@@ -301,3 +301,23 @@ fn recovery_without_permanent_inode_numbers_removes_copies_only() {
     assert!(recovered("hotshelf placeholder 000000000000004e\n"), "of another");
     assert!(recovered("SSD/FILE") && recovered("") && recovered("theirs"), "somebody's");
 }
+
+/// A client that hung up is not waited for until all that was written meanwhile is copied again.
+#[test]
+fn a_move_stops_while_it_copies_again_what_was_written_meanwhile() {
+    let fs = TestPair::empty();
+    let (attr, handle) = fs.create(me(), ROOT, OsStr::new("file"), 0o644, 0, true).expect("made");
+    (0..12).for_each(|n| write(&fs, &handle, n << 20, b'a'));
+    let (mut written, mut at_the_end) = (false, 0);
+    let outcome = fs.move_file(attr.ino, TierName::Hdd, Reason::Asked, &mut |done, all| {
+        if !std::mem::replace(&mut written, true) {
+            (0..12).for_each(|n| write(&fs, &handle, n << 20, b'b'));
+        }
+        at_the_end += u32::from(done == all);
+        at_the_end < 2
+    });
+    assert_eq!((outcome, at_the_end), (Outcome::Dropped, 2));
+    fs.release(&handle, None);
+    assert!(fs.at("ssd/file").exists() && !fs.at("hdd/file").exists());
+    assert_eq!(std::fs::read_dir(fs.at("hdd/.hotshelf/tmp")).expect("there").count(), 0);
+}
