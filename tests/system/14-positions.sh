@@ -5,6 +5,7 @@
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 need python3
+needs_fuse
 cat >positions.py <<'PYTHON'
 import ctypes, json, os, sys
 

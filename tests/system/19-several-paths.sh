@@ -4,6 +4,7 @@
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 need python3
+needs_fuse
 mkdir -p "$SSD" "$HDD"
 mount_pair
 trap unmount_pair EXIT

@@ -2,6 +2,7 @@
 # `check` with swapped, mixed up or mounted directories refuses, and touches nothing.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
+needs_fuse
 
 mount_pair
 echo data >"$MNT/file"

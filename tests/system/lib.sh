@@ -16,6 +16,12 @@ need() {
 
 root_only() { [[ $(id -u) == 0 ]] || skip "needs root"; }
 
+# A test that mounts and is for ordinary users too.
+needs_fuse() {
+    [[ -r /dev/fuse && -w /dev/fuse ]] || skip "this user cannot open /dev/fuse"
+    [[ $(id -u) == 0 ]] || need fusermount3
+}
+
 # fs_of_size NAME SIZE [MKFS-ARGUMENT...]: an ext4 of its own on a loop device, mounted on $SCRATCH/NAME.
 # With FS_OPTIONS it is mounted with these, too.
 fs_of_size() {
