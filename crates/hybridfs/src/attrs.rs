@@ -58,7 +58,9 @@ impl Caller {
         let granted = stat.mode | stat.mode >> 3;
         let by_mode = (!read || granted & 0o5 != 0) && (!write || granted & 0o2 != 0);
         let by_capability = || self.may(stat, CAP_DAC_OVERRIDE) || !write && self.may(stat, CAP_DAC_READ_SEARCH);
-        self.privileged() || self.uid == stat.uid || by_mode || by_capability()
+        // A process in a container asks by an overlay with the capabilities of who made that, over all that the namespace maps.
+        let by_container = || self.is_in_our_namespace() == Some(false) && self.has_mapped(stat);
+        self.privileged() || self.uid == stat.uid || by_mode || by_capability() || by_container()
     }
 
     /// Whether the caller has a capability over a file.
@@ -67,10 +69,19 @@ impl Caller {
         if !has_capability(&of_process("status"), capability) {
             return false;
         }
+        self.is_in_our_namespace() == Some(true) || self.has_mapped(stat)
+    }
+
+    /// Whether the caller is in our user namespace, if that can be told.
+    fn is_in_our_namespace(self) -> Option<bool> {
         let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
-        let own = namespace("self");
-        own.is_some() && own == namespace(&self.pid.to_string())
-            || maps(&of_process("uid_map"), stat.uid) && maps(&of_process("gid_map"), stat.gid)
+        Some(namespace("self")? == namespace(&self.pid.to_string())?)
+    }
+
+    /// Whether the caller's user namespace maps the owner and the group of a file.
+    fn has_mapped(self, stat: &Stat) -> bool {
+        let maps = |map: &str, id: u32| maps(&std::fs::read_to_string(format!("/proc/{}/{map}", self.pid)).unwrap_or_default(), id);
+        maps("uid_map", stat.uid) && maps("gid_map", stat.gid)
     }
 
     /// Whether `gid` is the caller's group or one of its supplementary groups.
