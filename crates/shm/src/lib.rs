@@ -23,5 +23,5 @@ pub use forked::Generations;
 pub use handle::FileHandle;
 pub use lock::{Held, OwnedLock};
 pub use region::{AttachError, Pages, Region};
-pub use seats::{NoSeat, SeatNo, Seats};
+pub use seats::{NoSeat, SeatNo, Seats, Watch};
 pub use words::{One, Word, Words};

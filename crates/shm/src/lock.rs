@@ -23,11 +23,11 @@ pub(crate) mod protocol;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::futex;
 use crate::region::Region;
-use crate::seats::{SeatNo, Seats};
+use crate::seats::{SeatNo, Seats, Watch};
 use claims::Claim;
 use protocol::{Kernel, Owner};
 
@@ -60,19 +60,39 @@ impl<'a> OwnedLock<'a> {
         let claim = self.claim();
         match protocol::try_lock(self.word, self.me) {
             Some(abandoned) => Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim },
-            None => self.wait(claim),
+            None => match self.wait(claim, None) {
+                Some(held) => held,
+                None => unreachable!("a wait without a limit ends with the lock"),
+            },
+        }
+    }
+
+    /// As [`OwnedLock::lock`], for at most so long; for no more than 0.4 s if the process that holds it gives no sign of life
+    /// ([`Seats::watch`]). None: somebody keeps it.
+    #[inline]
+    pub fn lock_within(&self, at_most: Duration) -> Option<Held<'a>> {
+        let claim = self.claim();
+        match protocol::try_lock(self.word, self.me) {
+            Some(abandoned) => Some(Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim }),
+            None => self.wait(claim, Some(at_most)),
         }
     }
 
     #[cold]
-    fn wait(&self, claim: Claim<'a>) -> Held<'a> {
-        let waits =
-            Waits { seats: self.seats, at: self.at, me: self.me, word: self.word, claim: RefCell::new(claim), doubts: Cell::new(0) };
+    fn wait(&self, claim: Claim<'a>, at_most: Option<Duration>) -> Option<Held<'a>> {
+        let limit = at_most.map(|at_most| Limit { begun: Instant::now(), at_most, looks: Cell::new(0), watch: RefCell::new(None) });
+        let waits = Waits { limit, ..self.waits(claim) };
         let abandoned = protocol::lock(self.word, self.me, &waits);
         if waits.doubts.get() > 0 {
             self.seats.end_doubt(self.at);
         }
-        Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: waits.claim.into_inner() }
+        let claim = waits.claim.into_inner();
+        abandoned.map(|abandoned| Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim })
+    }
+
+    fn waits(&self, claim: Claim<'a>) -> Waits<'a> {
+        let (claim, doubts) = (RefCell::new(claim), Cell::new(0));
+        Waits { seats: self.seats, at: self.at, me: self.me, word: self.word, claim, doubts, limit: None }
     }
 
     #[inline]
@@ -91,8 +111,7 @@ impl<'a> OwnedLock<'a> {
     /// Takes it over if its owner is dead, without waiting: for whoever cleans up after the dead. None: it is free, or its
     /// owner lives.
     pub fn take_over(&self) -> Option<Held<'a>> {
-        let claim = RefCell::new(self.claim());
-        let waits = Waits { seats: self.seats, at: self.at, me: self.me, word: self.word, claim, doubts: Cell::new(0) };
+        let waits = self.waits(self.claim());
         let is_ours = protocol::take_over(self.word, self.me, &waits);
         is_ours.then(|| Held { word: self.word, me: self.me, abandoned: true, leaves_broken: false, _claim: waits.claim.into_inner() })
     }
@@ -162,7 +181,21 @@ struct Waits<'a> {
     claim: RefCell<Claim<'a>>,
     /// How often it was asked whether the owner lives.
     doubts: Cell<u32>,
+    limit: Option<Limit<'a>>,
 }
+
+/// How long is waited.
+struct Limit<'a> {
+    begun: Instant,
+    at_most: Duration,
+    /// Looks at the word: on a machine that stood still the owner has not had its time.
+    looks: Cell<u32>,
+    /// Whoever holds it, and whether it lives.
+    watch: RefCell<Option<(Owner, Watch<'a>)>>,
+}
+
+/// At least one look is made in that time before the time is up.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// After so many looks at an owner who lives, it is asked whether it is the owner.
 const DOUBTS: u32 = 4;
@@ -190,6 +223,23 @@ impl Kernel<AtomicU32> for Waits<'_> {
             self.seats.doubt(self.at);
         }
         true
+    }
+
+    fn gives_up(&self, owner: Owner) -> bool {
+        let Some(limit) = &self.limit else { return false };
+        let looks = limit.looks.get().saturating_add(1);
+        limit.looks.set(looks);
+        if limit.begun.elapsed() >= limit.at_most && u128::from(looks) > limit.at_most.as_nanos() / LOOK.as_nanos() {
+            return true;
+        }
+        let mut watch = limit.watch.borrow_mut();
+        match &mut *watch {
+            Some((watched, watch)) if *watched == owner => watch.is_silent(),
+            _ => {
+                *watch = Some((owner, self.seats.watch(owner.seat())));
+                false
+            }
+        }
     }
 }
 
@@ -319,6 +369,22 @@ mod test {
             seats.doubt(at);
         }
         seats.answer_doubts();
+    }
+
+    /// A living owner that does not give it back is waited for no longer than said; the lock is whole afterwards.
+    #[test]
+    fn a_lock_that_is_kept_is_given_up_in_time() {
+        let (region, seats) = seats();
+        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        let held = yours.lock();
+        let begun = Instant::now();
+        assert!(mine.lock_within(Duration::from_millis(30)).is_none());
+        assert!(begun.elapsed() >= Duration::from_millis(30));
+        assert_eq!(yours.owner(), Some(you), "it is still the owner's");
+        drop(held);
+        assert!(!mine.lock_within(Duration::from_millis(30)).expect("free").was_abandoned());
+        assert_eq!(region.u32(LOCK).load(Relaxed), 0);
     }
 
     #[test]

@@ -8,7 +8,10 @@
 //! ```text
 //!  segment                              lock file
 //!  bell, term, doubts | 64 x (turn, pid)        byte 0 .. 63: the seats, byte 64: the leader
+//!  65 pulses
 //! ```
+//!
+//! *Pulses* change ten times a second while a process runs: see `seats/pulse.rs`.
 //!
 //! *Doubts* are positions of locks whose owner, who lives, shall say whether it holds them (see `lock.rs`).
 //!
@@ -22,6 +25,7 @@
 
 mod lead;
 mod local;
+mod pulse;
 
 use std::fmt;
 use std::io;
@@ -37,6 +41,7 @@ use crate::lock::protocol::{self, Owner};
 use crate::region::{AttachError, Region};
 use crate::{bytes, file};
 use local::Local;
+pub use pulse::Watch;
 
 /// The number of a seat, below 64.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -89,7 +94,7 @@ impl Seats {
     /// How many there are.
     pub const COUNT: usize = 64;
     /// What they take of a region. All zero is a table in which nobody sits.
-    pub const BYTES: usize = 64 + 8 * Seats::COUNT;
+    pub const BYTES: usize = pulse::AT + pulse::BYTES;
 
     /// The seats whose table lies at byte `at`, a multiple of eight, and whose locks are in that file. One for each process and
     /// segment: see above.
@@ -271,9 +276,10 @@ impl Seats {
         self.doubts().for_each(|doubt| _ = doubt.compare_exchange(word, 0, AcqRel, Relaxed));
     }
 
-    /// Gives up locks that we are said to hold and that no thread of ours took. For each process that takes part, some ten times a second:
-    /// [`Seats::lead_unless`] does it while it waits.
+    /// Shows that this process lives, and gives up locks that we are said to hold and that no thread of ours took. For each process that
+    /// takes part, some ten times a second, whatever its other threads wait for: [`Seats::lead_unless`] does it while it waits.
     pub fn answer_doubts(&self) {
+        self.beat();
         for at in self.doubts().map(|doubt| doubt.load(Acquire) as usize * 4).filter(|at| *at != 0) {
             if at + 4 > self.region.len() {
                 continue;

@@ -35,6 +35,10 @@ pub(crate) trait Kernel<W> {
     /// Sleeps while the word is so, longer each time. False: the time is up.
     fn wait(&self, word: &W, expected: u32, times: u32) -> bool;
     fn is_alive(&self, owner: Owner) -> bool;
+    /// Whether the waiter has waited for this owner, who lives, for long enough.
+    fn gives_up(&self, _owner: Owner) -> bool {
+        false
+    }
 }
 
 /// Who holds a lock: a seat, and which of those who sat there one after the other. As it stands in the word.
@@ -80,9 +84,9 @@ fn try_free<W: Word>(word: &W, seen: u32, me: Owner, also: u32) -> Option<bool> 
     word.exchange(seen, seen | me.0 | also, AcqRel, Acquire).ok().map(|seen| seen & ABANDONED != 0)
 }
 
-/// Waits. True: it was abandoned.
+/// Waits. True: it was abandoned. None: the kernel's part gave up.
 #[cold]
-pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> bool {
+pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> Option<bool> {
     spin(word, kernel);
     let (mut slept, mut times) = (0, 0);
     loop {
@@ -90,7 +94,7 @@ pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> boo
         if seen & HELD == 0 {
             // Who slept does not know whether others still do, so it says that they do.
             if let Some(abandoned) = try_free(word, seen, me, slept) {
-                return abandoned;
+                return Some(abandoned);
             }
             continue;
         }
@@ -98,12 +102,16 @@ pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> boo
             continue;
         }
         slept = WAITERS;
+        // Looked at each time: somebody may wake us again and again, and not give it back.
+        if Owner::of(seen).is_some_and(|owner| kernel.gives_up(owner)) {
+            return None;
+        }
         if kernel.wait(word, seen | WAITERS, times) {
             continue;
         }
         times += 1;
         if take_over(word, me, kernel) {
-            return true;
+            return Some(true);
         }
     }
 }
@@ -237,7 +245,7 @@ pub(crate) mod every_order {
         }
 
         fn lock(&self, seat: u8) -> bool {
-            try_lock(&self.lock, owner(seat)).unwrap_or_else(|| lock(&self.lock, owner(seat), &self))
+            try_lock(&self.lock, owner(seat)).unwrap_or_else(|| lock(&self.lock, owner(seat), &self).expect("it waits on"))
         }
 
         fn unlock(&self, seat: u8, abandoned: bool) {

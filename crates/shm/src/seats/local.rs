@@ -47,4 +47,14 @@ impl Local {
     pub(super) fn term(&self) -> &AtomicU32 {
         self.0.u32(276)
     }
+
+    /// The pulse of somebody who was found silent, and a bit above it; 0: of nobody.
+    pub(super) fn silent(&self, of: usize) -> &AtomicU64 {
+        self.0.u64(1024 + 8 * of)
+    }
+
+    /// Counts our pulse.
+    pub(super) fn beats(&self) -> &AtomicU32 {
+        self.0.u32(280)
+    }
 }
