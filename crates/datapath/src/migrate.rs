@@ -261,14 +261,13 @@ impl Worker {
                 if shelf.records.lock_of(no).owner() == Some(dead)
                     && let Some(held) = shelf.records.lock_of(no).take_over()
                 {
-                    self.mend(shelf, no);
-                    drop(held);
+                    match self.mend(shelf, no) {
+                        Ok(()) => drop(held),
+                        Err(_) => held.abandon(),
+                    }
                 }
             }
-            let lock = shelf.records.lock();
-            if lock.owner() == Some(dead) {
-                drop(lock.lock());
-            }
+            drop(shelf.records.lock().take_over());
             shelf.records.reap(dead);
             shelf.seats.clear(dead);
             if begun.elapsed() > at_most {

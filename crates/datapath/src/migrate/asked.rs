@@ -37,7 +37,10 @@ impl Worker {
     fn each(&mut self, shelf: &Shelf, all: Vec<Asked>) {
         for asked in all {
             // Who takes over what a dead process had begun ends it otherwise, and goes on: done now it would undo that.
-            let answer = if shelf.seats.is_alive(asked.seat) {
+            let answer = if !shelf.requests.is_wanted(asked.slot) {
+                // Whoever asked has given up while this process did not go on: others may have written since.
+                Err(Errno::CANCELED)
+            } else if shelf.seats.is_alive(asked.seat) {
                 self.at_hand.push(asked.slot);
                 self.without_ssd(shelf, |worker| worker.one(shelf, &asked))
             } else {
@@ -276,7 +279,7 @@ impl Worker {
     pub(super) fn drop_range(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         self.drop_pages(shelf, key, pages.clone())?;
         self.flush_log(shelf)?;
-        shelf.pages.invalidate(pagecache::shared::FileNo(no.0), pages.clone());
+        shelf.drop_frames(no, pages.clone())?;
         if pages == (0..u64::MAX) {
             self.forget(shelf, key);
             self.dirty_since.remove(&key);
@@ -314,7 +317,7 @@ impl Worker {
         dirty.sort_unstable();
         let mut first = 0;
         for page in dirty.into_iter().chain([u64::MAX]) {
-            shelf.pages.invalidate(pagecache::shared::FileNo(no.0), first..page);
+            shelf.drop_frames(no, first..page)?;
             first = page.saturating_add(1);
         }
         let below = self.below(shelf, key)?;
@@ -429,13 +432,16 @@ impl Worker {
     }
 
     /// What the dead owner of a file's lock had begun.
-    pub(super) fn mend(&mut self, shelf: &Shelf, no: FileNo) {
-        let Some(key) = shelf.records.get(no).key() else { return };
+    ///
+    /// # Errors
+    /// As [`Shelf::mend`].
+    pub(super) fn mend(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
+        let Some(key) = shelf.records.get(no).key() else { return Ok(()) };
         shelf.mend(no, &mut |ask, a, b| match ask {
             Ask::Truncate => self.truncate(shelf, no, key, a),
             Ask::Stale => self.drop_stale(shelf, no, key),
             _ => self.drop_range(shelf, no, key, a..b),
-        });
+        })
     }
 
     /// The page the file ends in, on the SSD: zero behind the end. What is clean there is cut below.

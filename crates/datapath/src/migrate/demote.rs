@@ -135,8 +135,14 @@ impl Worker {
             if !self.has_log(shelf) {
                 items.retain(|item| !is_newer_in_frame(shelf, *item));
             }
-            if items.is_empty() || self.write_back(shelf, &items)? == 0 {
-                return if items.is_empty() { Ok(()) } else { Err(Errno::IO) };
+            if items.is_empty() {
+                return Ok(());
+            }
+            let dirty = |worker: &Worker| worker.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+            let before = dirty(self);
+            // What was written and is dirty all the same, somebody wrote over in the map.
+            if self.write_back(shelf, &items)? == 0 || dirty(self) >= before {
+                return Err(Errno::IO);
             }
         }
         // What was written is dirty all the same: somebody wrote over the map.

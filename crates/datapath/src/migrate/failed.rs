@@ -124,8 +124,7 @@ impl Worker {
         let Some(log) = &mut self.log else { return true };
         let Some(number) = log.books.hold(key) else { return false };
         let end = log.books.last_dirty(key).map_or(0, |page| (page.0 + 1) * PAGE_BYTES as u64);
-        let lock = shelf.records.lock();
-        let _held = lock.lock();
+        let Ok(_held) = shelf.lock_records() else { return false };
         let opens = shelf.opens.lock();
         let no = match shelf.records.find(key) {
             Some(no) => no,

@@ -357,8 +357,7 @@ impl Worker {
     /// The file's record; one is made of its entry if there is none. None: none is free for it.
     fn ensure_record(&mut self, shelf: &Shelf, key: FileKey) -> Option<FileNo> {
         let entry = self.entry(key);
-        let lock = shelf.records.lock();
-        let _held = lock.lock();
+        let _held = shelf.lock_records().ok()?;
         let opens = shelf.opens.lock();
         if let Some(no) = shelf.records.find(key) {
             return Some(no);
@@ -559,8 +558,9 @@ impl Worker {
     /// The file's lock, if it is free: the leader waits for nobody.
     pub(super) fn try_lock<'a>(&mut self, shelf: &'a Shelf, no: FileNo) -> Option<shm::Held<'a>> {
         let held = shelf.records.lock_of(no).try_lock()?;
-        if held.was_abandoned() {
-            self.mend(shelf, no);
+        if held.was_abandoned() && self.mend(shelf, no).is_err() {
+            held.abandon();
+            return None;
         }
         Some(held)
     }
@@ -683,13 +683,12 @@ impl Worker {
             }
             // What cannot be written below stays, and is told by a flush.
             let dropped = self.clean(shelf, no, key).and_then(|()| self.drop_range(shelf, no, key, 0..u64::MAX));
-            let lock = shelf.records.lock();
-            let _held = lock.lock();
+            let Ok(_held) = shelf.lock_records() else { return };
             let is_left = dropped.is_ok() && record.key() == Some(key) && record.open_by().load(Ordering::Acquire) == 0;
             if is_left && !shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
                 record.set_path(std::path::Path::new(""));
                 record.set_key(None);
-                shelf.pages.wipe_free();
+                let _ = shelf.pages.wipe_free();
             }
         }
     }

@@ -76,8 +76,7 @@ impl Worker {
 
     /// Dirty frames whose record is free, broken or beyond all: written to any file they would be in the wrong one.
     fn drop_unowned(&mut self, shelf: &Shelf, no: FileNo) {
-        let lock = shelf.records.lock();
-        let _held = lock.lock();
+        let Ok(_held) = shelf.lock_records() else { return };
         // A record that was just taken in.
         if no.0 < shelf.records.count && shelf.records.get(no).key().is_some() {
             return;
@@ -85,7 +84,7 @@ impl Worker {
         shelf
             .world
             .report("unwritten pages in memory belong to no file: somebody wrote over the shared memory of the cache; they are dropped");
-        shelf.pages.invalidate(pagecache::shared::FileNo(no.0), 0..u64::MAX);
+        let _ = shelf.drop_frames(no, 0..u64::MAX);
     }
 
     /// What was put is made durable, and the marks go.
@@ -148,7 +147,7 @@ impl Worker {
         }
         // It is being cut off, or somebody is about to tell the new length: he has the lock. Or he has died.
         if is_behind_end && let Some(_held) = self.try_lock(shelf, no) {
-            shelf.drop_behind_end(no);
+            shelf.drop_behind_end(no)?;
         }
         let mode = shelf.records.get(no).mode().within(shelf.mode());
         // A page that was written through while the SSD had it dirty is newer than below as a whole.

@@ -24,7 +24,7 @@ use super::record::{RECORD_BYTES, code_of, mode_of_code};
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const PAGE: usize = 4096;
 /// Bytes of the settings' text.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;

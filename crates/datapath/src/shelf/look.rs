@@ -14,6 +14,7 @@ use super::counters::Counters;
 use super::layout::{BadSegment, Header, Layout, Sizes, Word};
 use super::open::{Open, OpenFailed, errno_of};
 use super::ours::{Difference, Look as Compared, OwnStamp, difference};
+use super::patience::STALLED;
 use super::record::{FileNo, Record, Records, Stamp, flag};
 use super::{Ask, AttachFailed, Below, Shelf, SsdState};
 
@@ -243,9 +244,10 @@ impl Shelf {
             self.ask(Ask::Clean, no, 0, 0)?;
         }
         self.drop_cached(no, 0..u64::MAX)?;
-        self.pages.wipe_free();
-        let lock = self.records.lock();
-        let _held = lock.lock();
+        if !self.pages.wipe_free() {
+            return Err(STALLED);
+        }
+        let _held = self.lock_records()?;
         if record.key() == Some(key) {
             record.set_path(std::path::Path::new(""));
             // Nobody has it open: it is as if it had never been here.
@@ -262,7 +264,7 @@ impl Shelf {
     /// The leader's.
     pub fn discard(&self, key: FileKey, below: &dyn Below) -> Result<(), Errno> {
         let Some(no) = self.records.find(key) else { return Ok(()) };
-        let _held = self.lock_file(no);
+        let _held = self.lock_file(no)?;
         self.give_up(no, Some(below))
     }
 }
@@ -334,7 +336,7 @@ impl Open {
                 Compared::Changed(_) => {}
             }
             // Nobody writes through while the lock is held.
-            let _held = self.shelf.lock_file(self.no);
+            let _held = self.shelf.lock_file(self.no).map_err(OpenFailed::Failed)?;
             if let Compared::Changed(change) = own.look(stamp)?
                 && self.drop_changed(&change)?
             {

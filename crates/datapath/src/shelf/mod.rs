@@ -27,6 +27,7 @@ pub(crate) mod log;
 mod look;
 pub(crate) mod open;
 pub(crate) mod ours;
+mod patience;
 mod quick;
 mod read;
 mod reads;
@@ -57,6 +58,8 @@ pub use layout::{BadSegment, FILES_MAX, Layout, SETTINGS_BYTES, Sizes};
 use layout::{Header, Word};
 pub use look::{Advice, Look, Seen};
 pub use open::{How, Open, OpenFailed};
+pub(crate) use patience::Tries;
+use patience::{Patience, STALLED};
 pub use quick::Thought;
 pub use reads::{Begun, Outcome, Reads, ReadsOptions};
 pub(crate) use record::flag;
@@ -386,17 +389,18 @@ impl Shelf {
     /// Asks the leader, and waits for his answer.
     ///
     /// # Errors
-    /// His; ESHUTDOWN when this process has detached.
+    /// His; ESHUTDOWN when this process has detached; [`STALLED`] if he does not go on.
     pub(crate) fn ask(&self, ask: Ask, file: FileNo, a: u64, b: u64) -> Result<u32, Errno> {
         self.ask_while(ask, file, a, b, &|| true).unwrap_or(Err(Errno::SHUTDOWN))
     }
 
     /// As above, as long as the asker wants to wait; none: he did not. He is asked every 20 ms.
     pub(crate) fn ask_while(&self, ask: Ask, file: FileNo, a: u64, b: u64, waits: &dyn Fn() -> bool) -> Option<Result<u32, Errno>> {
+        let mut patience = Patience::new(self);
         // Somebody who may write to the slots takes them away from us: no more than so often.
         for _ in 0..ASKED_ANEW {
             let Some(posted) = self.post(ask, file, a, b) else { return Some(Err(Errno::IO)) };
-            match self.wait_for(&posted, waits) {
+            match self.wait_for(&posted, waits, &mut patience) {
                 Some(Answer::Done(answer)) => return Some(answer),
                 Some(Answer::Lost) => {}
                 Some(Answer::Open) | None => return None,
@@ -423,7 +427,7 @@ impl Shelf {
     }
 
     /// None: the asker waits no more.
-    fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool) -> Option<Answer> {
+    fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool, patience: &mut Patience<'_>) -> Option<Answer> {
         let mut sleep = LOOK_FIRST;
         loop {
             let wait = if self.step_inline() { Duration::ZERO } else { sleep };
@@ -441,6 +445,9 @@ impl Shelf {
             }
             if !waits() {
                 return None;
+            }
+            if !wait.is_zero() && patience.is_over() {
+                return Some(Answer::Done(Err(STALLED)));
             }
         }
     }
@@ -475,7 +482,7 @@ impl Shelf {
     /// Works as leader until the process detaches: waits for the place, takes it, works. In a thread of its own.
     pub fn work(self: &Arc<Self>) {
         while self.seats.lead_unless(&self.stopping) {
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Worker::run(self)));
+            let ended = self.beside_a_pulse(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Worker::run(self))));
             // Whatever ended it: another leads from here.
             self.seats.resign();
             if ended.is_err() {

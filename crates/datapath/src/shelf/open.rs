@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::shared::{Marks, OfFile};
+use pagecache::shared::{Left, Marks, OfFile};
 use rustix::io::Errno;
 use shm::Held;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
 
 use super::layout::{NEVER_OPENED, Word};
 use super::ours::{Change, Difference, Writer, difference};
+use super::patience::STALLED;
 use super::record::{FileNo, Kept, PATH_MAX, Record, Stamp, errno_from, flag};
 use super::request::Ask;
 use super::{Below, Shelf, Stream};
@@ -110,8 +111,7 @@ impl Shelf {
     }
 
     fn record_for(&self, key: FileKey, path: &Path, how: How, below: &dyn Below) -> Result<(FileNo, bool), OpenFailed> {
-        let lock = self.records.lock();
-        let _held = lock.lock();
+        let _held = self.lock_records().map_err(OpenFailed::Failed)?;
         let mut opens = self.opens.lock();
         let found = self.records.find(key);
         let no = match found {
@@ -122,10 +122,6 @@ impl Shelf {
         if found.is_none() {
             // Looked at only now that nobody of us has it: who had it a moment ago may have written to it.
             let stamp = below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
-            if !record.is_given_back() {
-                // Somebody else made it free: frames of the file that had it must not become this one's.
-                self.pages.invalidate(pagecache::shared::FileNo(no.0), 0..u64::MAX);
-            }
             record.clear();
             record.set_path(path);
             record.size().store(stamp.size, Ordering::Release);
@@ -160,18 +156,22 @@ impl Shelf {
     /// has
     /// open, whatever the segment says.
     pub(crate) fn free_record(&self, key: FileKey, opens: &HashMap<FileNo, u32>) -> Option<FileNo> {
-        if let Some((no, _)) = self.records.set_of(key).find(|(no, record)| record.is_free() && !opens.contains_key(no)) {
+        // One that is free and open at once, somebody else made free under those who have it open.
+        let is_open = |no: FileNo, record: Record<'_>| record.open_by().load(Ordering::Acquire) != 0 || opens.contains_key(&no);
+        if let Some((no, record)) = self.records.set_of(key).find(|(no, record)| record.is_free() && !is_open(*no, *record)) {
+            if !record.is_given_back() {
+                // Likewise: frames of the file that had it must not become this one's.
+                (self.pages.invalidate(pagecache::shared::FileNo(no.0), 0..u64::MAX) == Left::None).then_some(())?;
+            }
             return Some(no);
         }
         let now = self.world.now_ms();
         let mut closed: Vec<_> = (self.records.set_of(key))
-            .filter(|(no, record)| {
-                record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED | flag::STRANDED) && !opens.contains_key(no)
-            })
+            .filter(|(no, record)| !is_open(*no, *record) && !record.has(flag::OWED | flag::STRANDED))
             .map(|(no, record)| (now.wrapping_sub(record.used().load(Ordering::Relaxed)), no))
             .collect();
         closed.sort_unstable_by(|a, b| b.cmp(a));
-        let no = closed.into_iter().map(|(_, no)| no).find(|no| self.pages.drop_clean(pagecache::shared::FileNo(no.0)))?;
+        let no = closed.into_iter().map(|(_, no)| no).find(|no| self.pages.drop_clean(pagecache::shared::FileNo(no.0)) == Left::None)?;
         self.records.get(no).set_key(None);
         Some(no)
     }
@@ -179,56 +179,80 @@ impl Shelf {
 
 impl Shelf {
     /// The file's lock; what a dead owner had begun is ended first.
-    pub(crate) fn lock_file(&self, no: FileNo) -> Held<'_> {
-        let held = self.records.lock_of(no).lock();
+    ///
+    /// # Errors
+    /// [`STALLED`]: a process that does not go on keeps it, or what was begun with it from being ended. Only this file's users suffer
+    /// from that.
+    pub(crate) fn lock_file(&self, no: FileNo) -> Result<Held<'_>, Errno> {
+        let held = self.hold_file(no)?;
         // Who truncates has the lock: now that we have it, nobody does, whatever the count says.
         if held.was_abandoned() || !self.records.get(no).truncations().load(Ordering::Acquire).is_multiple_of(2) {
-            self.mend(no, &mut |ask, a, b| self.ask(ask, no, a, b).map(drop));
+            let mended = self.mend(no, &mut |ask, a, b| self.ask(ask, no, a, b).map(drop));
+            if let Err(errno) = mended {
+                held.abandon();
+                return Err(errno);
+            }
         }
-        held
+        Ok(held)
     }
 
     /// Ends what the lock's last owner had begun when he died: a truncation, a write that is below and not in the frames, or one that
     /// makes the file longer and has not told.
-    pub(crate) fn mend(&self, no: FileNo, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) {
+    ///
+    /// # Errors
+    /// [`STALLED`]: it is not ended, and the next owner has to.
+    pub(crate) fn mend(&self, no: FileNo, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
+        let unless_stalled = |result: Result<(), Errno>| if result == Err(STALLED) { result } else { Ok(()) };
         let record = self.records.get(no);
         if record.truncations().load(Ordering::Acquire) % 2 == 1 {
             // If that fails the file is longer below than its users think, which the next truncation mends.
-            let _ = self.truncate(no, record.size().load(Ordering::Acquire), ask);
+            unless_stalled(self.truncate(no, record.size().load(Ordering::Acquire), ask))?;
             record.truncations().fetch_add(1, Ordering::AcqRel);
         }
         if record.own().is_open_by(Writer::LockHolder) {
             // If that fails the window stays open, and nobody takes what is below for a change from outside.
-            let _ = ask(Ask::Stale, 0, 0);
+            unless_stalled(ask(Ask::Stale, 0, 0))?;
         }
-        self.drop_behind_end(no);
+        self.drop_behind_end(no)
     }
 
     /// What is in frames behind the end: put there by who died before he told of it. The file's lock is held; who lives, and was
     /// overtaken by a truncation, writes it again after this.
-    pub(crate) fn drop_behind_end(&self, no: FileNo) {
+    ///
+    /// # Errors
+    /// [`STALLED`]: some may be there still.
+    pub(crate) fn drop_behind_end(&self, no: FileNo) -> Result<(), Errno> {
         let (len, page) = (self.records.get(no).size().load(Ordering::Acquire), PAGE_BYTES as u64);
-        self.cut_tail(no, len);
-        self.pages.invalidate(pagecache::shared::FileNo(no.0), len.div_ceil(page)..u64::MAX);
+        self.cut_tail(no, len)?;
+        self.drop_frames(no, len.div_ceil(page)..u64::MAX)
     }
 
     /// The rest of the frame the file ends in is zero.
-    fn cut_tail(&self, no: FileNo, len: u64) {
+    fn cut_tail(&self, no: FileNo, len: u64) -> Result<(), Errno> {
         let page = PAGE_BYTES as u64;
-        if !len.is_multiple_of(page) {
-            self.pages.cut_tail(self.name(no, len / page), (len % page) as usize);
+        let is_cut = len.is_multiple_of(page) || self.pages.cut_tail(self.name(no, len / page), (len % page) as usize);
+        if is_cut { Ok(()) } else { Err(STALLED) }
+    }
+
+    /// Nothing of these pages is in frames any more.
+    ///
+    /// # Errors
+    /// [`STALLED`]: some may be there still.
+    pub(crate) fn drop_frames(&self, no: FileNo, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        match self.pages.invalidate(pagecache::shared::FileNo(no.0), pages) {
+            Left::Stuck => Err(STALLED),
+            _ => Ok(()),
         }
     }
 
     /// Frames behind the end go, and the rest of the last one is zero; the leader does the same on the SSD and below.
     pub(super) fn truncate(&self, no: FileNo, len: u64, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
         // Before the leader can put the frame anywhere; and once more, for somebody may have brought it as it was.
-        self.cut_tail(no, len);
+        self.cut_tail(no, len)?;
         ask(Ask::Truncate, len, 0)?;
-        self.cut_tail(no, len);
+        self.cut_tail(no, len)?;
         // Last: while they are there nobody sees what is older, on the SSD or below.
-        self.pages.invalidate(pagecache::shared::FileNo(no.0), len.div_ceil(PAGE_BYTES as u64)..u64::MAX);
-        Ok(())
+        self.drop_frames(no, len.div_ceil(PAGE_BYTES as u64)..u64::MAX)
     }
 
     /// Returns whether pages of the file are newer than the file.
@@ -242,8 +266,10 @@ impl Shelf {
         if self.has_ssd() {
             ask(Ask::DropClean)?;
         }
-        let _ = self.pages.drop_without(pagecache::shared::FileNo(no.0), Marks::DIRTY);
-        Ok(())
+        match self.pages.drop_without(pagecache::shared::FileNo(no.0), Marks::DIRTY) {
+            Left::Stuck => Err(STALLED),
+            _ => Ok(()),
+        }
     }
 
     /// Gives up what is cached of a file, dirty or not; the file as it is below counts. None: nobody knows where that is. The file's
@@ -260,6 +286,9 @@ impl Shelf {
             record.succeeded();
             Ok(())
         });
+        if dropped == Err(STALLED) {
+            self.leave_undecided(no);
+        }
         own.close(Writer::LockHolder, || stamp(()))?;
         dropped
     }
@@ -270,8 +299,7 @@ impl Shelf {
         if self.view.is_some() {
             return self.ask(Ask::Drop, no, pages.start, pages.end).map(drop);
         }
-        self.pages.invalidate(pagecache::shared::FileNo(no.0), pages);
-        Ok(())
+        self.drop_frames(no, pages)
     }
 }
 
@@ -393,7 +421,7 @@ impl Open {
     /// # Errors
     /// The leader's.
     pub fn discard(&self) -> Result<(), Errno> {
-        let _held = self.shelf.lock_file(self.no);
+        let _held = self.shelf.lock_file(self.no)?;
         self.shelf.give_up(self.no, Some(&*self.below))
     }
 
@@ -404,8 +432,8 @@ impl Open {
 
     /// It has another name.
     pub fn renamed(&self, path: &Path) {
-        let lock = self.shelf.records.lock();
-        let _held = lock.lock();
+        // Else it is looked for by its old name, and by the processes that have it open.
+        let Ok(_held) = self.shelf.lock_records() else { return };
         self.record().set_path(path);
     }
 
@@ -438,7 +466,7 @@ impl Open {
         let mut opens = opens.to_vec();
         opens.sort_unstable_by_key(|open| open.no);
         opens.dedup_by_key(|open| open.no);
-        let _held: Vec<Held<'_>> = opens.iter().map(|open| open.shelf.lock_file(open.no)).collect();
+        let _held: Vec<Held<'_>> = opens.iter().map(|open| open.shelf.lock_file(open.no)).collect::<Result<_, _>>()?;
         for open in &opens {
             open.look_locked();
             open.record().own().open(Writer::LockHolder);
@@ -506,7 +534,7 @@ impl Drop for Open {
         };
         if is_last && record.has(flag::UNLINKED) && record.key() == Some(self.key) {
             if shelf.stopping.load(Ordering::Acquire) {
-                shelf.pages.invalidate(pagecache::shared::FileNo(self.no.0), 0..u64::MAX);
+                let _ = shelf.drop_frames(self.no, 0..u64::MAX);
             } else {
                 let _ = shelf.drop_cached(self.no, 0..u64::MAX);
             }

@@ -8,6 +8,7 @@ use pagecache::shared::{Inserted, Marks, Pin, Sought, Ticket};
 use rustix::io::Errno;
 use ssdcache::{Found, Mode, PAGE_BYTES, Page, PageIndex, Seen, Verified};
 
+use super::Tries;
 use super::counters::{Count, Tier};
 use super::expected::Expected;
 use super::open::{Open, errno_of};
@@ -17,8 +18,6 @@ use super::ssd::LANE_PAGES;
 
 /// Tries of one page before it is answered without being cached.
 const TRIES: usize = 16;
-/// Tries of one page alone.
-const TRIES_ALONE: usize = 1000;
 /// A stream's first piece read ahead, bytes.
 const AHEAD_FIRST: u64 = 32 << 10;
 
@@ -240,14 +239,15 @@ impl Open {
     }
 
     fn fetch_alone(&self, piece: Piece, to: &mut [u8]) -> Result<(), Errno> {
-        for _ in 0..TRIES_ALONE {
+        let mut tries = Tries::new();
+        while tries.again() {
             let at = piece.at..piece.at + piece.len;
             if self.shelf.pages.read(self.name(piece.page), piece.offset, &mut to[at]) || self.fetch(&[piece], to, 0)?.is_empty() {
                 return Ok(());
             }
         }
-        // Somebody writes this page all the time: each try read a version that was right when it began.
-        Err(Errno::AGAIN)
+        // What the frames, the SSD's map and the record say of it does not agree, or somebody changes one of them all the time.
+        Err(Errno::IO)
     }
 
     /// How long the caller has been reading in sequence, this read included; 0: he is not.
@@ -262,7 +262,7 @@ impl Open {
     /// Reads what was missed; answers what has to be tried again.
     fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64) -> Result<Vec<Piece>, Errno> {
         let mut again = Vec::new();
-        let before = self.truncations();
+        let before = self.truncations()?;
         // Tickets first: what is written from now on is noticed when the page is to go into a frame.
         let mut below = Vec::new();
         for some in missed.chunks(LANE_PAGES) {
@@ -303,7 +303,8 @@ impl Open {
 
     /// What the SSD has of a page. One that has failed is asked only for what nobody else has.
     fn on_ssd(&self, page: u64) -> Result<Option<Found>, Errno> {
-        for _ in 0..TRIES_ALONE {
+        let mut tries = Tries::new();
+        while tries.again() {
             match self.look_on_ssd(page) {
                 Seen::Hit(found) => return Ok(Some(found)),
                 Seen::Miss => return Ok(None),
@@ -439,7 +440,7 @@ impl Open {
     fn take_in(&self, piece: Piece, ticket: Ticket, bytes: &Page, to: &mut [u8], again: &mut Vec<Piece>) {
         match self.shelf.pages.insert(self.name(piece.page), bytes, Marks::NONE, ticket, self.shelf.world.now_ms()) {
             Inserted::Stale | Inserted::Present => again.push(piece),
-            Inserted::Done | Inserted::NoRoom => {
+            Inserted::Done | Inserted::NoRoom | Inserted::Locked => {
                 to[piece.at..piece.at + piece.len].copy_from_slice(&bytes[piece.offset..piece.offset + piece.len]);
             }
         }
@@ -495,7 +496,7 @@ impl Open {
                 false => pages.insert(name, bytes, Marks::NONE, ticket, now_ms),
             };
             match inserted {
-                Inserted::NoRoom => break,
+                Inserted::NoRoom | Inserted::Locked => break,
                 Inserted::Present if is_around => continue,
                 _ => {}
             }
@@ -530,8 +531,9 @@ impl Open {
     /// A page, whole, for a writer that changes a part of it; with the ticket it was read under.
     pub(super) fn whole(&self, page: u64, bytes: &mut Page) -> Result<Option<Ticket>, Errno> {
         let name = self.name(page);
-        for _ in 0..TRIES {
-            let before = self.truncations();
+        let mut tries = Tries::new();
+        while tries.again() {
+            let before = self.truncations()?;
             let ticket = self.shelf.pages.ticket(name);
             self.check_frame(page)?;
             if self.shelf.pages.contains(name) {
@@ -558,7 +560,7 @@ impl Open {
                 }
             }
         }
-        Err(Errno::AGAIN)
+        Err(Errno::IO)
     }
 
     /// What the SSD gives for a page. None: this process cannot read there, or not now.

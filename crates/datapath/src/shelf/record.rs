@@ -31,6 +31,10 @@ pub const PATH_MAX: usize = RECORD_BYTES - 128;
 
 /// Where the check of the key is.
 const CHECK: usize = 96;
+/// Where the path is.
+const PATH_AT: usize = 128;
+/// Stands for the key in the check of a record that was given back. A key is never so.
+const GIVEN_BACK: u64 = 0;
 /// Longest file that is cached, bytes: a page's name has 40 bits. A longer one is used past the cache.
 pub const FILE_BYTES_MAX: u64 = 1 << 52;
 
@@ -217,9 +221,13 @@ impl Records {
         OwnedLock::new(&self.region, self.get(no).at + 32, &self.seats, self.me)
     }
 
-    /// A dead seat has nothing open.
+    /// A dead seat has nothing open, also no record that lost its key.
     pub(crate) fn reap(&self, seat: SeatNo) {
-        for (_, record) in self.all() {
+        for no in (0..self.count).map(FileNo) {
+            let record = self.get(no);
+            if record.open_by().load(Ordering::Acquire) & 1 << seat.0 == 0 {
+                continue;
+            }
             record.open_by().fetch_and(!(1 << seat.0), Ordering::AcqRel);
         }
     }
@@ -254,13 +262,16 @@ impl<'a> Record<'a> {
         }
         self.u64(0).store(key, Ordering::Release);
         if key == 0 {
-            self.u64(CHECK).store(0, Ordering::Relaxed);
+            self.u64(CHECK).store(check_of(GIVEN_BACK, self.at), Ordering::Relaxed);
         }
     }
 
-    /// Whether a free record was given back by a process of ours, which drops its frames before that.
+    /// Whether a free record has no frames: it was given back by a process of ours, which drops them before that, or nobody ever had it.
+    /// No one or two words that somebody writes over make a record so: its check would have to be that of its place, or all of its head
+    /// zero, in which its mode, its path and its times are.
     pub(crate) fn is_given_back(self) -> bool {
-        self.is_free() && self.u64(CHECK).load(Ordering::Relaxed) == 0
+        let is_untouched = || self.wide[..PATH_AT / 8].iter().all(|word| word.load(Ordering::Relaxed) == 0);
+        self.is_free() && (self.u64(CHECK).load(Ordering::Relaxed) == check_of(GIVEN_BACK, self.at) || is_untouched())
     }
 
     /// Whether it is this file's, and every word of it is one that a process of ours writes.
@@ -453,6 +464,32 @@ mod test {
         let me = seats.sit().expect("a seat");
         let records = Records::new(&region, 0, 8, &seats, me);
         (region, records)
+    }
+
+    /// A record in use that loses its key, alone or with any other word, does not pass for one whose frames were dropped.
+    #[test]
+    fn no_two_words_make_a_record_look_given_back() {
+        let (region, records) = records();
+        let record = records.get(FileNo(3));
+        assert!(record.is_given_back(), "nobody had it yet");
+        let other = records.get(FileNo(5));
+        other.set_key(Some(FileKey(7)));
+        other.set_key(None);
+        assert!(other.is_given_back());
+        for word in 0..RECORD_BYTES / 8 {
+            let theirs = region.u64(other.at + 8 * word).load(Ordering::Relaxed);
+            for value in [0, u64::MAX, 1, theirs] {
+                record.clear();
+                record.set_mode(Mode::WriteBack);
+                record.set_path(Path::new("/some/where"));
+                record.set_key(Some(FileKey(103)));
+                region.u64(record.at + 8 * word).store(value, Ordering::Relaxed);
+                region.u64(record.at).store(0, Ordering::Relaxed);
+                assert!(!record.is_given_back(), "word {word}: {value:#x}");
+            }
+        }
+        record.set_key(None);
+        assert!(record.is_given_back());
     }
 
     /// Any word with any value, and each word of another record: it is no error of ours, and no file is taken for another.

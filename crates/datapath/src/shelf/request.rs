@@ -231,6 +231,11 @@ impl Requests {
         }
     }
 
+    /// Whether its asker still waits, as far as the slot says: only that it has given up is believed.
+    pub(crate) fn is_wanted(&self, slot: usize) -> bool {
+        what(self.state(slot).load(Ordering::Acquire)) != GIVEN_UP
+    }
+
     /// Nobody waits for the answer.
     fn bury(&self, slot: usize) {
         self.change(slot, GIVEN_UP, FREE);

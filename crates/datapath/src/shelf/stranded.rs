@@ -49,8 +49,7 @@ impl Below for Nowhere {
 impl Shelf {
     /// Opens a stranded file to read what the cache has of it, over the file as it is below. None: the number is another file's now.
     pub fn open_stranded(self: &Arc<Self>, seen: &Seen, below: Option<Arc<dyn Below>>) -> Option<Open> {
-        let lock = self.records.lock();
-        let _held = lock.lock();
+        let _held = self.lock_records().ok()?;
         let record = self.records.get(seen.no);
         if record.key() != Some(seen.key) {
             return None;
@@ -69,7 +68,7 @@ impl Open {
     /// # Errors
     /// The leader's.
     pub fn discard_missing(&self) -> Result<(), Errno> {
-        let _held = self.shelf.lock_file(self.no);
+        let _held = self.shelf.lock_file(self.no)?;
         self.shelf.give_up(self.no, None)
     }
 
@@ -78,7 +77,7 @@ impl Open {
     /// # Errors
     /// What the file below says.
     pub fn force(&self) -> Result<(), Errno> {
-        let _held = self.shelf.lock_file(self.no);
+        let _held = self.shelf.lock_file(self.no)?;
         self.shelf.ask(Ask::Force, self.no, 0, 0).map(drop)
     }
 
@@ -98,7 +97,8 @@ impl Open {
 
     /// The file was changed past the cache while its mode changed to one that caches: that was us.
     pub fn was_changed_past(&self) {
-        let _held = self.shelf.lock_file(self.no);
+        // Else it is taken for a change from outside, which costs what is cached and clean.
+        let Ok(_held) = self.shelf.lock_file(self.no) else { return };
         let own = self.record().own();
         own.open(super::ours::Writer::LockHolder);
         // If that fails the window stays open, and the next owner of the lock closes it.

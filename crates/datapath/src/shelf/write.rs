@@ -7,15 +7,17 @@ use pagecache::shared::{Inserted, Marks, Wrote};
 use rustix::io::Errno;
 use ssdcache::{Mode, PAGE_BYTES};
 
-use super::Ask;
 use super::counters::{Count, Tier};
 use super::layout::Word;
 use super::open::{Open, errno_of};
 use super::ours::Writer;
+use super::patience::STALLED;
 use super::record::{FILE_BYTES_MAX, Record, flag};
+use super::{Ask, Tries};
 
-/// Tries before a writer gives way to the others.
-const TRIES: usize = 1000;
+/// Times that room is made for a writer, before the time counts: what was made others may take, and each may take as long as the file
+/// below is slow.
+const ROOMS: u32 = 64;
 
 /// Where a write ends.
 ///
@@ -23,6 +25,16 @@ const TRIES: usize = 1000;
 /// EFBIG: no page has a name there. Who writes so far uses the file past the cache.
 fn end_of(at: u64, from: &[u8]) -> Result<u64, Errno> {
     at.checked_add(from.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
+}
+
+/// What became of a page that a writer brought.
+enum Brought {
+    /// It is written.
+    Done,
+    /// Somebody else was at it.
+    Again,
+    /// Room was made for it.
+    Room,
 }
 
 impl Open {
@@ -70,7 +82,7 @@ impl Open {
                 }
             }
             Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => {
-                let _held = self.shelf.lock_file(self.no);
+                let _held = self.shelf.lock_file(self.no)?;
                 self.write_through(at, from, end)?;
             }
         }
@@ -83,7 +95,7 @@ impl Open {
     /// As [`Open::write`].
     pub fn append(&self, from: &[u8]) -> Result<u64, Errno> {
         self.check()?;
-        let _held = self.shelf.lock_file(self.no);
+        let _held = self.shelf.lock_file(self.no)?;
         let at = self.size();
         let end = end_of(at, from)?;
         match self.mode() {
@@ -121,7 +133,11 @@ impl Open {
         let framed = written.and_then(|()| self.write_frames(at, from, end, marks));
         if framed.is_err() {
             // What is below is not known: nobody shall read from frames what it may not have.
-            self.drop_pages(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64))?;
+            let dropped = self.drop_pages(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64));
+            if dropped == Err(STALLED) {
+                self.shelf.leave_undecided(self.no);
+            }
+            dropped?;
         }
         if record.own().close(Writer::LockHolder, || self.below.stamp()).is_ok() && framed.is_err() {
             record.size().store(record.own().get().size, Ordering::Release);
@@ -142,11 +158,12 @@ impl Open {
     /// Frames that are newer than below. Who makes the file longer has its lock meanwhile: so what is in frames behind the end belongs to
     /// whoever has that, or had it and died.
     fn write_back(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
-        for _ in 0..TRIES {
+        let mut tries = Tries::new();
+        while tries.again() {
             // A truncation meanwhile may have taken what we wrote: then it is written after it.
-            let before = self.truncations();
+            let before = self.truncations()?;
             if end > self.size() {
-                let _held = self.shelf.lock_file(self.no);
+                let _held = self.shelf.lock_file(self.no)?;
                 return self.write_frames(at, from, end, Marks::DIRTY);
             }
             self.write_pages(at, from, Marks::DIRTY)?;
@@ -155,7 +172,7 @@ impl Open {
                 return Ok(());
             }
         }
-        Err(Errno::AGAIN)
+        Err(Errno::IO)
     }
 
     /// With the file's lock held.
@@ -223,19 +240,27 @@ impl Open {
 
     fn write_missing(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
         let name = self.shelf.name(self.no, page);
-        for _ in 0..TRIES {
-            if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) || self.bring(page, offset, from, marks)? {
+        let (mut tries, mut rooms) = (Tries::new(), Tries::at_least(ROOMS));
+        loop {
+            if self.shelf.pages.write(name, offset, from, marks, self.shelf.world.now_ms()) {
                 return Ok(());
             }
+            let may_try = match self.bring(page, offset, from, marks)? {
+                Brought::Done => return Ok(()),
+                Brought::Again => tries.again(),
+                Brought::Room => rooms.again(),
+            };
             self.check_frame(page)?;
+            if !may_try {
+                return Err(Errno::IO);
+            }
         }
-        Err(Errno::AGAIN)
     }
 
-    /// Puts the page, with what is written of it, into a frame. False: it has to be looked again. (The memory for it is cleared only here:
-    /// that costs as much as to find a page.)
+    /// Puts the page, with what is written of it, into a frame, or says why it has to be looked again. (The memory for it is cleared
+    /// only here: that costs as much as to find a page.)
     #[inline(never)]
-    fn bring(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<bool, Errno> {
+    fn bring(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<Brought, Errno> {
         let name = self.shelf.name(self.no, page);
         let mut bytes = [0; PAGE_BYTES];
         let is_whole = from.len() == PAGE_BYTES || (offset == 0 && page * PAGE_BYTES as u64 + from.len() as u64 >= self.size());
@@ -244,24 +269,25 @@ impl Open {
         } else {
             match self.whole(page, &mut bytes)? {
                 Some(ticket) => ticket,
-                None => return Ok(false),
+                None => return Ok(Brought::Again),
             }
         };
         bytes[offset..offset + from.len()].copy_from_slice(from);
         match self.shelf.pages.insert(name, &bytes, marks, ticket, self.shelf.world.now_ms()) {
             Inserted::Done => {
                 self.shelf.counters.add(Count::Writes, 1);
-                return Ok(true);
+                Ok(Brought::Done)
             }
-            Inserted::Present | Inserted::Stale => {}
+            Inserted::Present | Inserted::Stale => Ok(Brought::Again),
+            Inserted::Locked => Err(STALLED),
             Inserted::NoRoom => {
                 // What of this write is in frames already may be all there is to make room with: it has to be in the file.
                 let before = page * PAGE_BYTES as u64 + offset as u64;
                 self.record().size().fetch_max(before, Ordering::AcqRel);
                 self.make_room()?;
+                Ok(Brought::Room)
             }
         }
-        Ok(false)
     }
 
     /// Too much is marked: the leader gets on with it first.
@@ -295,21 +321,25 @@ impl Open {
     }
 
     /// The lock is held by who truncates; if he died, whoever gets it ends what he had begun.
-    fn wait_for_truncation(&self) {
-        drop(self.shelf.lock_file(self.no));
+    fn wait_for_truncation(&self) -> Result<(), Errno> {
+        self.shelf.lock_file(self.no).map(drop)
     }
 
     /// How many truncations there were, twice; waits while there is one.
-    pub(super) fn truncations(&self) -> u32 {
+    ///
+    /// # Errors
+    /// See [`super::Shelf::lock_file`].
+    pub(super) fn truncations(&self) -> Result<u32, Errno> {
         // Somebody who writes over the count all the time does not keep us here: what is read meanwhile is looked at again.
-        for _ in 0..TRIES {
+        let mut tries = Tries::new();
+        while tries.again() {
             let now = self.record().truncations().load(Ordering::Acquire);
             if now.is_multiple_of(2) {
-                return now;
+                return Ok(now);
             }
-            self.wait_for_truncation();
+            self.wait_for_truncation()?;
         }
-        self.record().truncations().load(Ordering::Acquire)
+        Ok(self.record().truncations().load(Ordering::Acquire))
     }
 
     /// Whether one began since then: what was read below may be older than what it took from the SSD.
@@ -330,12 +360,16 @@ impl Open {
             return Err(Errno::FBIG);
         }
         self.check()?;
-        let _held = self.shelf.lock_file(self.no);
+        let _held = self.shelf.lock_file(self.no)?;
         let record = self.record();
         let before = self.size();
         record.truncations().fetch_add(1, Ordering::AcqRel);
         record.size().store(len, Ordering::Release);
         let told = self.shelf.truncate(self.no, len, &mut |ask, a, b| self.shelf.ask(ask, self.no, a, b).map(drop));
+        if told == Err(STALLED) {
+            // It may be cut yet: whoever has the lock next, and can, cuts it.
+            return told;
+        }
         if told.is_err() {
             record.size().store(before, Ordering::Release);
         }
@@ -357,7 +391,7 @@ impl Open {
         if at >= end {
             return Ok(());
         }
-        let _held = self.shelf.lock_file(self.no);
+        let _held = self.shelf.lock_file(self.no)?;
         let (first, last) = (at.div_ceil(page), end / page);
         let size = self.size();
         // Parts of pages are zeroes written; whole pages go.
@@ -381,6 +415,9 @@ impl Open {
         let record = self.record();
         record.truncations().fetch_add(1, Ordering::AcqRel);
         let told = self.shelf.ask(Ask::Punch, self.no, first, last).map(drop);
+        if told == Err(STALLED) {
+            return told;
+        }
         record.truncations().fetch_add(1, Ordering::AcqRel);
         told
     }

@@ -5,6 +5,7 @@ mod ahead;
 mod bytes;
 mod device;
 mod faults;
+mod kept;
 mod leader;
 mod model;
 mod power;

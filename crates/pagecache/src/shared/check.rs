@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use super::frame::{Frame, NAME};
+use super::frame::Frame;
 use super::list::{FREE, MAIN, ORPHANS, SMALL};
 use super::shard::Shard;
 use super::{Damaged, SharedPages};
@@ -14,7 +14,7 @@ impl SharedPages {
     /// What does not. Somebody wrote into the memory who should not, or we are wrong.
     pub fn check(&self) -> Result<(), Damaged> {
         (0..self.plan.shards).try_for_each(|no| {
-            let shard = self.lock(no);
+            let shard = self.lock(no).ok_or(Damaged("a shard is kept locked"))?;
             let (lists, index) = (shard.check_lists(), shard.check_index());
             lists.and(index).and((0..self.plan.frames).try_for_each(|local| shard.check_frame(local)))
         })
@@ -57,7 +57,7 @@ impl Shard<'_> {
         if word.is_named() != matches!(queue, SMALL | MAIN) {
             return Err(Damaged("a frame without a page is among the pages, or the other way around"));
         }
-        if word.is_named() && self.pages.probe(&self.pages.key_of_word(record[NAME].load(Relaxed))).map(|found| found.0) != Some(at) {
+        if word.is_named() && self.pages.probe(&self.pages.key_of_word(self.pages.name_at(at))).map(|found| found.0) != Some(at) {
             return Err(Damaged("a page is not in the index"));
         }
         let bit = self.pages.bitmap[self.no * self.pages.plan.bitmap + local as usize / 64].load(SeqCst) >> (local % 64) & 1 != 0;

@@ -70,7 +70,7 @@ const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("unpin an orphan", |pages| {
         let pin = pages.pin(name(0, PINNED)).expect("here");
-        pages.invalidate(FileNo(0), PINNED..PINNED + 1);
+        let _ = pages.invalidate(FileNo(0), PINNED..PINNED + 1);
         pages.unpin(pin);
     }),
     ("settle", |pages| {
@@ -78,12 +78,12 @@ const OPERATIONS: &[(&str, Operation)] = &[
         let snapshot = pages.snapshot(name(0, DIRTY), &mut bytes).expect("here");
         pages.settle(name(0, DIRTY), &snapshot, Marks::DIRTY);
     }),
-    ("invalidate one", |pages| pages.invalidate(FileNo(0), 3..4)),
-    ("invalidate all", |pages| pages.invalidate(FileNo(0), 0..u64::MAX)),
+    ("invalidate one", |pages| _ = pages.invalidate(FileNo(0), 3..4)),
+    ("invalidate all", |pages| _ = pages.invalidate(FileNo(0), 0..u64::MAX)),
     ("drop what is clean", |pages| {
-        pages.drop_clean(FileNo(0));
+        let _ = pages.drop_clean(FileNo(0));
     }),
-    ("cut", |pages| pages.cut_tail(name(0, 3), 0)),
+    ("cut", |pages| _ = pages.cut_tail(name(0, 3), 0)),
     ("evict ahead", |pages| {
         pages.evict_ahead(4, 4);
     }),
@@ -136,8 +136,8 @@ fn go_on(world: &World, what: &str) {
         assert!(pages.read(name(1, n), 0, &mut [0; 9]), "{what}: no room");
     }
     pages.check().unwrap_or_else(|damaged| panic!("{what}: {damaged}"));
-    pages.invalidate(FileNo(0), 0..u64::MAX);
-    pages.invalidate(FileNo(1), 0..u64::MAX);
+    let _ = pages.invalidate(FileNo(0), 0..u64::MAX);
+    let _ = pages.invalidate(FileNo(1), 0..u64::MAX);
     let stats = pages.stats();
     assert_eq!((stats.free, stats.orphans, stats.marked), (stats.frames, 0, 0), "{what}");
 }

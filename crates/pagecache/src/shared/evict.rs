@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 
-use super::frame::{Frame, HITS, NAME, PINS};
+use super::frame::{Frame, HITS, PINS};
 use super::list::{FREE, MAIN, ORPHANS, SMALL};
 use super::read::HITS_MOST;
 use super::shard::{DOUBT, EVICTIONS, FILLED, MARKED, Shard};
@@ -84,7 +84,7 @@ impl Shard<'_> {
             record.give_back(word);
             return false;
         }
-        let key = self.pages.key_of_word(record[NAME].load(Relaxed));
+        let key = self.pages.key_of_word(self.pages.name_at(at));
         self.remove(local, word);
         if is_remembered {
             self.remember(&key);
@@ -99,7 +99,7 @@ impl Shard<'_> {
     /// Takes the page out of a frame that we have taken; `word` is what it was before. The frame is free, or an orphan while pinned.
     pub fn remove(&self, local: u32, word: Word) {
         let (at, record) = (self.global(local), &self.records[local as usize]);
-        let key = self.pages.key_of_word(record[NAME].load(Relaxed));
+        let key = self.pages.key_of_word(self.pages.name_at(at));
         if key.shard != self.no {
             self.torn.set(true);
         }
@@ -122,7 +122,7 @@ impl SharedPages {
     /// was asked for or changed, somebody has a hand on it, or there are frames to spare.
     pub fn release(&self, name: Name) -> bool {
         let key = self.key(name);
-        let shard = self.lock(key.shard);
+        let Some(shard) = self.lock(key.shard) else { return false };
         let Some((at, _)) = self.probe(&key) else { return false };
         let is_unused = shard.get(FILLED) != 0 && self.records[at][HITS].load(Relaxed) == 0;
         is_unused && shard.let_go((at % self.plan.frames as usize) as u32, false)
@@ -132,14 +132,18 @@ impl SharedPages {
     /// has its share of both. The pages that left.
     pub fn evict_ahead(&self, low: u32, high: u32) -> u32 {
         let share = |all: u32| all.div_ceil(self.plan.shards as u32).min(self.plan.frames);
-        let mut left = 0;
+        let (mut left, mut waits) = (0, true);
         for no in 0..self.plan.shards {
             let is_low = super::list::len_in(&self.heads[no], FREE) < share(low);
             self.recount(no);
             if !is_low {
                 continue;
             }
-            let shard = self.lock(no);
+            // For one that is kept from us is waited.
+            let Some(shard) = (if waits { self.lock(no) } else { self.try_lock(no) }) else {
+                waits = false;
+                continue;
+            };
             while shard.len(FREE) < share(high) && shard.evict() {
                 left += 1;
             }

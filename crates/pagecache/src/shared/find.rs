@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
-use super::frame::{Frame, NAME};
+use super::frame::{Frame, NAME, stored};
 use super::shard::GATE;
 use super::word::Word;
 use super::{Name, SharedPages};
@@ -143,7 +143,7 @@ impl SharedPages {
                 let at = key.shard * self.plan.frames as usize + (entry & 0xffff) as usize;
                 let record = &self.records[at];
                 let word = record.word();
-                if word.is_named() && record[NAME].load(Relaxed) == key.name {
+                if word.is_named() && record[NAME].load(Relaxed) == stored(key.name, at) {
                     return Some((at, word));
                 }
             }
@@ -183,7 +183,12 @@ impl SharedPages {
             }
             std::hint::spin_loop();
         }
+        // If it is kept from us, nobody knows whether the page is here: see `is_stuck`.
         let shard = self.lock(key.shard);
+        if let Some(shard) = shard.as_ref().filter(|shard| shard.get(GATE) & 1 != 0) {
+            // Nobody rearranges it now that we have the lock: somebody wrote that. Else every miss would come here.
+            shard.repair();
+        }
         let found = self.probe(key);
         drop(shard);
         found

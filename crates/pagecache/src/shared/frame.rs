@@ -16,7 +16,7 @@ pub(super) type Record = [AtomicU64; 8];
 
 /// See [`Word`].
 pub(super) const WORD: usize = 0;
-/// File and page; means something while the word says so.
+/// File and page, as [`stored`]; means something while the word says so.
 pub(super) const NAME: usize = 1;
 /// One bit for each seat that has pinned it.
 pub(super) const PINS: usize = 2;
@@ -39,8 +39,20 @@ const YIELDS: u32 = 230;
 /// A sleep, and how many of them until it is asked whether the owner lives: two milliseconds.
 const NAP: Duration = Duration::from_micros(100);
 const NAPS: u32 = 20;
-/// A copy of a page takes less than a millisecond, on a busy machine some; so long is waited for an owner who lives.
-const STUCK_AFTER: Duration = Duration::from_millis(800);
+/// A copy of a page takes less than a millisecond, on a busy machine some; so long is waited for an owner who lives. And so many naps, for
+/// on a machine that stood still neither has had its time.
+const STUCK_AFTER: (Duration, u32) = (Duration::from_millis(300), 200);
+/// Likewise soon after something was waited for in vain: who meets one such frame after the other does not wait so long for each.
+const STUCK_AGAIN: (Duration, u32) = (Duration::from_millis(20), 20);
+/// How soon that is, ms.
+const SOON_MS: u64 = 2000;
+
+/// How a name stands in the record of a frame, and the name that what stands there means. Each frame writes names in another way: so the
+/// word of one record, copied into another or written over, is no name that anybody looks for there, and no hit has to look at more.
+#[inline(always)]
+pub(super) fn stored(name: u64, at: usize) -> u64 {
+    name ^ (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
 
 pub(super) trait Frame {
     fn word(&self) -> Word;
@@ -105,19 +117,47 @@ impl SharedPages {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
                 YIELDS if self.is_known_stuck(at, seen) => return false,
-                _ if begun.get_or_insert_with(Instant::now).elapsed() > STUCK_AFTER => {
+                _ if (turn - YIELDS).is_multiple_of(NAPS) && !self.seats.is_alive(seen.owner()) => self.take_over(at, seen),
+                _ if self.is_over(*begun.get_or_insert_with(Instant::now), turn - YIELDS) => {
                     let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
                     stuck.retain(|(at, word)| self.records[*at].word().0 == *word);
                     stuck.push((at, seen.0));
-                    self.any_stuck.store(true, Relaxed);
+                    drop(stuck);
+                    self.waited_in_vain();
                     return false;
                 }
-                _ if (turn - YIELDS).is_multiple_of(NAPS) && !self.seats.is_alive(seen.owner()) => self.take_over(at, seen),
                 _ => std::thread::sleep(NAP),
             }
             turn = turn.saturating_add(1);
         }
         true
+    }
+
+    /// Whether the owner of a frame has had its time, after so many naps.
+    fn is_over(&self, begun: Instant, naps: u32) -> bool {
+        // Its time is asked for, and the list looked at, only now and then.
+        if naps < STUCK_AGAIN.1 || !naps.is_multiple_of(STUCK_AGAIN.1) {
+            return false;
+        }
+        let (at_most, least) = if self.has_waited_in_vain() { STUCK_AGAIN } else { STUCK_AFTER };
+        naps >= least && begun.elapsed() > at_most
+    }
+
+    /// Whether something was waited for in vain a moment ago: only while a process is stopped, or somebody writes over the memory.
+    pub(super) fn has_waited_in_vain(&self) -> bool {
+        self.any_stuck.load(Relaxed) && self.ms() < self.impatient_until.load(Relaxed)
+    }
+
+    /// Something was waited for in vain, as long as it is.
+    pub(super) fn waited_in_vain(&self) {
+        if !self.has_waited_in_vain() {
+            self.impatient_until.store(self.ms() + SOON_MS, Relaxed);
+        }
+        self.any_stuck.store(true, Relaxed);
+    }
+
+    fn ms(&self) -> u64 {
+        self.attached.elapsed().as_millis() as u64
     }
 
     fn is_known_stuck(&self, at: usize, seen: Word) -> bool {
@@ -129,7 +169,17 @@ impl SharedPages {
     /// read nor written; what is below may be older.
     #[inline]
     pub fn is_stuck(&self, name: super::Name) -> bool {
-        self.any_stuck.load(Relaxed) && self.probe(&self.key(name)).is_some_and(|(at, word)| self.is_known_stuck(at, word))
+        self.any_stuck.load(Relaxed) && self.is_name_stuck(name)
+    }
+
+    #[cold]
+    fn is_name_stuck(&self, name: super::Name) -> bool {
+        let key = self.key(name);
+        match self.probe(&key) {
+            Some((at, word)) => self.is_known_stuck(at, word),
+            // Its shard is kept by somebody who has begun to change the index.
+            None => self.is_locked(key.shard) && self.gate(&key) & 1 != 0,
+        }
     }
 
     /// Ends a change that a dead process began. The page may be written in part; if it is marked, it stays so.
@@ -158,11 +208,17 @@ impl SharedPages {
         }
     }
 
-    /// What stands beside a name: a name that somebody wrote over, or that is another frame's, is not taken for a page's.
+    /// What stands beside a name: a name that somebody wrote over is not written into a file.
     #[inline]
     pub(super) fn check_of(&self, name: u64) -> u64 {
         let product = u128::from(name ^ self.secrets[0]) * u128::from(self.secrets[1] | 1);
         ((product >> 64) as u64 ^ product as u64) << 32
+    }
+
+    /// The name in a frame's record.
+    #[inline]
+    pub(super) fn name_at(&self, at: usize) -> u64 {
+        stored(self.records[at][NAME].load(Relaxed), at)
     }
 
     /// Whether the frame was given this name by a process of ours.

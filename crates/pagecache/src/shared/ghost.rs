@@ -146,7 +146,7 @@ mod test {
         // Many others later it is forgotten.
         (2..1000).for_each(|n| assert!(!pages.is_wanted(name(1, n))));
         assert!(!pages.is_wanted(name(1, 1)));
-        pages.invalidate(super::super::FileNo(0), 0..u64::MAX);
+        let _ = pages.invalidate(super::super::FileNo(0), 0..u64::MAX);
         assert!(pages.is_wanted(name(2, 0)), "room again");
         assert!(full(Replacement::Lru).is_wanted(name(1, 0)), "who remembers nothing wants all");
     }
@@ -155,7 +155,7 @@ mod test {
     fn who_asks_waits_for_nobody_and_is_answered() {
         let (pages, ..) = cache(&small(64, 1, Replacement::S3Fifo));
         (0..200).for_each(|n| assert_ne!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::NoRoom));
-        let held = pages.lock(0);
+        let held = pages.lock(0).expect("nobody has it");
         assert!(!pages.is_wanted(name(1, 0)) && pages.is_wanted(name(1, 0)), "remembered while somebody has the shard");
         drop(held);
         assert!(pages.is_wanted(name(1, 0)));

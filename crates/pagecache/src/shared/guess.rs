@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::SharedPages;
 use super::find::{FILE_BITS, GROUP_SHIFT, PAGE_BITS, Place};
-use super::frame::{Frame, NAME, Record};
+use super::frame::{Frame, NAME, Record, stored};
 use super::word::Word;
 
 /// Distances that are known, by shard and file.
@@ -65,9 +65,9 @@ pub(super) struct Seen<'a> {
 }
 
 #[inline]
-pub(super) fn named(record: &Record, name: u64) -> Option<Word> {
+pub(super) fn named(record: &Record, at: usize, name: u64) -> Option<Word> {
     let word = record.word();
-    (word.is_named() && record[NAME].load(Relaxed) == name).then_some(word)
+    (word.is_named() && record[NAME].load(Relaxed) == stored(name, at)).then_some(word)
 }
 
 impl SharedPages {
@@ -113,7 +113,7 @@ impl SharedPages {
         let at = self.guessed(place)?;
         let bytes = self.region.prefetch(self.data(at) + offset);
         let record = &self.records[at];
-        Some(Seen { at, record, word: named(record, place.name)?, bytes })
+        Some(Seen { at, record, word: named(record, at, place.name)?, bytes })
     }
 
     /// As [`SharedPages::probe`], and looks first where the page is thought to be. For who writes: a page that is written whole may go
@@ -121,7 +121,7 @@ impl SharedPages {
     #[inline]
     pub(super) fn look_to_write(&self, place: &Place) -> Option<(usize, Word)> {
         if let Some(at) = self.guessed(place)
-            && let Some(word) = named(&self.records[at], place.name)
+            && let Some(word) = named(&self.records[at], at, place.name)
         {
             return Some((at, word));
         }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::frame::Frame;
 use super::oracle::{AT, cache, name, page, put, small};
 use super::*;
 
@@ -22,14 +23,14 @@ fn use_it(pages: &SharedPages, random: &mut fastrand::Rng) {
             pages.address(&pin);
             pages.unpin(pin);
         }
-        pages.cut_tail(name, 9);
+        let _ = pages.cut_tail(name, 9);
         pages.marked(Which::All, 5, &mut Vec::new());
-        pages.invalidate(FileNo(0), 3..4);
+        let _ = pages.invalidate(FileNo(0), 3..4);
     }
     pages.evict_ahead(3, 6);
-    pages.drop_clean(FileNo(1));
+    let _ = pages.drop_clean(FileNo(1));
     pages.stats();
-    pages.invalidate(FileNo(0), 0..u64::MAX);
+    let _ = pages.invalidate(FileNo(0), 0..u64::MAX);
     // It says what is wrong, or nothing is.
     let _ = pages.check();
 }
@@ -59,6 +60,108 @@ fn any_bytes_in_the_books_are_survived() {
         use_it(&pages, &mut random);
         drop(seats);
     }
+}
+
+/// Words of one frame's record, taken from another's: no page's bytes are read as another page's.
+#[test]
+fn no_two_words_of_a_record_give_a_frame_to_another_page() {
+    let (pages, region, _seats) = cache(&small(64, 1, Replacement::S3Fifo));
+    let at = |record: usize, word: usize| AT + pages.plan.frames_at + 64 * record + 8 * word;
+    let words = 8;
+    for first in 0..words {
+        for second in first..words {
+            let _ = pages.invalidate(FileNo(0), 0..u64::MAX);
+            let _ = pages.invalidate(FileNo(1), 0..u64::MAX);
+            pages.repair_all();
+            (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 10 + n as u8, Marks::NONE), Inserted::Done));
+            (0..8).for_each(|n| assert_eq!(put(&pages, name(1, n), 20 + n as u8, Marks::NONE), Inserted::Done));
+            let mut bytes = page(0);
+            // So that it is guessed where pages are.
+            (0..4)
+                .for_each(|_| (0..8).for_each(|n| assert!(pages.read(name(1, n), 0, &mut bytes) && pages.read(name(0, n), 0, &mut bytes))));
+            let frame_of = |file, n| pages.find(&pages.key(name(file, n))).expect("here").0;
+            // The page of one file leaves, and the frame of another says that it is that page.
+            let (left, lies) = (frame_of(0, 3), frame_of(1, 5));
+            let saved = [first, second].map(|word| region.u64(at(left, word)).load(Relaxed));
+            let _ = pages.invalidate(FileNo(0), 3..4);
+            for (word, value) in [first, second].into_iter().zip(saved) {
+                region.u64(at(lies, word)).store(value, Relaxed);
+            }
+            if pages.read(name(0, 3), 0, &mut bytes) {
+                assert_ne!(bytes[100], 25, "words {first} and {second}");
+            }
+        }
+    }
+}
+
+/// A dirty frame whose name somebody wrote over belongs to no file: it makes room for others.
+#[test]
+fn a_dirty_frame_without_a_true_name_leaves() {
+    let (pages, region, _seats) = cache(&small(64, 1, Replacement::S3Fifo));
+    (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::DIRTY), Inserted::Done));
+    let (at, _) = pages.find(&pages.key(name(0, 3))).expect("here");
+    let word = AT + pages.plan.frames_at + 64 * at + 8 * frame::NAME;
+    // That of another page, as it would stand there; its check is missing.
+    region.u64(word).store(frame::stored(name(1, 3).word(), at), Relaxed);
+    let mut marked = Vec::new();
+    pages.marked(Which::All, 99, &mut marked);
+    assert!(marked.iter().all(|(name, _)| name.file == FileNo(0)), "{marked:?}");
+    pages.marked(Which::All, 99, &mut marked);
+    assert_eq!(pages.marked_count(), 7);
+    assert!(!pages.records[at].word().is_named());
+}
+
+/// A process that is stopped in the middle of a copy: its page is refused, in time, and no other; and it is there again afterwards.
+#[test]
+fn a_page_that_a_stopped_process_holds_is_refused_alone() {
+    let (pages, region, seats) = cache(&small(64, 1, Replacement::S3Fifo));
+    (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
+    let stopped = seats.sit().expect("a seat");
+    let (at, word) = pages.find(&pages.key(name(0, 3))).expect("here");
+    let place = AT + pages.plan.frames_at + 64 * at;
+    region.u64(place).store(word.taken_by(stopped).0, Relaxed);
+    let mut byte = [0];
+    assert!(!pages.read(name(0, 3), 0, &mut byte) && pages.is_stuck(name(0, 3)));
+    // Known from now on: nobody waits for it again.
+    assert!(!pages.read(name(0, 3), 0, &mut byte) && !pages.write(name(0, 3), 0, &[2], Marks::DIRTY, 1));
+    assert_eq!(pages.stuck.lock().expect("no panic").len(), 1);
+    assert!(pages.read(name(0, 4), 0, &mut byte) && !pages.is_stuck(name(0, 4)));
+    // It goes on, and gives the frame back.
+    region.u64(place).store(word.changed().0, Relaxed);
+    assert!(!pages.is_stuck(name(0, 3)) && pages.read(name(0, 3), 0, &mut byte) && byte == [1]);
+}
+
+/// A process that lives and keeps a shard: what needs it is refused in time, pages that are there are read and written, and none is lost.
+#[test]
+fn a_shard_that_a_process_keeps_is_refused_in_time() {
+    let (pages, region, seats) = cache(&small(64, 2, Replacement::S3Fifo));
+    (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
+    let theirs = oracle::attached(&region, &seats);
+    let kept = [0, 1].map(|no| theirs.lock(no).expect("free"));
+    let begun = std::time::Instant::now();
+    assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Locked);
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(400));
+    // From now on nobody waits so long.
+    let begun = std::time::Instant::now();
+    assert_eq!(pages.invalidate(FileNo(0), 0..u64::MAX), Left::Stuck);
+    assert_eq!(pages.drop_clean(FileNo(0)), Left::Stuck);
+    assert!(!pages.wipe_free() && !pages.cut_tail(name(0, 3), 9) && !pages.release(name(0, 3)));
+    pages.repair_all();
+    pages.evict_ahead(64, 64);
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_millis(500), "{took:?}");
+    let mut byte = [0];
+    assert!((0..8).all(|n| pages.read(name(0, n), 0, &mut byte) && byte == [1] && !pages.is_stuck(name(0, n))));
+    assert!(pages.write(name(0, 3), 0, &[2], Marks::DIRTY, 1) && !pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));
+    // In the middle of a change of the index nobody knows whether the page is here.
+    kept.iter().for_each(|shard| shard.close_gate());
+    assert!(!pages.read(name(0, 9), 0, &mut byte) && pages.is_stuck(name(0, 9)));
+    kept.iter().for_each(|shard| shard.open_gate());
+    drop(kept);
+    assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Done);
+    assert!(pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));
+    assert_eq!((pages.invalidate(FileNo(0), 0..u64::MAX), pages.marked_count()), (Left::None, 0));
+    pages.check().expect("books that agree");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::find::Key;
-use super::frame::{Frame, HITS, NAME, SINCE};
+use super::frame::{Frame, HITS, NAME, SINCE, stored};
 use super::list::{FREE, MAIN, SMALL};
 use super::shard::{FILLED, INSERTS, Shard};
 use super::{Inserted, Marks, Name, Page, Replacement, SharedPages, Ticket};
@@ -23,7 +23,7 @@ impl SharedPages {
     #[inline(always)]
     fn bring(&self, name: Name, ticket: Ticket, fill: impl FnOnce(&Shard<'_>, &Key, u32) -> bool) -> Inserted {
         let key = self.key(name);
-        let shard = self.lock(key.shard);
+        let Some(shard) = self.lock(key.shard) else { return Inserted::Locked };
         if self.probe(&key).is_some() {
             return Inserted::Present;
         }
@@ -64,7 +64,7 @@ impl Shard<'_> {
             return false;
         }
         self.pages.copy_in(at, 0, bytes);
-        record[NAME].store(key.name, Relaxed);
+        record[NAME].store(stored(key.name, at), Relaxed);
         record[HITS].store(0, Relaxed);
         record[SINCE].store(self.pages.check_of(key.name), Relaxed);
         if !marks.is_none() {
@@ -119,7 +119,7 @@ mod test {
         let (pages, ..) = cache(&small(8, 1, Replacement::S3Fifo));
         let ticket = pages.ticket(name(0, 0));
         assert_eq!(put(&pages, name(0, 0), 1, Marks::NONE), Inserted::Done);
-        pages.invalidate(name(0, 0).file, 0..1);
+        let _ = pages.invalidate(name(0, 0).file, 0..1);
         assert_eq!(pages.insert_unasked(name(0, 0), &page(2), ticket, 0), Inserted::Stale);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::find::Key;
-use super::frame::{Frame, NAME, PINS};
+use super::frame::{Frame, PINS};
 use super::shard::Shard;
 use super::word::Word;
 use super::{FileNo, Marks, Name, SharedPages};
@@ -13,6 +13,7 @@ use crate::{PAGE_BYTES, PageIndex};
 /// Pages are below this.
 const PAGES_END: u64 = 1 << 40;
 
+/// What became of a page that is to be dropped.
 enum Dropped {
     Gone,
     /// It has a mark with which it stays.
@@ -21,42 +22,46 @@ enum Dropped {
     Busy(usize, Word),
 }
 
+/// Whether pages that were to be dropped are here still.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[must_use]
+pub enum Left {
+    /// None of them.
+    None,
+    /// Such as have a mark with which they stay.
+    Marked,
+    /// A process that does not go on keeps some, or what says where they are: they may be seen again when it does.
+    Stuck,
+}
+
 impl SharedPages {
     /// Drops pages of a file, marked or not, and lets nobody bring them who looked for them before. Who has one pinned keeps its bytes
-    /// in sight; nobody else finds them.
-    pub fn invalidate(&self, file: FileNo, pages: Range<u64>) {
+    /// in sight; nobody else finds them. Never `Left::Marked`.
+    pub fn invalidate(&self, file: FileNo, pages: Range<u64>) -> Left {
         let pages = pages.start..pages.end.min(PAGES_END);
         if pages.end.saturating_sub(pages.start) <= u64::from(self.frames() / 8).max(1) {
-            for page in pages {
-                self.drop_page(&self.key(Name { file, page: PageIndex(page) }), None);
-            }
-            return;
+            let drop = |page| self.drop_page(&self.key(Name { file, page: PageIndex(page) }), None);
+            return most(pages.map(drop));
         }
-        for no in 0..self.plan.shards {
-            self.lock(no).move_all_epochs();
-            self.drop_all(no, |name| name.file == file && pages.contains(&name.page.0), None);
-        }
+        self.drop_of_all(|name| name.file == file && pages.contains(&name.page.0), None)
     }
 
     /// Drops the pages of a file that have no mark, and lets nobody bring any who looked for them before (the number may be given to
-    /// another file now). Whether none is left.
-    pub fn drop_clean(&self, file: FileNo) -> bool {
+    /// another file now, if none is left).
+    pub fn drop_clean(&self, file: FileNo) -> Left {
         self.drop_without(file, Marks::DIRTY | Marks::SSD_STALE)
     }
 
-    /// Drops the pages of a file that have none of these marks, as `drop_clean`. Returns whether none is left.
-    pub fn drop_without(&self, file: FileNo, marks: Marks) -> bool {
-        let left = |no: &usize| {
-            self.lock(*no).move_all_epochs();
-            !self.drop_all(*no, |name| name.file == file, Some(marks))
-        };
-        (0..self.plan.shards).filter(left).count() == 0
+    /// Drops the pages of a file that have none of these marks, as `drop_clean`.
+    pub fn drop_without(&self, file: FileNo, marks: Marks) -> Left {
+        self.drop_of_all(|name| name.file == file, Some(marks))
     }
 
-    /// Zeroes the bytes of all frames that have no page: of pages that others are not to see any more.
-    pub fn wipe_free(&self) {
+    /// Zeroes the bytes of all frames that have no page: of pages that others are not to see any more. Returns whether all of them are.
+    #[must_use]
+    pub fn wipe_free(&self) -> bool {
         for no in 0..self.plan.shards {
-            let shard = self.lock(no);
+            let Some(shard) = self.lock(no) else { return false };
             for local in 0..self.plan.frames {
                 let (at, record) = (shard.global(local), &self.records[shard.global(local)]);
                 let word = record.word();
@@ -68,31 +73,45 @@ impl SharedPages {
                 }
             }
         }
+        true
     }
 
-    /// Every one of a shard that is wanted; whether none is left.
-    fn drop_all(&self, no: usize, wanted: impl Fn(Name) -> bool, kept: Option<Marks>) -> bool {
+    fn drop_of_all(&self, wanted: impl Fn(Name) -> bool, kept: Option<Marks>) -> Left {
+        most((0..self.plan.shards).map(|no| {
+            let Some(shard) = self.lock(no) else { return Left::Stuck };
+            shard.move_all_epochs();
+            drop(shard);
+            self.drop_all(no, &wanted, kept)
+        }))
+    }
+
+    /// Every one of a shard that is wanted.
+    fn drop_all(&self, no: usize, wanted: impl Fn(Name) -> bool, kept: Option<Marks>) -> Left {
         let frames = self.plan.frames as usize;
-        let named = |record: &&super::frame::Record| record.word().is_named();
-        let names = self.records[no * frames..(no + 1) * frames].iter().filter(named).map(|record| record[NAME].load(Relaxed));
-        names.filter(|&name| wanted(Name::of(name)) && !self.drop_page(&self.key_of_word(name), kept)).count() == 0
+        let named = (no * frames..(no + 1) * frames).filter(|at| self.records[*at].word().is_named());
+        let names = named.map(|at| self.name_at(at)).filter(|name| wanted(Name::of(*name)));
+        most(names.map(|name| self.drop_page(&self.key_of_word(name), kept)))
     }
 
-    /// False: it is still here, with a mark.
-    fn drop_page(&self, key: &Key, kept: Option<Marks>) -> bool {
+    fn drop_page(&self, key: &Key, kept: Option<Marks>) -> Left {
         loop {
-            let shard = self.lock(key.shard);
+            let Some(shard) = self.lock(key.shard) else { return Left::Stuck };
             let dropped = shard.drop_now(key, kept);
             drop(shard);
             match dropped {
-                Dropped::Gone => return true,
-                Dropped::Marked => return false,
-                // What nobody can read need not be dropped.
-                Dropped::Busy(at, word) if !self.wait(at, word) => return kept.is_none(),
+                Dropped::Gone => return Left::None,
+                Dropped::Marked => return Left::Marked,
+                // Nobody can read it now.
+                Dropped::Busy(at, word) if !self.wait(at, word) => return Left::Stuck,
                 Dropped::Busy(..) => {}
             }
         }
     }
+}
+
+/// What is left of all; the first that is kept from us is waited for, and then no more.
+fn most(mut all: impl Iterator<Item = Left>) -> Left {
+    all.try_fold(Left::None, |most, left| if left == Left::Stuck { Err(left) } else { Ok(most.max(left)) }).unwrap_or_else(|stuck| stuck)
 }
 
 impl Shard<'_> {

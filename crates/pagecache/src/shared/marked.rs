@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
-use super::frame::{Frame, NAME, SINCE};
+use super::frame::{Frame, SINCE};
 use super::shard::{Head, MARKED};
 use super::{FileNo, Marks, Name, SharedPages, Snapshot, Which};
 
@@ -78,11 +78,24 @@ impl SharedPages {
     fn mark_at(&self, at: usize) -> Option<(Name, u32, Marks)> {
         let record = &self.records[at];
         let word = record.word();
-        let (name, since_ms) = (record[NAME].load(Relaxed), record[SINCE].load(Relaxed) as u32);
+        let (name, since_ms) = (self.name_at(at), record[SINCE].load(Relaxed) as u32);
         fence(Acquire);
+        if word.is_named() && !word.is_changing() && word == record.word() && !self.is_named_by_us(record, name) {
+            self.drop_misnamed(at);
+            return None;
+        }
         // A frame that is written into keeps its name.
-        let same = word.version() == record.word().version() || record[NAME].load(Relaxed) == name;
+        let same = word.version() == record.word().version() || self.name_at(at) == name;
         (same && word.is_named() && !word.marks().is_none()).then_some((Name::of(name), since_ms, word.marks()))
+    }
+
+    /// A frame whose name somebody wrote over is no page's: what it is marked for can go nowhere, and it would never leave. The repair of
+    /// its shard makes it free.
+    #[cold]
+    pub(super) fn drop_misnamed(&self, at: usize) {
+        if let Some(shard) = self.lock(at / self.plan.frames as usize) {
+            shard.torn.set(true);
+        }
     }
 
     /// What was copied is safe: takes marks away, unless the page was changed since. False: it was, or it is not here.
@@ -91,11 +104,12 @@ impl SharedPages {
         let Some(record) = self.records.get(at) else { return false };
         loop {
             let word = record.word();
-            if !word.is_named() || word.version() != snapshot.version || record[NAME].load(Relaxed) != name {
+            if !word.is_named() || word.version() != snapshot.version || self.name_at(at) != name {
                 return false;
             }
             if word.is_changing() {
-                if !self.wait(at, word) {
+                // Whoever changes it makes another version of it, as a rule.
+                if self.has_waited_in_vain() || !self.wait(at, word) {
                     return false;
                 }
             } else if self.take(at, word, word.taken_by(self.me)) {

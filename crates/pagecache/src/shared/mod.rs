@@ -19,7 +19,7 @@
 //! Locks are taken in this order: a shard's, then a frame's. Who waits for a frame holds no shard.
 //!
 //! Whatever is read from the region is checked or masked at each use. Somebody who may write to the region can put any bytes
-//! into it, but not make others reach beyond it, panic, or wait for a frame for longer than a second.
+//! into it, but not make others reach beyond it, panic, or wait for a frame or a shard for longer than half a second.
 
 mod check;
 mod evict;
@@ -59,11 +59,13 @@ mod traces;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use shm::{One, Region, SeatNo, Seats, Words};
 
 pub use crate::order::Replacement;
 use frame::Record;
+pub use invalidate::Left;
 pub use shape::Shape;
 use shape::{LANES, Plan};
 pub use stats::Lane;
@@ -103,6 +105,11 @@ pub struct SharedPages {
     /// Frames that were waited for in vain, and their words.
     stuck: Mutex<Vec<(usize, u64)>>,
     any_stuck: AtomicBool,
+    /// Bits of shards whose lock was waited for in vain.
+    locked: Box<[AtomicU64]>,
+    /// Until when nothing is waited for long, ms since this was attached.
+    impatient_until: AtomicU64,
+    attached: Instant,
 }
 
 type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
@@ -111,7 +118,7 @@ type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
 const LARGE: usize = 1 << 14;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-pages");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Bytes of the header that the sum is over.
 const HEADER_BYTES: usize = 36;
 
@@ -179,6 +186,9 @@ impl SharedPages {
             guesses: guess::Guesses::default(),
             stuck: Mutex::default(),
             any_stuck: AtomicBool::new(false),
+            impatient_until: AtomicU64::new(0),
+            attached: Instant::now(),
+            locked: (0..plan.shards.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             region: region.clone(),
         })
     }

@@ -185,7 +185,7 @@ fn a_miss_behind_a_closed_gate_is_not_believed() {
     assert_eq!(oracle::put(&reader, name(0, 1), 1, Marks::NONE), Inserted::Done);
     let key = other.key(name(0, 1));
     let (at, _) = other.find(&key).expect("here");
-    let shard = other.lock(0);
+    let shard = other.lock(0).expect("nobody has it");
     shard.close_gate();
     shard.index_remove(&key, at as u32);
     std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn a_shard_of_any_size_is_repaired() {
             assert_eq!(pages.insert(name(0, page), &stamped(1), Marks::NONE, pages.ticket(name(0, page)), 0), Inserted::Done);
         }
         let before = std::time::Instant::now();
-        pages.lock(0).torn.set(true);
+        pages.lock(0).expect("nobody has it").torn.set(true);
         println!("{frames} frames: {:?}", before.elapsed());
         pages.check().expect("books that agree");
         assert_eq!((pages.stats().repairs, pages.contains(name(0, 5))), (1, true));

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use super::find::Place;
-use super::frame::{Frame, NAME, PINS, Record, WORD};
+use super::frame::{Frame, NAME, PINS, Record, WORD, stored};
 use super::guess::Seen;
 use super::list::{FREE, ORPHANS};
 use super::probe::step;
@@ -114,7 +114,7 @@ impl SharedPages {
     fn pin_changed(&self, at: usize, name: u64) -> bool {
         let record = &self.records[at];
         let now = Word(record[WORD].load(SeqCst));
-        let has = now.is_named() && !now.is_leaving() && record[NAME].load(Relaxed) == name;
+        let has = now.is_named() && !now.is_leaving() && record[NAME].load(Relaxed) == stored(name, at);
         if has {
             self.touch(at, record);
             self.count(Count::Hits);
@@ -170,8 +170,10 @@ impl SharedPages {
     #[cold]
     fn free_orphan(&self, at: usize) {
         let frames = self.plan.frames as usize;
-        let shard = self.lock(at / frames);
-        shard.free_if_orphan((at % frames) as u32);
+        // Else the next repair of the shard frees it.
+        if let Some(shard) = self.lock(at / frames) {
+            shard.free_if_orphan((at % frames) as u32);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use shm::{Region, SeatNo};
 
 use super::SharedPages;
-use super::frame::{Frame, LINKS, NAME, PINS, QUEUE, Record};
+use super::frame::{Frame, LINKS, PINS, QUEUE, Record};
 use super::list::{FREE, MAIN, ORPHANS, SMALL, queue_of};
 use super::shape::{HEAD_BYTES, Plan};
 use super::shard::{LISTS, REPAIRS, Shard};
@@ -80,7 +80,7 @@ impl Shard<'_> {
 
     fn enter_index(&self, local: u32) -> bool {
         let record = &self.records[local as usize];
-        let name = record[NAME].load(Relaxed);
+        let name = self.pages.name_at(self.global(local));
         let key = self.pages.key_of_word(name);
         // What somebody wrote over is not taken for another page.
         let good = key.shard == self.no && self.pages.probe(&key).is_none() && self.pages.is_named_by_us(record, name);
@@ -94,7 +94,11 @@ impl Shard<'_> {
 impl SharedPages {
     /// Makes the books of all shards anew: what has a mark and is not found is found again, or is no page any more.
     pub fn repair_all(&self) {
-        (0..self.plan.shards).for_each(|no| self.lock(no).repair());
+        for no in 0..self.plan.shards {
+            // For one that is kept from us is waited: the others have their turn when it is free.
+            let Some(shard) = self.lock(no) else { return };
+            shard.repair();
+        }
     }
 
     /// Puts right what a dead process left: its locks, the frames it was changing, its pins. For whoever leads, before the seat is
@@ -107,13 +111,14 @@ impl SharedPages {
             for at in no * frames..(no + 1) * frames {
                 torn |= self.reap_frame(at, dead);
             }
-            let shard = self.lock(no);
-            shard.torn.set(torn);
-            drop(shard);
-            let shard = self.lock(no);
-            let orphans = (0..frames as u32).filter(|&local| shard.queue(local) == ORPHANS);
-            orphans.for_each(|local| shard.free_if_orphan(local));
-            drop(shard);
+            // What is not done of this, somebody who lives keeps from being done; the shard's next repair does it.
+            if let Some(shard) = self.lock(no) {
+                shard.torn.set(torn);
+            }
+            if let Some(shard) = self.lock(no) {
+                let orphans = (0..frames as u32).filter(|&local| shard.queue(local) == ORPHANS);
+                orphans.for_each(|local| shard.free_if_orphan(local));
+            }
             self.recount(no);
             self.recount(no);
         }

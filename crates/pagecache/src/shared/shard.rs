@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::fence;
+use std::time::Duration;
 
 use shm::{Held, OwnedLock};
 
@@ -33,6 +34,10 @@ pub(super) const FILLED: usize = 29;
 /// Pages that became ghosts.
 pub(super) const GHOSTS: usize = 30;
 
+/// How long a shard is waited for whose owner lives, and how long if something was waited for in vain a moment ago.
+const LOCKED_MAX: Duration = Duration::from_millis(400);
+const LOCKED_AGAIN: Duration = Duration::from_millis(20);
+
 /// What is kept of a shard beside its frames.
 pub(super) type Head = [AtomicU64; HEAD_BYTES / 8];
 
@@ -49,9 +54,39 @@ pub(super) struct Shard<'a> {
 }
 
 impl SharedPages {
-    /// Waits for a shard; repairs it if whoever had it died.
-    pub(super) fn lock(&self, no: usize) -> Shard<'_> {
-        self.hold(no, self.shard_lock(no).lock())
+    /// Waits for a shard; repairs it if whoever had it died. None: a process that lives keeps it, and was stopped in the middle of a
+    /// change, or means to. Nothing that is done with a shard's lock waits for anything but memory.
+    #[inline]
+    pub(super) fn lock(&self, no: usize) -> Option<Shard<'_>> {
+        match self.shard_lock(no).try_lock() {
+            Some(held) => Some(self.hold(no, held)),
+            None => self.lock_kept(no),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_kept(&self, no: usize) -> Option<Shard<'_>> {
+        let is_known = self.is_locked(no) || self.has_waited_in_vain();
+        let at_most = if is_known { LOCKED_AGAIN } else { LOCKED_MAX };
+        let held = self.shard_lock(no).lock_within(at_most);
+        let bit = 1 << (no % 64);
+        if let Some(word) = self.locked.get(no / 64) {
+            match &held {
+                Some(_) if word.load(Relaxed) & bit != 0 => _ = word.fetch_and(!bit, Relaxed),
+                Some(_) => {}
+                None => {
+                    word.fetch_or(bit, Relaxed);
+                    self.waited_in_vain();
+                }
+            }
+        }
+        Some(self.hold(no, held?))
+    }
+
+    /// Whether this shard's lock was waited for in vain.
+    pub(super) fn is_locked(&self, no: usize) -> bool {
+        self.any_stuck.load(Relaxed) && self.locked.get(no / 64).is_some_and(|word| word.load(Relaxed) & 1 << (no % 64) != 0)
     }
 
     /// The shard, if nobody has it.

@@ -45,11 +45,11 @@ fn work(pages: &SharedPages, seed: u64, stop: &AtomicBool) -> u64 {
             65..75 => write_back(pages, name),
             75..80 => pins.extend(pages.pin(name).map(|pin| (name, pin))),
             80..85 => pins.extend(pages.pin_at_once(name).map(|pin| (name, pin))),
-            85..90 => pages.invalidate(name.file, name.page.0..name.page.0 + 2),
-            90 => pages.invalidate(name.file, 0..u64::MAX),
+            85..90 => _ = pages.invalidate(name.file, name.page.0..name.page.0 + 2),
+            90 => _ = pages.invalidate(name.file, 0..u64::MAX),
             91 => drop(pages.evict_ahead(4, 8)),
             92 => pages.check().expect("books that agree"),
-            93 => drop(pages.drop_clean(name.file)),
+            93 => _ = pages.drop_clean(name.file),
             94 => assert!(pages.marked_count() <= pages.frames()),
             _ => drop(pages.marked_of(name.file)),
         }
@@ -82,7 +82,7 @@ fn write_back(pages: &SharedPages, name: Name) {
         let version = version_of(name, &bytes);
         if pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE) && version != 0 {
             // Below would have it now; it begins anew from version 0.
-            pages.invalidate(name.file, name.page.0..name.page.0 + 1);
+            let _ = pages.invalidate(name.file, name.page.0..name.page.0 + 1);
         }
     }
 }
@@ -123,7 +123,7 @@ fn together(shape: &Shape, seed: u64, calls: u64) {
         stop.store(true, Relaxed);
     });
     first.check().expect("books that agree");
-    (0..FILES).for_each(|file| first.invalidate(FileNo(file), 0..u64::MAX));
+    (0..FILES).for_each(|file| _ = first.invalidate(FileNo(file), 0..u64::MAX));
     first.evict_ahead(0, 0);
     first.evict_ahead(0, 0);
     let stats = first.stats();
@@ -166,7 +166,7 @@ fn nor_when_one_dies_again_and_again() {
         }
         stop.store(true, Relaxed);
     });
-    (0..FILES).for_each(|file| first.invalidate(FileNo(file), 0..u64::MAX));
+    (0..FILES).for_each(|file| _ = first.invalidate(FileNo(file), 0..u64::MAX));
     first.evict_ahead(0, 0);
     first.evict_ahead(0, 0);
     let stats = first.stats();
@@ -211,8 +211,8 @@ fn torn_call(pages: &SharedPages, random: &mut fastrand::Rng) {
         }
         85..88 => drop(pages.pin(name).map(|pin| pages.unpin(pin))),
         88..92 => drop(pages.pin_at_once(name).map(|pin| pages.unpin(pin))),
-        92..96 => pages.invalidate(name.file, name.page.0..name.page.0 + 2),
-        96 => pages.invalidate(name.file, 0..u64::MAX),
+        92..96 => _ = pages.invalidate(name.file, name.page.0..name.page.0 + 2),
+        96 => _ = pages.invalidate(name.file, 0..u64::MAX),
         _ => drop(pages.evict_ahead(4, 8)),
     }
 }

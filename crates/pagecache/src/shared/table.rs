@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::find::Key;
-use super::frame::NAME;
 use super::probe::step;
 use super::shard::Shard;
 
@@ -60,11 +59,12 @@ impl Shard<'_> {
             if entry == 0 {
                 break;
             }
-            let Some(record) = self.records.get((entry & 0xffff) as usize) else {
+            let local = entry & 0xffff;
+            if local >= self.pages.plan.frames {
                 self.torn.set(true);
                 break;
-            };
-            let home = self.pages.home(&self.pages.key_of_word(record[NAME].load(Relaxed)));
+            }
+            let home = self.pages.home(&self.pages.key_of_word(self.pages.name_at(self.global(local))));
             // It may move into the hole unless its home lies behind the hole.
             if place.wrapping_sub(home) & mask >= place.wrapping_sub(hole) & mask {
                 self.put(hole, entry);

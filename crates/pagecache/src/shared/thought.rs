@@ -92,7 +92,7 @@ impl Thought<'_> {
     #[inline(always)]
     pub fn read(self, offset: usize, to: &mut [u8], lane: Lane<'_>) -> bool {
         check_piece(offset, to.len());
-        named(self.record, self.name).is_some_and(|word| self.pages.read_counted((self.at, self.record, word), offset, to, lane))
+        named(self.record, self.at, self.name).is_some_and(|word| self.pages.read_counted((self.at, self.record, word), offset, to, lane))
     }
 
     /// As [`SharedPages::pin`]. `note` gets the pin before it holds; what it noted means nothing if it does not. None: it is not the
@@ -100,7 +100,7 @@ impl Thought<'_> {
     #[inline(always)]
     pub fn pin<R>(self, note: impl FnOnce(Pin) -> R) -> Option<R> {
         let noted = note(Pin { frame: self.at as u32 });
-        let word = named(self.record, self.name).filter(|word| !word.is_leaving())?;
+        let word = named(self.record, self.at, self.name).filter(|word| !word.is_leaving())?;
         self.pages.pin_seen(self.at, self.record, word, self.name).then_some(noted)
     }
 
@@ -111,6 +111,7 @@ impl Thought<'_> {
     #[inline(always)]
     pub fn write_marked(self, offset: usize, from: &[u8], marks: Marks, lane: Lane<'_>) -> bool {
         check_piece(offset, from.len());
-        named(self.record, self.name).is_some_and(|word| self.pages.write_seen((self.at, self.record, word), (offset, from), marks, lane))
+        named(self.record, self.at, self.name)
+            .is_some_and(|word| self.pages.write_seen((self.at, self.record, word), (offset, from), marks, lane))
     }
 }

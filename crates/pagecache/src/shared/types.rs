@@ -83,6 +83,8 @@ pub enum Inserted {
     Stale,
     /// No frame: all are marked or pinned.
     NoRoom,
+    /// A process that does not go on keeps the lock of the pages that this one is among.
+    Locked,
 }
 
 /// What became of a write into a page that has a mark.

@@ -83,21 +83,22 @@ impl SharedPages {
     }
 
     /// The file ends within this page: zeroes its bytes from `from` on, if it is here, and lets nobody bring it as it was. Its
-    /// marks stay as they are; a snapshot of it does not settle any more.
+    /// marks stay as they are; a snapshot of it does not settle any more. False: a process that does not go on keeps it from that.
     ///
     /// # Panics
     /// `from` is not within a page.
-    pub fn cut_tail(&self, name: Name, from: usize) {
+    #[must_use]
+    pub fn cut_tail(&self, name: Name, from: usize) -> bool {
         const ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
         assert!(from <= PAGE_BYTES, "byte {from} of a page");
         let key = self.key(name);
-        let shard = self.lock(key.shard);
+        let Some(shard) = self.lock(key.shard) else { return false };
         shard.move_epoch(&key);
         drop(shard);
-        if let Some((at, word)) = self.take_named(&key, Marks::NONE) {
-            self.copy_in(at, from, &ZEROES[from..]);
-            self.records[at].give_back(word.changed());
-        }
+        let Some((at, word)) = self.take_named(&key, Marks::NONE) else { return !self.is_stuck(name) };
+        self.copy_in(at, from, &ZEROES[from..]);
+        self.records[at].give_back(word.changed());
+        true
     }
 }
 

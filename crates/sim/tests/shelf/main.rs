@@ -226,6 +226,12 @@ impl Alive {
         let work = move || {
             while let Ok(call) = to_do.recv() {
                 let result = catch_unwind(AssertUnwindSafe(|| call(&works)));
+                if result.as_ref().is_err_and(|payload| payload.is::<Died>()) {
+                    // The run is over. What is dropped with the dead process must not have its worker, which ended in the middle of
+                    // something, work on: a process that is killed drops nothing.
+                    works.shelf.detach();
+                    break;
+                }
                 if done.send(Ended::Done(result)).is_err() {
                     break;
                 }
