@@ -335,4 +335,6 @@ cache destroy "$name" >/dev/null || fail "destroy"
 [[ ! -e $image && ! -e $settings ]] || fail "destroyed, and something is left"
 [[ -z $(find "$runtime" -name "$name.*") ]] || fail "shared memory is left"
 refused 1 'there is no cache' cache status "$name"
-"$HOTSHELF" doctor | grep -q 'cache: shared memory' || fail "doctor does not look at shared memory"
+# It fails where this user cannot mount, say; that is not what is asked here.
+said=$("$HOTSHELF" doctor || true)
+grep -q 'cache: shared memory' <<<"$said" || fail "doctor does not look at shared memory"
