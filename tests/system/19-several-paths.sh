@@ -41,3 +41,19 @@ for word in s3-fifo second-touch write-through debug promotion=never min-file-si
         grep -q -- "$word" "$file" || fail "$file does not complete $word"
     done
 done
+
+# What would be set or repaired is only said.
+"$HOTSHELF" set --dry-run "$MNT" promotion=never move-rate=1MiB >said || fail "set --dry-run: $(cat said)"
+grep -q 'could be set: move-rate=1MiB promotion=never' said || fail "set --dry-run says: $(cat said)"
+[[ $(field promotion) == second-touch ]] || fail "set --dry-run has set it"
+"$HOTSHELF" set "$MNT" promotion=never move-rate=1MiB touch-window=60 >/dev/null || fail "set"
+[[ $(field promotion) == never && $(field move_rate_bytes) == 1048576 && $(field touch_window_s) == 60 ]] || fail "not set"
+refused 1 'cannot be set on a running mount' "$HOTSHELF" set "$MNT" allow-other=1
+trap - EXIT
+unmount_pair
+echo cut off >"$HDD/.hotshelf/tmp/left"
+"$HOTSHELF" check "$SSD" "$HDD" --repair --dry-run >said && fail "check --dry-run finds nothing"
+grep -q temporary said && [[ -e $HDD/.hotshelf/tmp/left ]] || fail "check --dry-run: $(cat said)"
+refused 2 'required' "$HOTSHELF" check "$SSD" "$HDD" --dry-run
+"$HOTSHELF" check "$SSD" "$HDD" --repair >said || fail "check --repair: $(cat said)"
+[[ ! -e $HDD/.hotshelf/tmp/left ]] || fail "check --repair left it"

@@ -364,6 +364,9 @@ pub struct CheckArgs {
     /// Remove temporaries and needless copies; of a cache, what is damaged
     #[arg(long)]
     pub repair: bool,
+    /// With --repair: only say what is found, and change nothing
+    #[arg(long, requires = "repair")]
+    pub dry_run: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -6,16 +6,17 @@ use crate::args::CheckArgs;
 
 /// Looks over an unmounted pair, or a cache; `false` when something was found and not repaired.
 pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
+    let repair = args.repair && !args.dry_run;
     let Some(hdd) = &args.hdd else {
         if args.ssd.is_dir() {
             let what =
                 format!("{} is a directory: give the HDD directory of the pair, too; see `hotshelf check --help`", args.ssd.display());
             return Err(crate::Usage(what).into());
         }
-        return crate::cache::check_path(&args.ssd, args.repair, args.json);
+        return crate::cache::check_path(&args.ssd, repair, args.json);
     };
     let bar = if crate::verbosity::shows_progress() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-    let report = hybridfs::check::check_pair(&args.ssd, hdd, args.repair, &mut |files| {
+    let report = hybridfs::check::check_pair(&args.ssd, hdd, repair, &mut |files| {
         bar.set_message(format!("{files} files"));
         bar.tick();
     });

@@ -157,6 +157,9 @@ pub struct CheckArgs {
     /// Put right what can be put right without giving away what can still be read; what has lost its place goes to lost+found
     #[arg(long)]
     pub repair: bool,
+    /// With --repair: only say what is found, and change nothing
+    #[arg(long, requires = "repair")]
+    pub dry_run: bool,
     /// With --repair: where the bytes of a file are not those that were written, those that are there count from now on
     #[arg(long, requires = "repair")]
     pub accept_data: bool,
@@ -166,6 +169,13 @@ pub struct CheckArgs {
     /// Report as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+impl CheckArgs {
+    /// Whether anything is written.
+    pub fn repairs(&self) -> bool {
+        self.repair && !self.dry_run
+    }
 }
 
 /// `hotshelf fs dump`.

@@ -29,7 +29,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
     let named = || format!("{}", args.image.display());
     let mut seen = look(args).with_context(named)?;
     let (mut mended, first) = (Vec::new(), seen.lines());
-    if args.repair && (!first.is_empty() || !seen.recovery.clean) {
+    if args.repairs() && (!first.is_empty() || !seen.recovery.clean) {
         mended = mend(args, &seen).with_context(named)?;
         let recovery = seen.recovery;
         seen = Seen { recovery, ..look(args).with_context(named)? };
@@ -50,18 +50,18 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
 
 fn tell(seen: &Seen, first: &[String], mended: &[String], left: &[String], args: &CheckArgs) {
     if !seen.recovery.clean {
-        let what = if args.repair { "are taken from the log" } else { "in the log, which the next opening takes up" };
+        let what = if args.repairs() { "are taken from the log" } else { "in the log, which the next opening takes up" };
         say!("it was not closed in order: {} changes {what}", seen.recovery.replayed);
     }
     first.iter().for_each(|finding| say!("{finding}"));
     mended.iter().for_each(|mended| say!("mended: {mended}"));
-    if args.repair && !first.is_empty() {
+    if args.repairs() && !first.is_empty() {
         left.iter().for_each(|finding| say!("left: {finding}"));
     }
     let verdict = match (left.len(), first.len()) {
         (0, 0) => "clean".to_owned(),
         (0, found) => format!("clean, after {found} findings were mended"),
-        (left, _) if args.repair => format!("{left} findings are left"),
+        (left, _) if args.repairs() => format!("{left} findings are left"),
         (left, _) => format!("{left} findings; --repair mends what can be mended"),
     };
     let report = &seen.report;
