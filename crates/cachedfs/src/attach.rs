@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use shm::{AttachError, Region, Seats};
 use ssdcache::Shape;
 
-use crate::below::Around;
+use crate::below::{Around, Listed};
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::note::{Note, Said};
@@ -511,7 +511,8 @@ impl Found {
             keep(place, &region, &seats);
         }
         let group = place.as_ref().and_then(|place| place.sharing.group);
-        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default(), note: note_of(&running), group });
+        let (note, listed) = (note_of(&running), Listed::default());
+        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default(), note, group, listed });
         if let Some(error) = &without {
             around.report(&format!("the cache goes on without its SSD: {error}"));
         }

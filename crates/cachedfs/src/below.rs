@@ -1,10 +1,13 @@
 //! A file below, as the engine reads and writes it; and how it is found again when only its key and its last path are known.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use datapath::shelf::{Below, Stamp};
 use parking_lot::Mutex;
@@ -184,26 +187,83 @@ impl Below for Local {
     fn is_removed(&self) -> bool {
         fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
+
+    fn path(&self) -> Option<PathBuf> {
+        path_of(self.fd())
+    }
 }
 
 /// The file of a key: at its last path, else in the same directory under another name, else where a process has it open.
 ///
 /// # Errors
 /// ENOENT: nowhere. Else the kernel's: it is there, and may not be opened.
-pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool) -> Result<OwnedFd, Errno> {
+pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool, listed: &Listed) -> Result<OwnedFd, Errno> {
     let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    let is_it = |path: &Path| -> Option<OwnedFd> {
-        let fd = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let is_file = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::RegularFile;
-        (is_file && key_of(fd.as_fd()) == Ok(key)).then_some(fd)
-    };
+    let is_it = |path: &Path| file_at(path).filter(|(_, found)| *found == key).map(|(fd, _)| fd);
     let of_pid = |pid: &u32| entries(&PathBuf::from(format!("/proc/{pid}/fd"))).find_map(|path| is_it(&path));
-    let found = is_it(path).or_else(|| pids.iter().find_map(of_pid)).or_else(|| entries(path.parent()?).find_map(|path| is_it(&path)));
+    let found = is_it(path).or_else(|| pids.iter().find_map(of_pid)).or_else(|| listed.find(key, path.parent()?));
     reopen(found.ok_or(Errno::NOENT)?.as_fd(), flags)
+}
+
+/// A regular file, only to look at, and its key.
+fn file_at(path: &Path) -> Option<(OwnedFd, FileKey)> {
+    let fd = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let is_file = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::RegularFile;
+    let key = key_of(fd.as_fd()).ok().filter(|_| is_file)?;
+    Some((fd, key))
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The keys of the directory that was searched last: many files of it may be searched for, one after the other.
+#[derive(Debug, Default)]
+pub struct Listed(Mutex<Option<Listing>>);
+
+#[derive(Debug)]
+struct Listing {
+    dir: PathBuf,
+    /// As the directory was when the listing began.
+    stamp: DirStamp,
+    files: HashMap<FileKey, OsString>,
+}
+
+/// Device, inode, modification time.
+type DirStamp = (u64, u64, i64, i64);
+
+/// A change so shortly before the listing may have one after it that the time does not tell apart.
+const SETTLED: Duration = Duration::from_millis(50);
+/// Larger directories are listed each time.
+const LISTED_MAX: usize = 1 << 17;
+
+impl Listing {
+    fn find(&self, key: FileKey) -> Option<OwnedFd> {
+        file_at(&self.dir.join(self.files.get(&key)?)).filter(|(_, found)| *found == key).map(|(fd, _)| fd)
+    }
+}
+
+impl Listed {
+    fn find(&self, key: FileKey, dir: &Path) -> Option<OwnedFd> {
+        let stamp = || {
+            let stat = rustix::fs::stat(dir).ok()?;
+            Some((stat.st_dev, stat.st_ino, stat.st_mtime, stat.st_mtime_nsec as i64))
+        };
+        let mut last = self.0.lock();
+        let before = stamp()?;
+        if last.as_ref().is_none_or(|last| last.dir != dir || last.stamp != before) {
+            let changed = UNIX_EPOCH.checked_add(Duration::new(u64::try_from(before.2).unwrap_or(0), before.3 as u32));
+            let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
+            let all = entries(dir).filter_map(|path| Some((file_at(&path)?.1, path.file_name()?.to_owned())));
+            let files: HashMap<FileKey, OsString> = all.collect();
+            let is_kept = age.is_some_and(|age| age > SETTLED) && files.len() <= LISTED_MAX;
+            let listing = Listing { dir: dir.to_owned(), stamp: before, files };
+            let found = listing.find(key);
+            *last = is_kept.then_some(listing);
+            return found;
+        }
+        last.as_ref()?.find(key)
+    }
 }
 
 /// What is around the engine of this process.
@@ -217,16 +277,21 @@ pub struct Around {
     pub note: Option<Note>,
     /// The group that shares the cache.
     pub group: Option<u32>,
+    /// Where files were searched last.
+    pub listed: Listed,
 }
+
+/// Files that the leader may have open: at least, and at most.
+const HANDLES: (usize, usize) = (64, 1024);
 
 /// Notes that are kept.
 const NOTES_MAX: usize = 32;
 
 impl datapath::shelf::World for Around {
     fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn Below>> {
-        let Some(group) = self.group else { return Ok(Arc::new(Local::new(find(key, path, pids, writable)?, self.direct))) };
+        let Some(group) = self.group else { return Ok(Arc::new(Local::new(find(key, path, pids, writable, &self.listed)?, self.direct))) };
         // What a member wrote into the segment must not make us read or write for it what it may not read or write itself.
-        let found = find(key, path, pids, false)?;
+        let found = find(key, path, pids, false, &self.listed)?;
         if !crate::group::can_reach(found.as_fd(), group, false) {
             return Err(Errno::ACCESS.into());
         }
@@ -236,7 +301,13 @@ impl datapath::shelf::World for Around {
 
     fn may_keep(&self, key: FileKey, path: &Path) -> bool {
         let Some(group) = self.group else { return true };
-        find(key, path, &[], false).is_ok_and(|fd| crate::group::can_reach(fd.as_fd(), group, false))
+        find(key, path, &[], false, &self.listed).is_ok_and(|fd| crate::group::can_reach(fd.as_fd(), group, false))
+    }
+
+    fn handles_max(&self) -> usize {
+        // The program has files of its own.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        limit.map_or(HANDLES.1, |limit| usize::try_from(limit / 4).unwrap_or(HANDLES.1)).clamp(HANDLES.0, HANDLES.1)
     }
 
     fn now_ms(&self) -> u32 {

@@ -55,6 +55,11 @@ fn each(test: impl Fn(&Path, Config)) {
     }
 }
 
+/// For many files, where a disk takes long.
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
+}
+
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -292,6 +297,100 @@ fn what_another_program_removes_or_moves_away_hurts_nobody() {
         assert_eq!((instance.status().dirty_bytes, instance.status().stranded.len()), (0, 0));
         instance.detach().expect("left");
     }
+}
+
+/// The leader takes a quarter of these.
+const DESCRIPTORS: u64 = 400;
+
+fn limit_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum }).expect("limited");
+}
+
+/// More files than the leader may have open: each moved one is found, or named until it is, and no other file suffers.
+#[test]
+fn a_thousand_closed_files_that_are_moved_or_removed_hurt_nobody() {
+    const FILES: usize = 1000;
+    const OTHER_PAGES: u64 = 9000;
+    limit_descriptors();
+    for has_ssd in [false, true] {
+        let dir = in_memory();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("sub/deeper")).expect("made");
+        let config = Config {
+            memory: Some(Size::Bytes(32 << 20)),
+            ssd_size: has_ssd.then_some(Size::Bytes(64 << 20)),
+            dirty_age: "1h".parse().expect("a time"),
+            files: 4096,
+            ..config(dir.path(), Mode::WriteBack, has_ssd)
+        };
+        let instance = Instance::open(&config).expect("an instance");
+        let name = |n: usize| format!("file-{n}");
+        for n in 0..FILES {
+            fs::write(path(&name(n)), vec![1; 6000]).expect("written");
+            let file = open(&instance, &path(&name(n)), OFlags::RDWR);
+            file.write_at(10, &[n as u8; 500]).expect("written");
+            if has_ssd && n % 2 == 0 {
+                file.sync(false).expect("synced");
+            }
+        }
+        // A third goes elsewhere, a third to another name, and each seventh is removed.
+        let is_removed = |n: usize| n.is_multiple_of(7);
+        let now = |n: usize| path(&[format!("sub/deeper/{n}"), format!("other-{n}"), name(n)][n % 3]);
+        for n in 0..FILES {
+            if is_removed(n) {
+                fs::remove_file(path(&name(n))).expect("removed");
+            } else if now(n) != path(&name(n)) {
+                fs::rename(path(&name(n)), now(n)).expect("moved");
+            }
+        }
+        let other = open(&instance, &path("other"), NEW);
+        for at in 0..OTHER_PAGES {
+            other.write_at(at * 4096, &[at as u8; 4096]).unwrap_or_else(|error| panic!("page {at} of the other file: {error}"));
+        }
+        other.sync(false).expect("synced");
+        drop(other);
+        let flushed = instance.flush(&mut |_, _| ());
+        assert_eq!(fs::read(path("other")).expect("below").len() as u64, OTHER_PAGES * 4096);
+        let stranded = instance.status().stranded;
+        assert_eq!(flushed.is_ok(), stranded.is_empty(), "{flushed:?}");
+        println!("ssd {has_ssd}: {} of {FILES} were not found", stranded.len());
+        // Those are named, and nothing else is.
+        for one in &stranded {
+            let n: usize = one.path.file_name().and_then(|name| name.to_str()?.strip_prefix("file-")?.parse().ok()).expect("a number");
+            assert_eq!(one.why, "missing");
+            assert!(is_removed(n) || n.is_multiple_of(3), "{n} is where it was, or in the same directory");
+            if is_removed(n) {
+                instance.discard(&one.path).expect("given up");
+            } else {
+                drop(open(&instance, &now(n), OFlags::RDONLY));
+            }
+        }
+        instance.flush(&mut |_, _| ()).expect("all below");
+        for n in (0..FILES).filter(|n| !is_removed(*n)) {
+            let bytes = fs::read(now(n)).expect("below");
+            assert!(bytes.len() == 6000 && bytes[10..510] == [n as u8; 500], "file {n}");
+        }
+        assert_eq!((instance.status().dirty_bytes, instance.status().stranded.len()), (0, 0));
+        instance.detach().expect("left");
+    }
+}
+
+/// The leader has room to hold few: those that were closed first are written back, and the rest is held.
+#[test]
+fn closed_files_are_written_back_when_too_many_are_dirty() {
+    let dir = in_memory();
+    let config = Config { dirty_age: "1h".parse().expect("a time"), files: 4096, ..config(dir.path(), Mode::WriteBack, false) };
+    let instance = Instance::open(&Config { memory: Some(Size::Bytes(32 << 20)), ..config }).expect("an instance");
+    limit_descriptors();
+    let count = DESCRIPTORS;
+    for n in 0..count {
+        open(&instance, &dir.path().join(n.to_string()), NEW).write_at(0, b"soon below").expect("written");
+    }
+    until("the first is not below", || fs::read(dir.path().join("0")).expect("below") == b"soon below");
+    until("too many are dirty", || instance.status().memory.dirty_pages <= count / 8);
+    instance.detach().expect("left");
 }
 
 #[test]

@@ -89,6 +89,10 @@ pub struct Worker {
     stale: Stale,
     /// The words of the header that the leader alone writes, as it left them.
     own_words: [u32; OWN_WORDS.len()],
+    /// More closed files have dirty pages than half of the handles there may be: the oldest are written back.
+    is_crowded: bool,
+    /// Of closed files with dirty pages some are not held: there were too many.
+    has_others: bool,
     /// Since when files have dirty pages on the SSD, ms: those that are older than the dirty age are written back.
     dirty_since: HashMap<FileKey, u32>,
 }
@@ -139,6 +143,8 @@ impl Worker {
             at_hand: Vec::new(),
             stale: Stale::default(),
             own_words: [0; OWN_WORDS.len()],
+            is_crowded: false,
+            has_others: false,
             dirty_since: HashMap::new(),
         });
         // As it was last, if somebody wrote over it.
@@ -152,6 +158,7 @@ impl Worker {
         let now = shelf.world.now_ms();
         let dirty = worker.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
         worker.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
+        Worker::forget_held(shelf);
         worker.hold_others(shelf);
         // What the last one told may be less: its marks that pages are below may not have been durable.
         worker.tell(shelf);
@@ -238,6 +245,7 @@ impl Worker {
         busy |= self.age(shelf);
         busy |= self.promote(shelf);
         busy |= self.write_back_ahead(shelf);
+        busy |= self.write_back_held(shelf);
         busy |= self.bound_files(shelf, now);
         self.free_frames(shelf);
         self.tell(shelf);

@@ -1,11 +1,13 @@
 //! What the leader knows of files: their handles below and their entries in the catalogue.
 
+use std::collections::HashSet;
 use std::io;
 use std::ops::Bound;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::shared::Marks;
+use pagecache::shared::{Marks, Which};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Page, PageIndex, Version};
 
@@ -13,12 +15,10 @@ use super::Worker;
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
 use crate::shelf::ours::{Difference, Look, Writer, difference};
-use crate::shelf::{Ask, Below, CATALOGUE, Entry, FileNo, Shelf, Stamp, flag, place};
+use crate::shelf::{Ask, Below, CATALOGUE, Entry, FileNo, PATH_MAX, Shelf, Stamp, flag, place};
 
 /// Files whose entries are kept at hand; more only as long as they are being written.
-const KNOWN_MAX: usize = 1024;
-/// Files that are open for writing; of a process that may have few.
-const HANDLES_MAX: usize = 64;
+const KNOWN_MAX: usize = 2048;
 /// How often it is looked which files nobody needs, ms.
 const LOOK_MS: u32 = 1000;
 /// Records of closed files that are looked at each time.
@@ -408,31 +408,93 @@ impl Worker {
         Ok(())
     }
 
-    /// A file that is closed with dirty pages is kept open here, so that it is found wherever another program moves it. Beyond a number of
-    /// those the one that was used longest ago is looked for by its name again.
+    /// Holds a file that is closed with dirty pages: it is kept open here, so that it is found wherever another program moves it. If there
+    /// are too many, the one that was used longest ago is looked for by its name until there is room for it again.
     pub(super) fn hold(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
         if !self.is_dirty(shelf, no, key) {
             return Ok(());
         }
-        let is_known = self.known.get(&key).is_some_and(|known| known.below.is_some());
-        if !is_known {
-            self.close_one_of_many(shelf);
-        }
         self.below(shelf, key)?;
         shelf.records.get(no).flags().fetch_or(flag::HELD, Ordering::AcqRel);
+        self.is_crowded |= self.open_count() > shelf.world.handles_max() / 2;
         Ok(())
     }
 
-    /// A new leader holds what the last one held.
+    /// A new leader has none of the handles that the last one had.
+    pub(super) fn forget_held(shelf: &Shelf) {
+        shelf.records.all().for_each(|(_, record)| _ = record.flags().fetch_and(!flag::HELD, Ordering::AcqRel));
+    }
+
+    /// Holds closed files with dirty pages that are not held yet, as many as there is room for.
     pub(super) fn hold_others(&mut self, shelf: &Shelf) {
-        let mut held = 0;
+        self.has_others = false;
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::All, usize::MAX, &mut marked);
+        let dirty: HashSet<u32> = marked.iter().map(|(name, _)| name.file.0).collect();
         for (no, record) in shelf.records.all() {
-            record.flags().fetch_and(!flag::HELD, Ordering::AcqRel);
-            let Some(key) = record.key().filter(|_| record.written().load(Ordering::Relaxed) != 0) else { continue };
-            if held < HANDLES_MAX && self.is_dirty(shelf, no, key) {
-                held += usize::from(self.hold(shelf, no, key).is_ok());
+            let is_wanted = !record.has(flag::HELD | flag::STRANDED) && record.written().load(Ordering::Relaxed) != 0;
+            let Some(key) = record.key().filter(|_| is_wanted) else { continue };
+            if !dirty.contains(&no.0) && self.log.as_ref().is_none_or(|log| log.books.dirty_of(key) == 0) {
+                continue;
+            }
+            if self.open_count() >= shelf.world.handles_max() {
+                self.has_others = true;
+                break;
+            }
+            // What cannot be opened now is told when it is to be written.
+            let _ = self.hold(shelf, no, key);
+        }
+    }
+
+    /// While many closed files have dirty pages, those that were used longest ago are written back, so that there is room to hold those
+    /// to come. Returns whether there was something to do.
+    pub(super) fn write_back_held(&mut self, shelf: &Shelf) -> bool {
+        if !self.is_crowded {
+            return false;
+        }
+        let find =
+            |key: FileKey| shelf.records.find(key).map(|no| (no, shelf.records.get(no))).filter(|(_, record)| record.has(flag::HELD));
+        let mut held = 0;
+        let mut closed: Option<(u64, FileNo, FileKey)> = None;
+        for (key, known) in self.known.iter().filter(|(_, known)| known.below.is_some()) {
+            let Some((no, record)) = find(*key) else { continue };
+            held += 1;
+            let is_closed = record.open_by().load(Ordering::Acquire) == 0 && !self.is_patient(shelf, *key);
+            if is_closed && closed.is_none_or(|(used, ..)| known.used < used) {
+                closed = Some((known.used, no, *key));
             }
         }
+        self.is_crowded = held > shelf.world.handles_max() / 2;
+        // One in each step: requests wait for no more.
+        let Some((_, no, key)) = closed.filter(|_| self.is_crowded) else { return false };
+        match self.clean(shelf, no, key) {
+            Ok(()) => self.close_handle(shelf, key),
+            // The next flush says so.
+            Err(_) if self.is_patient(shelf, key) => {}
+            Err(_) => self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(PATIENCE_MS)),
+        }
+        true
+    }
+
+    /// What is held is known by the name that it has now: should the leader die, its successor finds it there.
+    fn note_names(&mut self, shelf: &Shelf) {
+        for (key, known) in &self.known {
+            let Some(below) = &known.below else { continue };
+            let Some(record) = shelf.records.find(*key).map(|no| shelf.records.get(no)).filter(|record| record.has(flag::HELD)) else {
+                continue;
+            };
+            let is_another = |path: &PathBuf| path.as_os_str().len() <= PATH_MAX && record.path() != *path;
+            let Some(path) = below.path().filter(|path| is_another(path) && shelf.world.may_keep(*key, path)) else { continue };
+            let lock = shelf.records.lock();
+            let _held = lock.lock();
+            if record.key() == Some(*key) {
+                record.set_path(&path);
+            }
+        }
+    }
+
+    fn open_count(&self) -> usize {
+        self.known.values().filter(|known| known.below.is_some()).count()
     }
 
     /// How long a file below may become: as long as its entry says, which tells nothing without pages, and as its users know. Who is
@@ -597,9 +659,14 @@ impl Worker {
             // Nobody knows where it is; that is not to say that it is gone.
             return Err(Errno::IO);
         }
-        let opened = shelf.world.open(key, &path, &pids, true);
-        let below = opened.map_err(|error: io::Error| errno_of(&error))?;
-        self.close_one_of_many(shelf);
+        let below = loop {
+            match shelf.world.open(key, &path, &pids, true).map_err(|error: io::Error| errno_of(&error)) {
+                // The program that leads has few descriptors left.
+                Err(Errno::MFILE | Errno::NFILE) if self.close_oldest(shelf) => {}
+                opened => break opened?,
+            }
+        };
+        while self.open_count() >= shelf.world.handles_max() && self.close_oldest(shelf) {}
         if let Some(no) = shelf.records.find(key) {
             shelf.records.get(no).flags().fetch_and(!flag::MISSING, Ordering::AcqRel);
         }
@@ -607,18 +674,15 @@ impl Worker {
         Ok(below)
     }
 
-    /// The one that was not used for longest, if too many are open. Who is at it has it still.
-    fn close_one_of_many(&mut self, shelf: &Shelf) {
-        let open = || self.known.iter().filter(|(_, known)| known.below.is_some());
-        if open().count() < HANDLES_MAX {
-            return;
-        }
+    /// Closes the handle that was used longest ago; whoever is at it has it still. Returns whether there was one.
+    fn close_oldest(&mut self, shelf: &Shelf) -> bool {
+        let open = self.known.iter().filter(|(_, known)| known.below.is_some());
         // One that is found without is closed first.
         let is_held = |key: FileKey| shelf.records.find(key).is_some_and(|no| shelf.records.get(no).has(flag::HELD));
-        let first = open().min_by_key(|(key, known)| (is_held(**key), known.used)).map(|(key, _)| *key);
-        if let Some(key) = first {
-            self.close_handle(shelf, key);
-        }
+        let Some(key) = open.min_by_key(|(key, known)| (is_held(**key), known.used)).map(|(key, _)| *key) else { return false };
+        self.has_others |= is_held(key);
+        self.close_handle(shelf, key);
+        true
     }
 
     fn close_handle(&mut self, shelf: &Shelf, key: FileKey) {
@@ -635,7 +699,11 @@ impl Worker {
         if now.wrapping_sub(self.last_look_at_files) >= LOOK_MS {
             self.last_look_at_files = now;
             self.close_idle(shelf);
+            self.note_names(shelf);
             self.withdraw_closed(shelf);
+            if self.has_others {
+                self.hold_others(shelf);
+            }
         }
         if self.known.len() <= KNOWN_MAX {
             return false;

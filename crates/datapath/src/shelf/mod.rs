@@ -120,6 +120,10 @@ pub trait Below: Send + Sync {
     fn is_removed(&self) -> bool {
         false
     }
+    /// Returns where the file is now, if that can be told.
+    fn path(&self) -> Option<std::path::PathBuf> {
+        None
+    }
 }
 
 /// What lies around the engine: the files below, and the time.
@@ -129,6 +133,10 @@ pub trait World: Send + Sync {
     /// # Errors
     /// It is gone (ENOENT: nothing of it matters any more), or the kernel's.
     fn open(&self, key: FileKey, path: &std::path::Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn Below>>;
+    /// Returns how many files below the leader may have open at a time.
+    fn handles_max(&self) -> usize {
+        64
+    }
     /// Milliseconds, the same in all processes; wraps.
     fn now_ms(&self) -> u32;
     /// Nanoseconds since 1970; coarse is good enough.
