@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use datapath::shelf::Open;
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, OFlags, Stat, Timestamps};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, Stat, Timestamps};
 use rustix::io::Errno;
 use ssdcache::Mode;
 
@@ -600,6 +600,10 @@ impl File {
     /// # Errors
     /// As fstat(2).
     pub fn stat(&self) -> Result<Stat, Error> {
+        if self.flags.contains(OFlags::PATH) {
+            // Others may have the file open, with more than there is below.
+            return self.instance.stat(self.fd(), Path::new(""), AtFlags::EMPTY_PATH);
+        }
         let mut stat = self.stat_below()?;
         if let Some(cached) = self.through("stat")? {
             cached.check_shared(false);

@@ -9,7 +9,7 @@ use datapath::shelf::{Advice, Count, How, Open, OpenFailed};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, fstatfs, openat};
 use rustix::io::Errno;
-use ssdcache::Mode;
+use ssdcache::{FileKey, Mode};
 
 use crate::attach::Attachment;
 use crate::below::{Local, path_of, reopen};
@@ -106,8 +106,18 @@ impl Instance {
             return Ok(File::plain(Arc::clone(self), fd, told, flags));
         }
         // Cut off through the cache, or the cache would not know.
-        let fd = openat(at, path, flags - OFlags::TRUNC, mode).map_err(failed)?;
         let is_cut = flags.contains(OFlags::TRUNC);
+        let fd = openat(at, path, flags - OFlags::TRUNC, mode).map_err(|errno| {
+            // The kernel refuses to cut a directory before it looks at the other flags (O_DIRECT).
+            let is_directory = || {
+                let stat = rustix::fs::statat(at, path, AtFlags::empty());
+                stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+            };
+            failed(if is_cut && errno == Errno::INVAL && is_directory() { Errno::ISDIR } else { errno })
+        })?;
+        if is_cut && fstat(&fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
+            return Err(failed(Errno::ISDIR));
+        }
         let file = match self.opening(&fd, flags, options).map_err(failed)? {
             Some(opening) => {
                 let again = rustix::io::fcntl_dupfd_cloexec(&fd, 0).map_err(failed)?;
@@ -192,7 +202,7 @@ impl Instance {
     pub fn stat(&self, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<Stat, Error> {
         let mut stat = rustix::fs::statat(at, path, flags).map_err(|errno| Error::system(errno, "stat", &path.into()))?;
         if is_regular(&stat)
-            && let Ok(key) = named(at, path, flags.contains(AtFlags::SYMLINK_NOFOLLOW)).and_then(|fd| key_of(fd.as_fd()))
+            && let Ok(key) = key_at(at, path, flags)
         {
             let shelf = &self.part()?.shelf;
             for _ in 0..STATS {
@@ -284,6 +294,11 @@ impl Instance {
         let local = Arc::new(Local::new(below, false));
         let opening = Opening { local, how: How::default(), advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
         self.take_in(&opening, &path.into()).ok()
+    }
+
+    /// Returns the mode of the instance; pass-through if this process has no part in it.
+    pub fn mode(&self) -> Mode {
+        self.part().map_or(Mode::PassThrough, |part| part.shelf.mode())
     }
 
     /// How it is.
@@ -448,6 +463,14 @@ fn identity(config: &Config) -> Result<(bool, PathBuf), Error> {
 
 fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// The key of a file by its name; with AT_EMPTY_PATH and no name it is the descriptor's.
+fn key_at(at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<FileKey, Errno> {
+    if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
+        return key_of(at);
+    }
+    key_of(named(at, path, flags.contains(AtFlags::SYMLINK_NOFOLLOW))?.as_fd())
 }
 
 /// A file by its name, only to look at.

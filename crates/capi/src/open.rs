@@ -67,6 +67,11 @@ impl Open {
         matches!(self.body, Body::Stream(_))
     }
 
+    /// Whether it was opened with O_PATH: nothing is done with it but to name the file.
+    pub fn is_path(&self) -> bool {
+        self.cached().is_some_and(|file| file.flags().contains(OFlags::PATH))
+    }
+
     /// The file of the cache.
     #[inline]
     pub fn cached(&self) -> Option<&File> {

@@ -69,6 +69,17 @@ fn absolute(open: &Open, lock: &flock) -> Outcome<off_t> {
     from.checked_add(lock.l_start).ok_or_else(wrong)
 }
 
+/// In the kernel's order: the range first.
+fn check_range(lock: &flock) -> Outcome<()> {
+    let wrong = |errno| Err(Fail::new(errno, "a lock of no such range"));
+    match (lock.l_start, lock.l_len) {
+        (..0, _) => wrong(libc::EINVAL),
+        (start, len @ 1..) if start.checked_add(len - 1).is_none() => wrong(libc::EOVERFLOW),
+        (start, len) if len < 0 && start.checked_add(len).is_none_or(|begin| begin < 0) => wrong(libc::EINVAL),
+        _ => Ok(()),
+    }
+}
+
 fn check_access(open: &Open, kind: c_int) -> Outcome<()> {
     let access = open.flags()? & OFlags::RWMODE;
     let wrong = (kind == libc::F_RDLCK && access == OFlags::WRONLY) || (kind == libc::F_WRLCK && access == OFlags::RDONLY);
@@ -80,6 +91,9 @@ fn check_access(open: &Open, kind: c_int) -> Outcome<()> {
 /// # Safety
 /// `lock` is NULL or valid for reads and writes.
 pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> Outcome<c_int> {
+    if open.is_path() {
+        return Err(Fail::new(libc::EBADF, "it was opened to be named alone"));
+    }
     if lock.is_null() {
         return Err(Fail::new(libc::EFAULT, "the struct flock is NULL"));
     }
@@ -87,6 +101,7 @@ pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> Outcome<
     let mut asked = unsafe { lock.read() };
     asked.l_start = absolute(open, &asked)?;
     (asked.l_whence, asked.l_pid) = (libc::SEEK_SET as _, 0);
+    check_range(&asked)?;
     let command = match command {
         libc::F_GETLK => libc::F_OFD_GETLK,
         libc::F_SETLK => libc::F_OFD_SETLK,

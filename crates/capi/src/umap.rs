@@ -96,8 +96,9 @@ pub extern "C" fn uunmap(p: *const c_void) -> c_int {
 
 /// As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. It shows what uread would: what was written before is put below
 /// first, and from then on every write to the file is below when it returns (write-through), whoever writes it through the cache. A file
-/// that is mapped shared and for writing is used past the cache from then on: nobody else should be writing it at that moment. Give it
-/// back with munmap(2). Thread-safe.
+/// that is mapped shared and for writing is used past the cache from then on: nobody else should be writing it at that moment. As with
+/// mmap(2), a page behind the end of the file raises SIGBUS, also when another program has made the file shorter since; up to the end there
+/// is none. Give it back with munmap(2). Thread-safe.
 ///
 /// Returns the address, or MAP_FAILED: EBADF; those of mmap(2) and ufsync.
 ///

@@ -45,6 +45,9 @@ pub extern "C" fn ufallocate(ufd: c_int, mode: c_int, off: off_t, len: off_t) ->
         let (keep, hole) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE);
         // In the kernel's order: an open file, a range, a mode, the right to write, and how far it may reach.
         with(ufd, |open| {
+            if open.is_path() {
+                return Err(Fail::new(libc::EBADF, "it was opened to be named alone"));
+            }
             let (start, len) = (offset_of(off)?, offset_of(len)?);
             if len == 0 {
                 return Err(Fail::new(libc::EINVAL, "a range of no bytes"));

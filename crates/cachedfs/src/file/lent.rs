@@ -120,16 +120,17 @@ impl File {
     /// # Errors
     /// As `read_at`; ENOMEM if no page is free for it.
     pub fn pin(&self, at: u64, len: usize) -> Result<Pinned, Error> {
+        let within = len.min(ssdcache::PAGE_BYTES - (at % ssdcache::PAGE_BYTES as u64) as usize);
         if let Some(cached) = self.through("pinning")? {
             self.may_read()?;
+            self.is_range("pinning", at, within)?;
             return match cached.lend(at, len) {
                 Ok(lent) => Ok(Pinned(Held::Frame { file: Arc::clone(cached), lent: Some(lent) })),
                 Err(Errno::NXIO) => Ok(Pinned(Held::Copy(Box::default()))),
                 Err(errno) => Err(self.told("pinning", errno)),
             };
         }
-        let within = ssdcache::PAGE_BYTES - (at % ssdcache::PAGE_BYTES as u64) as usize;
-        let mut bytes = vec![0; len.min(within)];
+        let mut bytes = vec![0; within];
         let got = self.read_at(at, &mut bytes)?;
         bytes.truncate(got);
         Ok(Pinned(Held::Copy(bytes.into())))
