@@ -1,5 +1,6 @@
 """Files through the cache, with the standard library alone; with numpy where it is."""
 
+import errno
 import gc
 import io
 import os
@@ -21,7 +22,7 @@ class Files(unittest.TestCase):
         cls.dir = tempfile.TemporaryDirectory()
         cls.config = os.path.join(cls.dir.name, "cache.toml")
         with open(cls.config, "w", encoding="utf-8") as config:
-            config.write(f'[cache]\nmemory = "8MiB"\nruntime_dir = "{cls.dir.name}"\n')
+            config.write(f'[cache]\nmemory = "8MiB"\ndirty_age = "1h"\nruntime_dir = "{cls.dir.name}"\n')
         hotshelf.init(cls.config)
 
     @classmethod
@@ -160,6 +161,42 @@ class Files(unittest.TestCase):
                 archive.writestr("one", b"1" * 10000)
             with zipfile.ZipFile(file) as archive:
                 self.assertEqual(archive.read("one"), b"1" * 10000)
+
+    def conflict(self, name):
+        """A file that another program changed while the first page was newer in the cache."""
+        path = self.path(name)
+        with open(path, "wb") as file:
+            file.write(b"1" * 10000)
+        with hotshelf.File(path, "r+") as file:
+            file.pwrite(b"2" * 4096, 0)
+            with open(path, "r+b") as theirs:
+                theirs.write(b"3" * 12000)
+            with self.assertRaises(OSError) as caught:
+                file.fsync()
+            self.assertEqual(caught.exception.errno, errno.ESTALE)
+            self.assertIn("hotshelf cache export", str(caught.exception))
+        with self.assertRaises(OSError) as caught:
+            hotshelf.open(path, "rb")
+        self.assertEqual(caught.exception.errno, errno.ESTALE)
+        return path
+
+    def test_a_conflict_has_three_ways_out(self):
+        path, copy = self.conflict("conflict"), self.path("copy")
+        hotshelf.export(path, copy)
+        with open(copy, "rb") as file:
+            self.assertEqual(file.read(), b"2" * 4096 + b"3" * 5904)
+        with self.assertRaises(FileExistsError):
+            hotshelf.export(path, copy)
+        hotshelf.discard(path)
+        with hotshelf.open(path, "rb") as file:
+            self.assertEqual(file.read(), b"3" * 12000)
+        path = self.conflict("another")
+        hotshelf.force(path)
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), b"2" * 4096 + b"3" * 5904)
+        for decide in hotshelf.discard, hotshelf.force:
+            with self.assertRaises(FileNotFoundError):
+                decide(path)
 
     def test_what_is_wrong(self):
         with self.assertRaises(OSError) as caught:

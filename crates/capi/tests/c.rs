@@ -98,6 +98,26 @@ fn files_are_as_posix_has_them() {
     assert_eq!(library.run(C, "tests/files.c", &[dir.path()]), "all is well\n");
 }
 
+/// With an SSD and without; the kernel's own mapping is what is compared with.
+#[test]
+fn mappings_show_what_a_read_would() {
+    let library = Library::new();
+    for ssd in ["ssd", "none"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(library.run(C, "tests/maps.c", &[dir.path(), Path::new(ssd)]), "all is well\n", "{ssd}");
+    }
+}
+
+/// With an SSD and without.
+#[test]
+fn a_conflict_has_three_ways_out() {
+    let library = Library::new();
+    for ssd in ["ssd", "none"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(library.run(C, "tests/stranded.c", &[dir.path(), Path::new(ssd)]), "all is well\n", "{ssd}");
+    }
+}
+
 /// As C and as C++.
 #[test]
 fn the_library_file_system_is_as_posix_has_it_and_survives_kills() {
