@@ -443,9 +443,11 @@ impl Shelf {
                 Answer::Open => {}
                 ended => return Some(ended),
             }
-            if !wait.is_zero() && self.seats.leader().is_none() {
+            let is_led = wait.is_zero() || self.seats.leader().is_some();
+            if !is_led {
                 // Who would lead looks now and then; somebody waits, so he looks at once.
                 self.seats.nudge();
+                patience.begin_anew();
             }
             sleep = LOOK_AGAIN;
             if self.stopping.load(Ordering::Acquire) {
@@ -454,7 +456,7 @@ impl Shelf {
             if !waits() {
                 return None;
             }
-            if !wait.is_zero() && patience.is_over() {
+            if is_led && !wait.is_zero() && patience.is_over() {
                 return Some(Answer::Done(Err(STALLED)));
             }
         }

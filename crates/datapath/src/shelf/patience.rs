@@ -82,6 +82,11 @@ impl<'a> Patience<'a> {
         Patience { shelf, leader: None, moved: None, looked: Instant::now() }
     }
 
+    /// Nobody leads now: whoever does next has its own time.
+    pub(super) fn begin_anew(&mut self) {
+        self.leader = None;
+    }
+
     /// Whether the leader was waited for for long enough. To be asked after each wait.
     pub(super) fn is_over(&mut self) -> bool {
         let shelf = self.shelf;

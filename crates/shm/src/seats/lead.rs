@@ -114,6 +114,9 @@ impl Seats {
             self.local.term().store(self.term().fetch_add(1, AcqRel).wrapping_add(1), Relaxed);
         }
         self.local.leading().store(if leading { LEADING } else { NOT }, Release);
+        if leading {
+            self.beat();
+        }
     }
 
     fn bell(&self) -> Bell<'_> {

@@ -53,6 +53,11 @@ impl Local {
         self.0.u64(1024 + 8 * of)
     }
 
+    /// The process that led when the leader was last watched.
+    pub(super) fn watched_leader(&self) -> &AtomicU32 {
+        self.0.u32(284)
+    }
+
     /// Counts our pulse.
     pub(super) fn beats(&self) -> &AtomicU32 {
         self.0.u32(280)

@@ -86,8 +86,12 @@ impl Seats {
         self.watch_of(index(seat))
     }
 
-    /// Likewise the one that leads.
+    /// Likewise the one that leads. What was known of the one before says nothing of it.
     pub fn watch_leader(&self) -> Watch<'_> {
+        let pid = self.leader().unwrap_or(0);
+        if self.local.watched_leader().swap(pid, Relaxed) != pid {
+            self.local.silent(LEADER).store(0, Relaxed);
+        }
         self.watch_of(LEADER)
     }
 
