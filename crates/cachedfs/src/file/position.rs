@@ -101,7 +101,9 @@ impl File {
     pub fn seek(&self, to: i64, whence: Whence) -> Result<u64, Error> {
         let told = |errno| self.told("seeking", errno);
         if self.has_kernel_position() {
-            let from_begin = |errno| u64::try_from(to).map_err(|_| told(errno));
+            // What has no position at all says so first: EBADF (O_PATH), ESPIPE.
+            let refused = |errno| plain::seek(self.fd(), SeekFrom::Current(0)).err().unwrap_or(errno);
+            let from_begin = |errno| u64::try_from(to).map_err(|_| told(refused(errno)));
             let to = match whence {
                 Whence::Start => SeekFrom::Start(from_begin(Errno::INVAL)?),
                 Whence::Current => SeekFrom::Current(to),
