@@ -17,7 +17,7 @@ use super::{Ask, Tries};
 
 /// Times that room is made for a writer, before the time counts: what was made others may take, and each may take as long as the file
 /// below is slow.
-const ROOMS: u32 = 64;
+const ROOMS: u32 = 1000;
 
 /// Where a write ends.
 ///
