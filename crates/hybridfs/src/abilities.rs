@@ -134,18 +134,29 @@ impl Abilities {
         say(!self.hard_links, "no hard links");
         say(!self.symlinks, "no symbolic links: they are made on the other side");
         say(!self.pipes, "no pipes and sockets: they are made on the other side");
+        let root = rustix::process::geteuid().is_root();
+        say(!self.devices && root, "no device nodes: they are made on the other side");
+        say(!self.unnamed_files, "no unnamed files (O_TMPFILE)");
         say(!self.user_attributes, "no extended attributes: files that have some stay on the other side; inode numbers change with a move");
         say(!self.acls, "no access control lists: files that have one stay on the other side");
-        say(!self.owners && rustix::process::geteuid().is_root(), "no owners: files of other users stay on the other side");
+        say(!self.owners && root, "no owners: files of other users stay on the other side");
         say(!self.modes, "not all permissions are kept: files that need others stay on the other side");
         say(!self.any_name, "not all characters are allowed in names: files with others stay on the other side");
         say(!self.case_sensitive, "names that differ only in case are the same file");
         say(!self.holes, "no holes: sparse files take their full size");
+        say(!self.preallocation, "no preallocation (fallocate): programs get EOPNOTSUPP");
+        say(!self.punch_hole, "no punching of holes (FALLOC_FL_PUNCH_HOLE): programs get EOPNOTSUPP");
+        say(!self.direct_io, "no O_DIRECT");
         say(!self.syncs_names(), "fsync of directories may do nothing: files are flushed again after they got their name");
         say(!self.stable_inodes, "inode numbers are not permanent: after a crash, copies are recognized by size and time, or content");
         say(!self.file_locks, "no locks: do not use the directory from two machines");
-        if self.time_step_ns > 1000 {
-            say(true, &format!("times are kept in steps of {} ms", self.time_step_ns.div_ceil(1_000_000)));
+        if self.time_step_ns > 1 {
+            let step = match self.time_step_ns {
+                ns if ns < 1000 => format!("{ns} ns"),
+                ns if ns < 1_000_000 => format!("{} us", ns.div_ceil(1000)),
+                ns => format!("{} ms", ns.div_ceil(1_000_000)),
+            };
+            say(true, &format!("times are kept in steps of {step}"));
         }
         if let Some(bytes) = self.largest_file_bytes {
             say(true, &format!("files are limited to {} MiB: larger ones stay on the other side", bytes >> 20));
@@ -397,6 +408,72 @@ mod test {
         assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 0);
         assert!(found.hard_links && found.symlinks && found.pipes && found.stable_inodes && found.any_name, "{found:?}");
         assert!(found.case_sensitive && found.modes, "{found:?}");
+    }
+
+    /// Everything that programs or moves may miss, and the words that say it.
+    #[test]
+    fn every_missing_ability_is_said() {
+        let all = Abilities {
+            file_system: "ext4".into(),
+            probed: true,
+            rename_noreplace: true,
+            rename_exchange: true,
+            hard_links: true,
+            symlinks: true,
+            pipes: true,
+            devices: true,
+            unnamed_files: true,
+            user_attributes: true,
+            trusted_attributes: true,
+            acls: true,
+            owners: true,
+            modes: true,
+            any_name: true,
+            case_sensitive: true,
+            holes: true,
+            preallocation: true,
+            punch_hole: true,
+            seek_hole: true,
+            direct_io: true,
+            directory_sync: true,
+            file_locks: true,
+            stable_inodes: true,
+            birth_times: true,
+            time_step_ns: 1,
+            largest_file_bytes: None,
+        };
+        assert_eq!(all.limits(), Vec::<String>::new());
+        type Lose = fn(&mut Abilities);
+        let lacks: [(Lose, &str); 17] = [
+            (|a| a.rename_noreplace = false, "no rename without replacing"),
+            (|a| a.rename_exchange = false, "RENAME_EXCHANGE"),
+            (|a| a.hard_links = false, "no hard links"),
+            (|a| a.symlinks = false, "no symbolic links"),
+            (|a| a.pipes = false, "no pipes"),
+            (|a| a.unnamed_files = false, "O_TMPFILE"),
+            (|a| a.user_attributes = false, "no extended attributes"),
+            (|a| a.acls = false, "no access control lists"),
+            (|a| a.modes = false, "not all permissions"),
+            (|a| a.any_name = false, "not all characters"),
+            (|a| a.case_sensitive = false, "names that differ only in case"),
+            (|a| a.preallocation = false, "fallocate"),
+            (|a| a.punch_hole = false, "FALLOC_FL_PUNCH_HOLE"),
+            (|a| a.direct_io = false, "no O_DIRECT"),
+            (|a| a.directory_sync = false, "fsync of directories"),
+            (|a| a.file_locks = false, "no locks"),
+            (|a| a.time_step_ns = 2_000_000_000, "steps of 2000 ms"),
+        ];
+        for (lose, words) in lacks {
+            let mut less = all.clone();
+            lose(&mut less);
+            let limits = less.limits();
+            assert!(limits.iter().any(|limit| limit.contains(words)), "{words}: {limits:?}");
+        }
+        if rustix::process::geteuid().is_root() {
+            let less = Abilities { devices: false, owners: false, ..all };
+            assert!(less.limits().iter().any(|limit| limit.contains("no device nodes")), "{:?}", less.limits());
+            assert!(less.limits().iter().any(|limit| limit.contains("no owners")), "{:?}", less.limits());
+        }
     }
 
     #[test]
