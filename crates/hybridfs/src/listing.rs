@@ -125,6 +125,9 @@ impl Hybrid {
                 if dir.ino == ROOT && name == HIDDEN.as_bytes() {
                     return;
                 }
+                if self.is_nfs_client_name(tier, name) && matches!(self.look_visible(tier, fd, OsStr::from_bytes(name)), Ok(None)) {
+                    return;
+                }
                 if (both || again) && !seen.insert(name.into()) {
                     return;
                 }
@@ -153,7 +156,7 @@ impl Hybrid {
     fn entry_found(&self, dir: &Dir, entry: &Entry, name: &OsStr) -> Result<Found> {
         if !entry.both
             && let Some(fd) = dir.on(entry.tier)
-            && let Some(stat) = self.noted_by_name(entry.tier, fd, name, self.tier(entry.tier).look(fd, name))?
+            && let Some(stat) = self.look_visible(entry.tier, fd, name)?
         {
             let found = self.found_on(entry.tier, dir, name, stat);
             if let Some(found) = found.filter(|found| found.kind != Kind::Directory || dir.on(entry.tier.other()).is_none()) {

@@ -261,7 +261,7 @@ impl Hybrid {
     fn look_once(&self, dir: &Dir, name: &OsStr) -> Result<Looked> {
         let look = |tier: TierName| -> Result<Option<Stat>> {
             let Some(fd) = dir.on(tier) else { return Ok(None) };
-            let seen = self.noted_by_name(tier, fd, name, self.tier(tier).look(fd, name))?;
+            let seen = self.look_visible(tier, fd, name)?;
             // Ours by another name: in another case, or the short one of vfat; or the owner of the top has renamed it.
             Ok(seen.filter(|stat| dir.ino != ROOT || !self.tier(tier).is_hidden(stat)))
         };
@@ -271,6 +271,30 @@ impl Hybrid {
             _ => look(TierName::Hdd)?,
         };
         Ok(self.merge(dir, name, ssd, hdd))
+    }
+
+    /// As [`crate::tier::Tier::look`], without what [`Hybrid::is_removed_file`] hides.
+    pub(crate) fn look_visible(&self, tier: TierName, fd: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>> {
+        let stat = self.noted_by_name(tier, fd, name, self.tier(tier).look(fd, name))?;
+        Ok(stat.filter(|stat| !(self.is_nfs_client_name(tier, name.as_bytes()) && self.is_removed_file(tier, name, stat))))
+    }
+
+    /// Whether a name on this side may be one that the kernel's NFS client gave to an open file when it was removed or replaced.
+    pub(crate) fn is_nfs_client_name(&self, tier: TierName, name: &[u8]) -> bool {
+        let digits = name.strip_prefix(b".nfs");
+        digits.is_some_and(|digits| digits.len() == 24 && digits.iter().all(u8::is_ascii_hexdigit))
+            && self.tier(tier).abilities.file_system == "nfs"
+    }
+
+    /// Whether a name that the NFS client made stands for a file that was removed or replaced through this mount and is still open or
+    /// remembered. Such a name must not be found: the kernel would remember the file by it, and the client could never remove it. What
+    /// other clients left is an ordinary file.
+    pub(crate) fn is_removed_file(&self, tier: TierName, name: &OsStr, stat: &Stat) -> bool {
+        // By the backing inode: where a side keeps no marks, a file may be known by the number it had on the other side.
+        let mut numbers: Vec<u64> = self.held.lock().keys().copied().collect();
+        numbers.extend(self.opens.lock().keys().copied());
+        let is_it = |place: Place| place.on(tier) == Some(stat.ino) && (place.nameless || place.name != name);
+        numbers.into_iter().any(|ino| self.nodes.place(ino).is_some_and(is_it))
     }
 
     fn merge(&self, dir: &Dir, name: &OsStr, ssd: Option<Stat>, hdd: Option<Stat>) -> Looked {
