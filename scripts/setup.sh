@@ -53,6 +53,8 @@ test|quota|setquota|the test of quotas
 test|nfs-ganesha|ganesha.nfsd|the test of an NFS export
 test|nfs-ganesha-vfs|-|the test of an NFS export
 test|libnfs-utils|nfs-ls|the test of an NFS export
+test|nfs-common|mount.nfs|the test of NFS as the slow side
+test|rpcbind|rpcbind|the test of NFS as the slow side
 test|postmark|postmark|the PostMark test
 test|mergerfs|mergerfs|the comparison with mergerfs
 test|mariadb-server|mariadbd|the MariaDB test
@@ -145,7 +147,7 @@ install_packages() {
     if ! answer=$(apt update 2>&1) || grep -q '^[WE]: ' <<<"$answer"; then
         say "apt-get cannot reach its archive; trying with what is on this machine"
     fi
-    if [[ " ${wanted[*]} " == *" mariadb-server "* ]]; then
+    if [[ " ${wanted[*]} " =~ ' '(mariadb-server|nfs-ganesha|nfs-common|rpcbind|openssh-server|quota)' ' ]]; then
         forbid_services
     fi
     say "installing ${wanted[*]}"

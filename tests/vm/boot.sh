@@ -14,6 +14,7 @@
 #   One such line, or several.
 #   # memory: 2G                          of the guest
 #   # module: nofscache                   of kernel/; built, and MODULE is where it is
+#   # packages: nfs-kernel-server         unpacked below PACKAGES, not installed (tests/vm/unpack.sh)
 #   # kernel: preempt=full                more arguments for the guest's kernel
 #   # processors: in turn                 both by one thread of the host. For guests that change their kernel's code while it runs
 #                                         (ftrace): else a processor of QEMU 7.2 may go on for good with what was there before
@@ -124,7 +125,8 @@ write_job() {
     {
         printf 'script=%q drives=%q\n' "$script" "${drives[*]}"
         printf 'export %s=%q\n' ROOT "$ROOT" HOTSHELF "$HOTSHELF" FULL "$FULL" KERNEL "$KERNEL" SCRATCH "$SCRATCH" RESULTS "$RESULTS" \
-            MODULE "$module" PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME "${HOME:-/}" LC_ALL C TERM dumb
+            MODULE "$module" PACKAGES "$target/vm/packages" \
+            PATH /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME "${HOME:-/}" LC_ALL C TERM dumb
     } >"$work/share/job"
 }
 
@@ -138,12 +140,16 @@ run_guest() {
         threads=single
     fi
     arguments="console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check nokaslr intel_iommu=on nvme_core.multipath=N"
+    # Clearing each page when it is allocated, and once more when it is used, takes time that here counts thirtyfold.
+    arguments+=" init_on_alloc=0"
+    # -cpu: without what is fast in a real processor and slow here: byte-wise string instructions for whole pages (erms), a switch around
+    # each access to a program's memory (smap), a fifth level of page tables, keys of pages.
     # What comes out of the port. Not at once our standard output: qemu opens what it is given, and that may be a file.
     exec 3> >(exec cat)
     copier=$!
     # Each process ends with the one that started it, so that no guest stays behind whatever is killed.
     setpriv --pdeathsig KILL -- timeout --kill-after=5 "$seconds" setpriv --pdeathsig KILL -- qemu-system-x86_64 \
-        -machine q35 -accel tcg,thread=$threads -cpu max -smp 2 -m "${memory:-2G}" \
+        -machine q35 -accel tcg,thread=$threads -cpu max,-erms,-smap,-la57,-pku -smp 2 -m "${memory:-2G}" \
         -nodefaults -no-user-config -display none -no-reboot -name "hotshelf-$name" \
         -kernel "$kernel/linux" -initrd "$kernel/initramfs.cpio" \
         -append "$arguments $(head_of kernel)" \
@@ -164,6 +170,11 @@ module=$(head_of module)
 if [[ -n $module ]]; then
     "$here/module.sh" || exit
     module=$kernel/$module/$module.ko
+fi
+packages=$(head_of packages)
+if [[ -n $packages ]]; then
+    # shellcheck disable=SC2086 # several
+    "$here/unpack.sh" $packages || exit
 fi
 mkdir -p "$out"
 : >"$console"
