@@ -72,6 +72,11 @@ pub fn path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     is_there.then_some(path)
 }
 
+/// Whether an open file has no name any more. The number of its names alone says too little: some file systems do not count them.
+pub fn is_removed(fd: BorrowedFd<'_>) -> bool {
+    fstat(fd).is_ok_and(|stat| stat.st_nlink == 0) && path_of(fd).is_none()
+}
+
 /// What tells a change.
 pub fn stamp_of(stat: &Stat) -> Stamp {
     Stamp {
@@ -185,7 +190,7 @@ impl Below for Local {
     }
 
     fn is_removed(&self) -> bool {
-        fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
+        is_removed(self.fd())
     }
 
     fn path(&self) -> Option<PathBuf> {

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use ssdcache::{Mode, PAGE_BYTES};
 
 use crate::attach::Attachment;
-use crate::below::{Local, path_of};
+use crate::below::{Local, is_removed, path_of};
 use crate::watch::Watched;
 
 /// See the module.
@@ -254,8 +254,9 @@ impl Cached {
         let result = call();
         // Compared with what was before the call: others may have settled since, and have read what it wrote over.
         if settled & !DROPPED != u64::from(self.shelf().mode_changes()) | BARE {
-            self.open.was_changed_past();
+            // First: until the change is known to be ours, whoever looks drops what is older.
             self.drop_range(range)?;
+            self.open.was_changed_past();
         }
         result
     }
@@ -316,7 +317,7 @@ impl Cached {
             // Not even its name stays where not all may see it.
             Some(_) if !self.part.may_share(self.fd()) => self.check_shared(true),
             Some(path) => self.open.renamed(&path),
-            None if fstat(self.fd()).is_ok_and(|stat| stat.st_nlink == 0) => self.open.unlinked(),
+            None if is_removed(self.fd()) => self.open.unlinked(),
             None => {}
         }
     }
@@ -348,7 +349,7 @@ impl Watched for Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        if fstat(self.fd()).is_ok_and(|stat| stat.st_nlink == 0) {
+        if is_removed(self.fd()) {
             self.open.unlinked();
         }
         if let Some(number) = self.watched.get() {

@@ -1,7 +1,7 @@
 //! Files with dirty pages that cannot be written until somebody decides: another program changed the file meanwhile (a conflict), or
 //! moved or removed it while nobody had it open. docs/cache-states.md has the states.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -31,6 +31,9 @@ const MISSING: &str = "another program moved or removed it while the cache held 
 pub fn sentence(errno: Errno) -> &'static str {
     if errno == Errno::STALE { CONFLICT } else { MISSING }
 }
+
+/// Names that are tried for a copy that is not whole yet.
+const ASIDES: u32 = 100;
 
 /// What an export wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,11 +65,13 @@ impl Instance {
         if to.symlink_metadata().is_ok() {
             return Err(failed(Errno::EXIST.into()));
         }
-        let mut aside: OsString = to.file_name().ok_or_else(|| failed(Errno::INVAL.into()))?.to_owned();
-        aside.push(format!(".hotshelf-{}", std::process::id()));
-        let aside = to.with_file_name(aside);
-        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside).map_err(failed)?;
+        let name = to.file_name().ok_or_else(|| failed(Errno::INVAL.into()))?;
+        let (file, aside) = make_aside(to, name).map_err(failed)?;
         let copied = copy(&found, &file).and_then(|exported| {
+            if !found.open.is_stranded() {
+                // Part of the copy may be from after somebody's decision.
+                return Err(Errno::NOENT.into());
+            }
             renameat_with(CWD, &aside, CWD, to, RenameFlags::NOREPLACE).or_else(|errno| match errno {
                 // Where the file system knows no such flag, a link does not replace anything either.
                 Errno::INVAL => rustix::fs::link(&aside, to).and_then(|()| rustix::fs::unlink(&aside)),
@@ -90,7 +95,7 @@ impl Instance {
     /// ENOENT: there is no such file among those that [`crate::Status`] lists as stranded.
     pub fn discard(&self, path: &Path) -> Result<(), Error> {
         let found = self.stranded(path)?;
-        let done = if found.is_missing { found.open.discard_missing() } else { found.open.discard() };
+        let done = if found.is_missing { found.open.discard_missing() } else { found.open.discard_conflict() };
         done.map_err(|errno| Error::system(errno, "discarding", &path.into()))
     }
 
@@ -142,6 +147,20 @@ impl Instance {
     }
 }
 
+/// A new file beside `to`, under a name that no export before left there.
+fn make_aside(to: &Path, name: &OsStr) -> std::io::Result<(fs::File, PathBuf)> {
+    for number in 0..ASIDES {
+        let mut aside = name.to_owned();
+        aside.push(format!(".hotshelf-{}-{number}", std::process::id()));
+        let aside = to.with_file_name(aside);
+        match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|file| (file, aside)),
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
 /// Copies it; what cannot be read of a missing file stays a hole.
 fn copy(found: &Found, to: &fs::File) -> std::io::Result<Exported> {
     let size = found.open.size();
@@ -152,7 +171,10 @@ fn copy(found: &Found, to: &fs::File) -> std::io::Result<Exported> {
         match found.open.read(at, &mut buffer) {
             Ok(0) => break,
             Ok(got) => {
-                to.write_all_at(&buffer[..got], at)?;
+                // It is a hole already, and may be a long one.
+                if buffer[..got].iter().any(|byte| *byte != 0) {
+                    to.write_all_at(&buffer[..got], at)?;
+                }
                 at += got as u64;
             }
             Err(_) if found.is_missing => {

@@ -14,7 +14,7 @@ mod failed;
 mod files;
 mod frames;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -80,7 +80,9 @@ pub struct Worker {
     /// The file that is to be cut, and to which length, which its entry says already: a sync of it does not make that durable.
     cutting: Option<(FileKey, u64)>,
     /// Files that the last leader was writing below when he died.
-    unended: Vec<(FileNo, FileKey)>,
+    unended: VecDeque<(FileNo, FileKey)>,
+    /// When one of these could not be ended, ms.
+    unended_failed: Option<u32>,
     /// Which record was last looked at for whether it may stay.
     looked_at: u32,
     /// Slots of the requests it is at: if it panics over one, that one has failed.
@@ -95,6 +97,8 @@ pub struct Worker {
     has_others: bool,
     /// Since when files have dirty pages on the SSD, ms: those that are older than the dirty age are written back.
     dirty_since: HashMap<FileKey, u32>,
+    /// The last of these that was written back because of that.
+    last_due: FileKey,
 }
 
 /// See [`Worker::put_back`].
@@ -138,7 +142,9 @@ impl Worker {
             is_noted_clean: false,
             lost: HashSet::new(),
             cutting: None,
-            unended: Vec::new(),
+            unended: VecDeque::new(),
+            unended_failed: None,
+            last_due: FileKey(0),
             looked_at: 0,
             at_hand: Vec::new(),
             stale: Stale::default(),
@@ -212,6 +218,7 @@ impl Worker {
             }
             shelf.header.word(Word::Asleep).store(0, Ordering::SeqCst);
         }
+        worker.note_names(shelf);
         worker.end();
     }
 

@@ -13,7 +13,7 @@ use crate::shelf::log::Log;
 use crate::shelf::open::errno_of;
 use crate::shelf::ours::Writer;
 use crate::shelf::record::mode_of_number;
-use crate::shelf::{Ask, Asked, CATALOGUE, Entry, FileNo, Shelf, flag};
+use crate::shelf::{Ask, Asked, Below, CATALOGUE, Entry, FileNo, Shelf, flag};
 
 impl Worker {
     /// Does what was asked; the syncs of several processes share their flushes.
@@ -115,6 +115,10 @@ impl Worker {
             Ask::DropClean => self.drop_clean_for_good(shelf, key).map(|()| 0),
             Ask::Hold => self.hold(shelf, no, key).map(|()| 0),
             Ask::Force => self.force(shelf, no, key).map(|()| 0),
+            Ask::Conflict => {
+                self.strand(shelf, key, flag::CONFLICT);
+                Ok(0)
+            }
             Ask::Sync | Ask::ModeOfAll | Ask::Accept => Err(Errno::INVAL),
         }
     }
@@ -231,25 +235,34 @@ impl Worker {
     fn greet(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: u32) -> Result<(), Errno> {
         let record = shelf.records.get(no);
         let entry = self.entry(key);
-        let is_right = entry.as_ref().is_some_and(|entry| entry.writing || is_same(entry.stamp, record.own().get()));
+        let own = self.own_stamp(key);
+        let now = record.own().get();
+        let is_right = entry.is_some() && own.is_none_or(|own| is_same(own, now));
+        // One of us changed the file since its entry was written, or another program did: what is clean may be older.
+        let is_unsure = own.is_none() && entry.as_ref().is_some_and(|entry| !is_same(entry.stamp, now));
         match &entry {
             Some(entry) if entry.cut.is_some() && is_right => {
                 self.cut_again(shelf, key)?;
                 record.size().store(entry.size, Ordering::Release);
                 self.drop_pages(shelf, key, entry.size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
-                if entry.through { self.drop_clean(shelf, key, 0..u64::MAX).map(drop) } else { Ok(()) }
+                if entry.through || is_unsure {
+                    self.drop_clean(shelf, key, 0..u64::MAX)?;
+                }
+                // Durably, as below: a successor does not look once more.
+                self.flush_log(shelf)
             }
             // What is clean may be older than what came down before the crash; and the file may have grown below.
             Some(entry) if entry.through && is_right => {
                 if dirty > 0 {
                     record.size().fetch_max(entry.size, Ordering::AcqRel);
                 }
-                self.drop_clean(shelf, key, 0..u64::MAX).map(drop)
+                self.drop_clean_for_good(shelf, key)
             }
             Some(entry) if is_right && dirty > 0 => {
                 record.size().store(entry.size, Ordering::Release);
-                Ok(())
+                if is_unsure { self.drop_clean_for_good(shelf, key) } else { Ok(()) }
             }
+            Some(_) if is_right && is_unsure => self.drop_range(shelf, no, key, 0..u64::MAX),
             // It was to become longer, and nothing came of it.
             Some(entry) if is_right && entry.size != record.own().get().size => {
                 let entry = Entry { size: record.own().get().size, ..entry.clone() };
@@ -259,7 +272,7 @@ impl Worker {
             _ if dirty == 0 => self.drop_range(shelf, no, key, 0..u64::MAX),
             _ => {
                 if let Some(entry) = entry {
-                    record.own().begin(entry.stamp);
+                    record.own().begin(own.unwrap_or(entry.stamp));
                     record.size().store(entry.size, Ordering::Release);
                 }
                 self.strand(shelf, key, flag::CONFLICT);
@@ -323,7 +336,10 @@ impl Worker {
         let below = self.below(shelf, key)?;
         let stamp = || below.stamp().map_err(|error| errno_of(&error));
         let record = shelf.records.get(no);
-        record.size().fetch_max(stamp()?.size, Ordering::AcqRel);
+        match stamp()?.size {
+            size if self.is_dirty(shelf, no, key) => _ = record.size().fetch_max(size, Ordering::AcqRel),
+            size => record.size().store(size, Ordering::Release),
+        }
         // Of the owner of the lock, who died: whoever asks has the lock now.
         record.own().close(Writer::LockHolder, stamp)?;
         record.own().close(Writer::Leader, stamp)?;
@@ -481,6 +497,9 @@ impl Worker {
     }
 
     fn cut(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
+        let below = self.below(shelf, key)?;
+        self.may_cut(shelf, no, key, &*below)?;
+        shelf.cut_tail(no, len)?;
         let before = self.entry(key);
         let has_pages = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
         // An entry without pages tells nothing, but of an earlier cut.
@@ -494,7 +513,6 @@ impl Worker {
             self.flush_log(shelf)?;
         }
         self.tell_reclaimed(shelf)?;
-        let below = self.below(shelf, key)?;
         self.open_window(shelf, key, &*below)?;
         let cut = below.set_len(len).map_err(|error| errno_of(&error));
         self.know(key).is_cut = cut.is_ok();
@@ -503,6 +521,17 @@ impl Worker {
             self.put_entry(shelf, key, |_| Entry { writing: true, ..before.clone() })?;
         }
         cut
+    }
+
+    /// Before anything goes: what another program changed is not cut, nor what cannot be, and then all stays as it is.
+    fn may_cut(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, below: &dyn Below) -> Result<(), Errno> {
+        if !self.is_dirty(shelf, no, key) {
+            return Ok(());
+        }
+        self.open_window(shelf, key, below)?;
+        let may = below.stamp().and_then(|now| below.set_len(now.size)).map_err(|error| errno_of(&error));
+        self.end_writing(shelf, key, below);
+        may
     }
 
     /// Whole pages read as zeroes. What is clean on the SSD goes first, durably, then what is below, then the dirty ones: so
@@ -651,7 +680,8 @@ impl Worker {
     fn drop_open(&mut self, shelf: &Shelf) -> Result<(), Errno> {
         let records: Vec<_> = shelf.records.all().filter_map(|(no, record)| Some((no, record.key()?))).collect();
         for (no, key) in records {
-            if shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+            // Left for its owner's decision.
+            if shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) || self.is_dirty(shelf, no, key) {
                 continue;
             }
             let stamp = self.below(shelf, key).and_then(|below| below.stamp().map_err(|error| errno_of(&error)));

@@ -11,7 +11,7 @@ use super::{STEP_PAGES, Worker};
 use crate::shelf::layout::Word;
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
-use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier, place};
+use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier, flag, place};
 
 /// Pages written back in one sweep: the more, the more neighbours.
 const SWEEP_PAGES: usize = 4096;
@@ -66,7 +66,14 @@ impl Worker {
         let (now, age) = (shelf.world.now_ms(), shelf.header.get(Word::DirtyAge));
         let is_old = |since_ms: u32| now.wrapping_sub(since_ms) >= age;
         let old = self.dirty_since.iter().filter(|(_, since_ms)| is_old(**since_ms)).map(|(key, _)| *key);
-        old.filter(|key| !self.is_patient(shelf, *key) && !self.is_stranded(shelf, *key)).collect()
+        // One that is missing is looked for now and then.
+        let is_conflict = |key: FileKey| shelf.records.find(key).is_some_and(|no| shelf.records.get(no).has(flag::CONFLICT));
+        let mut due: Vec<FileKey> = old.filter(|key| !self.is_patient(shelf, *key) && !is_conflict(*key)).collect();
+        // In turn: one that is written all the time does not keep the others waiting.
+        due.sort_unstable();
+        let first = due.partition_point(|key| *key <= self.last_due);
+        due.rotate_left(first);
+        due
     }
 
     /// Writes a piece of these back; whether there was something to do.
@@ -86,6 +93,7 @@ impl Worker {
         let Some(log) = &self.log else { return false };
         let mut items = Vec::new();
         if let ([key], _) | ([key, ..], true) = (due, due.len() <= DUE_ONE_BY_ONE) {
+            self.last_due = *key;
             log.books.collect_dirty(Scope::File(*key), most, &mut items);
             let is_all = items.len() < most;
             let written = self.write_back(shelf, &items).unwrap_or(0);
@@ -223,6 +231,7 @@ impl Worker {
         self.end_writing(shelf, key, &*below);
         synced.map_err(|error| errno_of(&error))?;
         self.synced_below(shelf, key)?;
+        self.note_after(shelf, key);
         self.mark_written(shelf, &written);
         result.map_err(|error| errno_of(&error))?;
         shelf.counters.add(Count::WrittenBack, written.len() as u64);

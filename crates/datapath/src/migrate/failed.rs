@@ -140,6 +140,7 @@ impl Worker {
                         record.size().store(entry.size, Ordering::Release);
                         if entry.writing {
                             record.own().open(Writer::Leader);
+                            self.unended.push_back((no, key));
                         }
                     }
                     // Its entry is lost, too: how it was is not known, and whoever opens it says how long it is.

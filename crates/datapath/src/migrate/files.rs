@@ -14,7 +14,7 @@ use ssdcache::{FileKey, Page, PageIndex, Version};
 use super::Worker;
 use crate::shelf::log::Stop;
 use crate::shelf::open::errno_of;
-use crate::shelf::ours::{Difference, Look, Writer, difference};
+use crate::shelf::ours::{Difference, Look, Moment, Writer, difference};
 use crate::shelf::{Ask, Below, CATALOGUE, Entry, FileNo, PATH_MAX, Shelf, Stamp, flag, place};
 
 /// Files whose entries are kept at hand; more only as long as they are being written.
@@ -45,6 +45,8 @@ pub(super) struct Known {
     pub(super) is_cut: bool,
     /// Not before.
     pub(super) not_before: Option<u32>,
+    /// How the file was after our last change of it, in which the entry says `writing`: for when it has no record.
+    after: Option<Stamp>,
 }
 
 impl Known {
@@ -156,6 +158,7 @@ impl Worker {
             below.sync().map_err(|error| errno_of(&error))?;
             self.synced_below(shelf, key)?;
         }
+        self.know(key).after = (!record.own().is_open()).then(|| record.own().get());
         self.put_entry(shelf, key, |worker| {
             let before = worker.entry(key);
             let cut = before.as_ref().and_then(|entry| entry.cut);
@@ -164,7 +167,8 @@ impl Worker {
                 key,
                 path: record.path(),
                 size: len.unwrap_or_else(|| size.max(before.as_ref().filter(|_| !is_first).map_or(0, |entry| entry.size))),
-                stamp: record.own().get(),
+                // A conflict outlives a restart: whatever is below then, it is not what we left.
+                stamp: if record.has(flag::CONFLICT) { Stamp::NEVER } else { record.own().get() },
                 // Who writes through changes what is below at any time, and durable it is only when it is synced.
                 writing: !record.has(flag::CONFLICT)
                     && (len.is_some() || through || record.own().is_open() || before.is_some_and(|entry| entry.writing)),
@@ -222,10 +226,7 @@ impl Worker {
     pub(super) fn begin_writing(&mut self, shelf: &Shelf, key: FileKey) -> Result<u64, Errno> {
         let below = self.below(shelf, key)?;
         // Before the entry says that changes of it are ours, which then go without a look after a crash.
-        self.open_window(shelf, key, &*below)?;
-        if let Some(no) = shelf.records.find(key) {
-            let _ = shelf.records.get(no).own().close(Writer::Leader, || below.stamp());
-        }
+        self.look_first(shelf, key, &*below)?;
         self.say_writing(shelf, key)?;
         Ok(self.end_below(shelf, key))
     }
@@ -254,11 +255,30 @@ impl Worker {
     /// # Errors
     /// ESTALE: another program changed its bytes, and there are dirty pages of it.
     pub(super) fn open_window(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) -> Result<(), Errno> {
+        for _ in 0..LOOKS {
+            let moment = self.look_first(shelf, key, below)?;
+            let Some(no) = shelf.records.find(key) else { return Ok(()) };
+            let own = shelf.records.get(no).own();
+            match moment {
+                Some(moment) if !own.open_at(moment, Writer::Leader) => {}
+                Some(_) => return Ok(()),
+                None => {
+                    own.open(Writer::Leader);
+                    return Ok(());
+                }
+            }
+        }
+        // Somebody writes over the record all the time.
+        Err(Errno::IO)
+    }
+
+    /// Finds a change by another program, as `open_window`, and opens none. None: one of us is changing the file, or it has no record.
+    pub(super) fn look_first(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) -> Result<Option<Moment>, Errno> {
         let stamp = || below.stamp().map_err(|error| errno_of(&error));
         let Some(no) = shelf.records.find(key) else {
             let now = stamp()?;
-            if self.entry(key).is_some_and(|entry| entry.writing || difference(entry.stamp, now) != Difference::Content) {
-                return Ok(());
+            if self.entry(key).is_some() && self.own_stamp(key).is_none_or(|left| difference(left, now) != Difference::Content) {
+                return Ok(None);
             }
             self.strand(shelf, key, flag::CONFLICT);
             return Err(Errno::STALE);
@@ -269,30 +289,37 @@ impl Worker {
                 return Err(Errno::STALE);
             }
             match record.own().look(stamp)? {
-                Look::Ours(moment) if record.own().open_at(moment, Writer::Leader) => return Ok(()),
-                Look::Ours(_) => {}
-                Look::Busy => {
-                    record.own().open(Writer::Leader);
-                    return Ok(());
-                }
+                Look::Ours(moment) => return Ok(Some(moment)),
+                Look::Busy => return Ok(None),
                 Look::Changed(change) => {
-                    let is_dirty = self.is_dirty(shelf, no, key);
-                    if is_dirty && difference(change.known, change.now) == Difference::Content {
-                        self.strand(shelf, key, flag::CONFLICT);
-                        return Err(Errno::STALE);
-                    }
-                    let size = record.size().load(Ordering::Acquire);
-                    if record.own().adopt(&change, Writer::Leader) {
-                        shelf.drop_not_dirty(no, &mut |_: Ask| self.drop_clean_for_good(shelf, key))?;
-                        if !is_dirty && size == change.known.size {
-                            let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
+                    let is_content = difference(change.known, change.now) == Difference::Content;
+                    // The change is known last of all: who looks before that finds it, too, and a successor finds it again.
+                    for is_dropped in [false, true] {
+                        // Also of pages that were as below, and were written since: then they have bytes from before the change.
+                        if is_content && self.is_dirty(shelf, no, key) {
+                            self.strand(shelf, key, flag::CONFLICT);
+                            return Err(Errno::STALE);
+                        }
+                        if !is_dropped {
+                            shelf.drop_not_dirty(no, &mut |_: Ask| self.drop_clean_for_good(shelf, key))?;
                         }
                     }
+                    let size = record.size().load(Ordering::Acquire);
+                    if is_content && size == change.known.size {
+                        let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
+                    }
+                    record.own().adopt(&change, Writer::Leader);
                 }
             }
         }
         // Somebody writes over the record all the time.
         Err(Errno::IO)
+    }
+
+    /// The last stamp that is known to be ours, of a file without a record. None: we may have changed it since.
+    pub(super) fn own_stamp(&mut self, key: FileKey) -> Option<Stamp> {
+        let entry = self.entry(key)?;
+        if entry.writing { self.know(key).after.filter(|_| !entry.through) } else { Some(entry.stamp) }
     }
 
     /// The file, to write its dirty pages to. None: it was removed, and they are dropped.
@@ -341,9 +368,17 @@ impl Worker {
         }
         self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(STRANDED_MS));
         // An entry that says `writing` would have the change taken for ours after a restart.
-        if let Some(entry) = self.entry(key).filter(|entry| entry.writing && why == flag::CONFLICT && self.has_log(shelf)) {
-            let stamp = shelf.records.find(key).map_or(entry.stamp, |no| shelf.records.get(no).own().get());
-            let _ = self.put_entry(shelf, key, |_| Entry { writing: false, stamp, ..entry.clone() });
+        let is_told = |entry: &Entry| !entry.writing && entry.stamp == Stamp::NEVER;
+        if why == flag::CONFLICT
+            && self.has_log(shelf)
+            && let Some(entry) = self.entry(key).filter(|entry| !is_told(entry))
+        {
+            // If that fails it is as if nobody had looked before the restart.
+            let put = self.put_entry(shelf, key, |worker| {
+                let entry = worker.entry(key).unwrap_or_else(|| entry.clone());
+                Entry { writing: false, stamp: Stamp::NEVER, ..entry }
+            });
+            let _ = put.and_then(|()| self.flush_log(shelf));
         }
     }
 
@@ -477,7 +512,7 @@ impl Worker {
     }
 
     /// What is held is known by the name that it has now: should the leader die, its successor finds it there.
-    fn note_names(&mut self, shelf: &Shelf) {
+    pub(super) fn note_names(&mut self, shelf: &Shelf) {
         for (key, known) in &self.known {
             let Some(below) = &known.below else { continue };
             let Some(record) = shelf.records.find(*key).map(|no| shelf.records.get(no)).filter(|record| record.has(flag::HELD)) else {
@@ -524,15 +559,31 @@ impl Worker {
 
     /// After the last one: how the file is now. Its entry follows when the leader has nothing better to do.
     pub(super) fn end_writing(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) {
-        let Some(no) = shelf.records.find(key) else { return };
+        let Some(no) = shelf.records.find(key) else {
+            self.know(key).after = below.stamp().ok();
+            return;
+        };
         let record = shelf.records.get(no);
         // Who looks at it from outside sees when it was written, not when we got round to it.
         let written = record.written().load(Ordering::Relaxed);
-        if written != 0 && record.mode().within(shelf.mode()).keeps_dirty() {
+        if written != 0 && !record.has(flag::CONFLICT) && record.mode().within(shelf.mode()).keeps_dirty() {
             let _ = below.set_mtime(written);
         }
-        // If that fails the window stays open, and nobody takes the change for another program's.
-        let _ = record.own().close(Writer::Leader, || below.stamp());
+        if record.own().close(Writer::Leader, || below.stamp()).is_err() {
+            // The window stays open for now, and nobody takes the change for another program's.
+            self.unended.push_back((no, key));
+        }
+        self.know(key).after = (!record.own().is_open()).then(|| record.own().get());
+    }
+
+    /// After a write-back: if the machine dies it is known how far our own changes went, unless this is not durable by then.
+    pub(super) fn note_after(&mut self, shelf: &Shelf, key: FileKey) {
+        let after = self.know(key).after;
+        if let Some((entry, stamp)) = self.entry(key).filter(|entry| entry.writing && !entry.through && self.has_log(shelf)).zip(after)
+            && entry.stamp != stamp
+        {
+            let _ = self.put_entry(shelf, key, |worker| Entry { stamp, ..worker.entry(key).unwrap_or_else(|| entry.clone()) });
+        }
     }
 
     /// What the last leader was writing below when he died is seen, and may not be durable: the next sync asks for it, and it is ended
@@ -545,17 +596,28 @@ impl Worker {
             if record.has(flag::PUNCHING) {
                 self.end_other(shelf, no, key);
             } else {
-                self.unended.push((no, key));
+                self.unended.push_back((no, key));
             }
         }
     }
 
-    /// Ends one of these; whether there was one.
+    /// Ends one of these; whether there was one. One that cannot be ended now has its turn again: while its window is open nobody sees
+    /// what other programs change.
     pub(super) fn end_others_writing(&mut self, shelf: &Shelf) -> bool {
-        let Some((no, key)) = self.unended.pop() else { return false };
+        let now = shelf.world.now_ms();
+        if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < PATIENCE_MS) {
+            return false;
+        }
+        self.unended_failed = None;
+        let Some((no, key)) = self.unended.pop_front() else { return false };
         let record = shelf.records.get(no);
-        if record.key() == Some(key) && record.own().is_open_by(Writer::Leader) {
+        let is_open = || record.key() == Some(key) && record.own().is_open_by(Writer::Leader);
+        if is_open() {
             self.end_other(shelf, no, key);
+        }
+        if is_open() {
+            self.unended_failed = Some(now);
+            self.unended.push_back((no, key));
         }
         true
     }
@@ -593,8 +655,7 @@ impl Worker {
                 && self.below(shelf, *key).is_ok_and(|below| below.sync().is_ok())
                 && self.synced_below(shelf, *key).is_ok();
             let Some(mut entry) = self.entry(*key).filter(|_| is_synced) else {
-                // Known no more: it stays as it is, which a later open takes for our own writing.
-                self.forget(shelf, *key);
+                self.leave_entry(*key);
                 continue;
             };
             let stamp = match shelf.records.find(*key).map(|no| shelf.records.get(no)) {
@@ -606,21 +667,32 @@ impl Worker {
                     entry.size = entry.size.max(record.size().load(Ordering::Acquire));
                     Ok(record.own().get())
                 }
-                None => self.below(shelf, *key).and_then(|below| below.stamp().map_err(|error| errno_of(&error))),
+                None => match self.own_stamp(*key) {
+                    Some(own) => Ok(own),
+                    None => self.below(shelf, *key).and_then(|below| below.stamp().map_err(|error| errno_of(&error))),
+                },
             };
             let Ok(stamp) = stamp else { continue };
             let put = self.put_entry(shelf, *key, |_| Entry { stamp, writing: false, through: false, cut: None, ..entry.clone() });
             if put.is_err() {
-                self.forget(shelf, *key);
+                self.leave_entry(*key);
             }
         }
         !keys.is_empty()
     }
 
+    /// The entry is known no more: it stays as it is, which a later open takes for our own writing. The file stays open: another program
+    /// may have moved it.
+    fn leave_entry(&mut self, key: FileKey) {
+        let known = self.know(key);
+        (known.noted, known.is_read) = (None, false);
+    }
+
     /// The file's lock, if it is free: the leader waits for nobody.
     pub(super) fn try_lock<'a>(&mut self, shelf: &'a Shelf, no: FileNo) -> Option<shm::Held<'a>> {
         let held = shelf.records.lock_of(no).try_lock()?;
-        if held.was_abandoned() && self.mend(shelf, no).is_err() {
+        let is_begun = held.was_abandoned() || shelf.records.get(no).own().is_open_by(Writer::LockHolder);
+        if is_begun && self.mend(shelf, no).is_err() {
             held.abandon();
             return None;
         }

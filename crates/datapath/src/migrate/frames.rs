@@ -221,6 +221,8 @@ impl Worker {
                 self.drop_pages(shelf, key, name.page.0..name.page.0 + 1)?;
             }
         }
+        // Not before: what makes room for it could write what was dropped over what was written.
+        self.note_after(shelf, key);
         cleaned.waiting.extend(dirty.into_iter().map(|(name, snapshot, _)| (name, snapshot)));
         Ok(())
     }

@@ -13,7 +13,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
 use super::counters::Counters;
 use super::layout::{BadSegment, Header, Layout, Sizes, Word};
 use super::open::{Open, OpenFailed, errno_of};
-use super::ours::{Difference, Look as Compared, OwnStamp, difference};
+use super::ours::{Difference, Look as Compared, OwnStamp, Writer, difference};
 use super::patience::STALLED;
 use super::record::{FileNo, Record, Records, Stamp, flag};
 use super::{Ask, AttachFailed, Below, Shelf, SsdState};
@@ -264,8 +264,11 @@ impl Shelf {
     /// The leader's.
     pub fn discard(&self, key: FileKey, below: &dyn Below) -> Result<(), Errno> {
         let Some(no) = self.records.find(key) else { return Ok(()) };
-        let _held = self.lock_file(no)?;
-        self.give_up(no, Some(below))
+        match self.give_up_stranded(no, flag::CONFLICT, Some(below)) {
+            // Somebody else has decided.
+            Err(Errno::NOENT) => Ok(()),
+            given_up => given_up,
+        }
     }
 }
 
@@ -331,7 +334,11 @@ impl Open {
         let stamp = || self.below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)));
         for _ in 0..LOOKS {
             match own.look(stamp)? {
+                // Our own changes since do not end it.
+                Compared::Ours(_) if self.record().has(flag::CONFLICT) => return Err(OpenFailed::Conflict),
                 Compared::Ours(_) => return Ok(()),
+                // Of a writer that could not close its window, and went on: who has the lock closes it.
+                Compared::Busy if own.is_open_by(Writer::LockHolder) && self.shelf.records.lock_of(self.no).try_lock().is_some() => {}
                 Compared::Busy => continue,
                 Compared::Changed(_) => {}
             }

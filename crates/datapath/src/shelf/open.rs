@@ -185,8 +185,10 @@ impl Shelf {
     /// from that.
     pub(crate) fn lock_file(&self, no: FileNo) -> Result<Held<'_>, Errno> {
         let held = self.hold_file(no)?;
-        // Who truncates has the lock: now that we have it, nobody does, whatever the count says.
-        if held.was_abandoned() || !self.records.get(no).truncations().load(Ordering::Acquire).is_multiple_of(2) {
+        // Who truncates has the lock, or changes the file: now that we have it, nobody does, whatever the words say.
+        let record = self.records.get(no);
+        let is_begun = || record.truncations().load(Ordering::Acquire) % 2 == 1 || record.own().is_open_by(Writer::LockHolder);
+        if held.was_abandoned() || is_begun() {
             let mended = self.mend(no, &mut |ask, a, b| self.ask(ask, no, a, b).map(drop));
             if let Err(errno) = mended {
                 held.abandon();
@@ -228,7 +230,7 @@ impl Shelf {
     }
 
     /// The rest of the frame the file ends in is zero.
-    fn cut_tail(&self, no: FileNo, len: u64) -> Result<(), Errno> {
+    pub(crate) fn cut_tail(&self, no: FileNo, len: u64) -> Result<(), Errno> {
         let page = PAGE_BYTES as u64;
         let is_cut = len.is_multiple_of(page) || self.pages.cut_tail(self.name(no, len / page), (len % page) as usize);
         if is_cut { Ok(()) } else { Err(STALLED) }
@@ -247,8 +249,7 @@ impl Shelf {
 
     /// Frames behind the end go, and the rest of the last one is zero; the leader does the same on the SSD and below.
     pub(super) fn truncate(&self, no: FileNo, len: u64, ask: &mut dyn FnMut(Ask, u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
-        // Before the leader can put the frame anywhere; and once more, for somebody may have brought it as it was.
-        self.cut_tail(no, len)?;
+        // The leader cuts the frame, too, before it can put it anywhere; but somebody may have brought it as it was.
         ask(Ask::Truncate, len, 0)?;
         self.cut_tail(no, len)?;
         // Last: while they are there nobody sees what is older, on the SSD or below.
@@ -278,10 +279,14 @@ impl Shelf {
         let record = self.records.get(no);
         let own = record.own();
         own.open(Writer::LockHolder);
-        let stamp = |_: ()| below.map_or(Ok(own.get()), |below| below.stamp().map_err(|error| errno_of(&error)));
-        let dropped = stamp(()).and_then(|now| {
+        let is_conflict = record.has(flag::CONFLICT);
+        let stamp = || below.map_or(Ok(own.get()), |below| below.stamp().map_err(|error| errno_of(&error)));
+        let now = stamp();
+        let dropped = now.and_then(|now| {
             self.drop_cached(no, 0..u64::MAX)?;
-            record.size().store(now.size, Ordering::Release);
+            if below.is_some() {
+                record.size().store(now.size, Ordering::Release);
+            }
             record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
             record.succeeded();
             Ok(())
@@ -289,8 +294,18 @@ impl Shelf {
         if dropped == Err(STALLED) {
             self.leave_undecided(no);
         }
-        own.close(Writer::LockHolder, || stamp(()))?;
+        // In a conflict the leader writes nothing, so what was changed since then is found by the next look.
+        own.close(Writer::LockHolder, || if is_conflict { now } else { stamp() })?;
         dropped
+    }
+
+    /// As above, if that is still to be decided.
+    ///
+    /// # Errors
+    /// ENOENT: somebody else has decided, and what is dirty now is newer. The leader's.
+    pub(super) fn give_up_stranded(&self, no: FileNo, why: u32, below: Option<&dyn Below>) -> Result<(), Errno> {
+        let _held = self.lock_file(no)?;
+        if self.records.get(no).has(why) { self.give_up(no, below) } else { Err(Errno::NOENT) }
     }
 
     /// Nothing of these pages is cached any more. The leader does it where there is an SSD: the frames go when what they were
@@ -396,24 +411,37 @@ impl Open {
     pub(super) fn drop_changed(&self, change: &Change) -> Result<bool, OpenFailed> {
         let record = self.record();
         let size = record.size().load(Ordering::Acquire);
-        let is_dirty = self.is_dirty().map_err(OpenFailed::Failed)?;
-        if is_dirty && difference(change.known, change.now) == Difference::Content {
-            // The leader may have changed it since: then it is not known whose change that was.
-            if record.own().is_open() || record.own().get() != change.known {
-                return Ok(false);
+        let is_content = difference(change.known, change.now) == Difference::Content;
+        // The change is known last of all: who looks before that finds it, too, and so does who comes after our death.
+        for is_dropped in [false, true] {
+            // Also of pages that were as below, and were written since: then they have bytes from before the change.
+            if is_content && self.is_dirty().map_err(OpenFailed::Failed)? {
+                // The leader may have changed it since: then it is not known whose change that was.
+                if record.own().is_open() || record.own().get() != change.known {
+                    return Ok(false);
+                }
+                self.mark_conflict();
+                return Err(OpenFailed::Conflict);
             }
-            record.flags().fetch_or(flag::CONFLICT, Ordering::AcqRel);
-            return Err(OpenFailed::Conflict);
+            if !is_dropped {
+                let mut ask = |ask| self.shelf.ask(ask, self.no, 0, 0).map(drop);
+                self.shelf.drop_not_dirty(self.no, &mut ask).map_err(OpenFailed::Failed)?;
+            }
         }
-        if !record.own().adopt(change, Writer::LockHolder) {
-            return Ok(false);
-        }
-        self.shelf.drop_not_dirty(self.no, &mut |ask| self.shelf.ask(ask, self.no, 0, 0).map(drop)).map_err(OpenFailed::Failed)?;
-        if !is_dirty {
+        if is_content {
             // Whoever wrote since we looked keeps the length he gave it.
             let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
         }
-        Ok(true)
+        Ok(record.own().adopt(change, Writer::LockHolder))
+    }
+
+    /// Its owner has to decide. The leader says so, also to who comes after a restart.
+    fn mark_conflict(&self) {
+        let record = self.record();
+        if !record.has(flag::CONFLICT) {
+            let _ = self.shelf.ask(Ask::Conflict, self.no, 0, 0);
+            record.flags().fetch_or(flag::CONFLICT, Ordering::AcqRel);
+        }
     }
 
     /// Nothing of it is cached any more, dirty or not: its owner wants what is below.
@@ -467,10 +495,8 @@ impl Open {
         opens.sort_unstable_by_key(|open| open.no);
         opens.dedup_by_key(|open| open.no);
         let _held: Vec<Held<'_>> = opens.iter().map(|open| open.shelf.lock_file(open.no)).collect::<Result<_, _>>()?;
-        for open in &opens {
-            open.look_locked();
-            open.record().own().open(Writer::LockHolder);
-        }
+        opens.iter().try_for_each(|open| open.look_locked())?;
+        opens.iter().for_each(|open| open.record().own().open(Writer::LockHolder));
         let result = change();
         for open in &opens {
             let record = open.record();
@@ -486,16 +512,24 @@ impl Open {
         result
     }
 
-    /// Before our own change hides another program's: what that changed is dropped, or is a conflict. The file's lock is held.
-    pub(super) fn look_locked(&self) {
+    /// Before our own change hides another program's: what that changed is dropped, or is a conflict, which stays marked, and each sync
+    /// says so. The file's lock is held.
+    ///
+    /// # Errors
+    /// It is not known what is below, or what is cached could not be dropped.
+    pub(super) fn look_locked(&self) -> Result<(), Errno> {
         for _ in 0..super::look::LOOKS {
-            match self.record().own().look(|| self.below.stamp()) {
-                // A conflict stays marked, and each sync says so.
-                Ok(super::ours::Look::Changed(change)) if !matches!(self.drop_changed(&change), Ok(false)) => return,
-                Ok(super::ours::Look::Changed(_)) => {}
-                _ => return,
+            let super::ours::Look::Changed(change) = self.record().own().look(|| self.below.stamp()).map_err(|error| errno_of(&error))?
+            else {
+                return Ok(());
+            };
+            match self.drop_changed(&change) {
+                Err(OpenFailed::Failed(errno)) => return Err(errno),
+                Ok(false) => {}
+                Ok(true) | Err(_) => return Ok(()),
             }
         }
+        Ok(())
     }
 
     /// Nothing of these pages is cached any more: they were written past the cache.

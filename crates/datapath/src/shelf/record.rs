@@ -97,6 +97,11 @@ pub struct Stamp {
     pub ctime: i64,
 }
 
+impl Stamp {
+    /// No file's.
+    pub(crate) const NEVER: Stamp = Stamp { size: u64::MAX, mtime: i64::MIN, ctime: i64::MIN };
+}
+
 /// Bits of a record's flags.
 pub(crate) mod flag {
     /// It has no name any more: nothing of it is to be kept.

@@ -80,9 +80,11 @@ pub(crate) enum Ask {
     Hold,
     /// After a conflict: what is below is known now, and the pages that are newer here are written over it.
     Force,
+    /// Another program changed the file, and there are dirty pages of it.
+    Conflict,
 }
 
-const ASKS: [Ask; 15] = [
+const ASKS: [Ask; 16] = [
     Ask::Open,
     Ask::Sync,
     Ask::Clean,
@@ -98,6 +100,7 @@ const ASKS: [Ask; 15] = [
     Ask::Accept,
     Ask::Hold,
     Ask::Force,
+    Ask::Conflict,
 ];
 
 /// A request as the leader sees it.

@@ -68,16 +68,31 @@ impl Open {
     /// # Errors
     /// The leader's.
     pub fn discard_missing(&self) -> Result<(), Errno> {
-        let _held = self.shelf.lock_file(self.no)?;
-        self.shelf.give_up(self.no, None)
+        self.shelf.give_up_stranded(self.no, flag::MISSING, None)
+    }
+
+    /// After a conflict: gives up what is cached of it, and the file as it is below counts.
+    ///
+    /// # Errors
+    /// ENOENT: somebody else has decided meanwhile. The leader's.
+    pub fn discard_conflict(&self) -> Result<(), Errno> {
+        self.shelf.give_up_stranded(self.no, flag::CONFLICT, Some(&*self.below))
+    }
+
+    /// Whether it still waits for its owner's decision.
+    pub fn is_stranded(&self) -> bool {
+        self.record().key() == Some(self.key) && self.record().has(flag::STRANDED)
     }
 
     /// After a conflict: writes the pages that are newer here over the file as it is now, and gives it the length that it has here.
     ///
     /// # Errors
-    /// What the file below says.
+    /// ENOENT: somebody else has decided meanwhile. What the file below says.
     pub fn force(&self) -> Result<(), Errno> {
         let _held = self.shelf.lock_file(self.no)?;
+        if !self.record().has(flag::CONFLICT) {
+            return Err(Errno::NOENT);
+        }
         self.shelf.ask(Ask::Force, self.no, 0, 0).map(drop)
     }
 

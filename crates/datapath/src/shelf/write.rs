@@ -109,11 +109,12 @@ impl Open {
     /// Below first, then the frames; the file's lock is held. Who dies in between leaves frames that are older than the file,
     /// which whoever gets the lock next drops ([`super::Shelf::lock_file`]).
     fn write_through(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
-        let marks = if self.shelf.view.is_some() { Marks::SSD_STALE } else { Marks::NONE };
+        let mut marks = if self.shelf.view.is_some() { Marks::SSD_STALE } else { Marks::NONE };
         let record = self.record();
         if self.shelf.has_ssd() && !record.has(flag::THROUGH) {
             self.shelf.ask(Ask::Through, self.no, 0, 0)?;
         }
+        self.look_locked()?;
         if self.is_dirty_on_ssd(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64))? {
             // Left from another mode: written back later it would go over what is written now. Unless all of it is written anew.
             let cleaned = self.clean();
@@ -122,8 +123,14 @@ impl Open {
                     return cleaned;
                 }
             }
+            if cleaned.is_err() {
+                if record.has(flag::CONFLICT) {
+                    return cleaned;
+                }
+                // Newer than what the SSD has, which is dirty there: it must not be dropped before that is.
+                marks = marks | Marks::DIRTY;
+            }
         }
-        self.look_locked();
         record.own().open(Writer::LockHolder);
         let begun = Instant::now();
         let written = self.below.write_at(at, from).map_err(|error| errno_of(&error));
@@ -132,15 +139,20 @@ impl Open {
         record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
         let framed = written.and_then(|()| self.write_frames(at, from, end, marks));
         if framed.is_err() {
-            // What is below is not known: nobody shall read from frames what it may not have.
-            let dropped = self.drop_pages(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64));
+            // What is below is not known: nobody shall read from frames what it may not have. What was dirty before stays: it was
+            // acknowledged, and is still to be written.
+            let dropped = self.shelf.drop_not_dirty(self.no, &mut |ask| self.shelf.ask(ask, self.no, 0, 0).map(drop));
             if dropped == Err(STALLED) {
                 self.shelf.leave_undecided(self.no);
             }
             dropped?;
         }
         if record.own().close(Writer::LockHolder, || self.below.stamp()).is_ok() && framed.is_err() {
-            record.size().store(record.own().get().size, Ordering::Release);
+            // What is dirty may be behind that.
+            match record.own().get().size {
+                size if self.is_dirty()? => _ = record.size().fetch_max(size, Ordering::AcqRel),
+                size => record.size().store(size, Ordering::Release),
+            }
         }
         self.shelf.counters.add(Count::BelowWrites, 1);
         self.shelf.counters.add(Count::BelowWritten, from.len() as u64);
@@ -392,6 +404,11 @@ impl Open {
             return Ok(());
         }
         let _held = self.shelf.lock_file(self.no)?;
+        self.look_locked()?;
+        if self.record().has(flag::CONFLICT) {
+            // Nor are the parts of pages at its ends.
+            return Err(Errno::STALE);
+        }
         let (first, last) = (at.div_ceil(page), end / page);
         let size = self.size();
         // Parts of pages are zeroes written; whole pages go.

@@ -8,6 +8,7 @@
 mod blocks;
 mod faults;
 mod figures;
+mod foreign;
 mod hanging;
 mod model;
 mod world;
@@ -477,13 +478,18 @@ fn nor_do_they_on_the_nvme_driver() {
 /// written through; pages written below past the SSD's budget, of a file that had been cut.
 const KEPT: [u64; 6] = [82, 462, 1_183, 1_685, 100_017, 200_443];
 
-/// So many cuts in debug, in release, with FULL=1.
-fn cuts(kind: Kind, [debug, release, many]: [u64; 3]) {
+/// The end of a thread of a dead process is no failure to be told.
+fn hide_deaths() {
     std::panic::set_hook(Box::new(|info| {
         if info.payload().downcast_ref::<Died>().is_none() {
             eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
         }
     }));
+}
+
+/// So many cuts in debug, in release, with FULL=1.
+fn cuts(kind: Kind, [debug, release, many]: [u64; 3]) {
+    hide_deaths();
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let is_full = std::env::var("FULL").is_ok_and(|full| full == "1");
     let cuts = number("SIM_CUTS").unwrap_or(if is_full {

@@ -92,6 +92,8 @@ pub struct Machine {
     /// What of the SSD fails: bit 0 reads, bit 1 writes and flushes.
     pub ssd_failing: AtomicU32,
     pub hang: Mutex<Hang>,
+    /// Looks at files fail from this one on.
+    pub stamps_fail_from: AtomicU32,
 }
 
 /// What reads of the SSD do that begin now.
@@ -193,6 +195,7 @@ impl Machine {
             failing: AtomicU32::new(0),
             ssd_failing: AtomicU32::new(0),
             hang: Mutex::default(),
+            stamps_fail_from: AtomicU32::new(u32::MAX),
         })
     }
 
@@ -228,6 +231,25 @@ impl Machine {
         if is_traced() {
             eprintln!("{} {}", self.label, words());
         }
+    }
+
+    /// Another program writes, and syncs.
+    pub fn foreign_write(&self, key: u64, at: usize, bytes: &[u8]) {
+        self.foreign(key, |now| now.write(at, bytes));
+    }
+
+    /// Its times change.
+    pub fn touch(&self, key: u64) {
+        self.foreign(key, |_| ());
+    }
+
+    fn foreign(&self, key: u64, change: impl FnOnce(&mut State)) {
+        let mut files = self.files.lock();
+        let file = files.get_mut(&key).expect("a file");
+        change(&mut file.now);
+        file.now.mtime = self.mtime.fetch_add(1, Ordering::Relaxed);
+        file.durable = file.now.clone();
+        file.pending.clear();
     }
 
     pub fn bytes(&self, key: u64) -> Vec<u8> {
@@ -421,6 +443,11 @@ impl Below for Handle {
     }
 
     fn stamp(&self) -> io::Result<Stamp> {
+        match self.machine.stamps_fail_from.load(Ordering::Relaxed) {
+            u32::MAX => {}
+            0 => return Err(Errno::IO.into()),
+            left => self.machine.stamps_fail_from.store(left - 1, Ordering::Relaxed),
+        }
         let files = self.machine.files.lock();
         let now = &files[&self.key].now;
         Ok(Stamp { size: now.bytes.len() as u64, mtime: now.mtime as i64, ctime: now.mtime as i64 })
