@@ -63,7 +63,8 @@ fn what_the_leader_keeps_of_many_files_is_bounded_and_nothing_deleted_is_kept_op
             file.close().expect("closed");
         }
         instance.flush(&mut |_, _| ()).expect("all below");
-        assert!(open_files(dir.path()).0 <= 64, "{:?} files are open after a flush", open_files(dir.path()));
+        // What is clean need not be held any more.
+        until("few are open after a flush", || open_files(dir.path()).0 <= 64);
         until("few are at hand", || instance.status().leader_files <= 1024);
         (0..1200).for_each(|n| std::fs::remove_file(path(n)).expect("removed"));
         until("nothing deleted is open", || open_files(dir.path()) == (0, 0));
