@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::intent::Step;
+use crate::intent::{RecordedStep, Step};
 use crate::listing::read_names;
 use crate::pair::Hybrid;
 use crate::persist::{MoveRecord, OpenMove};
@@ -17,11 +17,12 @@ use crate::tier::{NAME_ONLY, Result, Stat, Tier};
 impl Hybrid {
     /// Finishes the rename that was under way, removes duplicates of open moves, and the temporaries.
     /// What cannot be done stays written down for the next mount.
-    pub(crate) fn recover(&self, open: &[OpenMove], steps: std::result::Result<Vec<Step>, &'static str>) {
+    pub(crate) fn recover(&self, open: &[OpenMove], steps: std::result::Result<Vec<RecordedStep>, &'static str>) {
         let mut unfinished = false;
         match steps {
             Ok(steps) => {
-                for step in &steps {
+                for recorded in &steps {
+                    let step = &recorded.step;
                     crate::crash::point("recovery step");
                     // What a name loses must be elsewhere before.
                     if let Step::Remove { .. } = step
@@ -33,7 +34,7 @@ impl Hybrid {
                         continue;
                     }
                     tracing::info!(?step, "finishing a rename");
-                    if let Err(error) = self.redo(step) {
+                    if let Err(error) = self.redo(recorded) {
                         self.warn(format!("a rename that a crash cut off could not be finished: {step:?}: {error}"));
                         if passes(error) {
                             unfinished = true;
@@ -148,25 +149,29 @@ impl Hybrid {
     }
 
     /// Whether what a list of steps puts where this name goes is there. Where inode numbers do not tell, anything counts.
-    fn is_replaced(&self, removal: &Step, steps: &[Step]) -> bool {
+    fn is_replaced(&self, removal: &Step, steps: &[RecordedStep]) -> bool {
         let Step::Remove { path, .. } = removal else { return true };
-        steps.iter().all(|step| match step {
+        steps.iter().all(|RecordedStep { step, parents }| match step {
             Step::Rename { tier, to, ino, .. } if to == path => {
                 let tier = self.tier(*tier);
-                let there = parent(tier, to).ok().flatten().and_then(|(dir, name)| tier.look(dir.as_fd(), name).ok().flatten());
+                let there = recorded_parent(tier, to, parents[1])
+                    .ok()
+                    .flatten()
+                    .and_then(|(dir, name)| tier.look(dir.as_fd(), name).ok().flatten());
                 there.is_some_and(|stat| stat.ino == *ino || !tier.keeps_inodes())
             }
             _ => true,
         })
     }
 
-    fn redo(&self, step: &Step) -> Result<()> {
-        match step {
-            Step::Rename { tier, from, to, ino } => self.redo_rename(*tier, from, to, *ino, RenameFlags::empty()),
-            Step::Exchange { tier, a, b, ino } => self.redo_rename(*tier, a, b, *ino, RenameFlags::EXCHANGE),
+    fn redo(&self, recorded: &RecordedStep) -> Result<()> {
+        let parents = recorded.parents;
+        match &recorded.step {
+            Step::Rename { tier, from, to, ino } => self.redo_rename(*tier, (from, to), parents, *ino, RenameFlags::empty()),
+            Step::Exchange { tier, a, b, ino } => self.redo_rename(*tier, (a, b), parents, *ino, RenameFlags::EXCHANGE),
             Step::Remove { tier, path, ino, directory } => {
                 let tier = self.tier(*tier);
-                let Some((dir, name)) = parent(tier, path)? else { return Ok(()) };
+                let Some((dir, name)) = recorded_parent(tier, path, parents[0])? else { return Ok(()) };
                 if tier.look(dir.as_fd(), name)?.is_none_or(|stat| stat.ino != *ino) {
                     // Where numbers do not tell it may be anybody's: it stays, and is listed as a conflict.
                     return Ok(());
@@ -177,9 +182,9 @@ impl Hybrid {
         }
     }
 
-    fn redo_rename(&self, tier: TierName, from: &[u8], to: &[u8], ino: u64, flags: RenameFlags) -> Result<()> {
+    fn redo_rename(&self, tier: TierName, (from, to): (&[u8], &[u8]), parents: [u64; 2], ino: u64, flags: RenameFlags) -> Result<()> {
         let tier = self.tier(tier);
-        let Some((from_dir, from_name)) = parent(tier, from)? else { return Ok(()) };
+        let Some((from_dir, from_name)) = recorded_parent(tier, from, parents[0])? else { return Ok(()) };
         let is_there = match tier.look(from_dir.as_fd(), from_name)? {
             // Where numbers do not tell, a name that is still there was not renamed; an exchange cannot be told from none.
             Some(stat) => stat.ino == ino || (!tier.keeps_inodes() && flags.is_empty()),
@@ -188,8 +193,18 @@ impl Hybrid {
         if !is_there {
             return Ok(());
         }
-        let Some((to_dir, to_name)) = parent(tier, to)? else { return Err(Errno::NOENT) };
+        let Some((to_dir, to_name)) = recorded_parent(tier, to, parents[1])? else { return Err(Errno::NOENT) };
         tier.rename(from_dir.as_fd(), from_name, to_dir.as_fd(), to_name, flags)
+    }
+}
+
+/// Returns what [`parent`] does; ESTALE: the path leads to another directory than the step was begun in. The owner of a directory above
+/// has exchanged it meanwhile, and what is done there with the daemon's rights may be done to somebody else.
+fn recorded_parent<'a>(tier: &Tier, path: &'a [u8], inode: u64) -> Result<Option<(OwnedFd, &'a OsStr)>> {
+    let found = parent(tier, path)?;
+    match &found {
+        Some((dir, _)) if inode != 0 && tier.keeps_inodes() && tier.stat_fd(dir.as_fd())?.ino != inode => Err(Errno::STALE),
+        _ => Ok(found),
     }
 }
 
@@ -249,7 +264,7 @@ pub(crate) fn remove_dir(tier: &Tier, name: &OsStr) -> Result<()> {
 mod test {
     use std::os::unix::fs::MetadataExt;
 
-    use crate::intent::Step;
+    use crate::intent::{RecordedStep, Step};
     use crate::report::TierName;
     use crate::testing::TestPair;
 
@@ -269,10 +284,35 @@ mod test {
                 Step::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy },
                 Step::Remove { tier: TierName::Ssd, path, ino, directory: false },
             ];
+            let steps = steps.map(|step| RecordedStep { step, parents: [0; 2] });
             drop(fs.intents.begin(&steps).expect("written"));
             let fs = fs.again();
             let sides = ["ssd/file", "hdd/file"].map(|name| std::fs::read_to_string(fs.at(name)).is_ok_and(|text| text == "ssd/file"));
             assert_eq!(sides, [!placed, placed], "it is on one side");
+        }
+    }
+
+    /// Between a crash and the next mount the owner of a directory gives another one its name.
+    #[test]
+    fn a_step_is_not_finished_in_another_directory_than_it_was_begun_in() {
+        for exchanged in [false, true] {
+            let fs = TestPair::with(&["ssd/a/new", "ssd/b/file", "ssd/other/file", "ssd/b/gone", "ssd/other/gone"]);
+            let ino = |path: &str| std::fs::metadata(fs.at(path)).expect("there").ino();
+            let parents = [ino("ssd/a"), ino("ssd/b")];
+            let rename = Step::Rename { tier: TierName::Ssd, from: b"a/new".to_vec(), to: b"b/file".to_vec(), ino: ino("ssd/a/new") };
+            let gone = ino(if exchanged { "ssd/other/gone" } else { "ssd/b/gone" });
+            let remove = Step::Remove { tier: TierName::Ssd, path: b"b/gone".to_vec(), ino: gone, directory: false };
+            let steps = [RecordedStep { step: rename, parents }, RecordedStep { step: remove, parents: [parents[1], 0] }];
+            drop(fs.intents.begin(&steps).expect("written"));
+            if exchanged {
+                std::fs::rename(fs.at("ssd/b"), fs.at("ssd/c")).expect("renamed");
+                std::fs::rename(fs.at("ssd/other"), fs.at("ssd/b")).expect("renamed");
+            }
+            let fs = fs.again();
+            let content = std::fs::read_to_string(fs.at("ssd/b/file")).expect("read");
+            assert_eq!(content == "ssd/a/new", !exchanged, "{content}");
+            assert_eq!(fs.at("ssd/b/gone").exists(), exchanged);
+            assert_eq!(fs.at("ssd/a/new").exists(), exchanged);
         }
     }
 

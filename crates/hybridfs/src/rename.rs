@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::attrs::Caller;
 use crate::dirs::Dir;
-use crate::intent::Step;
+use crate::intent::{RecordedStep, Step};
 use crate::names::Found;
 use crate::nodes::Kind;
 use crate::number::ROOT;
@@ -202,7 +202,7 @@ impl Hybrid {
         if let [step] = steps {
             return self.run_step(from, to, step);
         }
-        let intent = self.intents.begin(steps)?;
+        let intent = self.intents.begin(&self.with_parents(from, to, steps)?)?;
         for (n, step) in steps.iter().enumerate() {
             crate::crash::point("rename step");
             if let Step::Remove { .. } = step {
@@ -240,6 +240,22 @@ impl Hybrid {
             self.warn(format!(".hotshelf/intent cannot be emptied: {error}"));
         }
         Ok(())
+    }
+
+    /// Adds the directories that the steps are done in, as they are held open: a path may lead elsewhere by the time of recovery.
+    fn with_parents(&self, from: &End<'_>, to: &End<'_>, steps: &[Step]) -> Result<Vec<RecordedStep>> {
+        let to_path = to.path(self)?;
+        let recorded = |step: &Step| {
+            let (tier, first, second) = match step {
+                Step::Rename { tier, to: new, .. } if *new == to_path => (*tier, from, Some(to)),
+                Step::Rename { tier, .. } => (*tier, to, Some(from)),
+                Step::Exchange { tier, .. } => (*tier, from, Some(to)),
+                Step::Remove { tier, .. } => (*tier, to, None),
+            };
+            let inode = |end: &End<'_>| -> Result<u64> { Ok(self.tier(tier).stat_fd(end.dir.must(tier)?)?.ino) };
+            Ok(RecordedStep { step: step.clone(), parents: [inode(first)?, second.map_or(Ok(0), inode)?] })
+        };
+        steps.iter().map(recorded).collect()
     }
 
     fn sync_ends(&self, from: &End<'_>, to: &End<'_>) -> Result<()> {

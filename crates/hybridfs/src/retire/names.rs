@@ -4,7 +4,7 @@
 //! get theirs, the originals lose theirs. A crash at any point leaves nothing but temporaries, or steps that the next mount finishes.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use super::Brought;
 use crate::abilities::Placing;
 use crate::copy::{self, Failed, Unkept};
 use crate::dirs::Dir;
-use crate::intent::Step;
+use crate::intent::{RecordedStep, Step};
 use crate::names::Known;
 use crate::nodes::{Backing, KeptFor, Kind};
 use crate::pair::{Hybrid, now_s};
@@ -258,11 +258,17 @@ impl Hybrid {
         let (source_ino, target_ino) = inos;
         let (from, target) = (self.tier(side), self.tier(side.other()));
         let mut steps = Vec::with_capacity(2 * ends.len());
+        let inode = |tier: &Tier, dir: BorrowedFd<'_>| tier.stat_fd(dir).map(|stat| stat.ino);
+        let tmp = inode(target, target.tmp.as_fd())?;
         for (end, name) in ends.iter().zip(&temporaries.names) {
             let aside = [HIDDEN.as_bytes(), b"/tmp/", name.as_bytes()].concat();
-            steps.push(Step::Rename { tier: target.name, from: aside, to: end.path.to_vec(), ino: target_ino });
+            let step = Step::Rename { tier: target.name, from: aside, to: end.path.to_vec(), ino: target_ino };
+            steps.push(RecordedStep { step, parents: [tmp, inode(target, end.dir.must(target.name)?)?] });
         }
-        steps.extend(ends.iter().map(|end| Step::Remove { tier: side, path: end.path.to_vec(), ino: source_ino, directory: false }));
+        for end in ends {
+            let step = Step::Remove { tier: side, path: end.path.to_vec(), ino: source_ino, directory: false };
+            steps.push(RecordedStep { step, parents: [inode(from, end.dir.must(side)?)?, 0] });
+        }
         let intent = self.intents.begin(&steps)?;
         crate::crash::point("retirement written down");
         let mut placed = 0;
