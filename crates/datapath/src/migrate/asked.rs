@@ -528,6 +528,8 @@ impl Worker {
         if !self.is_dirty(shelf, no, key) {
             return Ok(());
         }
+        // Setting the length that it has changes its times: after a crash that must not look like another program's change.
+        self.begin_writing(shelf, key)?;
         self.open_window(shelf, key, below)?;
         let may = below.stamp().and_then(|now| below.set_len(now.size)).map_err(|error| errno_of(&error));
         self.end_writing(shelf, key, below);
