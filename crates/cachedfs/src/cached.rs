@@ -101,7 +101,11 @@ impl Cached {
         let Opening { local, how, advice, pin, discard, dirty_age } = opening;
         let key = crate::key::key_of(local.fd()).map_err(OpenFailed::Failed)?;
         let path = path_of(local.fd()).ok_or(OpenFailed::Failed(Errno::NOENT))?;
-        let open = || to.shelf.open(key, &path, *how, Arc::clone(local) as Arc<dyn datapath::shelf::Below>);
+        let mut how = *how;
+        if to.shelf.has_ssd() && !crate::key::is_lasting(local.fd()).map_err(OpenFailed::Failed)? {
+            how.mode = how.mode.within(Mode::WriteThrough);
+        }
+        let open = || to.shelf.open(key, &path, how, Arc::clone(local) as Arc<dyn datapath::shelf::Below>);
         let open = match open() {
             Err(OpenFailed::Conflict) if *discard => {
                 to.shelf.discard(key, &**local).map_err(OpenFailed::Failed)?;

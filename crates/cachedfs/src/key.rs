@@ -11,8 +11,20 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// statfs(2). Its handles are numbers that the next mount gives to other files.
 const FUSE: u64 = 0x6573_5546;
+/// statfs(2): vfat and exFAT, which number inodes in memory: a file that the kernel forgot has another number.
+const MSDOS: u64 = 0x4d44;
+const EXFAT: u64 = 0x2011_bab0;
 /// statfs(2). Its handles name the server's file system, too; it has no number of its own that a mount keeps.
 const NFS: u64 = 0x6969;
+
+/// Returns whether the file keeps its key when its file system is mounted again, and while nobody has it open. Where it does not, unwritten
+/// pages on the SSD could be written into another file after a crash.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_lasting(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    Ok(!matches!(fstatfs(fd)?.f_type as u64, FUSE | MSDOS | EXFAT))
+}
 
 /// Of an open file (`O_PATH` is enough). Never zero.
 ///
