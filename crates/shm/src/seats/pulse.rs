@@ -73,8 +73,13 @@ impl Seats {
     /// Shows that this process goes on.
     pub(super) fn beat(&self) {
         let count = self.local.beats().fetch_add(1, Relaxed).wrapping_add(1);
-        for seat in Seats::all().filter(|seat| is_taken(self.local.mine(*seat).load(Relaxed))) {
-            self.pulse(index(seat)).store(pulse(count, index(seat)), Release);
+        let mut claimed = self.local.claimed().load(Relaxed);
+        while claimed != 0 {
+            let seat = SeatNo(claimed.trailing_zeros() as u8);
+            claimed &= claimed - 1;
+            if is_taken(self.local.mine(seat).load(Relaxed)) {
+                self.pulse(index(seat)).store(pulse(count, index(seat)), Release);
+            }
         }
         if self.is_leading() {
             self.pulse(LEADER).store(pulse(count, LEADER), Release);
