@@ -6,7 +6,7 @@
 #   near    a loop device over a file in memory, O_DIRECT, its worker on the processor of the program
 #   far     the same with its worker on the other processor
 #   free    the same where the scheduler puts both, now here, now there; after RAMP (0) seconds that do not count. When a program begins,
-#           its requests are carried out beside it for 0.2 to 1.3 s, at twice the rate of what follows (decision 10)
+#           its requests are carried out beside it for 0.2 to 1.3 s, at twice the rate of what follows (bench/notes/io-uring.md)
 #   disk    a file on the disk of TMPDIR, O_DIRECT
 # (each request handed to the kernel by itself, as fio does: in batches it costs a quarter less CPU, and a drive that is at its
 # limit gives 15 % fewer IOPS in bursts; with BY=fio the one that fills a queue of more than one goes with the wait, in one call where
@@ -21,7 +21,7 @@
 #
 # The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
 # Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1
-# (docs/decisions/0010-drivers.md). So but for free its place is fixed for the time of the run (the kernel's
+# (bench/notes/io-uring.md). So but for free its place is fixed for the time of the run (the kernel's
 # workers for all: put back at the end). So is that of both programs, on the last processor (near: the first): a drive's interrupts come
 # to one processor, and a request of depth 1 took 33 us of CPU on the other, 19 us on that. The last two columns compare the best run of
 # each side.

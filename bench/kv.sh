@@ -26,7 +26,7 @@ source "$(dirname "$0")/lib-rawfs.sh"
 loop_device "$size"
 
 # What is left beside the store's cache and the program, as what rawfs may have with its allocator's share: a quarter, at most a
-# sixteenth and 48 MiB (docs/decisions/0065).
+# sixteenth and 48 MiB (docs/decisions/31).
 left=$((memory * 7 / 8 - cache - 24))
 files=$((left * 4 / 3 < (left + 48) * 16 / 15 ? left * 4 / 3 : (left + 48) * 16 / 15))
 

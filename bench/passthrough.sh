@@ -1,7 +1,8 @@
 #!/bin/bash
 # Data of a file on the SSD: the mount against the same directory, fio psync, interleaved pairs, medians.
 # Page cache: the file is warm on both sides and fio leaves it so (invalidate=0). Warm by readahead, in large folios, as a file is
-# that was not just written: what was written in small pieces is in single pages, and the plain side half as fast (decision 42).
+# that was not just written: what was written in small pieces is in single pages, and the plain side half as fast
+# (bench/notes/fuse-mount.md).
 # The kernel offers FUSE over io_uring meanwhile; it says which way requests went.
 # PAIRS and SECONDS_EACH change the length, MODES (passthrough daemon gathered) and FLAGS are those of the mounts.
 # shellcheck source=bench/lib.sh

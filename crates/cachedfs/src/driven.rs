@@ -7,7 +7,7 @@
 //! When who leads dies, the kernel closes what he had: the server of a vfio-user socket takes the next host, VFIO resets the function.
 //! Reads that were under way end with [`block::Error::Gone`], and go below, or wait for who leads next if only the SSD has the page. He
 //! takes the controller over, which resets it: nothing that the dead one had sent is under way after that, as rule 3 of
-//! `datapath::shelf` wants it. Then he recovers the log as after a power cut (docs/decisions/0053-cache-on-a-driven-ssd.md).
+//! `datapath::shelf` wants it. Then he recovers the log as after a power cut (docs/decisions/25-nvme-drive-as-cache-ssd.md).
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

@@ -6,7 +6,7 @@
 //! requests and the threads have nothing to do, which costs one system call. Else by its event and one of ours, without the lock; one
 //! thread does that, and the others wait until it lets them look.
 //!
-//! One thread (UAIO_ONE_THREAD). The queue is then of a kind that the kernel lets no other thread into (decision 66). So nobody
+//! One thread (UAIO_ONE_THREAD). The queue is then of a kind that the kernel lets no other thread into (decisions/24). So nobody
 //! gets as far as that: the first who submits or reaps is the one, others are refused. Who ends it may be another, if the queue has
 //! nothing or its thread has ended; a shutdown does not ask, and leaves behind what it cannot wait for.
 #![expect(unsafe_code, reason = "a request has an address in it")]

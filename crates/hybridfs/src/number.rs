@@ -7,7 +7,7 @@
 //! `cp -a` or `rsync -X` it does not match and is ignored.
 //!
 //! Backing files may belong to users, and users may be hostile: a mark is believed only with a tag that
-//! the side's secret key gives it (decision 81). Marks of version 0.1 had none, and are ignored.
+//! the side's secret key gives it (decisions/09). Marks of version 0.1 had none, and are ignored.
 
 use std::hash::Hasher;
 

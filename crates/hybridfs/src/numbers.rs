@@ -3,7 +3,7 @@
 //! A file handle is a number. While the kernel knows the file, so do we; when it forgets it, the number, its
 //! directory's number and its backing inode go in here, so that it is found again without memory for it.
 //! What is in here is a hint that is checked against the file; the two directories stay the truth. A crash
-//! loses it: the file is empty then, and a walk over the tree makes it anew when somebody asks (decision 83).
+//! loses it: the file is empty then, and a walk over the tree makes it anew when somebody asks (decisions/10).
 //!
 //! A hash table in buckets of a page, changed in place. While it is open it has another name, and what a crash
 //! leaves under that name is thrown away: so nothing here needs to be ordered or flushed before the end.

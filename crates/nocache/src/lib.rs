@@ -1,6 +1,6 @@
 //! A program's files past the page cache: preloaded, this library takes over the C library's calls that move file data. What was
 //! read is dropped from the page cache, what was written is on the device before the call returns, and then dropped.
-//! `hotshelf nocache` sets it up; docs/decisions/0039-nocache-by-preloading.md says why it is as it is.
+//! `hotshelf nocache` sets it up; docs/decisions/34-measuring-without-the-page-cache.md says why it is as it is.
 //!
 //! - `config.rs`: what is chosen. `files.rs`: which descriptors are. `evict.rs`: what is done around one access; read it first.
 //!   `behind.rs`: writes that may be on their way.

@@ -1,7 +1,7 @@
 //! One function of a PCI device, by three traits.
 //!
 //! [`Mmio`] is its registers, [`DmaSpace`] the memory it reaches, [`IrqSource`] how it calls. A software controller in this process,
-//! one behind a vfio-user socket and real hardware behind VFIO look the same from above (docs/decisions/0037-under-the-driver.md).
+//! one behind a vfio-user socket and real hardware behind VFIO look the same from above (docs/decisions/17).
 //! Whatever comes from there is hostile: it may say anything at any time.
 
 use std::os::fd::BorrowedFd;

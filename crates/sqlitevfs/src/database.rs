@@ -16,7 +16,7 @@
 //! Without a journal (WAL, or `journal_mode` MEMORY and OFF) pages go down when SQLite syncs the file, or says that a checkpoint or a
 //! commit is over.
 //!
-//! A statement that fails has not happened, and reading works after it (decision 96):
+//! A statement that fails has not happened, and reading works after it (decisions/33):
 //! - Blocks are promised to the file before a page is taken, so a full image is an error of xWrite, which SQLite can still undo.
 //! - A commit that fails leaves the journal, and SQLite undoes it. Up to the journal's end nothing that fails is an error again: the
 //!   file below is as it was before, or is covered by pages in memory.

@@ -1,4 +1,4 @@
-//! Locks that are waited for, where another thread has them: SQLite itself only asks again, later and later (decision 61).
+//! Locks that are waited for, where another thread has them: SQLite itself only asks again, later and later (decisions/33).
 //!
 //! Who lowers a lock lets in the readers that wait, before it can take it again; they have the database for [`READ`] at least. So a
 //! thread that commits without end does not keep the others out, and they not it: a writer that waits lets no new reader in.

@@ -11,7 +11,7 @@
 //! - [`reaper`], `serve`, `bell`, [`parking`]: the thread, and how it goes to sleep without missing anything.
 //! - [`counters`]: what it cost.
 //!
-//! What is decided here and why: docs/decisions/0008-completion.md.
+//! What is decided here and why: docs/decisions/14-completion-modes-and-schedulers.md.
 
 pub mod adaptive;
 mod bell;

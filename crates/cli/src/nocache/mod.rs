@@ -1,5 +1,5 @@
 //! `hotshelf nocache`: runs a program with the library `libhotshelf_nocache` preloaded, which keeps its files out of the page cache.
-//! What that library can see, and what not: docs/decisions/0039-nocache-by-preloading.md.
+//! What that library can see, and what not: docs/decisions/34-measuring-without-the-page-cache.md.
 
 mod chosen;
 mod library;

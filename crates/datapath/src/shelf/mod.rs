@@ -13,7 +13,7 @@
 //!    over when its seat is dead.
 //! 4. Every request can be done twice.
 //! 5. A reader who found nothing puts what he read below into a frame only if nobody wrote the page meanwhile (tickets). What the SSD
-//!    has goes into a frame when it is asked for again: a clean page need not be in one (docs/decisions/0024-ssd-hits.md).
+//!    has goes into a frame when it is asked for again: a clean page need not be in one (docs/decisions/24-reads-from-the-ssd.md).
 //!
 //! [`reads`] is the same for who does not wait: what the SSD has comes through one queue of his own.
 

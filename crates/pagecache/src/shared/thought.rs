@@ -2,7 +2,7 @@
 //! to be done, when the caller has looked at all else that he has to look at.
 //!
 //! Of a large set the record comes from memory, and what a hit costs is how soon the processor hears of it: it sees only so far ahead
-//! (docs/decisions/0076-hits-in-two-steps.md). Nothing here waits for anybody. What is not done as it should be is not done at all, or
+//! (docs/decisions/36-fast-paths-under-review.md). Nothing here waits for anybody. What is not done as it should be is not done at all, or
 //! may be done once more: the caller then goes the long way.
 
 use super::find::{PAGE_BITS, Place};

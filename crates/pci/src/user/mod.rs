@@ -4,7 +4,7 @@
 //! - `client`: one request at a time, each with its answer checked. `device`: the three traits above it.
 //!
 //! The server is hostile: lengths, identifiers, descriptors and areas are checked; whatever is wrong ends the connection, and a
-//! device without one is a device that was pulled out (docs/decisions/0035-vfio-user.md).
+//! device without one is a device that was pulled out (docs/decisions/18-nvme-over-vfio-and-vfio-user.md).
 
 mod client;
 mod device;

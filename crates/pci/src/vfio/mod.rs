@@ -1,5 +1,5 @@
 //! Functions of hardware, through the kernel's VFIO: the device is bound to vfio-pci, an IOMMU lets it reach what we name and no more
-//! (docs/decisions/0036-vfio.md).
+//! (docs/decisions/18-nvme-over-vfio-and-vfio-user.md).
 //!
 //! `way`: the container or iommufd between the device and memory. `device`: its descriptor. `bar`: its registers. `space`: its memory.
 //! `irq`: its interrupts. `ioctl`: the kernel's calls. `iova`, `caps`: addresses, and what the kernel says of them.

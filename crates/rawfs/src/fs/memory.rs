@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What is full is made room in, except for open files: one more is ENFILE. What is given out is counted to the byte; what the
-//! allocator takes beside it is a guess, right for the one our programs have (decision 59).
+//! allocator takes beside it is a guess, right for the one our programs have (decisions/31).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -16,7 +16,7 @@ pub(super) const PIECE_SHIFT_MAX: u32 = 30;
 const PIECES_MAX: u32 = 1 << 14;
 /// Memory is registered page by page, too, up to so many: enough for a deep queue of small requests, and under a millisecond at open. The
 /// kernel looks at each request of a longer piece whether it has to be divided, which took a tenth of all its time (Linux 6.18,
-/// decision 10).
+/// decisions/15).
 const SINGLE_PAGES_MAX: u64 = 1024;
 const PAGE_SHIFT: u32 = 12;
 /// Bytes a user may lock, of which a few MiB are no matter.

@@ -3,7 +3,7 @@
 //! The disk of a virtual machine is carried out by other processors of the host, which write what was read as any program would. Each line
 //! that this processor has looked at has to be taken from it first, and they wait for that, though with many requests at once they are
 //! what all wait for. This one can put its lines out beforehand, of its own accord and without waiting: nothing is lost with them, since
-//! they are about to be written (decision 80). A device that this machine's processors carry out, as a loop device, had better find them
+//! they are about to be written (decisions/36). A device that this machine's processors carry out, as a loop device, had better find them
 //! where they are.
 #![expect(unsafe_code, reason = "an instruction that Rust has no name for")]
 

@@ -416,7 +416,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     }
 
     /// Inlined into its callers, as they into theirs: after a system call each return is guessed wrong, since the kernel emptied
-    /// the processor's stack of returns (decision 10).
+    /// the processor's stack of returns (decisions/15).
     #[inline(always)]
     fn enter(&mut self, what: What, pushed: u32) -> Result<(), Errno> {
         let entered = match what {

@@ -17,7 +17,7 @@ use sim::stamped;
 
 /// More than this and the next operation removes one.
 const FILES_MAX: usize = 24;
-/// Settled files from this size on bypass the daemon (see docs/decisions/0002).
+/// Settled files from this size on bypass the daemon (see docs/decisions/02).
 const BYPASSING_SECTORS: u64 = (4 << 20) / SECTOR as u64 + 8;
 
 struct Workload<'a> {
