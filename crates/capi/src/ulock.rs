@@ -122,9 +122,10 @@ pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> Outcome<
     Ok(0)
 }
 
-/// A ufd of the file was closed: the process has no locks on it any more.
+/// A ufd of the file was closed: the process has no locks on it any more. One that only names the file (O_PATH) ends none, as in the
+/// kernel.
 pub fn closed(open: &Open) {
-    if COUNT.load(Ordering::Acquire) == 0 {
+    if COUNT.load(Ordering::Acquire) == 0 || open.is_path() {
         return;
     }
     let Ok(file) = identity(open) else { return };

@@ -219,6 +219,7 @@ impl Worker {
         if ufd >= 0 {
             assert_eq!(call!(abi::ufsync(ufd)), 0, "{}", said());
             assert_eq!(call!(abi::uclose(ufd)), 0, "{}", said());
+            self.unlock_all();
             return "theirs";
         }
         self.same(&abi::errno(), &libc::ESTALE);
@@ -239,7 +240,20 @@ impl Worker {
         }
         let answer = if how & 1 == 0 { call!(abi::hs_discard(named.as_ptr())) } else { call!(abi::hs_force(named.as_ptr())) };
         assert_eq!(answer, 0, "{} after {}", said(), self.last());
+        self.unlock_all();
         if how & 1 == 0 { "theirs" } else { "ours" }
+    }
+
+    /// Gives back the record locks of this process on both sides: what was opened and closed above, on one side alone, has ended those of
+    /// that side.
+    fn unlock_all(&self) {
+        for Pair { u, k, .. } in &self.open {
+            // SAFETY: integers alone, for which zeroes are values: the whole file.
+            let mut all: libc::flock = unsafe { std::mem::zeroed() };
+            all.l_type = libc::F_UNLCK as _;
+            let answers = [call!(abi::ufcntl(*u, libc::F_SETLK, &raw mut all)), call!(libc::fcntl(*k, libc::F_SETLK, &raw mut all))];
+            self.same(&answers[0], &answers[1]);
+        }
     }
 
     /// Each page of what is exported is what this side wrote, or what the other program did.
