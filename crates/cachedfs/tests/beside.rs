@@ -1,8 +1,9 @@
 //! Several processes use files through the cache, one call at a time, while a program without it changes, renames, removes and reads the
-//! same files below; the kernel does the same on shadow files, and every answer is compared.
+//! same files below; the kernel does the same on shadow files, and every answer is compared. These are the calls of Rust, with a mode for
+//! each file; crates/capi/tests/lockstep makes those of C, which are more.
 //!
 //! Each worker is this program again. It makes its calls from a seed, in batches, and compares them itself. Between two batches the
-//! parent is the other program. `LOCKSTEP_CALLS`: how many calls in all (default 40,000; CI 1,000,000); `LOCKSTEP_SEED`: one run, as
+//! parent is the other program. `LOCKSTEP_CALLS`: how many calls in all (default 40,000); `LOCKSTEP_SEED`: one run, as
 //! a failure names it.
 
 use std::fs;
