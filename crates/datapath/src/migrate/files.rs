@@ -823,12 +823,13 @@ impl Worker {
             }
             // What cannot be written below stays, and is told by a flush.
             let dropped = self.clean(shelf, no, key).and_then(|()| self.drop_range(shelf, no, key, 0..u64::MAX));
+            // As long as its bytes are in free frames its record stays, and it has its turn again.
+            let is_wiped = dropped.is_ok() && shelf.pages.wipe_free();
             let Ok(_held) = shelf.lock_records() else { return };
-            let is_left = dropped.is_ok() && record.key() == Some(key) && record.open_by().load(Ordering::Acquire) == 0;
+            let is_left = is_wiped && record.key() == Some(key) && record.open_by().load(Ordering::Acquire) == 0;
             if is_left && !shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
                 record.set_path(std::path::Path::new(""));
                 record.set_key(None);
-                let _ = shelf.pages.wipe_free();
             }
         }
     }
