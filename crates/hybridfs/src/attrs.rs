@@ -579,6 +579,7 @@ mod test {
         use crate::testing::TestPair;
 
         if !rustix::process::geteuid().is_root() {
+            println!("SKIP: only root has the rights that this is about");
             return;
         }
         let fs = TestPair::with(&["ssd/d/x", "hdd/d/y"]);

@@ -206,6 +206,7 @@ mod test {
     #[test]
     fn a_new_file_of_a_stranger_does_not_run_as_the_group_of_its_directory() {
         if !rustix::process::geteuid().is_root() {
+            println!("SKIP: only root has the rights that this is about");
             return;
         }
         let fs = TestPair::with(&["ssd/dir/file"]);
