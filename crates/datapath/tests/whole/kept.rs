@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use datapath::shelf::{Below, How, Layout, Limits, Open, Parts, Shelf, Sizes, Stamp, World};
 use pagecache::shared::{Replacement, Shape};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use shm::{OwnedLock, Region, Seats, Sharing};
 use ssdcache::{FileKey, Mode};
 
@@ -172,8 +172,16 @@ impl Other {
         }
     }
 
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("signalled");
+    /// Returns when all its threads stand: until then the process that leads may still answer.
+    fn stop(&self) {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, Signal::STOP).expect("signalled");
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).expect("waited").expect("a status");
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    fn go_on(&self) {
+        kill_process(Pid::from_child(&self.0), Signal::CONT).expect("signalled");
     }
 }
 
@@ -269,7 +277,7 @@ fn a_leader_that_is_stopped_keeps_nobody_and_what_it_had_begun_is_ended_once() {
         (0..4).for_each(|n| assert_eq!(open.write(n * PAGE as u64, &page(n as u8 + 1)), Ok(PAGE)));
         open.sync().expect("synced");
     }
-    other.signal(Signal::STOP);
+    other.stop();
     assert_eq!(timed("a read", || read(&a, 2)), Ok(page(3)));
     assert_eq!(timed("a write", || a.write(PAGE as u64, &page(9))), Ok(PAGE));
     assert_eq!(timed("a sync", || a.sync()), Err(Errno::TIMEDOUT));
@@ -277,7 +285,7 @@ fn a_leader_that_is_stopped_keeps_nobody_and_what_it_had_begun_is_ended_once() {
     // It may be cut yet: nobody may write what that would take away.
     assert_eq!(timed("a write after it", || b.write(0, &page(7))), Err(Errno::TIMEDOUT));
     assert!(timed("another open", || here.open(3, Mode::WriteBack)).is_ok());
-    other.signal(Signal::CONT);
+    other.go_on();
     assert_eq!(b.write(0, &page(8)[..9]), Ok(9), "cut first, then written");
     assert_eq!((b.size(), read(&b, 0)), (9, Ok(page(8)[..9].to_vec())));
     for open in [&a, &b] {
