@@ -96,8 +96,8 @@ install: $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE) ## install the program, t
 	scripts/install-stripped 755 $(NOCACHE) $(LIBDIR)/libhotshelf_nocache.so $(DESTDIR)
 	install -Dm644 include/hotshelf.h $(DESTDIR)$(INCLUDEDIR)/hotshelf.h
 	install -Dm644 include/hotshelf_posix.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h
-	install -Dm644 crates/policy/include/hotshelf_policy.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_policy.h
-	install -Dm644 crates/capi/man/hotshelf.3 $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
+	install -Dm644 crates/base/policy/include/hotshelf_policy.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_policy.h
+	install -Dm644 crates/frontends/capi/man/hotshelf.3 $(DESTDIR)$(DATADIR)/man/man3/hotshelf.3
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' contrib/hotshelf.pc.in \
 		> '$(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc'

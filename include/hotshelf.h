@@ -16,7 +16,7 @@
 #ifndef HOTSHELF_H
 #define HOTSHELF_H
 
-/* Made from crates/capi/src by `cargo xtask header`: change it there. */
+/* Made from crates/frontends/capi/src by `cargo xtask header`: change it there. */
 
 #include <stddef.h>
 #include <stdint.h>

@@ -59,7 +59,7 @@ for policy in lfu s3-fifo; do
     clean_check
 done
 
-cc -shared -fPIC -O2 -I"$ROOT/crates/policy/include" -o "$SCRATCH/largest.so" "$ROOT/crates/policy/examples/largest_first.c"
+cc -shared -fPIC -O2 -I"$ROOT/crates/base/policy/include" -o "$SCRATCH/largest.so" "$ROOT/crates/base/policy/examples/largest_first.c"
 small_pair plugin --policy "$SCRATCH/largest.so"
 make a 5M
 make b 14M

@@ -11,9 +11,9 @@ release=$(dirname "$HOTSHELF")
 tree=$SCRATCH/tree stage=$SCRATCH/stage
 mkdir -p "$tree/target/release" "$tree/crates"
 cp -r "$ROOT"/{Makefile,Cargo.toml,LICENSE,README.md,scripts,include,contrib} "$tree"
-mkdir -p "$tree/crates/capi" "$tree/crates/policy"
-cp -r "$ROOT/crates/capi/man" "$tree/crates/capi"
-cp -r "$ROOT/crates/policy/include" "$tree/crates/policy"
+mkdir -p "$tree/crates/frontends/capi" "$tree/crates/base/policy"
+cp -r "$ROOT/crates/frontends/capi/man" "$tree/crates/frontends/capi"
+cp -r "$ROOT/crates/base/policy/include" "$tree/crates/base/policy"
 cp "$HOTSHELF" "$release"/libhotshelf.{so,a} "$release"/libhotshelf_{sqlite,nocache}.so "$tree/target/release/"
 chown -R 65534:65534 "$tree"
 make_as() { (cd "$tree" && env -u CARGO_TARGET_DIR "$@" PREFIX=/usr SBINDIR=/sbin); }

@@ -21,14 +21,14 @@ export PKG_CONFIG_PATH=$lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$stage PKG_CONFIG_A
 [[ $(pkg-config --modversion hotshelf) == "$("$HOTSHELF" --version | awk '{ print $NF }')" ]] || fail "pkg-config tells another version"
 export LD_LIBRARY_PATH=$lib
 
-example=$ROOT/crates/capi/examples/raw_device.c
+example=$ROOT/crates/frontends/capi/examples/raw_device.c
 strict=(-Wall -Wextra -Wpedantic -Werror -O2)
 read -ra flags < <(pkg-config --cflags --libs hotshelf)
 cc -std=c99 -D_DEFAULT_SOURCE "${strict[@]}" -o as_c "$example" "${flags[@]}"
 c++ "${strict[@]}" -o as_cpp -x c++ "$example" -x none "${flags[@]}"
 cc -std=c99 -D_DEFAULT_SOURCE "${strict[@]}" -o static "$example" -I"$stage/usr/include" "$lib/libhotshelf.a" \
     -lgcc_s -lpthread -lm -ldl
-cc -std=c99 "${strict[@]}" -pthread -o behaviour "$ROOT/crates/capi/tests/behaviour.c" "${flags[@]}"
+cc -std=c99 "${strict[@]}" -pthread -o behaviour "$ROOT/crates/frontends/capi/tests/behaviour.c" "${flags[@]}"
 
 # well DEVICE: every build of the example agrees with it.
 well() {

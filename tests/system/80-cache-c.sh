@@ -11,8 +11,8 @@ mkdir lib
 ln -s "$release/libhotshelf.so" lib/libhotshelf.so
 ln -s "$release/libhotshelf.so" lib/libhotshelf.so.0
 flags=(-Wall -Wextra -Wpedantic -Werror -O2 -I"$ROOT/include" -Llib -lhotshelf "-Wl,-rpath,$SCRATCH/lib" -pthread)
-cc -std=c99 -D_DEFAULT_SOURCE -o files "$ROOT/crates/capi/tests/files.c" "${flags[@]}"
-cc -std=c99 -o driver "$ROOT/crates/capi/tests/driver.c" "${flags[@]}"
+cc -std=c99 -D_DEFAULT_SOURCE -o files "$ROOT/crates/frontends/capi/tests/files.c" "${flags[@]}"
+cc -std=c99 -o driver "$ROOT/crates/frontends/capi/tests/driver.c" "${flags[@]}"
 
 # config NAME LINES...: of a cache of our own.
 config() {

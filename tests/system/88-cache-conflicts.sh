@@ -1,6 +1,6 @@
 #!/bin/bash
 # Files that another program changed, moved or removed while the cache held newer pages of them: `hotshelf cache status` names them, and
-# `export`, `discard` and `force` decide. (The same from C and Python: crates/capi/tests/stranded.c, python/tests/test_files.py.)
+# `export`, `discard` and `force` decide. (The same from C and Python: crates/frontends/capi/tests/stranded.c, python/tests/test_files.py.)
 # TIMEOUT: 60
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"

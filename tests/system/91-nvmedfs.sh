@@ -10,7 +10,7 @@ release=$(dirname "$HOTSHELF")
 mkdir lib
 ln -s "$release/libhotshelf.so" lib/libhotshelf.so
 ln -s "$release/libhotshelf.so" lib/libhotshelf.so.0
-source=$ROOT/crates/capi/tests/nvmedfs.c
+source=$ROOT/crates/frontends/capi/tests/nvmedfs.c
 flags=(-Wall -Wextra -Wpedantic -Werror -O2 -I"$ROOT/include" -Llib -lhotshelf "-Wl,-rpath,$SCRATCH/lib" -pthread)
 cc -std=c11 -o as_c "$source" "${flags[@]}"
 c++ -o as_cpp -x c++ "$source" -x none "${flags[@]}"

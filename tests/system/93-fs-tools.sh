@@ -211,5 +211,5 @@ if command -v dmsetup >/dev/null && losetup -f >/dev/null 2>&1 && dmsetup target
     dmsetup remove "$name" && losetup -d "$loop"
     trap - EXIT
 else
-    echo "note: no device mapper: I/O errors are left to the tests of crates/rawfs"
+    echo "note: no device mapper: I/O errors are left to the tests of crates/filesystems/rawfs"
 fi

@@ -32,7 +32,7 @@ reads_again() {
     done
 }
 
-cc -O2 -w -D_FORTIFY_SOURCE=2 -o "$SCRATCH/calls" "$ROOT/crates/nocache/tests/calls.c" -pthread
+cc -O2 -w -D_FORTIFY_SOURCE=2 -o "$SCRATCH/calls" "$ROOT/crates/tools/nocache/tests/calls.c" -pthread
 "$HOTSHELF" nocache --path "$disk" -- "$SCRATCH/calls" "$disk" || fail "calls"
 "$HOTSHELF" nocache --device "$device" -- "$SCRATCH/calls" "$disk" read || fail "calls, by device"
 # The test can fail: without the library, and for what is not chosen.

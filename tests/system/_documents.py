@@ -20,7 +20,7 @@ NOT_RUN = [
     (r"^hotshelf bench (run|report|compare)", "takes minutes to hours; 98-bench.sh and 99-report.sh run these"),
     (r"^hotshelf queue record", "needs a recording of a drive; 76-vfio-user.sh makes one"),
     (r"^mount -t fuse", "needs the helper in /sbin; 13-life.sh installs it and does this"),
-    (r"^hotshelf cache (export|discard|force)", "needs a file in conflict with the cache; crates/cachedfs/tests/ours.rs makes some"),
+    (r"^hotshelf cache (export|discard|force)", "needs a file in conflict with the cache; crates/cache/cachedfs/tests/ours.rs makes some"),
     (r"^hotshelf (generate|ahead)", "for the build and for the daemon alone"),
 ]
 # What this machine has less of than the reader's: the command is run with the other size.
@@ -127,7 +127,7 @@ def program(where, lines):
     with open(source, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
     commands = set(re.findall(r"cc program\.c \$\(pkg-config [^)]*\)", open(f"{ROOT}/README.md", encoding="utf-8").read()))
-    for manual in ("include/hotshelf.h", "crates/capi/man/hotshelf.3"):
+    for manual in ("include/hotshelf.h", "crates/frontends/capi/man/hotshelf.3"):
         text = open(f"{ROOT}/{manual}", encoding="utf-8").read().replace("\\-", "-")
         commands |= set(re.findall(r"cc program\.c \$\(pkg-config [^)]*\)", text))
     assert commands, "no document says how a program is linked"

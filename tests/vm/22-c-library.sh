@@ -9,7 +9,7 @@ need cc
 lib=$(dirname "$HOTSHELF")
 [[ -f $lib/libhotshelf.so ]] || skip "libhotshelf is not built: make build"
 ln -s "$lib/libhotshelf.so" libhotshelf.so.0
-cc -std=c99 -D_DEFAULT_SOURCE -O2 -o raw_device "$ROOT/crates/capi/examples/raw_device.c" -I"$ROOT/include" \
+cc -std=c99 -D_DEFAULT_SOURCE -O2 -o raw_device "$ROOT/crates/frontends/capi/examples/raw_device.c" -I"$ROOT/include" \
     "$PWD/libhotshelf.so.0" -Wl,-rpath,"$PWD"
 
 # well DEVICE: cached, direct, synchronous and asynchronous I/O, flush and discard, and a bad block is EIO.

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 use crate::manual;
 
 /// The interface, and what is made of it.
-const CRATE: &str = "crates/capi";
+const CRATE: &str = "crates/frontends/capi";
 const HEADER: &str = "include/hotshelf.h";
-const MANUAL: &str = "crates/capi/man/hotshelf.3";
+const MANUAL: &str = "crates/frontends/capi/man/hotshelf.3";
 
 /// What stands before and after the declarations.
 const BEGIN: &str = "\

@@ -42,7 +42,7 @@ mod test {
 
     #[test]
     fn nouns_of_the_field_are_right() {
-        assert_eq!(count("crates/pagecache", "pagecache"), 0);
+        assert_eq!(count("crates/cache/pagecache", "pagecache"), 0);
         assert_eq!(count("crates/database", "database"), 0);
     }
 

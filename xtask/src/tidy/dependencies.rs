@@ -66,7 +66,7 @@ mod test {
         let tree = Tree::of(&[
             (
                 "Cargo.toml",
-                "[workspace.dependencies]\n# ours\npolicy = { path = \"crates/policy\" }\nanyhow = \"1\" # errors\n\n[x]\ny = 1\n",
+                "[workspace.dependencies]\n# ours\npolicy = { path = \"crates/base/policy\" }\nanyhow = \"1\" # errors\n\n[x]\ny = 1\n",
             ),
             ("crates/a/Cargo.toml", "[package]\nname = \"a\"\n[dependencies]\nanyhow.workspace = true\n"),
         ]);

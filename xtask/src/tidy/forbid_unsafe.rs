@@ -46,11 +46,11 @@ mod test {
     #[test]
     fn forbidden_or_allowed_is_right() {
         let tree = Tree::of(&[
-            ("crates/mount/Cargo.toml", &package("mount")),
-            ("crates/mount/src/lib.rs", "//! Text.\n#![forbid(unsafe_code)]\n"),
-            ("crates/mount/src/part.rs", "//! Text.\n"),
-            ("crates/shm/Cargo.toml", &package("shm")),
-            ("crates/shm/src/lib.rs", "//! Text.\n"),
+            ("crates/frontends/mount/Cargo.toml", &package("mount")),
+            ("crates/frontends/mount/src/lib.rs", "//! Text.\n#![forbid(unsafe_code)]\n"),
+            ("crates/frontends/mount/src/part.rs", "//! Text.\n"),
+            ("crates/base/shm/Cargo.toml", &package("shm")),
+            ("crates/base/shm/src/lib.rs", "//! Text.\n"),
         ]);
         assert_eq!(lint(&tree), []);
     }
@@ -58,10 +58,10 @@ mod test {
     #[test]
     fn every_root_is_looked_at() {
         let tree = Tree::of(&[
-            ("crates/cli/Cargo.toml", &package("cli")),
-            ("crates/cli/src/main.rs", "fn main() {}\n"),
-            ("crates/cli/src/lib.rs", "// #![forbid(unsafe_code)]\n"),
-            ("crates/cli/src/bin/other.rs", "fn main() {}\n"),
+            ("crates/tools/cli/Cargo.toml", &package("cli")),
+            ("crates/tools/cli/src/main.rs", "fn main() {}\n"),
+            ("crates/tools/cli/src/lib.rs", "// #![forbid(unsafe_code)]\n"),
+            ("crates/tools/cli/src/bin/other.rs", "fn main() {}\n"),
         ]);
         assert_eq!(lint(&tree).len(), 3);
     }

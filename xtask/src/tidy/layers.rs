@@ -17,6 +17,16 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
 ];
 
+/// The folders below `crates`, lowest layer first, and the crates of each. The README of a folder says what may not be in it.
+const FOLDERS: &[(&str, &[&str])] = &[
+    ("base", &["shm", "policy", "fusedev"]),
+    ("devices", &["block", "pci", "nvme"]),
+    ("cache", &["pagecache", "ssdcache", "datapath", "cachedfs"]),
+    ("filesystems", &["rawfs", "hybridfs"]),
+    ("frontends", &["stack", "mount", "preload", "capi", "sqlitevfs"]),
+    ("tools", &["bench", "cli", "nocache", "sim"]),
+];
+
 /// Depends on what it models (anything below the front doors); only tests may depend on it, and the experiments,
 /// which measure on models of devices that the machine lacks.
 const MODELS: &str = "sim";
@@ -54,6 +64,11 @@ pub fn lint(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::file(&at, what));
             continue;
         };
+        if let Some((folder, _)) = FOLDERS.iter().find(|(_, crates)| crates.contains(&name))
+            && dir != format!("crates/{folder}/{name}")
+        {
+            findings.push(Finding::file(&at, format!("`{name}` belongs to the folder crates/{folder}")));
+        }
         for (section, dependency) in dependencies(&manifest) {
             if !ours.contains(&dependency) || dependency == name {
                 continue;
@@ -109,7 +124,10 @@ mod test {
     fn findings(manifests: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<(String, String)> = manifests
             .iter()
-            .map(|(name, rest)| (format!("crates/{name}/Cargo.toml"), format!("[package]\nname = \"{name}\"\n{rest}")))
+            .map(|(name, rest)| {
+                let folder = FOLDERS.iter().find(|(_, crates)| crates.contains(name)).map_or("other", |(folder, _)| folder);
+                (format!("crates/{folder}/{name}/Cargo.toml"), format!("[package]\nname = \"{name}\"\n{rest}"))
+            })
             .collect();
         let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         lint(&Tree::of(&files)).into_iter().map(|finding| finding.what).collect()
@@ -142,6 +160,13 @@ mod test {
         let mut all = wrong.to_vec();
         all.push(("xtask", ""));
         assert_eq!(findings(&all).len(), wrong.len(), "{:?}", findings(&all));
+    }
+
+    #[test]
+    fn a_crate_in_the_folder_of_another_layer_is_wrong() {
+        let found = lint(&Tree::of(&[("crates/cache/shm/Cargo.toml", "[package]\nname = \"shm\"\n")]));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].what.contains("crates/base"));
     }
 
     #[test]

@@ -32,8 +32,8 @@ mod test {
     #[test]
     fn what_is_named_is_there() {
         let there = ("tests/system/62-a.sh", "");
-        let tree = |text: &str| Tree::of(&[("SECURITY.md", text), there, ("crates/shm/src/lock/a.rs", "")]);
-        assert_eq!(lint(&tree("| x | tests/system/62-a.sh, crates/shm/src/lock |\n")), []);
+        let tree = |text: &str| Tree::of(&[("SECURITY.md", text), there, ("crates/base/shm/src/lock/a.rs", "")]);
+        assert_eq!(lint(&tree("| x | tests/system/62-a.sh, crates/base/shm/src/lock |\n")), []);
         assert_eq!(lint(&tree("| x | tests/system/63-b.sh |\n\nand `crates/none`.\n")).len(), 2);
         assert_eq!(lint(&Tree::of(&[there])).len(), 1);
     }
