@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask check            formatting, clippy, unit tests, tidy: all must pass
        cargo xtask tidy             the house's own rules, alone
+       cargo xtask tidy RULE [DIR]  what one rule finds, below a folder
        cargo xtask header [--check] include/hotshelf.h and hotshelf(3), from the C interface's comments
        cargo xtask figures [--check] the README's tables of figures, from bench/stored/readme.jsonl
        cargo xtask man DIR          man pages of the hotshelf command, written to DIR
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["check"] => check(),
         ["tidy"] => root().and_then(|root| tidy::run(&root).and(figures::run(&root, true))),
+        ["tidy", rule] => root().and_then(|root| tidy::show(&root, rule, "")),
+        ["tidy", rule, dir] => root().and_then(|root| tidy::show(&root, rule, dir)),
         ["header"] => root().and_then(|root| header::run(&root, false)),
         ["header", "--check"] => root().and_then(|root| header::run(&root, true)),
         ["figures"] => root().and_then(|root| figures::run(&root, false)),

@@ -1,9 +1,11 @@
 //! The house's own rules, one file each. A finding says where, what, and the way out.
 
 mod build_paths;
+mod circles;
 mod crate_names;
 mod dead_files;
 mod dependencies;
+mod doc_sentences;
 mod environment;
 mod final_newline;
 mod forbid_unsafe;
@@ -13,6 +15,8 @@ mod line_width;
 mod lock_sources;
 mod markers;
 mod named_tests;
+mod names;
+mod words;
 
 use std::path::Path;
 
@@ -38,6 +42,10 @@ const LINTS: &[(&str, Lint)] = &[
     ("large-files", large_files::lint),
 ];
 
+/// Rules that the tree does not keep yet: they say how far it is. One that finds nothing moves up.
+const COUNTED: &[(&str, Lint)] =
+    &[("words", words::lint), ("names", names::lint), ("doc-sentences", doc_sentences::lint), ("circles", circles::lint)];
+
 /// Every lint over the checkout at `root`.
 pub fn run(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
@@ -51,6 +59,21 @@ pub fn run(root: &Path) -> Result<()> {
     if count > 0 {
         bail!("tidy: {count} to mend");
     }
+    for (name, lint) in COUNTED {
+        println!("tidy: {name}: {} left", lint(&tree).len());
+    }
     println!("tidy: {} rules, nothing to mend", LINTS.len());
+    Ok(())
+}
+
+/// What one rule finds below a folder.
+pub fn show(root: &Path, rule: &str, folder: &str) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let Some((_, lint)) = LINTS.iter().chain(COUNTED).find(|(name, _)| *name == rule) else { bail!("tidy has no rule `{rule}`") };
+    let found: Vec<Finding> = lint(&tree).into_iter().filter(|finding| finding.at.starts_with(folder)).collect();
+    for finding in &found {
+        println!("{}: {}", finding.at, finding.what);
+    }
+    println!("{rule}: {}", found.len());
     Ok(())
 }
