@@ -40,8 +40,11 @@ help: ## this text
 setup: ## install what building and testing needs (Debian, Ubuntu)
 	scripts/setup.sh test
 
+# The programs as they are installed: linked as a whole, with the lines that a stack trace names. All else is built faster.
+WHOLE := CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
+
 build: ## build the release program, the C library, SQLite's extension and what nocache preloads
-	$(CARGO) build --release --locked --package cli --package capi --package sqlitevfs --package nocache
+	$(WHOLE) $(CARGO) build --release --locked --package cli --package capi --package sqlitevfs --package nocache
 
 fio-engine: build ## build fio's engine, target/fio/libhotshelf_fio.so, for the fio that is installed
 	fio/build.sh

@@ -3,7 +3,7 @@
 # brings; and instructions for each hit by callgrind. Targets: below 100 ns for 4 KiB from a set within the processor's cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --quiet --release -p datapath --example hit
+CARGO_PROFILE_RELEASE_LTO=thin cargo build --quiet --release -p datapath --example hit
 hit=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/release/examples/hit
 file=$(mktemp "${TMPDIR:-/tmp}/hotshelf-bench.XXXXXX")
 trap 'rm -f "$file"' EXIT

@@ -42,7 +42,7 @@ case ${BY:-fio} in
             -Wl,--exclude-libs,ALL,-z,nodelete,--gc-sections,--strip-debug -lgcc_s -lpthread -lm -ldl
         ;;
     load)
-        scripts/cargo build --release --quiet --package block --example load
+        CARGO_PROFILE_RELEASE_LTO=thin scripts/cargo build --release --quiet --package block --example load
         load=$target_dir/release/examples/load
         ;;
     *) echo "BY=$BY: fio or load"; exit 1 ;;

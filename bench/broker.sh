@@ -5,6 +5,7 @@
 source "$(dirname "$0")/lib.sh"
 root=$(realpath "$(dirname "$0")/..")
 ROUNDS=${ROUNDS:-11}
+export CARGO_PROFILE_RELEASE_LTO=thin
 "$root/scripts/cargo" build --quiet --release --locked --package block --example broker_cost --manifest-path "$root/Cargo.toml"
 echo "load: $(cut -d' ' -f1-3 /proc/loadavg), $(nproc) processors"
 printf '%-8s %-18s %6s %10s %10s\n' device way batch ns "least ns"

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${ROUNDS:-7} ms=${MS:-150} cores=$(nproc)
-cargo build --release --quiet --package block --example completion
+CARGO_PROFILE_RELEASE_LTO=thin cargo build --release --quiet --package block --example completion
 run() {
     echo "== $*"
     target/release/examples/completion --rounds "$rounds" --ms "$ms" "$@"

@@ -3,4 +3,4 @@
 # memory device), and four dedicated handles. SECONDS_EACH (0.3) and ROUNDS (5) change the length.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo run --quiet --release -p block --example handle_sharing -- "${SECONDS_EACH:-0.3}" "${ROUNDS:-5}"
+CARGO_PROFILE_RELEASE_LTO=thin cargo run --quiet --release -p block --example handle_sharing -- "${SECONDS_EACH:-0.3}" "${ROUNDS:-5}"

@@ -1,7 +1,7 @@
 # Shared by the benches of rawfs beside ext4; sourced behind lib.sh, never run.
 # shellcheck shell=bash
 FS_BENCH=${FS_BENCH:-$(dirname "$HOTSHELF")/fs-bench}
-[[ -x $FS_BENCH ]] || { echo "no $FS_BENCH: cargo build --release -p bench"; exit 1; }
+[[ -x $FS_BENCH ]] || { echo "no $FS_BENCH: CARGO_PROFILE_RELEASE_LTO=thin cargo build --release -p bench"; exit 1; }
 
 # loop_device SIZE: a file behind a loop device; sets $loop and $stat, the kernel's counters of it. Up to 4 GiB the file is filled, so
 # that no side pays for the room that the file system below finds for it.

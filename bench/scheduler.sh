@@ -4,7 +4,7 @@
 # Needs no device and no root. Writes bench/results/scheduler.txt beside what it prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --quiet --release -p block --example scheduler
+CARGO_PROFILE_RELEASE_LTO=thin cargo build --quiet --release -p block --example scheduler
 example=${CARGO_TARGET_DIR:-target}/release/examples/scheduler
 mkdir -p bench/results
 

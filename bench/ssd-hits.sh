@@ -25,7 +25,7 @@ need losetup taskset python3 cc mkfs.ext4
 rounds=${ROUNDS:-3} seconds=${SECONDS_EACH:-1} mib=${FILE_MIB:-256} targets=${TARGETS:-near far disk} memory=${MEMORY:-8MiB}
 batch=${BATCH:-0} one_on_disk=${ONE_ON_DISK:-0}
 cd "$(dirname "$0")/.."
-scripts/cargo build --release --quiet --package block --example load
+CARGO_PROFILE_RELEASE_LTO=thin scripts/cargo build --release --quiet --package block --example load
 load=${CARGO_TARGET_DIR:-target}/release/examples/load
 hits=$SCRATCH/ssd-load
 cc -std=gnu11 -O2 -Wall -Wextra -Iinclude -o "$hits" bench/ssd-load.c "${CARGO_TARGET_DIR:-target}/release/libhotshelf.a" \

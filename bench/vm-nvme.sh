@@ -9,7 +9,7 @@ source "$(dirname "$0")/lib.sh"
 need fio
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-cargo build --quiet --release --locked -p nvme --example load
+CARGO_PROFILE_RELEASE_LTO=thin cargo build --quiet --release --locked -p nvme --example load
 printf 'load=%q seconds=%q rounds=%q\n' "$target/release/examples/load" "${SECONDS_EACH:-5}" "${ROUNDS:-3}" >bench/vm/settings
 trap 'rm -f bench/vm/settings; clean_up' EXIT
 mkdir -p bench/results
