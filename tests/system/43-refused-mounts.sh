@@ -81,7 +81,7 @@ mount_pair
 "$HOTSHELF" pin "$MNT/fast" >/dev/null
 cat "$MNT/fast" "$MNT/file" >/dev/null
 unmount_pair
-for what in 'id hsid' 'pins hspn' 'journal hsjr' 'intent hsintnt3'; do
+for what in 'id hsid' 'pins hspn' 'journal hsjr' 'intent hsintnt4'; do
     read -r name magic <<<"$what"
     damage "$name" "$magic\0011\0\0\0some bytes that only the later version knows"
     cp "$SSD/.hotshelf/$name" "$SCRATCH/future"

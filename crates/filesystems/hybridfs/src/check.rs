@@ -316,7 +316,7 @@ impl Check<'_> {
         let (Ok(a), Ok(b)) = stats else { return };
         match self.same(ssd, hdd, os, &a, &b) {
             Ok(true) => {
-                let repaired = self.repair && self.tiers[1].unlink_if(hdd.as_fd(), os, b.ino) == Ok(true);
+                let repaired = self.repair && self.tiers[1].unlink_if(hdd.as_fd(), os, b.id()) == Ok(true);
                 self.find(path, "duplicate", "both sides hold the same bytes; the HDD's is not needed".into(), repaired);
             }
             Ok(false) => {

@@ -20,7 +20,7 @@ use crate::open::{Changed, OpenInode};
 use crate::pair::{Hybrid, now_s};
 use crate::persist::MoveRecord;
 use crate::report::TierName;
-use crate::tier::{NAME_ONLY, Result, Stat};
+use crate::tier::{InodeId, NAME_ONLY, Result, Stat};
 
 /// What changed during a copy is copied again while the writers go on, until it is this little.
 const CATCH_UP_BYTES: u64 = 8 << 20;
@@ -62,7 +62,7 @@ pub(crate) struct Copying {
 /// The copy before it has its name.
 struct Tmp {
     name: OsString,
-    ino: u64,
+    id: InodeId,
     /// Closed when its temporary name must go where a name of an open file would stay.
     file: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -81,7 +81,7 @@ impl Copying {
         }
         let target = fs.tier(self.to);
         let again = Arc::new(target.open_at(target.tmp.as_fd(), &tmp.name, OFlags::RDWR)?);
-        if target.stat_fd(again.as_fd())?.ino != tmp.ino {
+        if !tmp.id.is(&target.stat_fd(again.as_fd())?) {
             return Err(Errno::STALE);
         }
         *file = Some(again.clone());
@@ -106,7 +106,7 @@ impl Copying {
         let from = fs.tier(self.to.other());
         if from.hides_open_files() {
             let named = from.open_at(self.source_dir.must(from.name)?, &self.place.name, NAME_ONLY)?;
-            if from.stat_fd(named.as_fd())?.ino != self.before.ino {
+            if !self.before.id().is(&from.stat_fd(named.as_fd())?) {
                 return Err(Errno::STALE);
             }
             self.source = named;
@@ -271,14 +271,14 @@ impl Copying {
             self.close_tmp(fs)?;
             self.close_source(fs)?;
         }
-        let target_ino = self.tmp()?.ino;
+        let target = self.tmp()?.id;
         crate::crash::point("move copied");
         let record = MoveRecord {
             to: self.to,
             path: fs.nodes.path(self.ino).ok_or(Errno::STALE)?,
             ino: self.ino,
-            source_ino: self.before.ino,
-            target_ino,
+            source: self.before.id(),
+            target,
             size: self.before.size,
             mtime: self.before.mtime,
         };
@@ -292,7 +292,7 @@ impl Copying {
         };
         crate::crash::point("move ended");
         // What could not be removed stays in the journal: the next mount tries again.
-        let placed_ino = step.placed.get().map_or(target_ino, |placed| placed.ino);
+        let placed_ino = step.placed.get().map_or(target.ino, |placed| placed.ino);
         let left_behind = fs.mover.left_behind.lock().remove(&placed_ino) || outcome == Ok(Ended::OnBothSides);
         if !left_behind && let Err(error) = fs.journal.end(entry, false) {
             // The move is over all the same, and its recovery changes nothing.
@@ -319,8 +319,8 @@ impl Copying {
         // It is the owner's from the start, who pays for it: a quota that it exceeds ends the move before anything is copied in vain.
         let make = || rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR);
         let file = fs.noted(self.to, fs.in_the_name_of(self.payer(), make)?)?;
-        let ino = target.stat_fd(file.as_fd())?.ino;
-        self.tmp = Some(Tmp { name, ino, file: Mutex::new(Some(Arc::new(file))) });
+        let id = target.stat_fd(file.as_fd())?.id();
+        self.tmp = Some(Tmp { name, id, file: Mutex::new(Some(Arc::new(file))) });
         crate::crash::point("move temporary made");
         Ok(())
     }
@@ -489,22 +489,22 @@ struct Placed {
 
 impl Step<'_> {
     /// Gives the copy its name. After an error it does not have it.
-    fn place(&self, to: BorrowedFd<'_>) -> Result<u64> {
+    fn place(&self, to: BorrowedFd<'_>) -> Result<InodeId> {
         let (fs, copying) = (self.fs, self.copying);
         let target = fs.tier(copying.to);
         let name = &copying.place.name;
         let tmp = copying.tmp()?;
         copying.close_tmp(fs)?;
-        let ino = fs.keeping_times(copying.place.parent, target, to, || target.place((&tmp.name, tmp.ino), to, name, copying.ino))?;
-        match self.open_placed(to, ino) {
+        let id = fs.keeping_times(copying.place.parent, target, to, || target.place((&tmp.name, tmp.id), to, name, copying.ino))?;
+        match self.open_placed(to, id.ino) {
             Ok(placed) => {
                 let _ = self.placed.set(placed);
-                Ok(ino)
+                Ok(id)
             }
             Err(error) => {
                 let undone = fs.keeping_times(copying.place.parent, target, to, || target.unlink(to, name));
                 if undone.is_err() && copying.to == TierName::Hdd {
-                    fs.mover.left_behind.lock().insert(tmp.ino);
+                    fs.mover.left_behind.lock().insert(tmp.id.ino);
                 }
                 Err(error)
             }
@@ -550,8 +550,8 @@ impl Step<'_> {
             if !self.is_at_its_path() || !self.unchanged()? {
                 return Ok(Ended::Dropped);
             }
-            let hdd_ino = fs.noted(TierName::Hdd, self.place(target))?;
-            let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), hdd_ino };
+            let on_hdd = fs.noted(TierName::Hdd, self.place(target))?;
+            let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), on_hdd };
             fs.mover.duplicates.lock().insert(copying.ino, duplicate);
         }
         crate::crash::point("demotion placed");
@@ -563,7 +563,7 @@ impl Step<'_> {
             self.with_writers_stopped(|| {
                 let source = copying.source_dir.must(TierName::Ssd)?;
                 let name = &copying.place.name;
-                let gone = fs.keeping_times(copying.place.parent, ssd, source, || ssd.unlink_if(source, name, copying.before.ino));
+                let gone = fs.keeping_times(copying.place.parent, ssd, source, || ssd.unlink_if(source, name, copying.before.id()));
                 if !fs.noted(TierName::Ssd, gone)? {
                     // Something else has the name: it has no copy.
                     return Err(Errno::STALE);
@@ -622,7 +622,7 @@ impl Step<'_> {
             }
             // Who takes the name away from now on takes the original away first.
             let (dir, name) = (copying.source_dir.clone(), copying.place.name.clone());
-            fs.mover.duplicates.lock().insert(copying.ino, Duplicate { dir, name, hdd_ino: copying.before.ino });
+            fs.mover.duplicates.lock().insert(copying.ino, Duplicate { dir, name, on_hdd: copying.before.id() });
             self.changed_sides([self.target_ino()?, 0]);
             // While nobody can remove it: the policy would remember a file that is gone.
             let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
@@ -635,7 +635,7 @@ impl Step<'_> {
             let source = copying.source_dir.must(TierName::Hdd)?;
             let name = &copying.place.name;
             let gone = fs.keeping_times(copying.place.parent, hdd, source, || {
-                hdd.as_owner(source, || hdd.unlink_if(source, name, copying.before.ino))
+                hdd.as_owner(source, || hdd.unlink_if(source, name, copying.before.id()))
             });
             fs.noted(TierName::Hdd, gone)?;
             crate::crash::point("promotion unlinked");

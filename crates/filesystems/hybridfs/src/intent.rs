@@ -16,17 +16,19 @@ use crate::tier::Result;
 const FILE: &str = "intent";
 const MAGIC: [u8; 7] = *b"hsintnt";
 /// A digit, so that the file begins with readable text.
-const VERSION: u8 = b'2';
+const VERSION: u8 = b'3';
+/// The version whose steps name inodes by their numbers alone.
+const WITHOUT_BIRTHS: u8 = b'2';
 /// The version whose steps do not name the directories of their paths.
 const WITHOUT_PARENTS: u8 = b'1';
 /// Magic, version, length and checksum.
 const HEADER: usize = 16;
-/// Kind, side, directory, inode, and the inodes of two parents.
-const STEP: usize = 27;
+/// Kind, side, directory, inode and its birth, and the inodes of two parents.
+const STEP: usize = 35;
 const MAX_BYTES: usize = 64 << 10;
 
 const _: () = assert!(HEADER == MAGIC.len() + size_of::<u8>() + 2 * size_of::<u32>());
-const _: () = assert!(STEP == 3 + 3 * size_of::<u64>());
+const _: () = assert!(STEP == 3 + 4 * size_of::<u64>());
 
 /// One change on one side; paths are relative to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +73,8 @@ pub enum Step {
 pub struct RecordedStep {
     /// The change.
     pub step: Step,
+    /// Birth of the inode that the step names, as in [`InodeId`](crate::tier::InodeId); 0: not known.
+    pub birth: u64,
     /// Backing inodes of the directories of the first and the second path; 0: not known.
     pub parents: [u64; 2],
 }
@@ -155,7 +159,7 @@ impl Intent<'_> {
 pub fn probe_intent(hidden: BorrowedFd<'_>) -> std::result::Result<Left, PersistError> {
     let bytes = read_all(hidden, FILE, MAX_BYTES + 1)?.unwrap_or_default();
     match bytes.get(MAGIC.len()) {
-        Some(later @ b'3'..=b'9') if bytes.starts_with(&MAGIC) => {
+        Some(later @ b'4'..=b'9') if bytes.starts_with(&MAGIC) => {
             Err(PersistError::FutureVersion { file: FILE, found: u32::from(later - b'0'), ours: u32::from(VERSION - b'0') })
         }
         _ => Ok(decode(&bytes)),
@@ -193,15 +197,15 @@ impl<S: Store> Slot<S> {
 
 fn encode(steps: &[RecordedStep]) -> Vec<u8> {
     let mut body = vec![steps.len() as u8];
-    for RecordedStep { step, parents } in steps {
+    for RecordedStep { step, birth, parents } in steps {
         let (code, tier, first, second, ino, directory) = match step {
             Step::Rename { tier, from, to, ino } => (1u8, tier, from.as_slice(), to.as_slice(), ino, false),
             Step::Exchange { tier, a, b, ino } => (2, tier, a.as_slice(), b.as_slice(), ino, false),
             Step::Remove { tier, path, ino, directory } => (3, tier, path.as_slice(), &[][..], ino, *directory),
         };
         body.extend_from_slice(&[code, *tier as u8, u8::from(directory)]);
-        for inode in [*ino, parents[0], parents[1]] {
-            body.extend_from_slice(&inode.to_le_bytes());
+        for number in [*ino, *birth, parents[0], parents[1]] {
+            body.extend_from_slice(&number.to_le_bytes());
         }
         for path in [first, second] {
             body.extend_from_slice(&(path.len() as u32).to_le_bytes());
@@ -227,9 +231,8 @@ fn decode(bytes: &[u8]) -> Left {
         return Ok(Vec::new());
     }
     let mut fields = Fields(head);
-    let with_parents = match (fields.take(MAGIC.len()) == Some(&MAGIC[..]), fields.u8()) {
-        (true, Some(VERSION)) => true,
-        (true, Some(WITHOUT_PARENTS)) => false,
+    let version = match (fields.take(MAGIC.len()) == Some(&MAGIC[..]), fields.u8()) {
+        (true, Some(version @ WITHOUT_PARENTS..=VERSION)) => version,
         _ => return Err("not an intent file"),
     };
     let (Some(len), Some(crc)) = (fields.u32(), fields.u32()) else { return Err("cut off") };
@@ -239,11 +242,11 @@ fn decode(bytes: &[u8]) -> Left {
         have if have < u64::from(len) && !whole => Ok(Vec::new()),
         have if have != u64::from(len) => Err("a wrong length"),
         _ if !whole => Err("a wrong checksum"),
-        _ => steps(body, with_parents).ok_or("its steps make no sense"),
+        _ => steps(body, version).ok_or("its steps make no sense"),
     }
 }
 
-fn steps(body: &[u8], with_parents: bool) -> Option<Vec<RecordedStep>> {
+fn steps(body: &[u8], version: u8) -> Option<Vec<RecordedStep>> {
     let mut fields = Fields(body);
     let mut steps = Vec::new();
     for _ in 0..fields.u8()? {
@@ -253,7 +256,8 @@ fn steps(body: &[u8], with_parents: bool) -> Option<Vec<RecordedStep>> {
             1 => TierName::Hdd,
             _ => return None,
         };
-        let parents = if with_parents { [fields.u64()?, fields.u64()?] } else { [0; 2] };
+        let birth = if version > WITHOUT_BIRTHS { fields.u64()? } else { 0 };
+        let parents = if version > WITHOUT_PARENTS { [fields.u64()?, fields.u64()?] } else { [0; 2] };
         let (first, second) = (path(&mut fields)?, path(&mut fields)?);
         let step = match code {
             1 => Step::Rename { tier, from: first, to: second, ino },
@@ -261,7 +265,7 @@ fn steps(body: &[u8], with_parents: bool) -> Option<Vec<RecordedStep>> {
             3 => Step::Remove { tier, path: first, ino, directory: directory != 0 },
             _ => return None,
         };
-        steps.push(RecordedStep { step, parents });
+        steps.push(RecordedStep { step, birth, parents });
     }
     fields.0.is_empty().then_some(steps)
 }
@@ -286,24 +290,28 @@ mod test {
             Step::Exchange { tier: TierName::Hdd, a: b"x".to_vec(), b: b"y\xff".to_vec(), ino: 8 },
             Step::Remove { tier: TierName::Hdd, path: b"c".to_vec(), ino: 9, directory: true },
         ];
-        steps.into_iter().zip([[3, 4], [5, 5], [6, 0]]).map(|(step, parents)| RecordedStep { step, parents }).collect()
+        let recorded = |(step, parents)| RecordedStep { step, birth: 1 << 60, parents };
+        steps.into_iter().zip([[3, 4], [5, 5], [6, 0]]).map(recorded).collect()
     }
 
     #[test]
-    fn an_intent_of_version_1_is_read_without_parents() {
-        let mut bytes = encode(&sample());
-        let step_1 = STEP + 4 + 3 + 4 + 1;
-        let steps = [HEADER + 1, HEADER + 1 + step_1, HEADER + 1 + step_1 + STEP + 4 + 1 + 4 + 2];
-        for at in steps.into_iter().rev() {
-            bytes.drain(at + 11..at + STEP);
+    fn an_intent_of_an_earlier_version_is_read_without_what_it_lacks() {
+        for (version, lacks) in [(WITHOUT_PARENTS, 11..STEP), (WITHOUT_BIRTHS, 11..19)] {
+            let mut bytes = encode(&sample());
+            let step_1 = STEP + 4 + 3 + 4 + 1;
+            let steps = [HEADER + 1, HEADER + 1 + step_1, HEADER + 1 + step_1 + STEP + 4 + 1 + 4 + 2];
+            for at in steps.into_iter().rev() {
+                bytes.drain(at + lacks.start..at + lacks.end);
+            }
+            bytes[MAGIC.len()] = version;
+            let body = bytes.split_off(HEADER);
+            bytes[8..12].copy_from_slice(&(body.len() as u32).to_le_bytes());
+            bytes[12..16].copy_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+            bytes.extend_from_slice(&body);
+            let parents = |recorded: &RecordedStep| if version == WITHOUT_PARENTS { [0; 2] } else { recorded.parents };
+            let without = sample().into_iter().map(|recorded| RecordedStep { birth: 0, parents: parents(&recorded), ..recorded });
+            assert_eq!(decode(&bytes), Ok(without.collect()));
         }
-        bytes[MAGIC.len()] = WITHOUT_PARENTS;
-        let body = bytes.split_off(HEADER);
-        bytes[8..12].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        bytes[12..16].copy_from_slice(&crc32c::crc32c(&body).to_le_bytes());
-        bytes.extend_from_slice(&body);
-        let without = sample().into_iter().map(|recorded| RecordedStep { parents: [0; 2], ..recorded }).collect();
-        assert_eq!(decode(&bytes), Ok(without));
     }
 
     #[test]
@@ -327,15 +335,17 @@ mod test {
 
     fn any_step() -> impl Strategy<Value = RecordedStep> {
         let tiers = prop_oneof![Just(TierName::Ssd), Just(TierName::Hdd)];
-        let numbers = (extreme(), extreme(), extreme());
-        (0..3, tiers, any_path(), any_path(), numbers, any::<bool>()).prop_map(|(kind, tier, a, b, (ino, first, second), directory)| {
-            let step = match kind {
-                0 => Step::Rename { tier, from: a, to: b, ino },
-                1 => Step::Exchange { tier, a, b, ino },
-                _ => Step::Remove { tier, path: a, ino, directory },
-            };
-            RecordedStep { step, parents: [first, second] }
-        })
+        let numbers = (extreme(), extreme(), extreme(), extreme());
+        (0..3, tiers, any_path(), any_path(), numbers, any::<bool>()).prop_map(
+            |(kind, tier, a, b, (ino, birth, first, second), directory)| {
+                let step = match kind {
+                    0 => Step::Rename { tier, from: a, to: b, ino },
+                    1 => Step::Exchange { tier, a, b, ino },
+                    _ => Step::Remove { tier, path: a, ino, directory },
+                };
+                RecordedStep { step, birth, parents: [first, second] }
+            },
+        )
     }
 
     /// What the next mount finds in a file.
@@ -401,8 +411,8 @@ mod test {
     #[test]
     fn a_later_version_is_refused_and_left_alone() {
         let dir = Dir::new();
-        let bytes = b"hsintnt3 of which we know nothing";
-        assert!(matches!(found(&dir, bytes), Err(PersistError::FutureVersion { found: 3, ours: 2, .. })));
+        let bytes = b"hsintnt4 of which we know nothing";
+        assert!(matches!(found(&dir, bytes), Err(PersistError::FutureVersion { found: 4, ours: 3, .. })));
         assert_eq!(dir.get(FILE), bytes);
     }
 
@@ -443,6 +453,6 @@ mod test {
         let dir = Dir::new();
         let (intents, _) = Intents::open(&dir.owned()).expect("opened");
         let long = Step::Remove { tier: TierName::Ssd, path: vec![b'x'; MAX_BYTES], ino: 1, directory: false };
-        assert_eq!(intents.begin(&[RecordedStep { step: long, parents: [1, 0] }]).err(), Some(Errno::NAMETOOLONG));
+        assert_eq!(intents.begin(&[RecordedStep { step: long, birth: 0, parents: [1, 0] }]).err(), Some(Errno::NAMETOOLONG));
     }
 }

@@ -37,7 +37,7 @@ use crate::dirs::Dir;
 use crate::nodes::Kind;
 use crate::pair::{Hybrid, now_s};
 use crate::report::{LastMove, TierName};
-use crate::tier::Result;
+use crate::tier::{InodeId, Result};
 pub(crate) use queue::Job;
 use queue::Progress;
 pub use queue::{Mover, give_way};
@@ -97,7 +97,7 @@ pub enum Outcome {
 pub(crate) struct Duplicate {
     pub dir: Arc<Dir>,
     pub name: OsString,
-    pub hdd_ino: u64,
+    pub on_hdd: InodeId,
 }
 
 impl Hybrid {
@@ -269,13 +269,13 @@ impl Hybrid {
     pub(crate) fn remove_duplicate(&self, duplicate: &Duplicate) {
         let hdd = self.tier(TierName::Hdd);
         let removed = duplicate.dir.must(TierName::Hdd).and_then(|dir| {
-            let unlink = || hdd.unlink_if(dir, &duplicate.name, duplicate.hdd_ino);
+            let unlink = || hdd.unlink_if(dir, &duplicate.name, duplicate.on_hdd);
             self.keeping_times(duplicate.dir.ino, hdd, dir, || hdd.as_owner(dir, unlink))?;
             hdd.sync_dir(dir)
         });
         if let Err(error) = removed {
             self.note_failure(TierName::Hdd, error);
-            self.mover.left_behind.lock().insert(duplicate.hdd_ino);
+            self.mover.left_behind.lock().insert(duplicate.on_hdd.ino);
         }
     }
 
@@ -288,7 +288,7 @@ impl Hybrid {
     /// Whether these two are the ends of a move that runs now.
     pub(crate) fn moving(&self, ssd_ino: u64, hdd_ino: u64) -> bool {
         let duplicates = self.mover.duplicates.lock();
-        if duplicates.values().any(|duplicate| duplicate.hdd_ino == hdd_ino) {
+        if duplicates.values().any(|duplicate| duplicate.on_hdd.ino == hdd_ino) {
             return true;
         }
         drop(duplicates);

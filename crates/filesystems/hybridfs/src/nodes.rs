@@ -41,7 +41,7 @@ impl Backing {
     /// Adds what a look at one side has seen.
     pub fn and(mut self, tier: TierName, stat: &Stat) -> Backing {
         self.inos[tier as usize] = stat.ino;
-        self.born[tier as usize] = born(stat);
+        self.born[tier as usize] = stat.id().birth;
         self
     }
 
@@ -60,7 +60,7 @@ impl Backing {
     /// Whether a look at a side has seen the same inode, not only one of the same number.
     pub fn is(&self, tier: TierName, stat: &Stat) -> bool {
         let known = self.born[tier as usize];
-        self.inos[tier as usize] == stat.ino && (known == 0 || known == born(stat))
+        self.inos[tier as usize] == stat.ino && (known == 0 || known == stat.id().birth)
     }
 }
 
@@ -76,11 +76,6 @@ impl From<[u64; 2]> for Backing {
     fn from(inos: [u64; 2]) -> Backing {
         Backing { inos, born: [0, 0] }
     }
-}
-
-/// Birth as one number, 0 where the file system does not tell.
-fn born(stat: &Stat) -> u64 {
-    stat.birth.0.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.birth.1))
 }
 
 /// Where a file was last seen.

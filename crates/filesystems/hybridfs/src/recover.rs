@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::intent::{RecordedStep, Step};
@@ -12,21 +12,25 @@ use crate::listing::read_names;
 use crate::pair::Hybrid;
 use crate::persist::{MoveRecord, OpenMove};
 use crate::report::TierName;
-use crate::tier::{NAME_ONLY, Result, Stat, Tier};
+use crate::tier::{InodeId, NAME_ONLY, Result, Stat, Tier};
+
+/// What paths of temporaries begin with.
+const TEMPORARIES: &[u8] = b".hotshelf/tmp/";
 
 impl Hybrid {
     /// Finishes the rename that was under way, removes duplicates of open moves, and the temporaries.
     /// What cannot be done stays written down for the next mount.
     pub(crate) fn recover(&self, open: &[OpenMove], steps: std::result::Result<Vec<RecordedStep>, &'static str>) {
         let mut unfinished = false;
+        let mut refused = Vec::new();
         match steps {
             Ok(steps) => {
                 for recorded in &steps {
                     let step = &recorded.step;
                     crate::crash::point("recovery step");
                     // What a name loses must be elsewhere before.
-                    if let Step::Remove { .. } = step
-                        && !self.is_replaced(step, &steps)
+                    if let Step::Remove { path, .. } = step
+                        && (refused.contains(path) || !self.is_replaced(step, &steps))
                     {
                         self.warn(format!(
                             "a rename that a crash cut off could not be finished: {step:?}: what takes its place is missing"
@@ -39,6 +43,9 @@ impl Hybrid {
                         if passes(error) {
                             unfinished = true;
                             break;
+                        }
+                        if let Step::Rename { to, .. } = step {
+                            refused.push(to.clone());
                         }
                     }
                 }
@@ -87,24 +94,20 @@ impl Hybrid {
     fn remove_copy(&self, open: &OpenMove) -> Result<()> {
         let record = &open.record;
         let (ssd, hdd) = (self.tier(TierName::Ssd), self.tier(TierName::Hdd));
-        let ours = match record.to {
-            TierName::Hdd => record.target_ino,
-            TierName::Ssd => record.source_ino,
-        };
-        let expected_ssd = match record.to {
-            TierName::Hdd => record.source_ino,
-            TierName::Ssd => record.target_ino,
+        let (on_ssd_then, ours) = match record.to {
+            TierName::Hdd => (record.source, record.target),
+            TierName::Ssd => (record.target, record.source),
         };
         let Some((ssd_dir, name)) = parent(ssd, &record.path)? else { return Ok(()) };
         let on_ssd = match ssd.look(ssd_dir.as_fd(), name)? {
-            Some(stat) if stat.ino == expected_ssd || !ssd.keeps_inodes() => stat,
+            Some(stat) if on_ssd_then.is(&stat) || !ssd.keeps_inodes() => stat,
             _ => return Ok(()),
         };
         let Some((hdd_dir, name)) = parent(hdd, &record.path)? else { return Ok(()) };
         let hdd_dir = hdd_dir.as_fd();
         let Some(on_hdd) = hdd.look(hdd_dir, name)? else { return Ok(()) };
         let is_ours = if ssd.keeps_inodes() && hdd.keeps_inodes() {
-            on_hdd.ino == ours
+            ours.is(&on_hdd)
         } else {
             self.is_a_copy(record, (ssd_dir.as_fd(), &on_ssd), (hdd_dir, &on_hdd), name)?
         };
@@ -113,7 +116,7 @@ impl Hybrid {
         }
         // What was fsynced on the SSD under this name must be found there before the HDD's goes.
         ssd.sync_name(ssd_dir.as_fd(), name)?;
-        if hdd.as_owner(hdd_dir, || hdd.unlink_if(hdd_dir, name, on_hdd.ino))? {
+        if hdd.as_owner(hdd_dir, || hdd.unlink_if(hdd_dir, name, on_hdd.id()))? {
             tracing::info!(path = %String::from_utf8_lossy(&record.path), "removed the HDD's copy of a move that was cut off");
             hdd.sync_dir(hdd_dir)?;
         }
@@ -151,14 +154,14 @@ impl Hybrid {
     /// Whether what a list of steps puts where this name goes is there. Where inode numbers do not tell, anything counts.
     fn is_replaced(&self, removal: &Step, steps: &[RecordedStep]) -> bool {
         let Step::Remove { path, .. } = removal else { return true };
-        steps.iter().all(|RecordedStep { step, parents }| match step {
+        steps.iter().all(|RecordedStep { step, birth, parents }| match step {
             Step::Rename { tier, to, ino, .. } if to == path => {
                 let tier = self.tier(*tier);
                 let there = recorded_parent(tier, to, parents[1])
                     .ok()
                     .flatten()
                     .and_then(|(dir, name)| tier.look(dir.as_fd(), name).ok().flatten());
-                there.is_some_and(|stat| stat.ino == *ino || !tier.keeps_inodes())
+                there.is_some_and(|stat| InodeId { ino: *ino, birth: *birth }.is(&stat) || !tier.keeps_inodes())
             }
             _ => true,
         })
@@ -166,13 +169,14 @@ impl Hybrid {
 
     fn redo(&self, recorded: &RecordedStep) -> Result<()> {
         let parents = recorded.parents;
+        let named = |ino| InodeId { ino, birth: recorded.birth };
         match &recorded.step {
-            Step::Rename { tier, from, to, ino } => self.redo_rename(*tier, (from, to), parents, *ino, RenameFlags::empty()),
-            Step::Exchange { tier, a, b, ino } => self.redo_rename(*tier, (a, b), parents, *ino, RenameFlags::EXCHANGE),
+            Step::Rename { tier, from, to, ino } => self.redo_rename(*tier, (from, to), parents, named(*ino), RenameFlags::empty()),
+            Step::Exchange { tier, a, b, ino } => self.redo_rename(*tier, (a, b), parents, named(*ino), RenameFlags::EXCHANGE),
             Step::Remove { tier, path, ino, directory } => {
                 let tier = self.tier(*tier);
                 let Some((dir, name)) = recorded_parent(tier, path, parents[0])? else { return Ok(()) };
-                if tier.look(dir.as_fd(), name)?.is_none_or(|stat| stat.ino != *ino) {
+                if tier.look(dir.as_fd(), name)?.is_none_or(|stat| !named(*ino).is(&stat)) {
                     // Where numbers do not tell it may be anybody's: it stays, and is listed as a conflict.
                     return Ok(());
                 }
@@ -182,20 +186,58 @@ impl Hybrid {
         }
     }
 
-    fn redo_rename(&self, tier: TierName, (from, to): (&[u8], &[u8]), parents: [u64; 2], ino: u64, flags: RenameFlags) -> Result<()> {
+    fn redo_rename(&self, tier: TierName, (from, to): (&[u8], &[u8]), parents: [u64; 2], id: InodeId, flags: RenameFlags) -> Result<()> {
         let tier = self.tier(tier);
         let Some((from_dir, from_name)) = recorded_parent(tier, from, parents[0])? else { return Ok(()) };
-        let is_there = match tier.look(from_dir.as_fd(), from_name)? {
-            // Where numbers do not tell, a name that is still there was not renamed; an exchange cannot be told from none.
-            Some(stat) => stat.ino == ino || (!tier.keeps_inodes() && flags.is_empty()),
-            None => false,
-        };
-        if !is_there {
-            return Ok(());
-        }
+        // Where numbers do not tell, a name that is still there was not renamed; an exchange cannot be told from none.
+        let is_it = |stat: &Stat| id.is(stat) || (!tier.keeps_inodes() && flags.is_empty());
+        let Some(stat) = tier.look(from_dir.as_fd(), from_name)?.filter(is_it) else { return Ok(()) };
         let Some((to_dir, to_name)) = recorded_parent(tier, to, parents[1])? else { return Err(Errno::NOENT) };
+        if from.starts_with(TEMPORARIES) {
+            return self.redo_place(tier, (from_dir.as_fd(), from_name, &stat), (to_dir.as_fd(), to_name), id);
+        }
         tier.rename(from_dir.as_fd(), from_name, to_dir.as_fd(), to_name, flags)
     }
+
+    /// Gives a copy in the temporary directory its name, unless another program has made a file of that name since the crash.
+    fn redo_place(
+        &self,
+        tier: &Tier,
+        from: (BorrowedFd<'_>, &OsStr, &Stat),
+        (to_dir, to): (BorrowedFd<'_>, &OsStr),
+        id: InodeId,
+    ) -> Result<()> {
+        let (from_dir, name, stat) = from;
+        if has_the_copy(tier, from, (to_dir, to))? {
+            return tier.unlink(from_dir, name);
+        }
+        if tier.is_placeholder(to_dir, to, id.ino)? {
+            return tier.rename(from_dir, name, to_dir, to, RenameFlags::empty());
+        }
+        tier.as_owner(to_dir, || tier.place((name, stat.id()), to_dir, to, id.ino)).map(drop)
+    }
+}
+
+/// Returns whether the second name has what the first has: the same inode or, where numbers do not tell, the same content.
+fn has_the_copy(
+    tier: &Tier,
+    (from_dir, from, stat): (BorrowedFd<'_>, &OsStr, &Stat),
+    (to_dir, to): (BorrowedFd<'_>, &OsStr),
+) -> Result<bool> {
+    let Some(there) = tier.look(to_dir, to)? else { return Ok(false) };
+    if there.is_same_file(stat) {
+        return Ok(true);
+    }
+    if tier.keeps_inodes() || there.kind() != stat.kind() || there.size != stat.size {
+        return Ok(false);
+    }
+    if stat.is_file() {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let files = [tier.open_at(from_dir, from, flags)?, tier.open_at(to_dir, to, flags)?];
+        return crate::copy::same_content(files[0].as_fd(), files[1].as_fd(), stat.size);
+    }
+    let is_link = stat.kind() == FileType::Symlink;
+    Ok(is_link && rustix::fs::readlinkat(from_dir, from, Vec::new())? == rustix::fs::readlinkat(to_dir, to, Vec::new())?)
 }
 
 /// Returns what [`parent`] does; ESTALE: the path leads to another directory than the step was begun in. The owner of a directory above
@@ -262,6 +304,7 @@ pub(crate) fn remove_dir(tier: &Tier, name: &OsStr) -> Result<()> {
 
 #[cfg(test)]
 mod test {
+    use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
 
     use crate::intent::{RecordedStep, Step};
@@ -284,11 +327,40 @@ mod test {
                 Step::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy },
                 Step::Remove { tier: TierName::Ssd, path, ino, directory: false },
             ];
-            let steps = steps.map(|step| RecordedStep { step, parents: [0; 2] });
+            let steps = steps.map(|step| RecordedStep { step, birth: 0, parents: [0; 2] });
             drop(fs.intents.begin(&steps).expect("written"));
             let fs = fs.again();
             let sides = ["ssd/file", "hdd/file"].map(|name| std::fs::read_to_string(fs.at(name)).is_ok_and(|text| text == "ssd/file"));
             assert_eq!(sides, [!placed, placed], "it is on one side");
+        }
+    }
+
+    #[test]
+    fn no_file_is_replaced_or_removed_that_another_program_made_since_the_crash() {
+        for theirs in ["the name", "the number"] {
+            let fs = TestPair::with(&["ssd/file"]);
+            std::fs::write(fs.at("hdd/.hotshelf/tmp/copy"), "copy").expect("written");
+            let id = |path: &str| {
+                let path = std::path::Path::new(path);
+                let tier = fs.tier(if path.starts_with("ssd") { TierName::Ssd } else { TierName::Hdd });
+                let dir = std::fs::File::open(fs.at("").join(path.parent().expect("in a directory"))).expect("opened");
+                tier.stat(dir.as_fd(), path.file_name().expect("a name")).expect("there").id()
+            };
+            let (copy, source) = (id("hdd/.hotshelf/tmp/copy"), id("ssd/file"));
+            let path = b"file".to_vec();
+            let rename = Step::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy.ino };
+            let remove = Step::Remove { tier: TierName::Ssd, path, ino: source.ino, directory: false };
+            let birth = if theirs == "the number" { source.birth - 1 } else { source.birth };
+            let steps =
+                [RecordedStep { step: rename, birth: copy.birth, parents: [0; 2] }, RecordedStep { step: remove, birth, parents: [0; 2] }];
+            if theirs == "the name" {
+                std::fs::write(fs.at("hdd/file"), "theirs").expect("written");
+            }
+            drop(fs.intents.begin(&steps).expect("written"));
+            let fs = fs.again();
+            assert_eq!(std::fs::read_to_string(fs.at("ssd/file")).expect("it stays"), "ssd/file");
+            let on_hdd = std::fs::read_to_string(fs.at("hdd/file")).expect("there");
+            assert_eq!(on_hdd, if theirs == "the name" { "theirs" } else { "copy" });
         }
     }
 
@@ -302,7 +374,8 @@ mod test {
             let rename = Step::Rename { tier: TierName::Ssd, from: b"a/new".to_vec(), to: b"b/file".to_vec(), ino: ino("ssd/a/new") };
             let gone = ino(if exchanged { "ssd/other/gone" } else { "ssd/b/gone" });
             let remove = Step::Remove { tier: TierName::Ssd, path: b"b/gone".to_vec(), ino: gone, directory: false };
-            let steps = [RecordedStep { step: rename, parents }, RecordedStep { step: remove, parents: [parents[1], 0] }];
+            let steps =
+                [RecordedStep { step: rename, birth: 0, parents }, RecordedStep { step: remove, birth: 0, parents: [parents[1], 0] }];
             drop(fs.intents.begin(&steps).expect("written"));
             if exchanged {
                 std::fs::rename(fs.at("ssd/b"), fs.at("ssd/c")).expect("renamed");

@@ -253,7 +253,10 @@ impl Hybrid {
                 Step::Remove { tier, .. } => (*tier, to, None),
             };
             let inode = |end: &End<'_>| -> Result<u64> { Ok(self.tier(tier).stat_fd(end.dir.must(tier)?)?.ino) };
-            Ok(RecordedStep { step: step.clone(), parents: [inode(first)?, second.map_or(Ok(0), inode)?] })
+            let (Step::Rename { ino, .. } | Step::Exchange { ino, .. } | Step::Remove { ino, .. }) = step;
+            let seen = self.tier(tier).look(first.dir.must(tier)?, first.name)?.filter(|stat| stat.ino == *ino);
+            let birth = seen.map_or(0, |stat| stat.id().birth);
+            Ok(RecordedStep { step: step.clone(), birth, parents: [inode(first)?, second.map_or(Ok(0), inode)?] })
         };
         steps.iter().map(recorded).collect()
     }

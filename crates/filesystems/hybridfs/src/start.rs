@@ -609,14 +609,14 @@ mod test {
     #[test]
     fn files_of_a_later_hotshelf_are_left_alone() {
         for (file, bytes) in
-            [("id", &b"hsid\x02\0\0\0"[..]), ("journal", b"hsjr\x02\0\0\0"), ("intent", b"hsintnt3"), ("pins", b"hspn\x02\0\0\0")]
+            [("id", &b"hsid\x02\0\0\0"[..]), ("journal", b"hsjr\x02\0\0\0"), ("intent", b"hsintnt4"), ("pins", b"hspn\x02\0\0\0")]
         {
             let pair = Pair::new();
             std::fs::write(pair.own("ssd", file), bytes).expect("written");
             for adopt in [false, true] {
                 let refused = pair.open(adopt).expect_err("refused");
                 assert!(
-                    matches!(refused, StartError::Persist { source: PersistError::FutureVersion { found: 2 | 3, .. }, .. }),
+                    matches!(refused, StartError::Persist { source: PersistError::FutureVersion { found: 2 | 4, .. }, .. }),
                     "{file}: {refused}"
                 );
             }

@@ -68,7 +68,29 @@ pub struct Stat {
     pub birth: (i64, u32),
 }
 
+/// Names an inode, not only its number: the number of a removed file is given to a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeId {
+    /// The number of the backing inode.
+    pub ino: u64,
+    /// Nanoseconds from 1970 to its birth, modulo 2^64; 0: not known.
+    pub birth: u64,
+}
+
+impl InodeId {
+    /// Returns whether `stat` was taken of this inode. A birth that is not known fits every file of the number.
+    pub fn is(&self, stat: &Stat) -> bool {
+        self.ino == stat.ino && (self.birth == 0 || self.birth == stat.id().birth)
+    }
+}
+
 impl Stat {
+    /// Returns the inode's number and birth.
+    pub fn id(&self) -> InodeId {
+        let birth = self.birth.0.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(self.birth.1));
+        InodeId { ino: self.ino, birth }
+    }
+
     /// The type bits.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.mode)
@@ -299,35 +321,29 @@ impl Tier {
         }
     }
 
-    /// Gives the file that is `tmp_name` with the inode number `tmp_ino` in the temporary directory its name, and returns its inode
-    /// number by that name. Never replaces a file that somebody made. `tag` names the move in a placeholder: see
-    /// [`Tier::is_placeholder`].
-    pub fn place(&self, (tmp_name, tmp_ino): (&OsStr, u64), to: BorrowedFd<'_>, name: &OsStr, tag: u64) -> Result<u64> {
+    /// Gives the file that is `tmp_name` in the temporary directory its name, and returns its inode by that name. Never replaces a file
+    /// that another program made. `tag` names the move in a placeholder: see [`Tier::is_placeholder`].
+    pub fn place(&self, (tmp_name, tmp): (&OsStr, InodeId), to: BorrowedFd<'_>, name: &OsStr, tag: u64) -> Result<InodeId> {
         match self.abilities.placing() {
             Placing::Rename => {
                 self.rename(self.tmp.as_fd(), tmp_name, to, name, RenameFlags::NOREPLACE)?;
                 if self.abilities.syncs_names() && self.keeps_inodes() {
-                    return Ok(tmp_ino);
+                    return Ok(tmp);
                 }
             }
-            Placing::Link => {
-                rustix::fs::linkat(&self.tmp, tmp_name, to, name, AtFlags::empty())?;
-                crate::crash::point("placed by a link");
-                if let Err(error) = self.unlink(self.tmp.as_fd(), tmp_name) {
-                    // The file is where it belongs; the next mount removes its other name.
-                    tracing::warn!(tier = %self.name, %error, "a temporary name could not be removed");
+            Placing::Link => match rustix::fs::linkat(&self.tmp, tmp_name, to, name, AtFlags::empty()) {
+                // The kernel refuses links to files of others (fs.protected_hardlinks), and some servers links to what is no regular file.
+                Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => self.place_by_placeholder(tmp_name, to, name, tag)?,
+                linked => {
+                    linked?;
+                    crate::crash::point("placed by a link");
+                    if let Err(error) = self.unlink(self.tmp.as_fd(), tmp_name) {
+                        // The file is where it belongs; the next mount removes its other name.
+                        tracing::warn!(tier = %self.name, %error, "a temporary name could not be removed");
+                    }
                 }
-            }
-            // On the SSD it would be taken for the file.
-            Placing::Placeholder if self.name == TierName::Ssd => return Err(Errno::OPNOTSUPP),
-            Placing::Placeholder => {
-                self.reserve(to, name, tag)?;
-                crate::crash::point("placeholder made");
-                if !self.is_placeholder(to, name, tag)? {
-                    return Err(Errno::EXIST);
-                }
-                self.rename(self.tmp.as_fd(), tmp_name, to, name, RenameFlags::empty())?;
-            }
+            },
+            Placing::Placeholder => self.place_by_placeholder(tmp_name, to, name, tag)?,
         }
         let placed = self.placed(to, name);
         // An error must mean that the name is not given.
@@ -336,12 +352,26 @@ impl Tier {
         })
     }
 
-    /// Makes a copy's new name durable where fsync(2) of the directory may not, and returns the inode number that it has by it.
-    fn placed(&self, to: BorrowedFd<'_>, name: &OsStr) -> Result<u64> {
+    /// Reserves the name with a placeholder, which the file in the temporary directory then replaces.
+    fn place_by_placeholder(&self, tmp_name: &OsStr, to: BorrowedFd<'_>, name: &OsStr, tag: u64) -> Result<()> {
+        if self.name == TierName::Ssd {
+            // Users would see the placeholder instead of the file.
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.reserve(to, name, tag)?;
+        crate::crash::point("placeholder made");
+        if !self.is_placeholder(to, name, tag)? {
+            return Err(Errno::EXIST);
+        }
+        self.rename(self.tmp.as_fd(), tmp_name, to, name, RenameFlags::empty())
+    }
+
+    /// Makes a copy's new name durable where fsync(2) of the directory may not, and returns the inode that it has by it.
+    fn placed(&self, to: BorrowedFd<'_>, name: &OsStr) -> Result<InodeId> {
         self.sync_file_for_name(to, name)?;
         // Asked of the file system, not of what the kernel remembers: a client would go on showing the link that is gone.
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC;
-        rustix::fs::statx(to, name, flags, StatxFlags::BASIC_STATS).map(|stat| stat.stx_ino)
+        rustix::fs::statx(to, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME).map(|stat| self.convert(&stat).id())
     }
 
     /// Makes the name of a regular file durable, also where fsync(2) of its directory may do nothing.
@@ -403,10 +433,10 @@ impl Tier {
         rustix::fs::unlinkat(dir, name, AtFlags::empty())
     }
 
-    /// Removes `name` only while it still is the inode `ino`.
-    pub fn unlink_if(&self, dir: BorrowedFd<'_>, name: &OsStr, ino: u64) -> Result<bool> {
+    /// Removes `name` only while it still is this inode.
+    pub fn unlink_if(&self, dir: BorrowedFd<'_>, name: &OsStr, id: InodeId) -> Result<bool> {
         match self.look(dir, name)? {
-            Some(stat) if stat.ino == ino => self.unlink(dir, name).map(|()| true),
+            Some(stat) if id.is(&stat) => self.unlink(dir, name).map(|()| true),
             _ => Ok(false),
         }
     }

@@ -227,9 +227,9 @@ mod test {
     #[test]
     fn a_copy_taken_back_leaves_the_times() {
         let tree = Tree::new();
-        let hdd_ino =
-            tree.fs.tier(TierName::Hdd).stat(tree.dir().must(TierName::Hdd).expect("there"), OsStr::new("copy")).expect("there").ino;
-        tree.fs.remove_duplicate(&Duplicate { dir: tree.dir(), name: "copy".into(), hdd_ino });
+        let on_hdd =
+            tree.fs.tier(TierName::Hdd).stat(tree.dir().must(TierName::Hdd).expect("there"), OsStr::new("copy")).expect("there").id();
+        tree.fs.remove_duplicate(&Duplicate { dir: tree.dir(), name: "copy".into(), on_hdd });
         assert!(!tree.fs.at("hdd/dir/copy").exists());
         assert_eq!(tree.mtime(), OLD);
     }
@@ -242,8 +242,8 @@ mod test {
             tree.fs.setattr(me(), tree.ino, &mode(0o500), None).expect("set");
             let dir = tree.dir();
             let on_hdd = dir.must(TierName::Hdd).expect("there");
-            let hdd_ino = tree.fs.tier(TierName::Hdd).stat(on_hdd, OsStr::new("copy")).expect("there").ino;
-            tree.fs.remove_duplicate(&Duplicate { dir: dir.clone(), name: "copy".into(), hdd_ino });
+            let copy = tree.fs.tier(TierName::Hdd).stat(on_hdd, OsStr::new("copy")).expect("there").id();
+            tree.fs.remove_duplicate(&Duplicate { dir: dir.clone(), name: "copy".into(), on_hdd: copy });
             assert!(!tree.fs.at("hdd/dir/copy").exists());
             assert_eq!(rustix::fs::fstat(on_hdd).expect("there").st_mode & 0o7777, 0o500);
             assert_eq!(tree.mtime(), OLD);

@@ -1,4 +1,5 @@
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::io::ReadWriteFlags;
@@ -285,7 +286,8 @@ fn recovery_without_permanent_inode_numbers_removes_copies_only() {
         let stat = std::fs::metadata(fs.at("ssd/file")).expect("there");
         use std::os::unix::fs::MetadataExt;
         let mtime = (stat.mtime(), stat.mtime_nsec() as u32);
-        MoveRecord { to: TierName::Hdd, path: b"file".to_vec(), ino: 77, source_ino: stat.ino(), target_ino: 1, size: stat.size(), mtime }
+        let (source, target) = (InodeId { ino: stat.ino(), birth: 0 }, InodeId { ino: 1, birth: 0 });
+        MoveRecord { to: TierName::Hdd, path: b"file".to_vec(), ino: 77, source, target, size: stat.size(), mtime }
     };
     let recovered = |content: &str| {
         let mut fs = TestPair::with(&["ssd/file"]);
@@ -300,6 +302,57 @@ fn recovery_without_permanent_inode_numbers_removes_copies_only() {
     assert!(!recovered("hotshelf placeholder 000000000000004d\n"), "the placeholder of this move");
     assert!(recovered("hotshelf placeholder 000000000000004e\n"), "of another");
     assert!(recovered("SSD/FILE") && recovered("") && recovered("theirs"), "somebody's");
+}
+
+/// The kernel refuses a hard link to a file of another user that the caller cannot read and write (fs.protected_hardlinks).
+#[test]
+fn a_copy_gets_its_name_where_the_kernel_refuses_to_link_it() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: only root can make files of other users");
+        return;
+    }
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let mut fs = TestPair::empty();
+    limited(&mut fs, true);
+    let copy = fs.at("hdd/.hotshelf/tmp/copy");
+    for dir in ["", "hdd", "hdd/.hotshelf", "hdd/.hotshelf/tmp"] {
+        std::fs::set_permissions(fs.at(dir), PermissionsExt::from_mode(0o777)).expect("set");
+    }
+    for taken in [false, true] {
+        std::fs::write(&copy, "copy").expect("written");
+        std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o600)).expect("set");
+        chown(&copy, Some(1), Some(1)).expect("given away");
+        if taken {
+            std::fs::write(fs.at("hdd/file"), "theirs").expect("written");
+        }
+        crate::testing::as_nobody(|| {
+            let hdd = fs.tier(TierName::Hdd);
+            let id = hdd.stat(hdd.tmp.as_fd(), OsStr::new("copy")).expect("there").id();
+            let placed = hdd.place((OsStr::new("copy"), id), hdd.root.as_fd(), OsStr::new("file"), 7);
+            assert_eq!(placed.map(|id| id.ino), if taken { Err(Errno::EXIST) } else { Ok(id.ino) });
+        });
+        assert_eq!(std::fs::read_to_string(fs.at("hdd/file")).expect("there"), if taken { "theirs" } else { "copy" });
+        assert_eq!(copy.exists(), taken);
+        std::fs::remove_file(fs.at("hdd/file")).expect("removed");
+    }
+}
+
+#[test]
+fn recovery_removes_no_file_that_has_got_the_inode_number_of_a_copy() {
+    for (source_again, target_again) in [(false, false), (true, false), (false, true)] {
+        let fs = TestPair::with(&["ssd/file", "hdd/file"]);
+        let id = |tier: TierName, again: bool| {
+            let tier = fs.tier(tier);
+            let id = tier.stat(tier.root.as_fd(), OsStr::new("file")).expect("there").id();
+            assert_ne!(id.birth, 0, "the file system of the tests tells births");
+            InodeId { birth: id.birth - u64::from(again), ..id }
+        };
+        let (source, target) = (id(TierName::Ssd, source_again), id(TierName::Hdd, target_again));
+        let record = MoveRecord { to: TierName::Hdd, path: b"file".to_vec(), ino: 77, source, target, size: 8, mtime: (1, 1) };
+        fs.recover(&[OpenMove { id: 1, record }], Ok(Vec::new()));
+        assert_eq!(fs.at("hdd/file").exists(), source_again || target_again);
+        assert!(fs.at("ssd/file").exists());
+    }
 }
 
 /// A client that hung up is not waited for until all that was written meanwhile is copied again.

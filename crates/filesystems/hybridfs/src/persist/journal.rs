@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::{Damage, Fields, PersistError, Store, VERSION, again, io_error, open_in_place, put_aside, read_all};
 use crate::report::TierName;
+use crate::tier::InodeId;
 
 const FILE: &str = "journal";
 const MAGIC: [u8; 4] = *b"hsjr";
@@ -21,7 +22,11 @@ const HEADER: usize = 8;
 /// Length and checksum before each body.
 const HEAD: usize = 8;
 /// The body of a `begin` without its path.
-const BEGIN: usize = 60;
+const BEGIN: usize = 76;
+/// Code of a `begin` that names inodes by their numbers alone, as earlier programs wrote it.
+const CODE_WITHOUT_BIRTHS: u8 = 1;
+const CODE_END: u8 = 2;
+const CODE_BEGIN: u8 = 3;
 /// The body of an `end`.
 const END: usize = 12;
 const PATH_MAX: usize = 65_536;
@@ -37,7 +42,7 @@ const ID_MAX: u64 = 1 << 62;
 const _: () = assert!(HEADER == MAGIC.len() + size_of::<u32>());
 const _: () = assert!(HEAD == 2 * size_of::<u32>());
 const _: () = assert!(END == 4 + size_of::<u64>());
-const _: () = assert!(BEGIN == END + 5 * size_of::<u64>() + 2 * size_of::<u32>());
+const _: () = assert!(BEGIN == END + 7 * size_of::<u64>() + 2 * size_of::<u32>());
 
 /// A file that moves.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,9 +54,9 @@ pub struct MoveRecord {
     /// The number users see.
     pub ino: u64,
     /// Backing inode that is copied.
-    pub source_ino: u64,
+    pub source: InodeId,
     /// Backing inode of the copy.
-    pub target_ino: u64,
+    pub target: InodeId,
     /// Bytes.
     pub size: u64,
     /// Last change of the data: seconds, nanoseconds.
@@ -194,7 +199,7 @@ impl<S: Store> Log<S> {
         if self.open.is_empty() && self.len > COMPACT_BYTES {
             return self.restart();
         }
-        let mut body = vec![2u8, 0, 0, 0];
+        let mut body = vec![CODE_END, 0, 0, 0];
         body.extend_from_slice(&id.to_le_bytes());
         assert_eq!(body.len(), END);
         match self.append(&body, durable) {
@@ -246,8 +251,9 @@ impl<S: Store> Log<S> {
 }
 
 fn begin_body(id: u64, record: &MoveRecord) -> Vec<u8> {
-    let mut body = vec![1u8, record.to as u8, 0, 0];
-    for number in [id, record.ino, record.source_ino, record.target_ino, record.size, record.mtime.0 as u64] {
+    let mut body = vec![CODE_BEGIN, record.to as u8, 0, 0];
+    let (source, target) = (record.source, record.target);
+    for number in [id, record.ino, source.ino, source.birth, target.ino, target.birth, record.size, record.mtime.0 as u64] {
         body.extend_from_slice(&number.to_le_bytes());
     }
     body.extend_from_slice(&record.mtime.1.to_le_bytes());
@@ -312,23 +318,25 @@ fn apply(body: &[u8], found: &mut Replay) -> Option<()> {
     fields.u16()?;
     let id = fields.u64().filter(|id| *id < ID_MAX)?;
     match code {
-        1 => {
+        CODE_BEGIN | CODE_WITHOUT_BIRTHS => {
             let to = match tier {
                 0 => TierName::Ssd,
                 1 => TierName::Hdd,
                 _ => return None,
             };
-            let (ino, source_ino, target_ino, size) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
+            let inode =
+                |fields: &mut Fields<'_>| Some(InodeId { ino: fields.u64()?, birth: if code == CODE_BEGIN { fields.u64()? } else { 0 } });
+            let (ino, source, target, size) = (fields.u64()?, inode(&mut fields)?, inode(&mut fields)?, fields.u64()?);
             let mtime = (fields.u64()? as i64, fields.u32()?);
             let len = fields.u32()? as usize;
             let path = fields.take(len)?.to_vec();
-            let record = MoveRecord { to, path, ino, source_ino, target_ino, size, mtime };
+            let record = MoveRecord { to, path, ino, source, target, size, mtime };
             if found.open.insert(id, record).is_some() {
                 return None;
             }
             found.next_id = found.next_id.max(id + 1);
         }
-        2 => {
+        CODE_END => {
             found.open.remove(&id);
         }
         _ => return None,
@@ -343,7 +351,8 @@ mod test {
     fn record(n: u64) -> MoveRecord {
         let to = if n.is_multiple_of(2) { TierName::Ssd } else { TierName::Hdd };
         let path = format!("dir/file-{n}").into_bytes();
-        MoveRecord { to, path, ino: n, source_ino: n + 1, target_ino: n + 2, size: n * 4096, mtime: (-5, 7) }
+        let inode = |ino| InodeId { ino, birth: ino << 40 };
+        MoveRecord { to, path, ino: n, source: inode(n + 1), target: inode(n + 2), size: n * 4096, mtime: (-5, 7) }
     }
 
     fn open(dir: &tempfile::TempDir) -> Opened {
@@ -362,6 +371,21 @@ mod test {
         let left: Vec<u64> = opened.open.iter().map(|open| open.record.ino).collect();
         assert_eq!((left, opened.damaged), (vec![0, 2, 3], None));
         assert!(opened.journal.begin(&record(9)).expect("begun") > ids[4]);
+    }
+
+    #[test]
+    fn a_begin_of_an_earlier_program_is_read_without_births() {
+        let mut body = begin_body(7, &record(3));
+        // Behind the numbers of the source and of the target.
+        body.drain(44..52);
+        body.drain(28..36);
+        body[0] = CODE_WITHOUT_BIRTHS;
+        let mut found = Replay::default();
+        apply(&body, &mut found).expect("it makes sense");
+        let without = |id: InodeId| InodeId { birth: 0, ..id };
+        let whole = record(3);
+        assert_eq!(found.open[&7], MoveRecord { source: without(whole.source), target: without(whole.target), ..whole });
+        assert!(InodeId { ino: 4, birth: 0 }.is(&crate::tier::Stat { ino: 4, birth: (1, 2), ..Default::default() }));
     }
 
     #[test]
@@ -430,10 +454,11 @@ mod test {
         use crate::persist::harm::{Dir, Flaky, Harm, extreme, harm, path};
 
         fn records() -> impl Strategy<Value = MoveRecord> {
-            let numbers = (extreme(), extreme(), extreme(), extreme());
-            (any::<bool>(), path(), numbers, any::<(i64, u32)>()).prop_map(|(up, path, (ino, source_ino, target_ino, size), mtime)| {
+            let inode = || (extreme(), extreme()).prop_map(|(ino, birth)| InodeId { ino, birth });
+            let numbers = (extreme(), inode(), inode(), extreme());
+            (any::<bool>(), path(), numbers, any::<(i64, u32)>()).prop_map(|(up, path, (ino, source, target, size), mtime)| {
                 let to = if up { TierName::Ssd } else { TierName::Hdd };
-                MoveRecord { to, path, ino, source_ino, target_ino, size, mtime }
+                MoveRecord { to, path, ino, source, target, size, mtime }
             })
         }
 

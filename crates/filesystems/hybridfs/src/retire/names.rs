@@ -4,7 +4,7 @@
 //! get theirs, the originals lose theirs. A crash at any point leaves nothing but temporaries, or steps that the next mount finishes.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::nodes::{Backing, KeptFor, Kind};
 use crate::pair::{Hybrid, now_s};
 use crate::recover::passes;
 use crate::report::TierName;
-use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, Tier};
+use crate::tier::{HIDDEN, InodeId, NAME_ONLY, Result, Stat, Tier};
 
 /// Two steps each; an intent counts up to 255 steps.
 const NAMES_MAX: usize = 127;
@@ -62,6 +62,13 @@ impl Temporaries<'_> {
     fn keep(&mut self) {
         self.names.clear();
     }
+}
+
+/// A name that its copy has got.
+struct PlacedName {
+    id: InodeId,
+    /// Keeps the number where the file system would give the inode another one.
+    _pin: Option<OwnedFd>,
 }
 
 /// Why nothing was brought over.
@@ -117,16 +124,19 @@ impl Hybrid {
         if before.nlink as usize != ends.len() {
             return Err(Errno::STALE.into());
         }
+        if to == TierName::Ssd && self.tier(to).abilities.placing() == Placing::Placeholder {
+            return Err(Not::Stays("the SSD's file system can neither rename without replacing nor make hard links".into()));
+        }
         if before.fixed {
             return Err(Not::Stays("it is immutable or append-only (chattr)".into()));
         }
         self.note_marks(to)?;
         let mut temporaries = self.copy_aside(side, first, found.ino, &before, ends.len(), progress)?;
-        let target_ino = self.tier(to).stat(self.tier(to).tmp.as_fd(), &temporaries.names[0])?.ino;
+        let copy_id = self.tier(to).stat(self.tier(to).tmp.as_fd(), &temporaries.names[0])?.id();
         {
             let _alone = self.alone_with(found.ino);
             self.is_as_it_was(side, &ends, found.ino, &before)?;
-            self.change_sides(side, &ends, &mut temporaries, (source_ino, target_ino))?;
+            self.change_sides(side, &ends, &mut temporaries, (before.id(), copy_id))?;
             let copy = self.tier(to).look(first.dir.must(to)?, first.name)?.ok_or(Errno::STALE)?;
             self.note_new_side(to, found.ino, &before, &copy);
         }
@@ -254,28 +264,28 @@ impl Hybrid {
         Ok(())
     }
 
-    fn change_sides(&self, side: TierName, ends: &[End<'_>], temporaries: &mut Temporaries<'_>, inos: (u64, u64)) -> Tried<()> {
-        let (source_ino, target_ino) = inos;
+    fn change_sides(&self, side: TierName, ends: &[End<'_>], temporaries: &mut Temporaries<'_>, ids: (InodeId, InodeId)) -> Tried<()> {
+        let (source, copy) = ids;
         let (from, target) = (self.tier(side), self.tier(side.other()));
         let mut steps = Vec::with_capacity(2 * ends.len());
         let inode = |tier: &Tier, dir: BorrowedFd<'_>| tier.stat_fd(dir).map(|stat| stat.ino);
         let tmp = inode(target, target.tmp.as_fd())?;
         for (end, name) in ends.iter().zip(&temporaries.names) {
             let aside = [HIDDEN.as_bytes(), b"/tmp/", name.as_bytes()].concat();
-            let step = Step::Rename { tier: target.name, from: aside, to: end.path.to_vec(), ino: target_ino };
-            steps.push(RecordedStep { step, parents: [tmp, inode(target, end.dir.must(target.name)?)?] });
+            let step = Step::Rename { tier: target.name, from: aside, to: end.path.to_vec(), ino: copy.ino };
+            steps.push(RecordedStep { step, birth: copy.birth, parents: [tmp, inode(target, end.dir.must(target.name)?)?] });
         }
         for end in ends {
-            let step = Step::Remove { tier: side, path: end.path.to_vec(), ino: source_ino, directory: false };
-            steps.push(RecordedStep { step, parents: [inode(from, end.dir.must(side)?)?, 0] });
+            let step = Step::Remove { tier: side, path: end.path.to_vec(), ino: source.ino, directory: false };
+            steps.push(RecordedStep { step, birth: source.birth, parents: [inode(from, end.dir.must(side)?)?, 0] });
         }
         let intent = self.intents.begin(&steps)?;
         crate::crash::point("retirement written down");
-        let mut placed = 0;
+        let mut placed = Vec::new();
         let mut removed = 0;
         let done = self
-            .place_all(ends, target, &temporaries.names, &mut placed)
-            .and_then(|()| self.remove_all(ends, from, source_ino, &mut removed));
+            .place_all(ends, target, (&temporaries.names, copy), &mut placed)
+            .and_then(|()| self.remove_all(ends, from, source, &mut removed));
         if removed == ends.len() {
             if let Err(error) = done {
                 // The copies are the files now. An original's name may come back after a power cut: the next mount removes it.
@@ -283,7 +293,7 @@ impl Hybrid {
                 return Ok(());
             }
         } else if let Err(error) = done {
-            match self.undo(side, ends, (&temporaries.names, target_ino), (placed, removed)) {
+            match self.undo(side, ends, (&temporaries.names, &placed), removed) {
                 Err(undo) if passes(undo) => {
                     tracing::error!(%error, %undo, "names that change sides could not be taken back; the next mount finishes it");
                     temporaries.keep();
@@ -312,14 +322,20 @@ impl Hybrid {
         Ok(())
     }
 
-    fn place_all(&self, ends: &[End<'_>], target: &Tier, names: &[OsString], placed: &mut usize) -> Result<()> {
-        let refuses = target.abilities.placing() == Placing::Rename;
-        let flags = if refuses { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+    /// Gives the copy all its names; fails with EEXIST, and replaces nothing, where another program has made a file of that name.
+    fn place_all(
+        &self,
+        ends: &[End<'_>],
+        target: &Tier,
+        (names, copy): (&[OsString], InodeId),
+        placed: &mut Vec<PlacedName>,
+    ) -> Result<()> {
         for (end, name) in ends.iter().zip(names) {
             let into = end.dir.must(target.name)?;
-            let place = || target.rename(target.tmp.as_fd(), name, into, end.name, flags);
-            self.noted_at(target.name, into, self.keeping_times(end.parent, target, into, || target.as_owner(into, place)))?;
-            *placed += 1;
+            let place = || target.place((name, copy), into, end.name, copy.ino);
+            let id = self.noted_at(target.name, into, self.keeping_times(end.parent, target, into, || target.as_owner(into, place)))?;
+            let pin = if target.keeps_inodes() { None } else { target.open_at(into, end.name, NAME_ONLY).ok() };
+            placed.push(PlacedName { id, _pin: pin });
             crate::crash::point("retired name placed");
         }
         for end in ends {
@@ -329,10 +345,10 @@ impl Hybrid {
         Ok(())
     }
 
-    fn remove_all(&self, ends: &[End<'_>], from: &Tier, source_ino: u64, removed: &mut usize) -> Result<()> {
+    fn remove_all(&self, ends: &[End<'_>], from: &Tier, source: InodeId, removed: &mut usize) -> Result<()> {
         for end in ends {
             let dir = end.dir.must(from.name)?;
-            let unlink = || from.unlink_if(dir, end.name, source_ino);
+            let unlink = || from.unlink_if(dir, end.name, source);
             self.noted_at(from.name, dir, self.keeping_times(end.parent, from, dir, || from.as_owner(dir, unlink)))?;
             *removed += 1;
             crate::crash::point("retired name removed");
@@ -344,13 +360,7 @@ impl Hybrid {
     }
 
     /// Undoes what was done, as far as that goes: originals get their names again, copies are aside again.
-    fn undo(
-        &self,
-        side: TierName,
-        ends: &[End<'_>],
-        (names, copy_ino): (&[OsString], u64),
-        (placed, removed): (usize, usize),
-    ) -> Result<()> {
+    fn undo(&self, side: TierName, ends: &[End<'_>], (names, placed): (&[OsString], &[PlacedName]), removed: usize) -> Result<()> {
         let (from, target) = (self.tier(side), self.tier(side.other()));
         let mut undone = Ok(());
         if let Some(left) = ends.get(removed).filter(|_| removed > 0) {
@@ -366,10 +376,10 @@ impl Hybrid {
         }
         // While a name is missing there, its copy stays.
         undone?;
-        for (end, name) in ends.iter().zip(names).take(placed) {
+        for ((end, name), placed) in ends.iter().zip(names).zip(placed) {
             let back = || -> Result<()> {
                 let dir = end.dir.must(target.name)?;
-                if target.look(dir, end.name)?.is_none_or(|stat| stat.ino != copy_ino && target.keeps_inodes()) {
+                if target.look(dir, end.name)?.is_none_or(|stat| !placed.id.is(&stat)) {
                     return Err(Errno::NOENT);
                 }
                 let rename = || target.rename(dir, end.name, target.tmp.as_fd(), name, RenameFlags::empty());
@@ -408,5 +418,66 @@ impl Hybrid {
             }
         }
         debug_assert!(crate::names::kind_of(copy) != Kind::Directory);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::testing::TestPair;
+
+    /// Between the last look at the name and the placing of the copy, another program makes a file of that name on the other side.
+    #[test]
+    fn a_file_that_another_program_makes_meanwhile_is_not_replaced() {
+        for (noreplace, links) in [(true, true), (false, true), (false, false)] {
+            let mut fs = TestPair::with(&["ssd/dir/target", "hdd/dir/"]);
+            fs.fs.limit(TierName::Hdd, |abilities| {
+                abilities.rename_noreplace = noreplace;
+                abilities.hard_links = links;
+            });
+            std::os::unix::fs::symlink("target", fs.at("ssd/dir/link")).expect("made");
+            let end = fs.end(b"dir/link", TierName::Hdd).unwrap_or_else(|_| panic!("there"));
+            let found = fs.find(&end.dir, end.name).expect("there");
+            let before = found.stat;
+            let aside = fs.copy_aside(TierName::Ssd, &end, found.ino, &before, 1, &mut |_| true);
+            let mut temporaries = aside.unwrap_or_else(|_| panic!("copied"));
+            let hdd = fs.tier(TierName::Hdd);
+            let copy = hdd.stat(hdd.tmp.as_fd(), &temporaries.names[0]).expect("there").id();
+            std::fs::write(fs.at("hdd/dir/link"), "theirs").expect("written");
+            let refused = fs.change_sides(TierName::Ssd, &[end], &mut temporaries, (before.id(), copy));
+            assert!(matches!(refused, Err(Not::Stays(why)) if why.contains("has its name")));
+            drop(temporaries);
+            assert_eq!(std::fs::read(fs.at("hdd/dir/link")).expect("there"), b"theirs");
+            assert_eq!(std::fs::read_link(fs.at("ssd/dir/link")).expect("there").to_str(), Some("target"));
+            assert_eq!(std::fs::read_dir(fs.at("hdd/.hotshelf/tmp")).expect("listed").count(), 0);
+            let fs = fs.again();
+            assert_eq!(std::fs::read(fs.at("hdd/dir/link")).expect("there"), b"theirs");
+            std::fs::remove_file(fs.at("hdd/dir/link")).expect("removed");
+            fs.retire(TierName::Ssd, false, &mut |_, _, _, _| true).expect("retired");
+            assert_eq!(std::fs::read_link(fs.at("hdd/dir/link")).expect("there").to_str(), Some("target"));
+        }
+    }
+
+    #[test]
+    fn a_side_is_retired_where_no_rename_refuses_to_replace() {
+        for links in [true, false] {
+            let mut fs = TestPair::with(&["ssd/dir/file", "ssd/dir/linked"]);
+            fs.fs.limit(TierName::Hdd, |abilities| {
+                abilities.rename_noreplace = false;
+                abilities.hard_links = links;
+                abilities.stable_inodes = false;
+                abilities.file_system = "fuse.test".into();
+            });
+            std::os::unix::fs::symlink("file", fs.at("ssd/dir/link")).expect("made");
+            if links {
+                std::fs::hard_link(fs.at("ssd/dir/linked"), fs.at("ssd/second")).expect("made");
+            }
+            fs.retire(TierName::Ssd, false, &mut |_, _, _, _| true).expect("retired");
+            assert_eq!(std::fs::read(fs.at("hdd/dir/file")).expect("there"), b"ssd/dir/file");
+            assert_eq!(std::fs::read_link(fs.at("hdd/dir/link")).expect("there").to_str(), Some("file"));
+            assert_eq!(fs.at("hdd/second").exists(), links);
+            assert!(!fs.at("ssd/dir/link").is_symlink() && !fs.at("ssd/dir/linked").exists() && !fs.at("ssd/second").exists());
+            assert_eq!(std::fs::read_dir(fs.at("hdd/.hotshelf/tmp")).expect("listed").count(), 0);
+        }
     }
 }
