@@ -29,8 +29,7 @@ pub struct Cached {
     pub local: Arc<Local>,
     /// Of the process that took it in.
     pub generation: u32,
-    /// The last change of the mode that was looked at, and two bits above it: [`BARE`], [`DROPPED`]. Without them calls go through the
-    /// cache.
+    /// The last change of the mode that was noticed, and bits above it: [`BARE`], [`DROPPED`], [`REFUSES_WRITES`], [`IS_NEW`].
     settled: AtomicU64,
     settling: Mutex<()>,
     age: Option<(Duration, Mutex<Instant>)>,
@@ -59,6 +58,10 @@ fn rights_of(stat: &rustix::fs::Stat) -> (u32, u32, u32) {
 const BARE: u64 = 1 << 33;
 /// What was cached of it has been dropped since.
 const DROPPED: u64 = 1 << 32;
+/// It is bare, in read-only mode.
+const REFUSES_WRITES: u64 = 1 << 34;
+/// It was opened a moment ago, and compared with the backing file then.
+const IS_NEW: u64 = 1 << 35;
 
 /// One of those that are open in this process.
 struct Counted(Arc<AtomicUsize>);
@@ -116,7 +119,7 @@ impl Cached {
         count.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(Arc::clone(count));
         let made = Arc::new(Cached {
-            settled: AtomicU64::new(u64::from(to.shelf.mode_changes().wrapping_sub(1))),
+            settled: AtomicU64::new(u64::from(to.shelf.mode_changes().wrapping_sub(1)) | IS_NEW),
             settling: Mutex::new(()),
             local: Arc::clone(local),
             generation: crate::forks::now(),
@@ -173,7 +176,7 @@ impl Cached {
             return Some(false);
         }
         std::hint::cold_path();
-        (settled & !DROPPED == now | BARE).then_some(true)
+        (settled & !(DROPPED | REFUSES_WRITES) == now | BARE).then_some(true)
     }
 
     /// Whether calls go to the file as they are.
@@ -192,16 +195,24 @@ impl Cached {
         let _settling = self.settling.lock();
         loop {
             let change = self.shelf().mode_changes();
-            let is_bare = self.open.mode() == Mode::PassThrough;
+            let is_bare = self.open.bypasses_cache();
+            let refuses_writes = is_bare && self.open.mode() == Mode::ReadOnly;
             // All others come here, too, until it is done.
-            let was_bare = self.settled.swap(u64::from(change.wrapping_sub(1)), Ordering::AcqRel) & BARE != 0;
+            let before = self.settled.swap(u64::from(change.wrapping_sub(1)), Ordering::AcqRel);
+            let was_bare = before & BARE != 0;
             if is_bare != was_bare && self.watched.get().is_some() {
                 self.part.watch.mind_writes(self.fd(), !is_bare);
             }
-            if was_bare {
-                self.look_below()?;
+            if !is_bare && before & IS_NEW == 0 {
+                // It may have been bare for other processes, without a call of this one meanwhile.
+                match self.look_below() {
+                    // The cache's pages are read in a conflict, unless this process itself has just read the file without them.
+                    Err(Errno::STALE) if !was_bare => {}
+                    looked => looked?,
+                }
             }
-            self.settled.store(u64::from(change) | if is_bare { BARE } else { 0 }, Ordering::Release);
+            let bits = if is_bare { BARE } else { 0 } | if refuses_writes { REFUSES_WRITES } else { 0 };
+            self.settled.store(u64::from(change) | bits, Ordering::Release);
             // Somebody else who has the file open may have settled meanwhile, as it is now.
             if self.shelf().mode_changes() == change {
                 return Ok(is_bare);
@@ -241,17 +252,20 @@ impl Cached {
             _ => Errno::IO,
         })?;
         // Somebody else made it longer than pages have names.
-        let is_too_long = self.open.size() >= crate::limits::FILE_BYTES_MAX && self.open.mode() != Mode::PassThrough;
+        let is_too_long = self.open.size() >= crate::limits::FILE_BYTES_MAX && !self.open.bypasses_cache();
         if is_too_long { self.open.set_mode(Mode::PassThrough) } else { Ok(()) }
     }
 
     /// A call that changes the file past the cache: in pass-through. `range`: of bytes.
     ///
     /// # Errors
-    /// What was cached could not be dropped, or the call's own.
+    /// EROFS in read-only mode; what was cached could not be dropped; or the call's own.
     #[inline(always)]
     pub fn past<T>(&self, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let settled = self.settled.load(Ordering::Acquire);
+        if settled & REFUSES_WRITES != 0 {
+            return Err(Errno::ROFS);
+        }
         if settled & (BARE | DROPPED) != BARE | DROPPED {
             self.drop_all(settled)?;
         }
@@ -269,7 +283,7 @@ impl Cached {
     #[inline(always)]
     pub fn past_at_once<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
         let settled = self.settled.load(Ordering::Acquire);
-        if settled & (BARE | DROPPED) != BARE | DROPPED {
+        if settled & (BARE | DROPPED | REFUSES_WRITES) != BARE | DROPPED {
             return None;
         }
         let result = call();
@@ -372,6 +386,7 @@ impl Drop for Cached {
 #[cfg(test)]
 mod test {
     use std::os::unix::fs::FileExt;
+    use std::path::Path;
 
     use rustix::fs::CWD;
 
@@ -409,5 +424,59 @@ mod test {
             Ok(())
         };
         assert!(cached.past_at_once(call).is_none(), "what others have read meanwhile is to be dropped");
+    }
+
+    fn instance_with_file(dir: &Path) -> (Arc<Instance>, crate::File, Arc<Cached>) {
+        let config = Config { memory: Some(Size::Bytes(1 << 20)), runtime_dir: dir.to_owned(), files: 64, ..Config::default() };
+        let instance = Instance::open(&config).expect("an instance");
+        std::fs::write(dir.join("file"), "before").expect("written");
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let file = instance.open_file(CWD, &dir.join("file"), flags, rustix::fs::Mode::empty(), &Options::default()).expect("opened");
+        let cached = Arc::clone(file.to_read().expect("through the cache"));
+        (instance, file, cached)
+    }
+
+    #[test]
+    fn a_file_has_the_length_that_a_call_past_the_cache_gave_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_instance, file, cached) = instance_with_file(dir.path());
+        for len in [100, 3] {
+            file.set_mode(Mode::PassThrough).expect("switched");
+            assert_eq!(cached.is_bare(), Ok(true));
+            let call = || {
+                file.set_mode(Mode::WriteBack).expect("switched");
+                assert!(file.len().is_ok());
+                rustix::fs::ftruncate(file.fd(), len)
+            };
+            cached.past(0..u64::MAX, call).expect("truncated");
+            assert_eq!(file.len().expect("a length"), len);
+        }
+    }
+
+    #[test]
+    fn a_file_that_bypasses_the_cache_does_so_in_read_only_mode() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (instance, file, cached) = instance_with_file(dir.path());
+        assert_eq!(&*file.view(0..100).expect("read"), b"before");
+        file.set_mode(Mode::PassThrough).expect("switched");
+        instance.set_mode(Mode::ReadOnly).expect("switched");
+        // A mapping would write so, and change neither size nor times.
+        let mtime = rustix::fs::fstat(file.fd()).expect("stat");
+        std::fs::File::options().write(true).open(dir.path().join("file")).expect("opened").write_all_at(b"later!", 0).expect("written");
+        let time = rustix::fs::Timespec { tv_sec: mtime.st_mtime, tv_nsec: mtime.st_mtime_nsec as _ };
+        rustix::fs::futimens(file.fd(), &rustix::fs::Timestamps { last_access: time, last_modification: time }).expect("times");
+        assert_eq!(&*file.view(0..100).expect("read"), b"later!");
+        assert_eq!(cached.is_bare(), Ok(true));
+        let read_only = Errno::ROFS.raw_os_error();
+        let errno = |result: Result<(), crate::Error>| result.expect_err("read-only").errno();
+        assert_eq!(errno(file.write_at(0, b"x").map(drop)), read_only);
+        assert_eq!(errno(file.append(b"x").map(drop)), read_only);
+        assert_eq!(errno(file.set_len(3)), read_only);
+        assert_eq!(errno(file.punch_hole(0..3)), read_only);
+        assert_eq!(errno(file.allocate(0..9000, false)), read_only);
+        assert_eq!(errno(file.prepare_mapping(true)), read_only);
+        assert!(cached.past_at_once(|| Ok(())).is_none());
+        instance.set_mode(Mode::WriteBack).expect("switched");
+        assert_eq!(file.write_at(0, b"x").map_err(|error| error.errno()), Ok(1));
     }
 }

@@ -588,8 +588,11 @@ impl File {
     /// have it open; `is_written`: the mapping is shared and will be written to, so nothing of the file is cached any more.
     ///
     /// # Errors
-    /// As `clean`.
+    /// As `clean`; EROFS if the mapping is to be written to in read-only mode.
     pub fn prepare_mapping(&self, is_written: bool) -> Result<(), Error> {
+        if is_written {
+            self.may_change().map_err(|errno| self.told("mapping", errno))?;
+        }
         let Some((opening, here)) = &self.cached else { return Ok(()) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
         cached.open.map(is_written).map_err(|errno| self.told("mapping", errno))

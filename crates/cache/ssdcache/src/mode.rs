@@ -88,6 +88,14 @@ impl Mode {
             (mine, theirs) => mine.max(theirs),
         }
     }
+
+    /// Returns whether calls on a file of this mode bypass the cache, in an instance of that mode. A read-only instance does not end that:
+    /// a mapping may still change the file, and a private file may not be cached at all.
+    #[must_use]
+    #[inline]
+    pub fn bypasses_cache(self, instance: Mode) -> bool {
+        self == Mode::PassThrough || instance == Mode::PassThrough
+    }
 }
 
 #[cfg(test)]
@@ -104,5 +112,7 @@ mod test {
             assert_eq!(mode.within(Mode::ReadOnly), Mode::ReadOnly);
         }
         assert_eq!(Mode::WriteBack.within(Mode::PassThrough), Mode::PassThrough);
+        assert!(Mode::PassThrough.bypasses_cache(Mode::ReadOnly) && Mode::ReadOnly.bypasses_cache(Mode::PassThrough));
+        assert!(!Mode::ReadOnly.bypasses_cache(Mode::WriteAround));
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ssdcache::{Mode, PAGE_BYTES, Rule};
+use ssdcache::{PAGE_BYTES, Rule};
 
 use super::layout::Word;
 use super::open::Open;
@@ -128,7 +128,7 @@ impl Open {
             return asked;
         }
         let record = self.record();
-        if record.rule() == Rule::Never || self.mode() == Mode::PassThrough {
+        if record.rule() == Rule::Never || self.bypasses_cache() {
             return asked;
         }
         let end = self.size().div_ceil(PAGE_BYTES as u64);

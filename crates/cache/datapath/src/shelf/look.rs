@@ -215,7 +215,7 @@ impl Shelf {
         let record = self.records.get(no);
         // Calls go past the cache: what is below counts, unless what was cached before is still to be written there. A window that a dead
         // leader left open says nothing of what was written past the cache.
-        if record.mode().within(self.mode()) == Mode::PassThrough && !self.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+        if record.mode().bypasses_cache(self.mode()) && !self.pages.marked_of(pagecache::shared::FileNo(no.0)) {
             return None;
         }
         if record.own().differs(below) && !self.is_dirty(no).unwrap_or(false) {

@@ -92,7 +92,7 @@ impl Shelf {
         if how.mode > self.records.get(no).mode() {
             self.ask(Ask::Mode, no, how.mode as u64, 0).map_err(OpenFailed::Failed)?;
         }
-        if open.mode() == Mode::PassThrough && self.view.is_some() && open.is_dirty().map_err(OpenFailed::Failed)? {
+        if open.bypasses_cache() && self.view.is_some() && open.is_dirty().map_err(OpenFailed::Failed)? {
             // Left on the SSD in another mode; from here on it is read below.
             open.clean().map_err(OpenFailed::Failed)?;
         }
@@ -373,6 +373,12 @@ impl Open {
     #[inline]
     pub fn mode(&self) -> Mode {
         self.record().mode().within(self.shelf.mode())
+    }
+
+    /// Returns whether its calls bypass the cache.
+    #[inline]
+    pub fn bypasses_cache(&self) -> bool {
+        self.record().mode().bypasses_cache(self.shelf.mode())
     }
 
     /// Whether that is write-back.

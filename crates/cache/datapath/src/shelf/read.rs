@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pagecache::shared::{Inserted, Marks, Pin, Sought, Ticket};
 use rustix::io::Errno;
-use ssdcache::{Found, Mode, PAGE_BYTES, Page, PageIndex, Seen, Verified};
+use ssdcache::{Found, PAGE_BYTES, Page, PageIndex, Seen, Verified};
 
 use super::Tries;
 use super::counters::{Count, Tier};
@@ -522,7 +522,7 @@ impl Open {
     }
 
     fn hint(&self, page: u64, in_stream: u64, was_slow: bool, is_around: bool) {
-        if self.shelf.has_ssd() && self.mode() != Mode::PassThrough {
+        if self.shelf.has_ssd() && !self.bypasses_cache() {
             let in_stream = in_stream >= self.shelf.limits.admission.stream_bytes;
             self.shelf.hint(Hint { file: self.no, page, in_stream, was_slow, is_around });
         }

@@ -114,9 +114,18 @@ impl Open {
     pub fn was_changed_past(&self) {
         // Else it is taken for a change from outside, which costs what is cached and clean.
         let Ok(_held) = self.shelf.lock_file(self.no) else { return };
-        let own = self.record().own();
+        let (record, own) = (self.record(), self.record().own());
         own.open(super::ours::Writer::LockHolder);
         // If that fails the window stays open, and the next owner of the lock closes it.
-        let _ = own.close(super::ours::Writer::LockHolder, || self.below.stamp());
+        let _ = own.close(super::ours::Writer::LockHolder, || {
+            let stamp = self.below.stamp()?;
+            // Dirty pages may have made the file longer here than it is below.
+            if self.is_dirty().unwrap_or(true) {
+                record.size().fetch_max(stamp.size, Ordering::AcqRel);
+            } else {
+                record.size().store(stamp.size, Ordering::Release);
+            }
+            Ok::<_, std::io::Error>(stamp)
+        });
     }
 }

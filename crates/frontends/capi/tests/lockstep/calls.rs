@@ -566,7 +566,7 @@ impl Worker {
     fn map(&mut self, which: usize) {
         let len = self.size(which) as usize;
         let is_written = self.rng.u8(..3) == 0;
-        if len == 0 || self.maps.len() == 2 || (is_written && self.is_read_only()) {
+        if len == 0 || self.maps.len() == 2 {
             return;
         }
         let kind = if is_written || self.rng.bool() { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
@@ -575,6 +575,9 @@ impl Worker {
         let Pair { u, k, .. } = self.open[which];
         let cached = call!(abi::ummap(std::ptr::null_mut(), len, access, kind, u, 0));
         let cached = if cached == libc::MAP_FAILED { Err(abi::errno()) } else { Ok(cached) };
+        if is_written && self.is_read_only() && self.is_file(which) {
+            return self.refused(cached.map(|_| 0));
+        }
         let plain = call!(libc::mmap(std::ptr::null_mut(), len, access, kind, k, 0));
         let plain = if plain == libc::MAP_FAILED { Err(abi::errno()) } else { Ok(plain) };
         self.same(&cached.map(|_| ()), &plain.map(|_| ()));
