@@ -5,22 +5,22 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use shm::{Bell, OwnedLock, Pages, Region, Seats};
+use shm::{Notifier, OwnedLock, PageSize, ProcessSlots, Region};
 
 const TIMES: u32 = 20_000_000;
 
 fn main() {
-    let region = Arc::new(Region::private(4096, Pages::Small).expect("memory"));
-    let seats = Seats::pretend(region.clone(), 0);
-    let me = seats.sit().expect("a seat");
+    let region = Arc::new(Region::private(4096, PageSize::Small).expect("memory"));
+    let processes = ProcessSlots::pretend(region.clone(), 0);
+    let me = processes.attach().expect("a process slot");
     let begin = Instant::now();
     for _ in 0..TIMES {
-        let held = OwnedLock::new(&region, 2048, &seats, me).lock();
+        let held = OwnedLock::new(&region, 2048, &processes, me).lock();
         assert!(!held.was_abandoned());
     }
     println!("lock and unlock: {:.1}", begin.elapsed().as_nanos() as f64 / f64::from(TIMES));
-    let bell = Bell::new(&region, 2052);
+    let notifier = Notifier::new(&region, 2052);
     let begin = Instant::now();
-    (0..TIMES).for_each(|_| bell.ring());
+    (0..TIMES).for_each(|_| notifier.ring());
     println!("ring: {:.1}", begin.elapsed().as_nanos() as f64 / f64::from(TIMES));
 }

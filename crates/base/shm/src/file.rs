@@ -27,7 +27,7 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// With whom a file is shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sharing {
+pub struct FileAccess {
     /// Rights, as chmod(2) takes them; 0o600 for one user, 0o660 for a group.
     pub permissions: u32,
     /// The group the file is given to. Its members are trusted: each can spoil or cut off the file. None: only this user is.
@@ -44,7 +44,7 @@ impl Region {
     pub fn create_file_with(
         path: &Path,
         bytes: usize,
-        sharing: Sharing,
+        sharing: FileAccess,
         prepare: impl FnOnce(&Region) -> io::Result<()>,
     ) -> io::Result<Region> {
         let fd = unnamed(path, sharing)?;
@@ -58,7 +58,7 @@ impl Region {
     ///
     /// # Errors
     /// As there.
-    pub fn create_file(path: &Path, bytes: usize, sharing: Sharing) -> io::Result<Region> {
+    pub fn create_file(path: &Path, bytes: usize, sharing: FileAccess) -> io::Result<Region> {
         Region::create_file_with(path, bytes, sharing, |_| Ok(()))
     }
 
@@ -78,7 +78,7 @@ impl Region {
 }
 
 /// A file without contents, for locks.
-pub(crate) fn open_or_create_empty(path: &Path, sharing: Sharing) -> Result<OwnedFd, AttachError> {
+pub(crate) fn open_or_create_empty(path: &Path, sharing: FileAccess) -> Result<OwnedFd, AttachError> {
     loop {
         match open(path, sharing.group) {
             Err(AttachError::System(error)) if error.kind() == io::ErrorKind::NotFound => {}
@@ -94,7 +94,7 @@ pub(crate) fn open_or_create_empty(path: &Path, sharing: Sharing) -> Result<Owne
     }
 }
 
-fn unnamed(path: &Path, sharing: Sharing) -> io::Result<OwnedFd> {
+fn unnamed(path: &Path, sharing: FileAccess) -> io::Result<OwnedFd> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let fd = rustix::fs::open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
     // The group first: the old one gets no rights on the way.

@@ -4,24 +4,24 @@
 //! gets a reference to its bytes: they are copied in and out, or are atomics. So whatever the other side does at the same
 //! moment, the worst is bytes of no meaning, which whoever reads them has to check for.
 
-mod bell;
 mod bytes;
 pub mod environment;
 mod file;
-mod forked;
+mod fork_counter;
 pub mod futex;
 mod handle;
 mod lock;
+mod notifier;
+mod process_slots;
 mod region;
 pub mod ring;
-mod seats;
-mod words;
+mod shared_slice;
 
-pub use bell::{Bell, Rings};
-pub use file::Sharing;
-pub use forked::Generations;
+pub use file::FileAccess;
+pub use fork_counter::ForkCounter;
 pub use handle::FileHandle;
-pub use lock::{Held, OwnedLock};
-pub use region::{AttachError, Pages, Region};
-pub use seats::{NoSeat, SeatNo, Seats, Watch};
-pub use words::{One, Word, Words};
+pub use lock::{OwnedLock, OwnedLockGuard};
+pub use notifier::{Notifier, NotifyCount};
+pub use process_slots::{LivenessWatch, ProcessSlot, ProcessSlotError, ProcessSlots};
+pub use region::{AttachError, PageSize, Region};
+pub use shared_slice::{SharedRef, SharedSlice, SharedValue};

@@ -1,20 +1,20 @@
 //! A lock in shared memory that outlives its owner: a word that names who holds it.
 //!
 //! ```text
-//! bit 31 somebody waits | 30 abandoned | 29 held | 28..6 turn of the seat, modulo 2^23 | 5..0 seat
+//! bit 31 somebody waits | 30 abandoned | 29 held | 28..6 generation of the process slot, modulo 2^23 | 5..0 process slot
 //! ```
 //!
 //! Free and nobody waits is zero. Who finds it held sleeps (a futex), and each time the sleep ends without a call asks whether
-//! the owner lives ([`Seats`]): a stopped process does, a killed one does not. Then it takes the lock over, by exchanging exactly
-//! the word it had asked about: the *turn* counts how often somebody sat down in the seat, so that a new owner in the seat of an
-//! old one is never taken for it. Whoever takes over is told, and has to repair what the lock guards; if it dies too, or
+//! the owner lives ([`ProcessSlots`]): a stopped process does, a killed one does not. Then it takes the lock over, by exchanging exactly
+//! the word it had asked about: the *generation* counts how often somebody sat down in the process slot, so that a new owner in the process
+//! slot of an old one is never taken for it. Whoever takes over is told, and has to repair what the lock guards; if it dies too, or
 //! panics, so is the next.
 //!
 //! A word can be written by every process of the group: it may say that somebody holds the lock who does not. Each process knows for
-//! itself what its threads hold (`lock/claims.rs`). Who waits in vain for another process says so in the table of the seats, where that
-//! process looks now and then ([`Seats::answer_doubts`]) and gives up what it never took.
+//! itself what its threads hold (`lock/claims.rs`). Who waits in vain for another process says so in the table of the process slots, where
+//! that process looks now and then ([`ProcessSlots::answer_owner_queries`]) and gives up what it never took.
 //!
-//! The owner is a process (its seat), not a thread: threads of one process wait for each other in the same way. A thread that
+//! The owner is a process (its process slot), not a thread: threads of one process wait for each other in the same way. A thread that
 //! asks twice waits for itself for ever.
 
 pub(crate) mod claims;
@@ -26,22 +26,22 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use crate::futex;
+use crate::process_slots::{LivenessWatch, ProcessSlot, ProcessSlots};
 use crate::region::Region;
-use crate::seats::{SeatNo, Seats, Watch};
-use claims::Claim;
-use protocol::{Kernel, Owner};
+use claims::LockClaim;
+use protocol::{Owner, WaitKernel};
 
 /// The first sleep of a waiter before it asks whether the owner lives; then twice as long each time, up to [`PATIENCE_MAX`].
 /// Under Miri a look at the claims takes longer than a waiter sleeps elsewhere, and none would see them unchanged.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(miri) { 500 } else { 2 });
 const PATIENCE_MAX: Duration = PATIENCE.saturating_mul(4);
 
-/// A lock on four bytes of a region, on behalf of one seat. Small and copied at will: it is made where it is used.
+/// A lock on four bytes of a region, on behalf of one process slot. Small and copied at will: it is made where it is used.
 #[derive(Clone, Copy)]
 pub struct OwnedLock<'a> {
     word: &'a AtomicU32,
     at: usize,
-    seats: &'a Seats,
+    processes: &'a ProcessSlots,
     me: Owner,
 }
 
@@ -51,16 +51,16 @@ impl<'a> OwnedLock<'a> {
     /// # Panics
     /// This process does not sit in `me`: it never did, rose, or is a fork of the one that does.
     #[inline]
-    pub fn new(region: &'a Region, at: usize, seats: &'a Seats, me: SeatNo) -> OwnedLock<'a> {
-        OwnedLock { word: region.u32(at), at, seats, me: Owner::new(me, seats.my_turn(me)) }
+    pub fn new(region: &'a Region, at: usize, processes: &'a ProcessSlots, me: ProcessSlot) -> OwnedLock<'a> {
+        OwnedLock { word: region.u32(at), at, processes, me: Owner::new(me, processes.my_generation(me)) }
     }
 
     /// Takes it; waits for whoever has it, as long as that lives.
     #[inline]
-    pub fn lock(&self) -> Held<'a> {
+    pub fn lock(&self) -> OwnedLockGuard<'a> {
         let claim = self.claim();
         match protocol::try_lock(self.word, self.me) {
-            Some(abandoned) => Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim },
+            Some(abandoned) => OwnedLockGuard { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim },
             None => match self.wait(claim, None) {
                 Some(held) => held,
                 None => unreachable!("a wait without a limit ends with the lock"),
@@ -69,57 +69,63 @@ impl<'a> OwnedLock<'a> {
     }
 
     /// As [`OwnedLock::lock`], for at most so long; for no more than 0.4 s if the process that holds it gives no sign of life
-    /// ([`Seats::watch`]). None: somebody keeps it.
+    /// ([`ProcessSlots::watch`]). None: somebody keeps it.
     #[inline]
-    pub fn lock_within(&self, at_most: Duration) -> Option<Held<'a>> {
+    pub fn lock_within(&self, at_most: Duration) -> Option<OwnedLockGuard<'a>> {
         let claim = self.claim();
         match protocol::try_lock(self.word, self.me) {
-            Some(abandoned) => Some(Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim }),
+            Some(abandoned) => Some(OwnedLockGuard { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim }),
             None => self.wait(claim, Some(at_most)),
         }
     }
 
     #[cold]
-    fn wait(&self, claim: Claim<'a>, at_most: Option<Duration>) -> Option<Held<'a>> {
-        let limit = at_most.map(|at_most| Limit { begun: Instant::now(), at_most, looks: Cell::new(0), watch: RefCell::new(None) });
-        let waits = Waits { limit, ..self.waits(claim) };
+    fn wait(&self, claim: LockClaim<'a>, at_most: Option<Duration>) -> Option<OwnedLockGuard<'a>> {
+        let limit = at_most.map(|at_most| WaitLimit { begun: Instant::now(), at_most, looks: Cell::new(0), watch: RefCell::new(None) });
+        let waits = LockWaiter { limit, ..self.waits(claim) };
         let abandoned = protocol::lock(self.word, self.me, &waits);
-        if waits.doubts.get() > 0 {
-            self.seats.end_doubt(self.at);
+        if waits.queries.get() > 0 {
+            self.processes.end_owner_query(self.at);
         }
         let claim = waits.claim.into_inner();
-        abandoned.map(|abandoned| Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim })
+        abandoned.map(|abandoned| OwnedLockGuard { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim })
     }
 
-    fn waits(&self, claim: Claim<'a>) -> Waits<'a> {
-        let (claim, doubts) = (RefCell::new(claim), Cell::new(0));
-        Waits { seats: self.seats, at: self.at, me: self.me, word: self.word, claim, doubts, limit: None }
+    fn waits(&self, claim: LockClaim<'a>) -> LockWaiter<'a> {
+        let (claim, queries) = (RefCell::new(claim), Cell::new(0));
+        LockWaiter { processes: self.processes, at: self.at, me: self.me, word: self.word, claim, queries, limit: None }
     }
 
     #[inline]
-    fn claim(&self) -> Claim<'a> {
-        self.seats.claims().note(self.at, self.me.seat())
+    fn claim(&self) -> LockClaim<'a> {
+        self.processes.claims().note(self.at, self.me.process())
     }
 
     /// Takes it if it is free. Who died holding it keeps it here: [`OwnedLock::lock`] asks.
     #[inline]
-    pub fn try_lock(&self) -> Option<Held<'a>> {
+    pub fn try_lock(&self) -> Option<OwnedLockGuard<'a>> {
         let claim = self.claim();
         let abandoned = protocol::try_lock(self.word, self.me)?;
-        Some(Held { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim })
+        Some(OwnedLockGuard { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim })
     }
 
     /// Takes it over if its owner is dead, without waiting: for whoever cleans up after the dead. None: it is free, or its
     /// owner lives.
-    pub fn take_over(&self) -> Option<Held<'a>> {
+    pub fn take_over(&self) -> Option<OwnedLockGuard<'a>> {
         let waits = self.waits(self.claim());
         let is_ours = protocol::take_over(self.word, self.me, &waits);
-        is_ours.then(|| Held { word: self.word, me: self.me, abandoned: true, leaves_broken: false, _claim: waits.claim.into_inner() })
+        is_ours.then(|| OwnedLockGuard {
+            word: self.word,
+            me: self.me,
+            abandoned: true,
+            leaves_broken: false,
+            _claim: waits.claim.into_inner(),
+        })
     }
 
     /// Who holds it now.
-    pub fn owner(&self) -> Option<SeatNo> {
-        Owner::of(self.word.load(std::sync::atomic::Ordering::Acquire)).map(Owner::seat)
+    pub fn owner(&self) -> Option<ProcessSlot> {
+        Owner::of(self.word.load(std::sync::atomic::Ordering::Acquire)).map(Owner::process)
     }
 }
 
@@ -131,16 +137,16 @@ impl fmt::Debug for OwnedLock<'_> {
 
 /// The lock is ours until this is dropped. Dropped by a panic, it is free but abandoned: the next one repairs.
 #[must_use = "the lock is free again when this is dropped"]
-pub struct Held<'a> {
+pub struct OwnedLockGuard<'a> {
     word: &'a AtomicU32,
     me: Owner,
     abandoned: bool,
     leaves_broken: bool,
     /// Dropped last: the lock is given back by then.
-    _claim: Claim<'a>,
+    _claim: LockClaim<'a>,
 }
 
-impl Held<'_> {
+impl OwnedLockGuard<'_> {
     /// Whoever had it before did not give it back: what it guards may be half changed, and has to be repaired first.
     #[inline]
     pub fn was_abandoned(&self) -> bool {
@@ -160,48 +166,48 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for OwnedLockGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.release(self.leaves_broken || std::thread::panicking());
     }
 }
 
-impl fmt::Debug for Held<'_> {
+impl fmt::Debug for OwnedLockGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held(abandoned: {})", self.abandoned)
+        write!(f, "OwnedLockGuard(abandoned: {})", self.abandoned)
     }
 }
 
 /// The kernel's part: sleeping, and who lives.
-struct Waits<'a> {
-    seats: &'a Seats,
+struct LockWaiter<'a> {
+    processes: &'a ProcessSlots,
     at: usize,
     me: Owner,
     word: &'a AtomicU32,
-    claim: RefCell<Claim<'a>>,
+    claim: RefCell<LockClaim<'a>>,
     /// How often it was asked whether the owner lives.
-    doubts: Cell<u32>,
-    limit: Option<Limit<'a>>,
+    queries: Cell<u32>,
+    limit: Option<WaitLimit<'a>>,
 }
 
 /// How long is waited.
-struct Limit<'a> {
+struct WaitLimit<'a> {
     begun: Instant,
     at_most: Duration,
     /// Looks at the word: on a machine that stood still the owner has not had its time.
     looks: Cell<u32>,
     /// Whoever holds it, and whether it lives.
-    watch: RefCell<Option<(Owner, Watch<'a>)>>,
+    watch: RefCell<Option<(Owner, LivenessWatch<'a>)>>,
 }
 
 /// At least one look is made in that time before the time is up.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// After so many looks at an owner who lives, it is asked whether it is the owner.
-const DOUBTS: u32 = 4;
+const QUERIES: u32 = 4;
 
-impl Kernel<AtomicU32> for Waits<'_> {
+impl WaitKernel<AtomicU32> for LockWaiter<'_> {
     const SPINS: u32 = if cfg!(miri) { 1 } else { 60 };
 
     fn wait(&self, word: &AtomicU32, expected: u32, times: u32) -> bool {
@@ -212,16 +218,16 @@ impl Kernel<AtomicU32> for Waits<'_> {
     }
 
     fn is_alive(&self, owner: Owner) -> bool {
-        if !self.seats.is_sitting(owner.seat(), owner.turn()) {
+        if !self.processes.is_attached(owner.process(), owner.generation()) {
             return false;
         }
         let seen = self.word.load(std::sync::atomic::Ordering::SeqCst);
         if owner == self.me && Owner::of(seen) == Some(owner) {
-            return !self.seats.claims().is_lie(self.at, owner.seat(), Some(&self.claim.borrow()), self.word, seen);
+            return !self.processes.claims().is_false_claim(self.at, owner.process(), Some(&self.claim.borrow()), self.word, seen);
         }
-        self.doubts.set(self.doubts.get().saturating_add(1));
-        if self.doubts.get() >= DOUBTS {
-            self.seats.doubt(self.at);
+        self.queries.set(self.queries.get().saturating_add(1));
+        if self.queries.get() >= QUERIES {
+            self.processes.query_owner(self.at);
         }
         true
     }
@@ -237,7 +243,7 @@ impl Kernel<AtomicU32> for Waits<'_> {
         match &mut *watch {
             Some((watched, watch)) if *watched == owner => watch.is_silent(),
             _ => {
-                *watch = Some((owner, self.seats.watch(owner.seat())));
+                *watch = Some((owner, self.processes.watch(owner.process())));
                 false
             }
         }
@@ -247,23 +253,23 @@ impl Kernel<AtomicU32> for Waits<'_> {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::Pages;
+    use crate::PageSize;
     use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
 
     const LOCK: usize = 2048;
     const COUNT: usize = 2056;
 
-    fn seats() -> (Arc<Region>, Seats) {
-        let region = Arc::new(Region::private(4096, Pages::Small).expect("memory"));
-        (region.clone(), Seats::pretend(region, 0))
+    fn processes() -> (Arc<Region>, ProcessSlots) {
+        let region = Arc::new(Region::private(4096, PageSize::Small).expect("memory"));
+        (region.clone(), ProcessSlots::pretend(region, 0))
     }
 
     #[test]
     fn it_names_its_owner_and_is_zero_when_free() {
-        let (region, seats) = seats();
-        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
-        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        let (region, processes) = processes();
+        let (me, you) = (processes.attach().expect("a process slot"), processes.attach().expect("a process slot"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &processes, me), OwnedLock::new(&region, LOCK, &processes, you));
         assert_eq!(mine.owner(), None);
         let held = yours.lock();
         assert!(!held.was_abandoned());
@@ -276,11 +282,11 @@ mod test {
 
     #[test]
     fn a_dead_owner_loses_it_and_cannot_give_it_back() {
-        let (region, seats) = seats();
-        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
-        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        let (region, processes) = processes();
+        let (me, you) = (processes.attach().expect("a process slot"), processes.attach().expect("a process slot"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &processes, me), OwnedLock::new(&region, LOCK, &processes, you));
         let theirs = yours.lock();
-        seats.kill(you);
+        processes.kill(you);
         let held = mine.lock();
         assert!(held.was_abandoned());
         drop(theirs);
@@ -292,42 +298,42 @@ mod test {
 
     #[test]
     fn a_lock_that_the_leader_forgot_is_still_a_dead_one_s() {
-        let (region, seats) = seats();
-        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
-        let _theirs = OwnedLock::new(&region, LOCK, &seats, you).lock();
-        seats.kill(you);
-        seats.clear(you);
-        assert_eq!(seats.sit().expect("a seat"), you, "the same seat, in another turn");
-        assert!(OwnedLock::new(&region, LOCK, &seats, me).lock().was_abandoned());
+        let (region, processes) = processes();
+        let (me, you) = (processes.attach().expect("a process slot"), processes.attach().expect("a process slot"));
+        let _theirs = OwnedLock::new(&region, LOCK, &processes, you).lock();
+        processes.kill(you);
+        processes.clear(you);
+        assert_eq!(processes.attach().expect("a process slot"), you, "the same process slot, in another generation");
+        assert!(OwnedLock::new(&region, LOCK, &processes, me).lock().was_abandoned());
     }
 
     #[test]
     fn a_panic_leaves_it_abandoned() {
-        let (region, seats) = seats();
-        let me = seats.sit().expect("a seat");
+        let (region, processes) = processes();
+        let me = processes.attach().expect("a process slot");
         let panicked = std::thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    let _held = OwnedLock::new(&region, LOCK, &seats, me).lock();
+                    let _held = OwnedLock::new(&region, LOCK, &processes, me).lock();
                     std::panic::resume_unwind(Box::new(()));
                 })
                 .join()
         });
         assert!(panicked.is_err());
-        assert!(OwnedLock::new(&region, LOCK, &seats, me).try_lock().expect("free").was_abandoned());
+        assert!(OwnedLock::new(&region, LOCK, &processes, me).try_lock().expect("free").was_abandoned());
     }
 
     #[test]
     fn threads_of_one_seat_and_of_others_take_turns() {
-        let (region, seats) = seats();
-        let all = [seats.sit(), seats.sit()].map(|seat| seat.expect("a seat"));
+        let (region, processes) = processes();
+        let all = [processes.attach(), processes.attach()].map(|process| process.expect("a process slot"));
         let times = if cfg!(miri) { 50 } else { 20_000 };
         std::thread::scope(|scope| {
-            for seat in [all[0], all[0], all[1]] {
-                let (region, seats) = (&region, &seats);
+            for process in [all[0], all[0], all[1]] {
+                let (region, processes) = (&region, &processes);
                 scope.spawn(move || {
                     for _ in 0..times {
-                        let held = OwnedLock::new(region, LOCK, seats, seat).lock();
+                        let held = OwnedLock::new(region, LOCK, processes, process).lock();
                         assert!(!held.was_abandoned());
                         let count = region.u64(COUNT);
                         count.store(count.load(Relaxed) + 1, Relaxed);
@@ -342,9 +348,9 @@ mod test {
     /// A word that somebody wrote over with the name of one who lives and does not hold it.
     #[test]
     fn a_lie_about_who_holds_it_keeps_nobody_waiting() {
-        let (region, seats) = seats();
-        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
-        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        let (region, processes) = processes();
+        let (me, you) = (processes.attach().expect("a process slot"), processes.attach().expect("a process slot"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &processes, me), OwnedLock::new(&region, LOCK, &processes, you));
         region.u32(LOCK).store(mine.me.word(), Relaxed);
         let held = mine.lock();
         assert!(held.was_abandoned(), "to be repaired");
@@ -354,30 +360,30 @@ mod test {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| mine.lock().was_abandoned());
             while !waiting.is_finished() {
-                seats.answer_doubts();
+                processes.answer_owner_queries();
                 std::thread::yield_now();
             }
             assert!(waiting.join().expect("no panic"));
         });
         // What is true is not given up.
         let held = yours.lock();
-        seats.doubt(LOCK);
-        seats.answer_doubts();
+        processes.query_owner(LOCK);
+        processes.answer_owner_queries();
         assert_eq!(mine.owner(), Some(you));
         drop(held);
-        // Doubts about what is no lock harm nobody.
+        // Queries about what is no lock harm nobody.
         for at in [0, 5, 4092, 1 << 40, usize::MAX] {
-            seats.doubt(at);
+            processes.query_owner(at);
         }
-        seats.answer_doubts();
+        processes.answer_owner_queries();
     }
 
     /// A living owner that does not give it back is waited for no longer than said; the lock is whole afterwards.
     #[test]
     fn a_lock_that_is_kept_is_given_up_in_time() {
-        let (region, seats) = seats();
-        let (me, you) = (seats.sit().expect("a seat"), seats.sit().expect("a seat"));
-        let (mine, yours) = (OwnedLock::new(&region, LOCK, &seats, me), OwnedLock::new(&region, LOCK, &seats, you));
+        let (region, processes) = processes();
+        let (me, you) = (processes.attach().expect("a process slot"), processes.attach().expect("a process slot"));
+        let (mine, yours) = (OwnedLock::new(&region, LOCK, &processes, me), OwnedLock::new(&region, LOCK, &processes, you));
         let held = yours.lock();
         let begun = Instant::now();
         assert!(mine.lock_within(Duration::from_millis(30)).is_none());
@@ -389,9 +395,9 @@ mod test {
     }
 
     #[test]
-    #[should_panic(expected = "this process does not sit in SeatNo(3)")]
+    #[should_panic(expected = "this process does not sit in ProcessSlot(3)")]
     fn nobody_locks_in_the_name_of_another() {
-        let (region, seats) = seats();
-        OwnedLock::new(&region, LOCK, &seats, SeatNo(3));
+        let (region, processes) = processes();
+        OwnedLock::new(&region, LOCK, &processes, ProcessSlot(3));
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
 /// Which pages a private region is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pages {
+pub enum PageSize {
     /// 4 KiB.
     Small,
     /// 2 MiB where the kernel has them free (hugetlb), else small ones which the kernel may join (THP).
@@ -94,13 +94,13 @@ impl Region {
     ///
     /// # Errors
     /// No memory, or no address space.
-    pub fn private(bytes: usize, pages: Pages) -> io::Result<Region> {
-        if pages == Pages::HugeIfFree
+    pub fn private(bytes: usize, pages: PageSize) -> io::Result<Region> {
+        if pages == PageSize::HugeIfFree
             && let Some(region) = map::huge(round_up(bytes, HUGE_BYTES))
         {
             return Ok(region);
         }
-        map::private(round_up(bytes, PAGE_BYTES), pages == Pages::HugeIfFree)
+        map::private(round_up(bytes, PAGE_BYTES), pages == PageSize::HugeIfFree)
     }
 
     /// Asks that a child forked from this process find zeroes here. False: the kernel cannot (before Linux 4.14).
@@ -521,7 +521,7 @@ mod test {
 
     #[test]
     fn bytes_and_atomics_are_the_same_memory() {
-        let region = Region::private(10_000, Pages::Small).expect("memory");
+        let region = Region::private(10_000, PageSize::Small).expect("memory");
         assert_eq!(region.len(), 12_288, "whole pages");
         region.write(4096, &7_u64.to_ne_bytes());
         assert_eq!(region.u64(4096).load(Ordering::Relaxed), 7);
@@ -535,7 +535,7 @@ mod test {
 
     #[test]
     fn what_is_written_past_the_caches_is_all_there_and_nothing_else() {
-        let region = Region::private(8192, Pages::Small).expect("memory");
+        let region = Region::private(8192, PageSize::Small).expect("memory");
         let from: Vec<u8> = (0..1200_u32).map(|n| n as u8 | 1).collect();
         for (at, begin, len) in [(0, 0, 256), (64, 3, 37), (4096, 1, 16), (4160, 5, 0), (8128, 7, 64), (2048, 5, 1171)] {
             region.fill(0..8192, 0);
@@ -550,7 +550,7 @@ mod test {
     #[test]
     #[should_panic(expected = "1 bytes at 4096 of a region of 4096 bytes")]
     fn out_of_range_is_our_own_mistake() {
-        Region::private(1, Pages::Small).expect("memory").write(4096, &[1]);
+        Region::private(1, PageSize::Small).expect("memory").write(4096, &[1]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A ring of fixed-width entries between two processes: one puts in, one takes out (single producer, single consumer).
 //!
 //! Neither trusts the other. Each keeps its own index in its own memory and only shows it to the other; what the other shows
-//! is checked each time, and an entry is copied out once before anybody looks at it. A lie is [`Broken`], never more.
+//! is checked each time, and an entry is copied out once before anybody looks at it. A lie is [`RingError`], never more.
 //!
 //! Indexes run free (modulo 2^32) and are reduced to a slot by the power of two that is the ring's size:
 //!
@@ -81,7 +81,7 @@ impl Word for AtomicU32 {
 
 /// Where a ring lies in its memory, in bytes. Best with a cache line for each of the three words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RingLayout {
     /// The producer's index.
     pub tail_at: usize,
     /// The consumer's index.
@@ -96,7 +96,7 @@ pub struct Place {
     pub entries: u32,
 }
 
-impl Place {
+impl RingLayout {
     fn check(&self) {
         assert!(self.entries.is_power_of_two() && self.entries <= 1 << 30, "{} entries", self.entries);
     }
@@ -114,21 +114,21 @@ impl Place {
 
 /// The other side shows an index that cannot be: nothing in the ring means anything any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Broken;
+pub struct RingError;
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for RingError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the other side of a shared ring shows an index that cannot be")
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for RingError {}
 
 /// The side that puts in.
 #[derive(Debug)]
 pub struct Producer<M> {
     memory: M,
-    place: Place,
+    place: RingLayout,
     tail: u32,
     shown: u32,
     head_seen: u32,
@@ -136,7 +136,7 @@ pub struct Producer<M> {
 
 impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     /// Of a ring that is all zero.
-    pub fn new(memory: R, place: Place) -> Producer<R> {
+    pub fn new(memory: R, place: RingLayout) -> Producer<R> {
         place.check();
         Producer { memory, place, tail: 0, shown: 0, head_seen: 0 }
     }
@@ -146,12 +146,12 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     /// # Errors
     /// The consumer lies.
     #[inline]
-    pub fn room(&mut self) -> Result<u32, Broken> {
+    pub fn room(&mut self) -> Result<u32, RingError> {
         let head = self.memory.word(self.place.head_at).load(Ordering::Acquire);
         let used = self.tail.wrapping_sub(head);
         // Between what was seen last and the tail; it never goes back.
         if used > self.tail.wrapping_sub(self.head_seen) {
-            return Err(Broken);
+            return Err(RingError);
         }
         self.head_seen = head;
         Ok(self.place.entries - used)
@@ -162,7 +162,7 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     /// # Errors
     /// The consumer lies.
     #[inline]
-    pub fn has_room_for(&mut self, count: u32) -> Result<bool, Broken> {
+    pub fn has_room_for(&mut self, count: u32) -> Result<bool, RingError> {
         let seen = self.place.entries - self.tail.wrapping_sub(self.head_seen);
         Ok(seen >= count || self.room()? >= count)
     }
@@ -172,7 +172,7 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     /// # Errors
     /// The consumer lies.
     #[inline]
-    pub fn has_room(&mut self) -> Result<bool, Broken> {
+    pub fn has_room(&mut self) -> Result<bool, RingError> {
         self.has_room_for(1)
     }
 
@@ -181,7 +181,7 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
     /// # Errors
     /// The consumer lies.
     #[inline]
-    pub fn push(&mut self, entry: &[u8]) -> Result<bool, Broken> {
+    pub fn push(&mut self, entry: &[u8]) -> Result<bool, RingError> {
         assert_eq!(entry.len(), self.place.entry_bytes, "an entry of another size");
         if !self.has_room()? {
             return Ok(false);
@@ -226,7 +226,7 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
 #[derive(Debug)]
 pub struct Consumer<M> {
     memory: M,
-    place: Place,
+    place: RingLayout,
     head: u32,
     shown: u32,
     tail_seen: u32,
@@ -234,7 +234,7 @@ pub struct Consumer<M> {
 
 impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     /// Of a ring that is all zero.
-    pub fn new(memory: R, place: Place) -> Consumer<R> {
+    pub fn new(memory: R, place: RingLayout) -> Consumer<R> {
         place.check();
         Consumer { memory, place, head: 0, shown: 0, tail_seen: 0 }
     }
@@ -244,12 +244,12 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     /// # Errors
     /// The producer lies.
     #[inline]
-    pub fn look(&mut self) -> Result<u32, Broken> {
+    pub fn look(&mut self) -> Result<u32, RingError> {
         let tail = self.memory.word(self.place.tail_at).load(Ordering::Acquire);
         let waiting = tail.wrapping_sub(self.head);
         let seen = self.tail_seen.wrapping_sub(self.head);
         if waiting > self.place.entries || waiting < seen {
-            return Err(Broken);
+            return Err(RingError);
         }
         self.tail_seen = tail;
         Ok(waiting)
@@ -260,7 +260,7 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     /// # Errors
     /// The producer lies.
     #[inline]
-    pub fn take(&mut self, entry: &mut [u8]) -> Result<bool, Broken> {
+    pub fn take(&mut self, entry: &mut [u8]) -> Result<bool, RingError> {
         assert_eq!(entry.len(), self.place.entry_bytes, "an entry of another size");
         if self.head == self.tail_seen && self.look()? == 0 {
             return Ok(false);
@@ -289,7 +289,7 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     ///
     /// # Errors
     /// The producer lies.
-    pub fn discard(&mut self) -> Result<(), Broken> {
+    pub fn discard(&mut self) -> Result<(), RingError> {
         self.look()?;
         self.head = self.tail_seen;
         self.show();
@@ -300,7 +300,7 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
     ///
     /// # Errors
     /// The producer lies.
-    pub fn sleep(&mut self) -> Result<bool, Broken> {
+    pub fn sleep(&mut self) -> Result<bool, RingError> {
         self.memory.word(self.place.asleep_at).store(1, Ordering::Relaxed);
         <R::Target as Memory>::fence();
         let empty = self.look()? == 0;
@@ -319,15 +319,15 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::Pages;
+    use crate::PageSize;
     use std::sync::Arc;
 
-    fn place(entries: u32) -> Place {
-        Place { tail_at: 0, head_at: 64, asleep_at: 68, entries_at: 128, entry_bytes: 8, entries }
+    fn place(entries: u32) -> RingLayout {
+        RingLayout { tail_at: 0, head_at: 64, asleep_at: 68, entries_at: 128, entry_bytes: 8, entries }
     }
 
     fn ring(entries: u32) -> (Arc<Region>, Producer<Arc<Region>>, Consumer<Arc<Region>>) {
-        let region = Arc::new(Region::private(4096, Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(4096, PageSize::Small).expect("memory"));
         (region.clone(), Producer::new(region.clone(), place(entries)), Consumer::new(region, place(entries)))
     }
 
@@ -365,28 +365,28 @@ mod test {
         let (region, mut producer, mut consumer) = ring(4);
         for lie in [5, u32::MAX - 1, 1 << 31] {
             region.u32(0).store(lie, Ordering::Relaxed);
-            assert_eq!(consumer.look(), Err(Broken), "tail {lie}");
+            assert_eq!(consumer.look(), Err(RingError), "tail {lie}");
             region.u32(64).store(lie, Ordering::Relaxed);
-            assert_eq!(producer.room(), Err(Broken), "head {lie}");
+            assert_eq!(producer.room(), Err(RingError), "head {lie}");
         }
         region.u32(0).store(3, Ordering::Relaxed);
         assert_eq!(consumer.look(), Ok(3));
         region.u32(0).store(2, Ordering::Relaxed);
-        assert_eq!(consumer.look(), Err(Broken), "a tail that goes back");
+        assert_eq!(consumer.look(), Err(RingError), "a tail that goes back");
     }
 
     #[test]
     fn two_threads_that_sleep_lose_nothing() {
         let (_, mut producer, mut consumer) = ring(8);
         let count = if cfg!(miri) { 200 } else { 50_000_u64 };
-        let (bell, heard) = std::sync::mpsc::channel();
+        let (notifier, heard) = std::sync::mpsc::channel();
         let sender = std::thread::spawn(move || {
             for value in 0..count {
                 while !producer.push(&value.to_le_bytes()).expect("honest") {
                     std::thread::yield_now();
                 }
                 if producer.show() {
-                    bell.send(()).expect("the other lives");
+                    notifier.send(()).expect("the other lives");
                 }
             }
         });
@@ -410,11 +410,11 @@ mod test {
         use loom::sync::atomic::{AtomicU32 as LoomU32, fence as loom_fence};
         use loom::sync::{Arc as LoomArc, Condvar, Mutex};
 
-        struct Words(Vec<LoomU32>);
+        struct LoomWords(Vec<LoomU32>);
 
-        impl Words {
-            fn new(count: usize) -> Words {
-                Words((0..count).map(|_| LoomU32::new(0)).collect())
+        impl LoomWords {
+            fn new(count: usize) -> LoomWords {
+                LoomWords((0..count).map(|_| LoomU32::new(0)).collect())
             }
         }
 
@@ -428,7 +428,7 @@ mod test {
         }
 
         /// Entries are relaxed atomics: one that is not ordered by the indexes reads as an old one.
-        impl Memory for Words {
+        impl Memory for LoomWords {
             type Word = LoomU32;
             fn word(&self, at: usize) -> &LoomU32 {
                 &self.0[at / 4]
@@ -448,12 +448,12 @@ mod test {
             let mut model = loom::model::Builder::new();
             model.preemption_bound = Some(3);
             model.check(move || {
-                let words = LoomArc::new(Words::new(3 + entries as usize));
-                let place = Place { tail_at: 0, head_at: 4, asleep_at: 8, entries_at: 12, entry_bytes: 4, entries };
-                let bell = LoomArc::new((Mutex::new(false), Condvar::new()));
+                let words = LoomArc::new(LoomWords::new(3 + entries as usize));
+                let place = RingLayout { tail_at: 0, head_at: 4, asleep_at: 8, entries_at: 12, entry_bytes: 4, entries };
+                let notifier = LoomArc::new((Mutex::new(false), Condvar::new()));
                 let mut producer = Producer::new(words.clone(), place);
                 let mut consumer = Consumer::new(words, place);
-                let ring = bell.clone();
+                let ring = notifier.clone();
                 let sender = loom::thread::spawn(move || {
                     for value in 1..=values {
                         while !producer.push(&value.to_le_bytes()).expect("honest") {
@@ -469,9 +469,9 @@ mod test {
                 for wanted in 1..=values {
                     while !consumer.take(&mut entry).expect("honest") {
                         if consumer.sleep().expect("honest") {
-                            let mut rung = bell.0.lock().expect("no panic");
+                            let mut rung = notifier.0.lock().expect("no panic");
                             while !*rung {
-                                rung = bell.1.wait(rung).expect("no panic");
+                                rung = notifier.1.wait(rung).expect("no panic");
                             }
                             *rung = false;
                         }

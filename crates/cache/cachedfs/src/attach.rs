@@ -1,4 +1,4 @@
-//! How a process takes part: finds the segment or makes it, takes a seat, lends a thread to lead; and how it leaves.
+//! How a process takes part: finds the segment or makes it, takes a process slot, lends a thread to lead; and how it leaves.
 
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use pagecache::shared::Shape as Frames;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, MemfdFlags, fstat, memfd_create, statat, statvfs, unlink};
 use rustix::io::Errno;
-use shm::{AttachError, Region, Seats};
+use shm::{AttachError, ProcessSlots, Region};
 use ssdcache::Shape;
 
 use crate::below::{Around, Listed};
@@ -56,20 +56,20 @@ pub struct Attachment {
     /// Pages that files of this process keep in memory.
     pub pinned: AtomicUsize,
     region: Arc<Region>,
-    seats: Arc<Seats>,
+    processes: Arc<ProcessSlots>,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Attachment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Attachment({:?}, {:?})", self.running.name, self.seats)
+        write!(f, "Attachment({:?}, {:?})", self.running.name, self.processes)
     }
 }
 
-/// What a seat is taken with.
+/// What a process slot is taken with.
 struct Found {
     region: Arc<Region>,
-    seats: Arc<Seats>,
+    processes: Arc<ProcessSlots>,
     ssd: Option<Ssd>,
     /// Why it goes without the SSD.
     without: Option<Error>,
@@ -84,7 +84,7 @@ impl Attachment {
     /// See [`crate::Instance::open`].
     pub fn open(config: &Config) -> Result<Attachment, Error> {
         if config.private {
-            return private(config)?.sit();
+            return private(config)?.attach();
         }
         let place = Place::of(config)?;
         let held = place.hold()?;
@@ -94,10 +94,10 @@ impl Attachment {
                 let _ = place.remove(&held);
             }
         });
-        found?.sit()
+        found?.attach()
     }
 
-    /// In a child of the process that had this one: the same instance, a seat of its own.
+    /// In a child of the process that had this one: the same instance, a process slot of its own.
     ///
     /// # Errors
     /// As `open`.
@@ -108,7 +108,7 @@ impl Attachment {
                 let held = place.hold()?;
                 if !is_there(&self.region, &place.segment) {
                     // The last one has left meanwhile.
-                    return find_or_make(&self.running, place.clone())?.sit();
+                    return find_or_make(&self.running, place.clone())?.attach();
                 }
                 Some(held)
             }
@@ -120,13 +120,13 @@ impl Attachment {
                 joined_ssd(&ssd.path, ssd.shape, &self.running, &look, false)?
             }
         };
-        let (region, seats) = (Arc::clone(&self.region), Arc::clone(&self.seats));
-        Found { region, seats, ssd, without, running: self.running.clone(), place: self.place.clone() }.sit()
+        let (region, processes) = (Arc::clone(&self.region), Arc::clone(&self.processes));
+        Found { region, processes, ssd, without, running: self.running.clone(), place: self.place.clone() }.attach()
     }
 
     /// Whether somebody else takes part, for all we know.
     fn is_alone(&self) -> bool {
-        let others = (0..Seats::COUNT as u8).map(shm::SeatNo).filter(|seat| self.seats.is_alive(*seat)).count();
+        let others = (0..ProcessSlots::COUNT as u8).map(shm::ProcessSlot).filter(|process| self.processes.is_alive(*process)).count();
         others <= 1
     }
 
@@ -149,13 +149,13 @@ impl Attachment {
             let _ = worker.join();
         }
         let Some(place) = &self.place else {
-            self.leave_seat();
+            self.free_process_slot();
             return written;
         };
         let held = place.hold();
         let is_last = self.is_alone();
         let is_dirty = is_last && self.is_dirty();
-        self.leave_seat();
+        self.free_process_slot();
         let held = held?;
         written?;
         if !is_last || !is_there(&self.region, &place.segment) {
@@ -163,7 +163,7 @@ impl Attachment {
         }
         if is_dirty && comes_back > 0 {
             // The others left when we seemed to stay: somebody has to come back.
-            let again = find_or_make(&self.running, place.clone())?.sit()?;
+            let again = find_or_make(&self.running, place.clone())?.attach()?;
             drop(held);
             return again.close_again(comes_back - 1);
         }
@@ -177,8 +177,8 @@ impl Attachment {
         if self.running.keep { Ok(()) } else { place.remove(&held) }
     }
 
-    fn leave_seat(&self) {
-        self.shelf.leave_seat();
+    fn free_process_slot(&self) {
+        self.shelf.free_process_slot();
         if let Some(ssd) = &self.ssd {
             ssd.let_go();
         }
@@ -277,27 +277,27 @@ pub fn refused(segment: &Path, why: &dyn std::fmt::Display) -> Error {
 fn join(place: Place, region: Region) -> Result<Found, Error> {
     let layout = Layout::read(&region).map_err(|why| refused(&place.segment, &why))?;
     let running = Config::parse(&Layout::settings(&region)).map_err(|why| refused(&place.segment, &why))?;
-    let (region, seats) = match kept(&place.segment) {
+    let (region, processes) = match kept(&place.segment) {
         Some(kept) => kept,
         None => {
-            let locks = Seats::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
+            let locks = ProcessSlots::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
             let region = Arc::new(region);
-            let seats = seats(&region, &layout, locks)?;
-            (region, seats)
+            let processes = processes(&region, &layout, locks)?;
+            (region, processes)
         }
     };
-    let is_first = !(0..Seats::COUNT as u8).any(|seat| seats.is_alive(shm::SeatNo(seat)));
+    let is_first = !(0..ProcessSlots::COUNT as u8).any(|process| processes.is_alive(shm::ProcessSlot(process)));
     let (ssd, without) = match layout.sizes().ssd.zip(running.ssd.as_deref()) {
         None => (None, None),
         Some((shape, path)) => {
-            let look = Look::at(&region, &seats).map_err(|why| refused(&place.segment, &why))?;
+            let look = Look::at(&region, &processes).map_err(|why| refused(&place.segment, &why))?;
             joined_ssd(path, shape, &running, &look, is_first)?
         }
     };
     if ssd.as_ref().is_some_and(|ssd| Some(ssd.shape) != layout.sizes().ssd) {
         return Err(refused(&place.segment, &"the SSD is not the one it was made with"));
     }
-    Ok(Found { region, seats, ssd, without, running, place: Some(place) })
+    Ok(Found { region, processes, ssd, without, running, place: Some(place) })
 }
 
 /// The SSD of an instance that is there. Who cannot use it does without where it failed already, where nobody is left who can, or
@@ -316,27 +316,27 @@ fn joined_ssd(path: &Path, shape: Shape, running: &Config, look: &Look, is_first
 
 /// What this process has of segments, also after it left: the lock file of one that is there must not be closed as long as the
 /// process may take part in it (record locks end with any close).
-static KEPT: Mutex<Vec<(Arc<Region>, Arc<Seats>)>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Vec<(Arc<Region>, Arc<ProcessSlots>)>> = Mutex::new(Vec::new());
 
 /// The one at that place, if this process had it before.
-fn kept(segment: &Path) -> Option<(Arc<Region>, Arc<Seats>)> {
+fn kept(segment: &Path) -> Option<(Arc<Region>, Arc<ProcessSlots>)> {
     KEPT.lock().iter().find(|(region, _)| is_there(region, segment)).cloned()
 }
 
-fn keep(place: &Place, region: &Arc<Region>, seats: &Arc<Seats>) {
+fn keep(place: &Place, region: &Arc<Region>, processes: &Arc<ProcessSlots>) {
     let mut kept = KEPT.lock();
     if !kept.iter().any(|(known, _)| Arc::ptr_eq(known, region)) {
         // Those of a segment that is gone have nothing to lose.
         kept.retain(|(known, _)| !known.fd().is_some_and(|fd| fstat(fd).is_ok_and(|stat| stat.st_nlink == 0)));
         if is_there(region, &place.segment) {
-            kept.push((Arc::clone(region), Arc::clone(seats)));
+            kept.push((Arc::clone(region), Arc::clone(processes)));
         }
     }
 }
 
-fn seats(region: &Arc<Region>, layout: &Layout, locks: OwnedFd) -> Result<Arc<Seats>, Error> {
-    let no_memory = |error| Error::new(Kind::System, Errno::NOMEM, format!("memory for the seats: {error}"));
-    Ok(Arc::new(Seats::open(Arc::clone(region), layout.seats_at(), locks).map_err(no_memory)?))
+fn processes(region: &Arc<Region>, layout: &Layout, locks: OwnedFd) -> Result<Arc<ProcessSlots>, Error> {
+    let no_memory = |error| Error::new(Kind::System, Errno::NOMEM, format!("memory for the process slots: {error}"));
+    Ok(Arc::new(ProcessSlots::open(Arc::clone(region), layout.processes_at(), locks).map_err(no_memory)?))
 }
 
 /// What a new instance is made of.
@@ -484,9 +484,9 @@ fn make(config: &Config, place: Place) -> Result<Found, Error> {
         Ok(())
     });
     let region = Arc::new(region.map_err(failed)?);
-    let locks = Seats::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
-    let seats = seats(&region, &Layout::of(plan.sizes), locks)?;
-    Ok(Found { region, seats, ssd: plan.ssd, without: plan.without, running: plan.running, place: Some(place) })
+    let locks = ProcessSlots::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
+    let processes = processes(&region, &Layout::of(plan.sizes), locks)?;
+    Ok(Found { region, processes, ssd: plan.ssd, without: plan.without, running: plan.running, place: Some(place) })
 }
 
 /// Memory of this process and of its children.
@@ -500,15 +500,15 @@ fn private(config: &Config) -> Result<Found, Error> {
     let region = Arc::new(Region::shared("hotshelf", layout.bytes).map_err(failed)?);
     plan.format(&region);
     let locks = memfd_create("hotshelf-locks", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-    let seats = seats(&region, &layout, locks)?;
-    Ok(Found { region, seats, ssd: plan.ssd, without: plan.without, running: plan.running, place: None })
+    let processes = processes(&region, &layout, locks)?;
+    Ok(Found { region, processes, ssd: plan.ssd, without: plan.without, running: plan.running, place: None })
 }
 
 impl Found {
-    fn sit(self) -> Result<Attachment, Error> {
-        let Found { region, seats, ssd, without, running, place } = self;
+    fn attach(self) -> Result<Attachment, Error> {
+        let Found { region, processes, ssd, without, running, place } = self;
         if let Some(place) = &place {
-            keep(place, &region, &seats);
+            keep(place, &region, &processes);
         }
         let group = place.as_ref().and_then(|place| place.sharing.group);
         let (note, listed) = (note_of(&running), Listed::default());
@@ -519,21 +519,21 @@ impl Found {
         let sizes = Layout::read(&region).map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?.sizes();
         let parts = Parts {
             region: Arc::clone(&region),
-            seats: Arc::clone(&seats),
+            processes: Arc::clone(&processes),
             device: ssd.as_ref().map(|ssd| Arc::clone(&ssd.device)),
             plain: ssd.as_ref().map(|ssd| Arc::clone(&ssd.plain)),
             world: Arc::clone(&around) as Arc<dyn datapath::shelf::World>,
             limits: limits(&running, &sizes, u64::from(sizes.frames.frames) * 4096),
         };
         let shelf = Shelf::attach(parts).map_err(|failed| match failed {
-            AttachFailed::NoSeat(why) => Error::new(Kind::Full, Errno::NFILE, format!("the cache `{}`: {why}", running.name)),
+            AttachFailed::NoProcessSlot(why) => Error::new(Kind::Full, Errno::NFILE, format!("the cache `{}`: {why}", running.name)),
             other => Error::new(Kind::Segment, Errno::PROTO, format!("the cache `{}`: {other}", running.name)),
         })?;
         let leads = Arc::clone(&shelf);
         let worker = std::thread::Builder::new().name("hotshelf-lead".into()).spawn(move || leads.work());
         let worker = worker.map_err(|error| {
             shelf.detach();
-            shelf.leave_seat();
+            shelf.free_process_slot();
             Error::new(Kind::System, Errno::from_io_error(&error).unwrap_or(Errno::AGAIN), format!("a thread for the cache: {error}"))
         })?;
         let rules = Rules::new(&running.rules)?;
@@ -547,7 +547,7 @@ impl Found {
             watch,
             place,
             region,
-            seats,
+            processes,
             running,
             open_files: Arc::default(),
             pinned: AtomicUsize::new(0),

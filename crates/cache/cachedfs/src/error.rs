@@ -22,7 +22,7 @@ pub enum Kind {
     Segment,
     /// The SSD belongs to something else or to another instance (EBUSY, EEXIST).
     Device,
-    /// A bound set at creation is reached: seats, files, pins (ENFILE, ENOBUFS).
+    /// A bound set at creation is reached: process slots, files, pins (ENFILE, ENOBUFS).
     Full,
     /// The mode forbids it (EROFS).
     ReadOnly,

@@ -28,8 +28,8 @@ use crate::{limits, plain};
 /// An open file of an [`Instance`]. All methods may be called from several threads; those with a position (`read`, `write`, `seek`)
 /// one after the other, as POSIX has it.
 ///
-/// After a fork the child may go on with it: at its first call it takes a seat of its own. The position is then the child's own, too
-/// (the kernel's would be shared).
+/// After a fork the child may go on with it: at its first call it takes a process slot of its own. The position is then the child's own,
+/// too (the kernel's would be shared).
 #[derive(Debug)]
 pub struct File {
     instance: Arc<Instance>,

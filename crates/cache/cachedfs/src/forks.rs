@@ -1,21 +1,21 @@
-//! What a process has for itself and a child forked from it makes anew: a seat, an open file.
+//! What a process has for itself and a child forked from it makes anew: a process slot, an open file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use shm::Generations;
+use shm::ForkCounter;
 
 use crate::error::{Error, Kind};
 
-static GENERATIONS: OnceLock<Generations> = OnceLock::new();
+static GENERATIONS: OnceLock<ForkCounter> = OnceLock::new();
 /// No generation.
 static NONE: AtomicU32 = AtomicU32::new(0);
 
 /// The generation of this process: constant, another one in a child.
 #[inline]
 pub fn now() -> u32 {
-    GENERATIONS.get().map_or(0, Generations::now)
+    GENERATIONS.get().map_or(0, ForkCounter::now)
 }
 
 /// A thing of the process that made it, and of each process forked since, of its own.
@@ -38,10 +38,10 @@ impl<T> PerProcess<T> {
     pub fn new(here: T) -> Result<PerProcess<T>, Error> {
         if GENERATIONS.get().is_none() {
             let made =
-                Generations::new().map_err(|error| Error::new(Kind::System, rustix::io::Errno::NOMEM, format!("memory: {error}")))?;
+                ForkCounter::new().map_err(|error| Error::new(Kind::System, rustix::io::Errno::NOMEM, format!("memory: {error}")))?;
             let _ = GENERATIONS.set(made);
         }
-        let live = GENERATIONS.get().and_then(Generations::live).unwrap_or(&NONE);
+        let live = GENERATIONS.get().and_then(ForkCounter::live).unwrap_or(&NONE);
         Ok(PerProcess { generation: now(), live, here: Some(here), making: Mutex::new(()), after: OnceLock::new() })
     }
 

@@ -48,7 +48,7 @@ const SPECIAL: [u64; 13] = [
 /// Looks at a file that changes while one looks.
 const STATS: usize = 10;
 
-/// See the module. One attachment a process: opened twice, it is the same. After a fork the child takes part by itself, with a seat
+/// See the module. One attachment a process: opened twice, it is the same. After a fork the child takes part by itself, with a process slot
 /// of its own, at its first call.
 #[derive(Debug)]
 pub struct Instance {
@@ -315,7 +315,7 @@ impl Instance {
         Met { misses: own(Count::SsdHits) + own(Count::Misses), waits: own(Count::Throttled) }
     }
 
-    /// How a running instance is, for who does not take part: without a seat, without leading, without making anything. None: there
+    /// How a running instance is, for who does not take part: without a process slot, without leading, without making anything. None: there
     /// is none.
     ///
     /// # Errors
@@ -413,7 +413,7 @@ impl Instance {
 
     /// Whether the instance runs: somebody takes part.
     pub fn is_running(config: &Config) -> bool {
-        Instance::look(config).is_ok_and(|status| status.is_some_and(|status| status.seats.iter().any(|seat| seat.alive)))
+        Instance::look(config).is_ok_and(|status| status.is_some_and(|status| status.processes.iter().any(|process| process.alive)))
     }
 
     /// Removes the segment of an instance that nobody takes part in. (Its SSD is another matter.)
@@ -426,8 +426,8 @@ impl Instance {
             return Ok(());
         };
         let busy = |sentence: String| Err(Error::new(Kind::Device, Errno::BUSY, sentence));
-        if let Some(seat) = status.seats.iter().find(|seat| seat.alive) {
-            return busy(format!("process {} uses the cache `{}`: end it first", seat.pid, config.name));
+        if let Some(process) = status.processes.iter().find(|process| process.alive) {
+            return busy(format!("process {} uses the cache `{}`: end it first", process.pid, config.name));
         }
         if status.dirty_bytes > 0 && !lose_dirty {
             let what = "bytes in its memory are not written below: open it once more to write them, or say that they may be lost";

@@ -50,5 +50,5 @@ pub use quick::{Not, Thought};
 pub use reads::{Begun, Ended, Expected, Outcome, Reading, Reads, ReadsOptions};
 pub use size::{Age, BadSetting, Size};
 pub use ssdcache::Mode;
-pub use status::{Latency, Lost, Memory, Met, Refused, Seat, Ssd, Status, Stranded, Tier};
+pub use status::{Latency, Lost, Memory, Met, ProcessStatus, Refused, Ssd, Status, Stranded, Tier};
 pub use stranded::Exported;

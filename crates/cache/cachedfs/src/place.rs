@@ -14,7 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use shm::{Seats, Sharing};
+use shm::{FileAccess, ProcessSlots};
 
 use crate::config::Config;
 use crate::error::{Error, Kind};
@@ -26,14 +26,14 @@ pub struct Place {
     pub dir: PathBuf,
     /// The segment's file.
     pub segment: PathBuf,
-    /// The lock file: opened by a process once, see `shm::Seats`.
+    /// The lock file: opened by a process once, see `shm::ProcessSlots`.
     pub locks: PathBuf,
     /// Locked by who makes or removes the segment.
     pub making: PathBuf,
     /// Where who leads hands out queues of an SSD that he drives himself (`driven.rs`).
     pub queues: PathBuf,
     /// With whom they are shared.
-    pub sharing: Sharing,
+    pub sharing: FileAccess,
 }
 
 /// Nobody else makes or removes a segment while this is there.
@@ -66,7 +66,7 @@ impl Place {
             locks: file("lock"),
             making: file("making"),
             queues: file("queues"),
-            sharing: Sharing { permissions, group },
+            sharing: FileAccess { permissions, group },
             dir,
         })
     }
@@ -79,7 +79,7 @@ impl Place {
         self.ensure()?;
         let begun = Instant::now();
         loop {
-            let file = Seats::open_lock_file(&self.making, self.sharing)
+            let file = ProcessSlots::open_lock_file(&self.making, self.sharing)
                 .map_err(|why| Error::new(Kind::Segment, Errno::PERM, format!("{}: {why}: remove it", self.making.display())))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // Not one that was removed before we had it.

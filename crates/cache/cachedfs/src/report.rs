@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use datapath::shelf::{Count, Layout, Look, Seen, Tier as Of, percentile};
-use shm::{AttachError, Region, SeatNo, Seats};
+use shm::{AttachError, ProcessSlot, ProcessSlots, Region};
 
 use crate::attach::{Attachment, refused};
 use crate::config::Config;
 use crate::error::Error;
 use crate::place::Place;
-use crate::status::{Latency, Lost, Memory, Refused, Seat, Ssd, Status, Stranded, Tier};
+use crate::status::{Latency, Lost, Memory, ProcessStatus, Refused, Ssd, Status, Stranded, Tier};
 
 const PAGE: u64 = 4096;
 /// Pieces of files in trouble that are listed; status says where they are, not all that a large SSD took with it.
@@ -50,9 +50,9 @@ pub fn look(config: &Config) -> Result<Option<Status>, Error> {
     };
     let layout = Layout::read(&region).map_err(|why| refused(&place.segment, &why))?;
     let running = Config::parse(&Layout::settings(&region)).map_err(|why| refused(&place.segment, &why))?;
-    let locks = Seats::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
-    let seats = Seats::open(Arc::clone(&region), layout.seats_at(), locks).map_err(|why| refused(&place.locks, &why))?;
-    let look = Look::at(&region, &Arc::new(seats)).map_err(|why| refused(&place.segment, &why))?;
+    let locks = ProcessSlots::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
+    let processes = ProcessSlots::open(Arc::clone(&region), layout.processes_at(), locks).map_err(|why| refused(&place.locks, &why))?;
+    let look = Look::at(&region, &Arc::new(processes)).map_err(|why| refused(&place.segment, &why))?;
     let mut status = look_at(&look, &running, region.len() as u64);
     status.segment = Some(place.segment);
     since(&mut status);
@@ -90,8 +90,8 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
         name: running.name.clone(),
         mode: look.mode(),
         mode_because: failed.clone(),
-        seats: seats(look.seats()),
-        leader_pid: look.seats().leader(),
+        processes: processes(look.processes()),
+        leader_pid: look.processes().leader(),
         memory: Memory {
             bytes: u64::from(stats.frames) * PAGE,
             pages: stats.frames.into(),
@@ -151,12 +151,12 @@ fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
     }
 }
 
-fn seats(seats: &Seats) -> Vec<Seat> {
-    let (taken, leader) = (seats.taken(), seats.leader());
-    let all = (0..Seats::COUNT as u8).filter(|seat| taken >> seat & 1 == 1).map(SeatNo);
-    all.map(|seat| {
-        let pid = seats.pid(seat).unwrap_or(0);
-        Seat { seat: seat.0, pid, alive: seats.is_alive(seat), leads: leader == Some(pid) }
+fn processes(processes: &ProcessSlots) -> Vec<ProcessStatus> {
+    let (taken, leader) = (processes.taken(), processes.leader());
+    let all = (0..ProcessSlots::COUNT as u8).filter(|process| taken >> process & 1 == 1).map(ProcessSlot);
+    all.map(|process| {
+        let pid = processes.pid(process).unwrap_or(0);
+        ProcessStatus { slot: process.0, pid, alive: processes.is_alive(process), leads: leader == Some(pid) }
     })
     .collect()
 }

@@ -166,7 +166,7 @@ fn lock(file: &File, path: &Path, take: Take) -> Result<(), Error> {
     };
     if let Take::First(_) = take {
         let begun = Instant::now();
-        // A process that is being killed loses its seat first and this lock a moment later.
+        // A process that is being killed loses its process slot first and this lock a moment later.
         loop {
             match flock(file, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK) if begun.elapsed() < DYING => std::thread::sleep(Duration::from_millis(2)),

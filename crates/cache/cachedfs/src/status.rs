@@ -22,8 +22,9 @@ pub struct Status {
     pub mode_because: Option<String>,
     /// Seconds since the instance was made.
     pub uptime_s: u64,
-    /// Who takes part.
-    pub seats: Vec<Seat>,
+    /// The processes that take part.
+    #[serde(rename = "seats")]
+    pub processes: Vec<ProcessStatus>,
     /// Who leads.
     pub leader_pid: Option<u32>,
     /// The page cache.
@@ -71,9 +72,10 @@ pub struct Status {
 /// A process that takes part.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Seat {
-    /// Its number.
-    pub seat: u8,
+pub struct ProcessStatus {
+    /// The number of its process slot.
+    #[serde(rename = "seat")]
+    pub slot: u8,
     /// As it was when it sat down, in its own pid namespace.
     pub pid: u32,
     /// Whether it lives.

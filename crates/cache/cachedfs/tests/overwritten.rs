@@ -18,7 +18,7 @@ use cachedfs::{Config, Instance, Mode, Options, Size};
 use datapath::shelf::Layout;
 use fastrand::Rng;
 use rustix::fs::{CWD, OFlags};
-use shm::{OwnedLock, Region, Seats};
+use shm::{OwnedLock, ProcessSlots, Region};
 
 const DIR: &str = "CACHEDFS_OVERWRITTEN_DIR";
 const PAGES: u64 = 300;
@@ -221,9 +221,9 @@ fn enemy(dir: &Path, mut rng: Rng, until: Instant) {
     let mut structures = layout.structures();
     // The bytes of pages are the pages' own affair: who spoils those spoils these.
     structures.iter_mut().filter(|(name, _)| *name == "pages").for_each(|(_, at)| at.end = at.end.min(at.start + (300 << 10)));
-    let locks = Seats::open_lock_file(&segment.with_extension("lock"), shm::Sharing { permissions: 0o600, group: None });
-    let seats = Arc::new(Seats::open(Arc::clone(&region), layout.seats_at(), locks.expect("the locks")).expect("memory"));
-    let me = seats.sit().ok();
+    let locks = ProcessSlots::open_lock_file(&segment.with_extension("lock"), shm::FileAccess { permissions: 0o600, group: None });
+    let processes = Arc::new(ProcessSlots::open(Arc::clone(&region), layout.processes_at(), locks.expect("the locks")).expect("memory"));
+    let me = processes.attach().ok();
     println!("> ready");
     let mut written = std::collections::BTreeMap::new();
     let (mut held, mut kept) = (Vec::new(), 0);
@@ -266,7 +266,7 @@ fn enemy(dir: &Path, mut rng: Rng, until: Instant) {
             }
             *written.entry(*name).or_insert(0_u32) += 1;
         }
-        if let Some(me) = me.filter(|_| rng.u32(..50) == 0 && held.len() < 3 && seats.renew(me.unwrap_or(shm::SeatNo(0)))) {
+        if let Some(me) = me.filter(|_| rng.u32(..50) == 0 && held.len() < 3 && processes.renew(me.unwrap_or(shm::ProcessSlot(0)))) {
             // Some file's lock, that of the table of files, or of a part of the memory. It gives it back, or dies over it.
             let begin = |name: &str| structures.iter().find(|(found, _)| *found == name).expect("there").1.start;
             let at = match rng.u32(..8) {
@@ -274,7 +274,7 @@ fn enemy(dir: &Path, mut rng: Rng, until: Instant) {
                 1 => begin("pages") + PAGE,
                 _ => begin("records") + 64 + rng.usize(..64) * 1024 + 32,
             };
-            held.extend(OwnedLock::new(&region, at, &seats, me).try_lock().map(|lock| (lock, Instant::now())));
+            held.extend(OwnedLock::new(&region, at, &processes, me).try_lock().map(|lock| (lock, Instant::now())));
             kept += 1;
         }
         if until - Instant::now() > Duration::from_millis(200) {

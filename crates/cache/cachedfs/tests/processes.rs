@@ -162,7 +162,7 @@ fn each_sees_what_the_other_writes() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut other = Other::start(dir.path(), name, has_ssd);
         let instance = Instance::open(&config(dir.path(), mode, has_ssd)).expect("joined");
-        assert_eq!(instance.status().seats.len(), 2);
+        assert_eq!(instance.status().processes.len(), 2);
         let file = open(&instance, &dir.path().join("file"), OFlags::RDWR | OFlags::APPEND);
         assert_eq!(other.ask("write 0 hello"), "5");
         assert_eq!(&*file.view(0..100).expect("read"), b"hello", "{mode:?}");
@@ -252,7 +252,7 @@ fn what_all_left_dead_is_taken_up_by_the_next() {
         one.kill();
         let config = config(dir.path(), Mode::WriteBack, has_ssd);
         let status = Instance::look(&config).expect("looked").expect("there");
-        assert!(status.dirty_bytes > 0 && status.seats.iter().all(|seat| !seat.alive));
+        assert!(status.dirty_bytes > 0 && status.processes.iter().all(|process| !process.alive));
         assert_eq!(Instance::destroy(&config, false).expect_err("dirty").errno(), 16);
         let instance = Instance::open(&config).expect("taken up");
         instance.flush(&mut |_, _| ()).expect("flushed");
@@ -269,8 +269,8 @@ fn two_that_start_at_once_get_one_instance() {
         starts.into_iter().map(|start| start.join().expect("started")).collect()
     });
     let status = Instance::look(&config(dir.path(), Mode::WriteBack, true)).expect("looked").expect("there");
-    assert_eq!(status.seats.iter().filter(|seat| seat.alive).count(), 4);
-    assert_eq!(status.seats.iter().filter(|seat| seat.leads).count(), 1);
+    assert_eq!(status.processes.iter().filter(|process| process.alive).count(), 4);
+    assert_eq!(status.processes.iter().filter(|process| process.leads).count(), 1);
     others.into_iter().for_each(Other::end);
     assert!(!Instance::is_running(&config(dir.path(), Mode::WriteBack, true)));
 }
@@ -342,13 +342,13 @@ fn who_comes_and_goes_leaves_the_others_alone() {
     let mut before = None;
     for round in 0..5 {
         let instance = Instance::open(&config).expect("joined");
-        // The last round's is dropped only now: it must not take our seat with it.
+        // The last round's is dropped only now: it must not take our process slot with it.
         before.replace(Arc::clone(&instance));
         let file = open(&instance, &dir.path().join("file"), OFlags::RDWR);
         file.write_at(0, format!("round {round}").as_bytes()).expect("written");
         assert_eq!(other.ask("read 0 100"), format!("round {round}"));
         let status = instance.status();
-        assert_eq!(status.seats.iter().filter(|seat| seat.alive).count(), 2, "{:?}", status.seats);
+        assert_eq!(status.processes.iter().filter(|process| process.alive).count(), 2, "{:?}", status.processes);
         drop(file);
         instance.detach().expect("left");
     }

@@ -240,7 +240,7 @@ impl Worker {
         self.put_back(shelf);
         if now.wrapping_sub(self.last_reap) >= IDLE.as_millis() as u32 {
             self.last_reap = now;
-            shelf.seats.answer_doubts();
+            shelf.processes.answer_owner_queries();
             self.reap(shelf, IDLE);
             shelf.requests.recycle(&mut self.stale, now);
         }
@@ -266,10 +266,10 @@ impl Worker {
     }
 
     /// Dead processes: their locks, frames, pins, requests and opens. No more of them than in that time, and one at least: somebody may
-    /// have written into the table that all seats are the dead's, and requests wait.
+    /// have written into the table that all process slots are the dead's, and requests wait.
     fn reap(&mut self, shelf: &Shelf, at_most: Duration) {
         let begun = Instant::now();
-        for dead in shelf.seats.dead() {
+        for dead in shelf.processes.dead() {
             shelf.pages.reap(dead);
             shelf.requests.reap(dead);
             for no in (0..shelf.records.count).map(FileNo) {
@@ -284,7 +284,7 @@ impl Worker {
             }
             drop(shelf.records.lock().take_over());
             shelf.records.reap(dead);
-            shelf.seats.clear(dead);
+            shelf.processes.clear(dead);
             if begun.elapsed() > at_most {
                 break;
             }

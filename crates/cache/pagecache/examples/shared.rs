@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier};
 use pagecache::PageIndex;
 use pagecache::shared::{FileNo, Inserted, Marks, Name, Shape, SharedPages};
 use rustix::time::{ClockId, clock_gettime};
-use shm::{Region, Seats};
+use shm::{ProcessSlots, Region};
 
 const PAGE: usize = 4096;
 const AT: usize = PAGE;
@@ -85,10 +85,10 @@ fn times(bench: &Bench, seed: u64) -> Vec<f64> {
 fn cache(frames: u64) -> SharedPages {
     let shape = Shape::new(frames as u32);
     let region = Arc::new(Region::shared("hotshelf-bench", AT + SharedPages::bytes(&shape)).expect("memory"));
-    let seats = Arc::new(Seats::pretend(region.clone(), 0));
+    let processes = Arc::new(ProcessSlots::pretend(region.clone(), 0));
     SharedPages::format(&region, AT, &shape, fastrand::u64(..));
-    let me = seats.sit().expect("a seat");
-    SharedPages::attach(&region, AT, region.len() - AT, &seats, me).expect("a cache")
+    let me = processes.attach().expect("a process slot");
+    SharedPages::attach(&region, AT, region.len() - AT, &processes, me).expect("a cache")
 }
 
 fn prepare(mib: u64, dir: &str) -> Bench {

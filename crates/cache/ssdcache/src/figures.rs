@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::time::Instant;
 
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 use crate::shared::Shared;
 use crate::summary::{Before, ENTRIES, Entry, Head, Said};
@@ -85,7 +85,7 @@ fn how_long_recovery_takes() {
         Err(_) => (options.custom_flags(0).open(&path).expect("the file"), "through the page cache"),
     };
     std::fs::remove_file(&path).expect("ours");
-    let region = Arc::new(Region::private(shared_bytes(shape), Pages::Small).expect("memory"));
+    let region = Arc::new(Region::private(shared_bytes(shape), PageSize::Small).expect("memory"));
     format_shared(&region, 0, shape);
     let (begin, cpu) = (Instant::now(), on_cpu());
     let mut reading = std::time::Duration::ZERO;

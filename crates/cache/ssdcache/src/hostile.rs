@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 use crate::oracle::{Disk, bytes_of};
 use crate::*;
@@ -169,7 +169,7 @@ fn a_map_that_others_wrote_over_gives_no_wrong_page() {
     let media = image(seed);
     let bytes = shared_bytes(SHAPE);
     for round in 0..45 {
-        let region = Arc::new(Region::private(bytes, Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(bytes, PageSize::Small).expect("memory"));
         format_shared(&region, 0, SHAPE);
         let opened = recover(media.len() as u64, None, 8, Some((&region, 0)), &[], |wanted, each| {
             wanted.iter().enumerate().for_each(|(n, at)| each(n, &media[at.0 as usize]));
@@ -195,7 +195,7 @@ fn a_map_that_others_wrote_over_gives_no_wrong_page() {
         use_it(cache);
     }
     for _ in 0..300 {
-        let region = Arc::new(Region::private(bytes, Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(bytes, PageSize::Small).expect("memory"));
         format_shared(&region, 0, SHAPE);
         let header: Vec<u8> = (0..32).map(|_| if rng.bool() { rng.u8(..) } else { 0 }).collect();
         let from = rng.usize(..32);

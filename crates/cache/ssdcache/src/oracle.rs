@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 use crate::shared::death;
 use crate::*;
@@ -142,7 +142,7 @@ impl World {
         let mut disk = Disk::new(SHAPE.device_pages());
         disk.media[..2].copy_from_slice(&SsdCache::format(UUID, SHAPE));
         let bytes = 64 + shared_bytes(SHAPE);
-        let region = Arc::new(Region::private(bytes, Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(bytes, PageSize::Small).expect("memory"));
         format_shared(&region, 64, SHAPE);
         let view = View::attach(&region, 64, bytes - 64).expect("formatted");
         assert_eq!(view.lookup(0, FileKey(0), PageIndex(0)), Seen::Unsure, "nobody has published");

@@ -149,7 +149,7 @@ impl SsdCache {
 
 #[cfg(test)]
 mod test {
-    use shm::Pages;
+    use shm::PageSize;
 
     use super::*;
     use crate::recover::recover;
@@ -177,7 +177,7 @@ mod test {
         fn new() -> World {
             let mut media = vec![[0; PAGE_BYTES]; SHAPE.device_pages() as usize];
             media[..2].copy_from_slice(&SsdCache::format([3; 16], SHAPE));
-            let region = Arc::new(Region::private(shared_bytes(SHAPE), Pages::Small).expect("memory"));
+            let region = Arc::new(Region::private(shared_bytes(SHAPE), PageSize::Small).expect("memory"));
             format_shared(&region, 0, SHAPE);
             let (cache, _) = open(&media, &region, &[]);
             let mut world = World { media, region, cache };
@@ -242,7 +242,7 @@ mod test {
 
     #[test]
     fn what_was_never_published_is_not_known() {
-        let region = Arc::new(Region::private(shared_bytes(SHAPE), Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(shared_bytes(SHAPE), PageSize::Small).expect("memory"));
         format_shared(&region, 0, SHAPE);
         assert_eq!(SsdCache::of_published(&region, 0, 8, &[]).err(), Some(Unusable::Segment));
     }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use shm::{One, Pages, Region, Words};
+use shm::{PageSize, Region, SharedRef, SharedSlice};
 
 use crate::superblock::{Shape, Unusable};
 use crate::units::Slot;
@@ -127,10 +127,10 @@ pub(crate) struct Shared {
     slots: u32,
     slot_bits: u32,
     places: Places,
-    header: One<[AtomicU64; HEADER / 8]>,
-    words: Words<AtomicU64>,
-    seqs: Words<AtomicU64>,
-    index: Words<AtomicU32>,
+    header: SharedRef<[AtomicU64; HEADER / 8]>,
+    words: SharedSlice<AtomicU64>,
+    seqs: SharedSlice<AtomicU64>,
+    index: SharedSlice<AtomicU32>,
 }
 
 impl Shared {
@@ -139,7 +139,7 @@ impl Shared {
     /// # Errors
     /// No memory.
     pub(crate) fn private(shape: Shape) -> Result<Shared, Unusable> {
-        let region = Region::private(shared_bytes(shape), Pages::HugeIfFree).map_err(|_| Unusable::Memory)?;
+        let region = Region::private(shared_bytes(shape), PageSize::HugeIfFree).map_err(|_| Unusable::Memory)?;
         region.u32(SHAPE).store(shape.segment_pages, Ordering::Relaxed);
         region.u32(SHAPE + 4).store(shape.segments, Ordering::Relaxed);
         region.u64(0).store(MAGIC, Ordering::Relaxed);
@@ -152,10 +152,10 @@ impl Shared {
             shape,
             slots,
             slot_bits: 32 - slots.leading_zeros(),
-            header: One::new(&region, at),
-            words: Words::new(&region, at + HEADER, slots as usize),
-            seqs: Words::new(&region, at + places.seqs, shape.segments as usize),
-            index: Words::new(&region, at + places.index, places.entries as usize),
+            header: SharedRef::new(&region, at),
+            words: SharedSlice::new(&region, at + HEADER, slots as usize),
+            seqs: SharedSlice::new(&region, at + places.seqs, shape.segments as usize),
+            index: SharedSlice::new(&region, at + places.index, places.entries as usize),
             region,
             at,
             places,

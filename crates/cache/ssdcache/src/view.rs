@@ -186,7 +186,7 @@ mod test {
 
     impl Leader {
         fn new(seed: u64) -> (Leader, View) {
-            let region = Arc::new(Region::private(shared_bytes(SHAPE), shm::Pages::Small).expect("memory"));
+            let region = Arc::new(Region::private(shared_bytes(SHAPE), shm::PageSize::Small).expect("memory"));
             format_shared(&region, 0, SHAPE);
             let shared = Shared::attach(&region, 0, region.len()).expect("formatted");
             let stay: Vec<u32> = (0..STAY as u32).collect();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 /// Allocation is in units of this many bytes, and so is alignment.
 pub const UNIT_BYTES: usize = 4096;
@@ -58,7 +58,7 @@ impl Arena {
     /// # Errors
     /// No memory.
     pub fn private(bytes: usize) -> io::Result<Arena> {
-        let pages = if bytes >= 2 << 20 { Pages::HugeIfFree } else { Pages::Small };
+        let pages = if bytes >= 2 << 20 { PageSize::HugeIfFree } else { PageSize::Small };
         Ok(Arena::over(Arc::new(Region::private(bytes, pages)?)))
     }
 

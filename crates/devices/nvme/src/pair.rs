@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use shm::Words;
+use shm::SharedSlice;
 
 use crate::doorbell::tell;
 use crate::entry::{Answer, Entry};
@@ -40,14 +40,14 @@ impl Shadow {
         if at + 4 > PAGE_BYTES {
             return None;
         }
-        let word = |at| Words::new(self.memory.region(), at, 1);
+        let word = |at| SharedSlice::new(self.memory.region(), at, 1);
         Some(ShadowWords { value: word(at), mark: word(PAGE_BYTES + at), last: 0, _memory: Arc::clone(&self.memory) })
     }
 }
 
 struct ShadowWords {
-    value: Words<AtomicU32>,
-    mark: Words<AtomicU32>,
+    value: SharedSlice<AtomicU32>,
+    mark: SharedSlice<AtomicU32>,
     last: u16,
     _memory: Arc<Mapping>,
 }
@@ -83,8 +83,8 @@ pub(crate) struct Pair {
     number: u16,
     mmio: Arc<dyn Mmio>,
     memory: Mapping,
-    submission: Words<[AtomicU64; 8]>,
-    completion: Words<[AtomicU64; 2]>,
+    submission: SharedSlice<[AtomicU64; 8]>,
+    completion: SharedSlice<[AtomicU64; 2]>,
     entries: u32,
     tail: u32,
     /// What the device was told last.
@@ -115,8 +115,8 @@ impl Pair {
         Ok(Pair {
             number,
             mmio: Arc::clone(mmio),
-            submission: Words::new(memory.region(), 0, entries as usize),
-            completion: Words::new(memory.region(), completions_at(entries), entries as usize),
+            submission: SharedSlice::new(memory.region(), 0, entries as usize),
+            completion: SharedSlice::new(memory.region(), completions_at(entries), entries as usize),
             memory,
             entries,
             tail: 0,
@@ -239,7 +239,7 @@ mod test {
     use crate::entry::nvm;
     use crate::status::Status;
     use pci::DeviceAddress;
-    use shm::{Pages, Region};
+    use shm::{PageSize, Region};
 
     /// Registers that only remember, and memory that is its own address: enough for rings.
     #[derive(Default)]
@@ -259,7 +259,7 @@ mod test {
 
     impl DmaSpace for Fake {
         fn allocate(&self, bytes: usize) -> Result<Arc<Region>, DmaError> {
-            Ok(Arc::new(Region::private(bytes, Pages::Small)?))
+            Ok(Arc::new(Region::private(bytes, PageSize::Small)?))
         }
         fn map(&self, _: &Arc<Region>) -> Result<DeviceAddress, DmaError> {
             Ok(DeviceAddress(1 << 20))

@@ -11,13 +11,13 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::seats::SeatNo;
+use crate::process_slots::ProcessSlot;
 
 /// Locks that threads of a process hold or try to take at once; of more, nothing is taken for a lie meanwhile.
 const PLACES: usize = 512;
-/// A place: turn (24 bits), whether it is noted, and what (38 bits: the lock's position in words, and the seat).
+/// A place: generation (24 bits), whether it is noted, and what (38 bits: the lock's position in words, and the process slot).
 const NOTED: u64 = 1 << 39;
-const ONE_TURN: u64 = 1 << 40;
+const ONE_GENERATION: u64 = 1 << 40;
 const WHAT: u64 = NOTED - 1;
 
 thread_local! {
@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// See the module.
-pub(crate) struct Claims {
+pub(crate) struct LockClaims {
     places: Box<[AtomicU64]>,
     /// Threads that found no place.
     without: AtomicU32,
@@ -34,15 +34,15 @@ pub(crate) struct Claims {
 
 /// A note, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Claim<'a> {
-    claims: &'a Claims,
+pub(crate) struct LockClaim<'a> {
+    claims: &'a LockClaims,
     what: u64,
     /// And its value. None: there was no place.
     place: Option<(usize, u64)>,
 }
 
-fn what(at: usize, seat: SeatNo) -> u64 {
-    ((at as u64 / 4) << 6 | u64::from(seat.0 & 63)) & WHAT
+fn what(at: usize, process: ProcessSlot) -> u64 {
+    ((at as u64 / 4) << 6 | u64::from(process.0 & 63)) & WHAT
 }
 
 fn first() -> usize {
@@ -54,16 +54,16 @@ fn first() -> usize {
     FIRST.get()
 }
 
-impl Claims {
-    pub(crate) fn new() -> Claims {
-        Claims { places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(), without: AtomicU32::new(0) }
+impl LockClaims {
+    pub(crate) fn new() -> LockClaims {
+        LockClaims { places: (0..PLACES).map(|_| AtomicU64::new(0)).collect(), without: AtomicU32::new(0) }
     }
 
     /// Before a lock is tried.
     #[inline]
-    pub(crate) fn note(&self, at: usize, seat: SeatNo) -> Claim<'_> {
-        let what = what(at, seat);
-        Claim { claims: self, what, place: self.enter(what) }
+    pub(crate) fn note(&self, at: usize, process: ProcessSlot) -> LockClaim<'_> {
+        let what = what(at, process);
+        LockClaim { claims: self, what, place: self.enter(what) }
     }
 
     #[inline]
@@ -72,7 +72,7 @@ impl Claims {
         for n in 0..PLACES {
             let at = (first + n) % PLACES;
             let seen = self.places[at].load(Relaxed);
-            let noted = (seen & !(NOTED | WHAT)).wrapping_add(ONE_TURN) | NOTED | what;
+            let noted = (seen & !(NOTED | WHAT)).wrapping_add(ONE_GENERATION) | NOTED | what;
             if seen & NOTED == 0 && self.places[at].compare_exchange(seen, noted, SeqCst, Relaxed).is_ok() {
                 return Some((at, noted));
             }
@@ -90,9 +90,10 @@ impl Claims {
         }
     }
 
-    /// Whether the word at this position names the seat, with this value, and no thread of ours holds the lock; `but`: the asker's own.
-    pub(crate) fn is_lie(&self, at: usize, seat: SeatNo, but: Option<&Claim<'_>>, word: &AtomicU32, seen: u32) -> bool {
-        let (what, own) = (what(at, seat), but.and_then(|claim| claim.place).map(|(at, _)| at));
+    /// Whether the word at this position names the process slot, with this value, and no thread of ours holds the lock; `but`: the asker's
+    /// own.
+    pub(crate) fn is_false_claim(&self, at: usize, process: ProcessSlot, but: Option<&LockClaim<'_>>, word: &AtomicU32, seen: u32) -> bool {
+        let (what, own) = (what(at, process), but.and_then(|claim| claim.place).map(|(at, _)| at));
         let look = || -> Option<Vec<u64>> {
             let all: Vec<u64> = self.places.iter().map(|place| place.load(SeqCst)).collect();
             let holds = all.iter().enumerate().any(|(n, place)| place & (NOTED | WHAT) == NOTED | what && Some(n) != own);
@@ -103,7 +104,7 @@ impl Claims {
     }
 }
 
-impl Claim<'_> {
+impl LockClaim<'_> {
     /// The thread goes to sleep, and holds nothing.
     pub(crate) fn pause(&mut self) {
         self.claims.leave(self.place);
@@ -116,15 +117,15 @@ impl Claim<'_> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for LockClaim<'_> {
     fn drop(&mut self) {
         self.claims.leave(self.place);
     }
 }
 
-impl std::fmt::Debug for Claims {
+impl std::fmt::Debug for LockClaims {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Claims({} noted)", self.places.iter().filter(|place| place.load(Acquire) & NOTED != 0).count())
+        write!(f, "LockClaims({} noted)", self.places.iter().filter(|place| place.load(Acquire) & NOTED != 0).count())
     }
 }
 
@@ -134,26 +135,26 @@ mod test {
 
     #[test]
     fn a_word_that_names_us_is_a_lie_unless_a_thread_has_noted_it() {
-        let claims = Claims::new();
+        let claims = LockClaims::new();
         let word = AtomicU32::new(7);
-        let is_lie = |but: Option<&Claim<'_>>| claims.is_lie(4096, SeatNo(3), but, &word, 7);
-        assert!(is_lie(None));
-        let mine = claims.note(4096, SeatNo(3));
-        assert!(!is_lie(None) && is_lie(Some(&mine)), "only the asker has");
-        let others = [claims.note(4100, SeatNo(3)), claims.note(4096, SeatNo(2))];
-        assert!(is_lie(Some(&mine)), "another lock, another seat");
-        let mut holder = claims.note(4096, SeatNo(3));
-        assert!(!is_lie(Some(&mine)));
+        let is_false_claim = |but: Option<&LockClaim<'_>>| claims.is_false_claim(4096, ProcessSlot(3), but, &word, 7);
+        assert!(is_false_claim(None));
+        let mine = claims.note(4096, ProcessSlot(3));
+        assert!(!is_false_claim(None) && is_false_claim(Some(&mine)), "only the asker has");
+        let others = [claims.note(4100, ProcessSlot(3)), claims.note(4096, ProcessSlot(2))];
+        assert!(is_false_claim(Some(&mine)), "another lock, another process slot");
+        let mut holder = claims.note(4096, ProcessSlot(3));
+        assert!(!is_false_claim(Some(&mine)));
         holder.pause();
-        assert!(is_lie(Some(&mine)), "it sleeps");
+        assert!(is_false_claim(Some(&mine)), "it sleeps");
         holder.resume();
         drop((others, mine));
-        assert!(!is_lie(None) && !claims.is_lie(4096, SeatNo(3), None, &word, 8));
+        assert!(!is_false_claim(None) && !claims.is_false_claim(4096, ProcessSlot(3), None, &word, 8));
         drop(holder);
-        assert!(is_lie(None));
-        let many: Vec<_> = (0..PLACES + 1).map(|n| claims.note(4 * n, SeatNo(0))).collect();
-        assert!(!is_lie(None), "not everything is noted");
+        assert!(is_false_claim(None));
+        let many: Vec<_> = (0..PLACES + 1).map(|n| claims.note(4 * n, ProcessSlot(0))).collect();
+        assert!(!is_false_claim(None), "not everything is noted");
         drop(many);
-        assert!(is_lie(None));
+        assert!(is_false_claim(None));
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
-use crate::seats::SeatNo;
+use crate::process_slots::ProcessSlot;
 
-const SEAT_BITS: u32 = 6;
-const TURN: u32 = (1 << 23) - 1;
+const PROCESS_BITS: u32 = 6;
+const GENERATION: u32 = (1 << 23) - 1;
 const HELD: u32 = 1 << 29;
 const ABANDONED: u32 = 1 << 30;
 const WAITERS: u32 = 1 << 31;
@@ -29,7 +29,7 @@ impl Word for AtomicU32 {
 }
 
 /// What the protocol asks of the kernel.
-pub(crate) trait Kernel<W> {
+pub(crate) trait WaitKernel<W> {
     /// Looks at a held lock before sleeping: what it guards may take less than a call of the kernel.
     const SPINS: u32;
     /// Sleeps while the word is so, longer each time. False: the time is up.
@@ -41,14 +41,14 @@ pub(crate) trait Kernel<W> {
     }
 }
 
-/// Who holds a lock: a seat, and which of those who sat there one after the other. As it stands in the word.
+/// Who holds a lock: a process slot, and which of those who sat there one after the other. As it stands in the word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(u32);
 
 impl Owner {
     #[inline]
-    pub(crate) fn new(seat: SeatNo, turn: u32) -> Owner {
-        Owner(HELD | (turn & TURN) << SEAT_BITS | u32::from(seat.0) & ((1 << SEAT_BITS) - 1))
+    pub(crate) fn new(process: ProcessSlot, generation: u32) -> Owner {
+        Owner(HELD | (generation & GENERATION) << PROCESS_BITS | u32::from(process.0) & ((1 << PROCESS_BITS) - 1))
     }
 
     #[cfg(test)]
@@ -60,12 +60,12 @@ impl Owner {
         (word & HELD != 0).then_some(Owner(word & !(ABANDONED | WAITERS)))
     }
 
-    pub(crate) fn seat(self) -> SeatNo {
-        SeatNo((self.0 & ((1 << SEAT_BITS) - 1)) as u8)
+    pub(crate) fn process(self) -> ProcessSlot {
+        ProcessSlot((self.0 & ((1 << PROCESS_BITS) - 1)) as u8)
     }
 
-    pub(crate) fn turn(self) -> u32 {
-        self.0 >> SEAT_BITS & TURN
+    pub(crate) fn generation(self) -> u32 {
+        self.0 >> PROCESS_BITS & GENERATION
     }
 }
 
@@ -84,9 +84,9 @@ fn try_free<W: Word>(word: &W, seen: u32, me: Owner, also: u32) -> Option<bool> 
     word.exchange(seen, seen | me.0 | also, AcqRel, Acquire).ok().map(|seen| seen & ABANDONED != 0)
 }
 
-/// Waits. True: it was abandoned. None: the kernel's part gave up.
+/// LockWaiter. True: it was abandoned. None: the kernel's part gave up.
 #[cold]
-pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> Option<bool> {
+pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl WaitKernel<W>) -> Option<bool> {
     spin(word, kernel);
     let (mut slept, mut times) = (0, 0);
     loop {
@@ -116,7 +116,7 @@ pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> Opt
     }
 }
 
-fn spin<W: Word, K: Kernel<W>>(word: &W, _: &K) {
+fn spin<W: Word, K: WaitKernel<W>>(word: &W, _: &K) {
     for _ in 0..K::SPINS {
         // Behind others who sleep there is nothing to win.
         if word.load(Relaxed) & (HELD | WAITERS) != HELD {
@@ -128,7 +128,7 @@ fn spin<W: Word, K: Kernel<W>>(word: &W, _: &K) {
 
 /// Takes the lock of a dead owner. The exchange is of the very word that was asked about; if the owner gave it back, or
 /// another took it over meanwhile, it fails.
-pub(crate) fn take_over<W: Word>(word: &W, me: Owner, kernel: &impl Kernel<W>) -> bool {
+pub(crate) fn take_over<W: Word>(word: &W, me: Owner, kernel: &impl WaitKernel<W>) -> bool {
     let seen = word.load(Acquire);
     let Some(owner) = Owner::of(seen) else { return false };
     !kernel.is_alive(owner) && word.exchange(seen, me.0 | ABANDONED | seen & WAITERS, AcqRel, Acquire).is_ok()
@@ -147,7 +147,7 @@ pub(crate) fn unlock<W: Word>(word: &W, me: Owner, abandoned: bool) -> bool {
         Ok(_) => return false,
         Err(seen) => seen,
     };
-    // Somebody waits. Or it was taken from us, because our seat was lost: then it is not ours to give back.
+    // Somebody waits. Or it was taken from us, because our process slot was lost: then it is not ours to give back.
     while Owner::of(seen) == Some(me) {
         match word.exchange(seen, free, AcqRel, Relaxed) {
             Ok(_) => return seen & WAITERS != 0,
@@ -181,14 +181,14 @@ pub(crate) mod every_order {
     }
 
     /// A futex.
-    pub(crate) struct Bed {
+    pub(crate) struct FutexModel {
         asleep: Mutex<()>,
         woken: Condvar,
     }
 
-    impl Bed {
-        pub(crate) fn new() -> Bed {
-            Bed { asleep: Mutex::new(()), woken: Condvar::new() }
+    impl FutexModel {
+        pub(crate) fn new() -> FutexModel {
+            FutexModel { asleep: Mutex::new(()), woken: Condvar::new() }
         }
 
         /// True: woken, or not to sleep at all.
@@ -221,42 +221,42 @@ pub(crate) mod every_order {
         first: LoomU32,
         second: LoomU32,
         dead: [LoomU32; 4],
-        bed: Bed,
+        bed: FutexModel,
     }
 
-    impl Kernel<LoomU32> for &World {
+    impl WaitKernel<LoomU32> for &World {
         const SPINS: u32 = 0;
         fn wait(&self, word: &LoomU32, expected: u32, _: u32) -> bool {
             self.bed.wait(word, expected, || Owner::of(expected).is_some_and(|owner| !self.is_alive(owner)))
         }
         fn is_alive(&self, owner: Owner) -> bool {
-            self.dead[owner.seat().0 as usize].load(SeqCst) == 0
+            self.dead[owner.process().0 as usize].load(SeqCst) == 0
         }
     }
 
-    fn owner(seat: u8) -> Owner {
-        Owner::new(SeatNo(seat), 7)
+    fn owner(process: u8) -> Owner {
+        Owner::new(ProcessSlot(process), 7)
     }
 
     impl World {
         fn new() -> Arc<World> {
             let zero = || LoomU32::new(0);
-            Arc::new(World { lock: zero(), first: zero(), second: zero(), dead: [zero(), zero(), zero(), zero()], bed: Bed::new() })
+            Arc::new(World { lock: zero(), first: zero(), second: zero(), dead: [zero(), zero(), zero(), zero()], bed: FutexModel::new() })
         }
 
-        fn lock(&self, seat: u8) -> bool {
-            try_lock(&self.lock, owner(seat)).unwrap_or_else(|| lock(&self.lock, owner(seat), &self).expect("it waits on"))
+        fn lock(&self, process: u8) -> bool {
+            try_lock(&self.lock, owner(process)).unwrap_or_else(|| lock(&self.lock, owner(process), &self).expect("it waits on"))
         }
 
-        fn unlock(&self, seat: u8, abandoned: bool) {
-            if unlock(&self.lock, owner(seat), abandoned) {
+        fn unlock(&self, process: u8, abandoned: bool) {
+            if unlock(&self.lock, owner(process), abandoned) {
                 self.bed.wake_one();
             }
         }
 
         /// Who waits finds out by its time being up.
-        fn die(&self, seat: u8) {
-            self.dead[seat as usize].store(1, SeqCst);
+        fn die(&self, process: u8) {
+            self.dead[process as usize].store(1, SeqCst);
             self.bed.wake_all();
         }
 
@@ -277,12 +277,12 @@ pub(crate) mod every_order {
             first != second
         }
 
-        fn change(&self, seat: u8) {
-            let told = self.lock(seat);
+        fn change(&self, process: u8) {
+            let told = self.lock(process);
             self.repair_if_told(told);
             self.half();
             self.other_half();
-            self.unlock(seat, false);
+            self.unlock(process, false);
         }
     }
 
@@ -320,17 +320,17 @@ pub(crate) mod every_order {
         explore(
             2,
             |world| {
-                let twice = |seat| move |world: &World| (0..2).for_each(|_| world.change(seat));
+                let twice = |process| move |world: &World| (0..2).for_each(|_| world.change(process));
                 vec![run(world, twice(0)), run(world, twice(1))]
             },
             whole::<4>,
         );
     }
 
-    /// Also two threads of one seat.
+    /// Also two threads of one process slot.
     #[test]
     fn three_take_turns() {
-        let three = |world: &Arc<World>| [0, 1, 1].map(|seat| run(world, move |world| world.change(seat))).into();
+        let three = |world: &Arc<World>| [0, 1, 1].map(|process| run(world, move |world| world.change(process))).into();
         explore(2, three, whole::<3>);
     }
 
@@ -350,11 +350,11 @@ pub(crate) mod every_order {
 
     #[test]
     fn who_repairs_may_die_too() {
-        let dies = |seat| {
+        let dies = |process| {
             move |world: &World| {
-                world.lock(seat);
+                world.lock(process);
                 world.half();
-                world.die(seat);
+                world.die(process);
             }
         };
         explore(
@@ -398,13 +398,13 @@ pub(crate) mod every_order {
     fn whoever_takes_over_wakes_those_who_waited_for_the_dead_one() {
         /// All live but one.
         struct Dead(u32);
-        impl Kernel<AtomicU32> for Dead {
+        impl WaitKernel<AtomicU32> for Dead {
             const SPINS: u32 = 0;
             fn wait(&self, _: &AtomicU32, _: u32, _: u32) -> bool {
                 false
             }
             fn is_alive(&self, owner: Owner) -> bool {
-                u32::from(owner.seat().0) != self.0
+                u32::from(owner.process().0) != self.0
             }
         }
         let word = AtomicU32::new(owner(0).0 | WAITERS);
@@ -414,12 +414,13 @@ pub(crate) mod every_order {
         assert_eq!(word.load(SeqCst), 0);
     }
 
-    /// The seat's next one has the lock: it is alive, though the one that was asked about is not. The word differs by the turn.
+    /// The process slot's next one has the lock: it is alive, though the one that was asked about is not. The word differs by the
+    /// generation.
     #[test]
     fn the_next_in_a_seat_is_not_the_dead_one() {
-        let (old, new) = (Owner::new(SeatNo(0), 7), Owner::new(SeatNo(0), 8));
+        let (old, new) = (Owner::new(ProcessSlot(0), 7), Owner::new(ProcessSlot(0), 8));
         struct Asked<'a>(&'a AtomicU32, Owner);
-        impl Kernel<AtomicU32> for Asked<'_> {
+        impl WaitKernel<AtomicU32> for Asked<'_> {
             const SPINS: u32 = 0;
             fn wait(&self, _: &AtomicU32, _: u32, _: u32) -> bool {
                 false

@@ -12,11 +12,11 @@ use crate::setting::{FIRST, REPAIRS, SECOND, Segment, folder};
 fn the_lock_of_one_who_was_killed_is_had_at_once_and_is_known_as_abandoned() {
     let dir = folder();
     let segment = Segment::create(dir.path());
-    let me = segment.sit();
+    let me = segment.attach();
     let mut child = Process::start("holds", dir.path());
-    let seat = child.hear_seat();
+    let process = child.hear_process_slot();
     assert_eq!(child.hear(), "false");
-    assert_eq!(segment.lock(me).owner(), Some(seat));
+    assert_eq!(segment.lock(me).owner(), Some(process));
     assert!(segment.lock(me).try_lock().is_none());
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
@@ -36,14 +36,14 @@ fn the_lock_of_one_who_was_killed_is_had_at_once_and_is_known_as_abandoned() {
 fn a_repairer_who_is_killed_leaves_it_abandoned() {
     let dir = folder();
     let segment = Segment::create(dir.path());
-    let me = segment.sit();
+    let me = segment.attach();
     for told in ["false", "true", "true"] {
         let mut child = Process::start("holds", dir.path());
-        child.hear_seat();
+        child.hear_process_slot();
         assert_eq!(child.hear(), told);
         drop(child);
     }
-    assert_eq!(segment.seats.dead().len(), 3);
+    assert_eq!(segment.processes.dead().len(), 3);
     assert!(segment.lock(me).take_over().expect("its owner is dead").was_abandoned());
     assert!(segment.lock(me).take_over().is_none(), "it is free");
 }
@@ -52,16 +52,16 @@ fn a_repairer_who_is_killed_leaves_it_abandoned() {
 fn one_who_is_stopped_keeps_its_lock() {
     let dir = folder();
     let segment = Segment::create(dir.path());
-    let me = segment.sit();
+    let me = segment.attach();
     let mut child = Process::start("holds", dir.path());
-    let seat = child.hear_seat();
+    let process = child.hear_process_slot();
     child.hear();
     child.stop();
     for _ in 0..1_000 {
         assert!(segment.lock(me).take_over().is_none());
     }
-    assert!(segment.seats.is_alive(seat) && segment.seats.dead().is_empty());
-    assert_eq!(segment.seats.pid(seat), Some(child.id()));
+    assert!(segment.processes.is_alive(process) && segment.processes.dead().is_empty());
+    assert_eq!(segment.processes.pid(process), Some(child.id()));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| segment.lock(me).lock().was_abandoned());
         child.signal(Signal::CONT);
@@ -76,7 +76,7 @@ fn one_who_is_stopped_keeps_its_lock() {
 fn killed_at_any_point_what_the_lock_guards_is_whole_or_known_not_to_be() {
     let dir = folder();
     let segment = Segment::create(dir.path());
-    let me = segment.sit();
+    let me = segment.attach();
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -84,7 +84,7 @@ fn killed_at_any_point_what_the_lock_guards_is_whole_or_known_not_to_be() {
     let mut longest = std::time::Duration::ZERO;
     for _ in 0..rounds {
         let mut children = [Process::start("counts", dir.path()), Process::start("counts", dir.path())];
-        children.iter_mut().for_each(|child| _ = child.hear_seat());
+        children.iter_mut().for_each(|child| _ = child.hear_process_slot());
         // They have come to an unknown point when they have counted this far.
         let until = segment.region.u64(FIRST).load(Relaxed) + random.u64(0..2_000);
         while segment.region.u64(FIRST).load(Relaxed) < until {
@@ -96,11 +96,11 @@ fn killed_at_any_point_what_the_lock_guards_is_whole_or_known_not_to_be() {
             count(&segment, me);
             longest = longest.max(begin.elapsed());
         }
-        assert!(segment.seats.try_lead());
+        assert!(segment.processes.try_lead());
         // Both are gone: `drop` waited for them.
-        assert_eq!(segment.seats.dead().len(), 2);
-        segment.seats.dead().into_iter().for_each(|dead| segment.seats.clear(dead));
-        segment.seats.resign();
+        assert_eq!(segment.processes.dead().len(), 2);
+        segment.processes.dead().into_iter().for_each(|dead| segment.processes.clear(dead));
+        segment.processes.resign();
         count(&segment, me);
         assert_eq!(segment.region.u64(FIRST).load(Relaxed), segment.region.u64(SECOND).load(Relaxed));
     }

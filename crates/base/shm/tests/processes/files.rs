@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use shm::{AttachError, Region, Seats, Sharing};
+use shm::{AttachError, FileAccess, ProcessSlots, Region};
 
 use crate::setting::{OURS, folder};
 
@@ -80,7 +80,7 @@ fn what_is_no_file_of_ours_is_refused() {
     Region::create_file(&at("file"), 4096, OURS).expect("created");
     symlink(at("file"), at("link")).expect("linked");
     assert!(matches!(refused("link"), AttachError::NotAFile));
-    assert!(matches!(Seats::open_lock_file(&at("link"), OURS), Err(AttachError::NotAFile)));
+    assert!(matches!(ProcessSlots::open_lock_file(&at("link"), OURS), Err(AttachError::NotAFile)));
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), fifo, rustix::fs::Mode::from_raw_mode(0o600), 0).expect("a pipe");
     assert!(matches!(refused("pipe"), AttachError::NotAFile));
@@ -105,7 +105,7 @@ fn what_is_not_whole_is_refused() {
 fn a_group_shares_and_others_are_not_trusted() {
     let dir = folder();
     let path = dir.path().join("segment");
-    let sharing = Sharing { permissions: 0o660, group: Some(OF_A_GROUP) };
+    let sharing = FileAccess { permissions: 0o660, group: Some(OF_A_GROUP) };
     if !rustix::process::geteuid().is_root() {
         println!("SKIP: only root gives files to others");
         return;
@@ -117,8 +117,8 @@ fn a_group_shares_and_others_are_not_trusted() {
     assert!(matches!(Region::open_file(&path, None), Err(AttachError::Foreign { user: 4712 })));
     assert!(matches!(Region::open_file(&path, Some(OF_A_GROUP + 1)), Err(AttachError::Foreign { user: 4712 })));
     Region::open_file(&path, Some(OF_A_GROUP)).expect("of the group");
-    drop(Seats::open_lock_file(&dir.path().join("locks"), sharing).expect("created"));
-    drop(Seats::open_lock_file(&dir.path().join("locks"), sharing).expect("opened"));
+    drop(ProcessSlots::open_lock_file(&dir.path().join("locks"), sharing).expect("created"));
+    drop(ProcessSlots::open_lock_file(&dir.path().join("locks"), sharing).expect("opened"));
     assert_eq!(std::fs::metadata(dir.path().join("locks")).expect("there").gid(), OF_A_GROUP);
 }
 
@@ -127,7 +127,7 @@ fn of_many_who_create_one_file_all_get_the_same() {
     let dir = folder();
     let path = dir.path().join("locks");
     let inodes: Vec<u64> = std::thread::scope(|scope| {
-        let open = || Seats::open_lock_file(&path, OURS).map(|fd| rustix::fs::fstat(fd).expect("stat").st_ino).expect("a lock file");
+        let open = || ProcessSlots::open_lock_file(&path, OURS).map(|fd| rustix::fs::fstat(fd).expect("stat").st_ino).expect("a lock file");
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });

@@ -14,15 +14,17 @@ fn leadership_moves_when_the_leader_is_killed() {
     let dir = folder();
     let segment = Segment::create(dir.path());
     let never = AtomicBool::new(false);
-    let ways: [(&str, &(dyn Fn() + Sync)); 2] =
-        [("by the kernel", &|| segment.seats.lead().expect("leads")), ("by asking", &|| assert!(segment.seats.lead_unless(&never)))];
+    let ways: [(&str, &(dyn Fn() + Sync)); 2] = [
+        ("by the kernel", &|| segment.processes.lead().expect("leads")),
+        ("by asking", &|| assert!(segment.processes.lead_unless(&never))),
+    ];
     for (way, lead) in ways {
         let mut child = Process::start("leads", dir.path());
         child.hear();
-        assert_eq!(segment.seats.leader(), Some(child.id()));
-        assert!(!segment.seats.try_lead() && !segment.seats.still_leading());
+        assert_eq!(segment.processes.leader(), Some(child.id()));
+        assert!(!segment.processes.try_lead() && !segment.processes.still_leading());
         child.stop();
-        assert!(!segment.seats.try_lead(), "it is only stopped");
+        assert!(!segment.processes.try_lead(), "it is only stopped");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 lead();
@@ -32,10 +34,10 @@ fn leadership_moves_when_the_leader_is_killed() {
             child.signal(Signal::KILL);
             println!("leadership moved, woken {way}, after {:?}", waits.join().expect("no panic") - killed);
         });
-        assert_eq!(segment.seats.leader(), Some(std::process::id()));
-        assert!(segment.seats.still_leading());
-        segment.seats.resign();
-        assert_eq!(segment.seats.leader(), None);
+        assert_eq!(segment.processes.leader(), Some(std::process::id()));
+        assert!(segment.processes.still_leading());
+        segment.processes.resign();
+        assert_eq!(segment.processes.leader(), None);
     }
 }
 
@@ -43,18 +45,18 @@ fn leadership_moves_when_the_leader_is_killed() {
 fn who_resigns_hands_over() {
     let dir = folder();
     let segment = Segment::create(dir.path());
-    assert!(segment.seats.try_lead());
-    assert!(!segment.seats.try_lead(), "one thread leads");
+    assert!(segment.processes.try_lead());
+    assert!(!segment.processes.try_lead(), "one thread leads");
     let mut child = Process::start("leads", dir.path());
-    segment.seats.resign();
+    segment.processes.resign();
     assert_eq!(child.hear(), "leads");
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| segment.seats.lead());
+        let waits = scope.spawn(|| segment.processes.lead());
         child.tell("resign");
         assert_eq!(child.hear(), "resigned");
         waits.join().expect("no panic").expect("leads");
     });
-    assert!(segment.seats.is_leading());
+    assert!(segment.processes.is_leading());
 }
 
 #[test]
@@ -65,12 +67,12 @@ fn who_waits_to_lead_can_be_called_off() {
     child.hear();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| segment.seats.lead_unless(&stop));
+        let waits = scope.spawn(|| segment.processes.lead_unless(&stop));
         stop.store(true, Release);
-        segment.seats.nudge();
+        segment.processes.nudge();
         assert!(!waits.join().expect("no panic"));
     });
-    assert_eq!(segment.seats.leader(), Some(child.id()));
+    assert_eq!(segment.processes.leader(), Some(child.id()));
 }
 
 #[test]
@@ -78,13 +80,13 @@ fn a_leader_whose_lock_was_dropped_finds_out_that_another_led() {
     let dir = folder();
     let segment = Segment::create(dir.path());
     let drop_locks = || drop(std::fs::File::open(lock_file(dir.path())).expect("opened"));
-    assert!(segment.seats.try_lead());
+    assert!(segment.processes.try_lead());
     drop_locks();
-    assert!(segment.seats.still_leading(), "nobody led meanwhile");
+    assert!(segment.processes.still_leading(), "nobody led meanwhile");
     drop_locks();
     Process::start("cleans up", dir.path()).wait();
-    assert!(!segment.seats.still_leading() && !segment.seats.is_leading());
-    assert!(segment.seats.try_lead(), "in a new term");
+    assert!(!segment.processes.still_leading() && !segment.processes.is_leading());
+    assert!(segment.processes.try_lead(), "in a new term");
 }
 
 /// Each leads one segment and waits for the other: to the kernel that is a deadlock (EDEADLK).
@@ -92,14 +94,14 @@ fn a_leader_whose_lock_was_dropped_finds_out_that_another_led() {
 fn two_processes_that_lead_and_wait_crosswise_are_no_deadlock() {
     let (here, there) = (folder(), folder());
     let (ours, theirs) = (Segment::create(here.path()), Segment::create(there.path()));
-    assert!(ours.seats.try_lead());
+    assert!(ours.processes.try_lead());
     let mut child = Process::start("locks itself up", there.path());
     assert_eq!(child.hear(), "leads");
     child.tell(here.path().to_str().expect("text"));
     assert_eq!(child.hear(), "waits");
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| theirs.seats.lead());
-        ours.seats.resign();
+        let waits = scope.spawn(|| theirs.processes.lead());
+        ours.processes.resign();
         assert_eq!(child.hear(), "leads both");
         assert!(!waits.is_finished());
         drop(child);

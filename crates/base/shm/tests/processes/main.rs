@@ -1,4 +1,4 @@
-//! Seats and locks with real processes that are killed and stopped.
+//! Process slots and locks with real processes that are killed and stopped.
 //!
 //! How long things take is printed, never asserted.
 
@@ -6,5 +6,5 @@ mod death;
 mod files;
 mod leading;
 mod process;
-mod seats;
+mod process_slots;
 mod setting;

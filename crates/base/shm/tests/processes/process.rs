@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::process::{Pid, Signal, WaitIdOptions, waitid};
-use shm::SeatNo;
+use shm::ProcessSlot;
 
 use crate::setting::{FIRST, REPAIRS, SECOND, Segment};
 
@@ -48,8 +48,8 @@ impl Process {
         }
     }
 
-    pub fn hear_seat(&mut self) -> SeatNo {
-        SeatNo(self.hear().parse().expect("a number"))
+    pub fn hear_process_slot(&mut self) -> ProcessSlot {
+        ProcessSlot(self.hear().parse().expect("a number"))
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -95,8 +95,8 @@ fn another_role() {
         "counts" => counts(&segment),
         "leads" => leads(&segment),
         "cleans up" => {
-            assert!(segment.seats.try_lead());
-            segment.seats.dead().into_iter().for_each(|dead| segment.seats.clear(dead));
+            assert!(segment.processes.try_lead());
+            segment.processes.dead().into_iter().for_each(|dead| segment.processes.clear(dead));
         }
         "locks itself up" => locks_itself_up(&segment),
         role => panic!("no role {role}"),
@@ -105,15 +105,15 @@ fn another_role() {
 
 /// Sits, says where, rises when told.
 fn sits(segment: &Segment) {
-    let me = segment.sit();
+    let me = segment.attach();
     say(me.0);
     told();
-    segment.seats.rise(me);
+    segment.processes.detach(me);
 }
 
 /// Takes the lock, says whether it was abandoned, and gives it back when told.
 fn holds(segment: &Segment) {
-    let me = segment.sit();
+    let me = segment.attach();
     say(me.0);
     let held = segment.lock(me).lock();
     say(held.was_abandoned());
@@ -125,7 +125,7 @@ fn holds(segment: &Segment) {
 
 /// Until it is killed, at whatever point.
 fn counts(segment: &Segment) {
-    let me = segment.sit();
+    let me = segment.attach();
     say(me.0);
     loop {
         count(segment, me);
@@ -133,7 +133,7 @@ fn counts(segment: &Segment) {
 }
 
 /// One more on both sides, after a repair where one is needed.
-pub fn count(segment: &Segment, me: SeatNo) {
+pub fn count(segment: &Segment, me: ProcessSlot) {
     let held = segment.lock(me).lock();
     let (first, second) = (segment.region.u64(FIRST), segment.region.u64(SECOND));
     let (was, also) = (first.load(Relaxed), second.load(Relaxed));
@@ -149,21 +149,21 @@ pub fn count(segment: &Segment, me: SeatNo) {
 }
 
 fn leads(segment: &Segment) {
-    segment.seats.lead().expect("leads");
+    segment.processes.lead().expect("leads");
     say("leads");
     told();
-    segment.seats.resign();
+    segment.processes.resign();
     say("resigned");
     told();
 }
 
 /// Leads here, and then wants to lead in the segment whose folder it is told.
 fn locks_itself_up(segment: &Segment) {
-    segment.seats.lead().expect("leads");
+    segment.processes.lead().expect("leads");
     say("leads");
     let other = Segment::open(Path::new(&told()));
     say("waits");
-    other.seats.lead().expect("no deadlock");
+    other.processes.lead().expect("no deadlock");
     say("leads both");
     told();
 }

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shm::{OwnedLock, Region, SeatNo, Seats, Sharing};
+use shm::{FileAccess, OwnedLock, ProcessSlot, ProcessSlots, Region};
 
 /// For this user alone.
-pub const OURS: Sharing = Sharing { permissions: 0o600, group: None };
+pub const OURS: FileAccess = FileAccess { permissions: 0o600, group: None };
 /// Where things lie in the segment.
-const SEATS: usize = 0;
+const PROCESS_SLOTS: usize = 0;
 const LOCK: usize = 2048;
 /// What the lock guards: two counters that are equal whenever nobody holds it.
 pub const FIRST: usize = 2056;
@@ -18,7 +18,7 @@ pub const REPAIRS: usize = 2072;
 
 pub struct Segment {
     pub region: Arc<Region>,
-    pub seats: Arc<Seats>,
+    pub processes: Arc<ProcessSlots>,
 }
 
 /// A folder of its own where memory is shared, gone when dropped.
@@ -45,16 +45,16 @@ impl Segment {
 
     fn over(region: Region, dir: &Path) -> Segment {
         let region = Arc::new(region);
-        let locks = Seats::open_lock_file(&lock_file(dir), OURS).expect("a lock file");
-        let seats = Arc::new(Seats::open(region.clone(), SEATS, locks).expect("seats"));
-        Segment { region, seats }
+        let locks = ProcessSlots::open_lock_file(&lock_file(dir), OURS).expect("a lock file");
+        let processes = Arc::new(ProcessSlots::open(region.clone(), PROCESS_SLOTS, locks).expect("process slots"));
+        Segment { region, processes }
     }
 
-    pub fn sit(&self) -> SeatNo {
-        self.seats.sit().expect("a seat")
+    pub fn attach(&self) -> ProcessSlot {
+        self.processes.attach().expect("a process slot")
     }
 
-    pub fn lock(&self, me: SeatNo) -> OwnedLock<'_> {
-        OwnedLock::new(&self.region, LOCK, &self.seats, me)
+    pub fn lock(&self, me: ProcessSlot) -> OwnedLock<'_> {
+        OwnedLock::new(&self.region, LOCK, &self.processes, me)
     }
 }

@@ -40,7 +40,7 @@ impl Worker {
             let answer = if !shelf.requests.is_wanted(asked.slot) {
                 // Whoever asked has given up while this process did not go on: others may have written since.
                 Err(Errno::CANCELED)
-            } else if shelf.seats.is_alive(asked.seat) {
+            } else if shelf.processes.is_alive(asked.process) {
                 self.at_hand.push(asked.slot);
                 self.without_ssd(shelf, |worker| worker.one(shelf, &asked))
             } else {

@@ -245,8 +245,11 @@ impl Worker {
 
     /// The processes that have the file open.
     fn pids(&self, shelf: &Shelf, no: FileNo) -> Vec<u32> {
-        let seats = shelf.records.get(no).open_by().load(Ordering::Acquire);
-        (0..64_u8).filter(|seat| seats >> seat & 1 == 1).filter_map(|seat| shelf.seats.pid(shm::SeatNo(seat))).collect()
+        let processes = shelf.records.get(no).open_by().load(Ordering::Acquire);
+        (0..64_u8)
+            .filter(|process| processes >> process & 1 == 1)
+            .filter_map(|process| shelf.processes.pid(shm::ProcessSlot(process)))
+            .collect()
     }
 
     /// Before the leader changes a file: a change by another program is found now, or ours would hide it. What that changed and is not
@@ -689,7 +692,7 @@ impl Worker {
     }
 
     /// The file's lock, if it is free: the leader waits for nobody.
-    pub(super) fn try_lock<'a>(&mut self, shelf: &'a Shelf, no: FileNo) -> Option<shm::Held<'a>> {
+    pub(super) fn try_lock<'a>(&mut self, shelf: &'a Shelf, no: FileNo) -> Option<shm::OwnedLockGuard<'a>> {
         let held = shelf.records.lock_of(no).try_lock()?;
         let is_begun = held.was_abandoned() || shelf.records.get(no).own().is_open_by(Writer::LockHolder);
         if is_begun && self.mend(shelf, no).is_err() {

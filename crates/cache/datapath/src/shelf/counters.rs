@@ -1,11 +1,11 @@
-//! What is counted: one block of words for each seat, written by its process alone and summed by who asks.
+//! What is counted: one block of words for each process slot, written by its process alone and summed by who asks.
 //!
 //! Latencies go into 96 buckets a tier: bucket `4 * log2(ns / 64) + quarter`, so 64 ns to 1 s in steps of a quarter octave.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shm::{Region, SeatNo, Seats};
+use shm::{ProcessSlot, ProcessSlots, Region};
 
 /// Where a read was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,22 +75,22 @@ const _: () = assert!(Count::ReadAround as usize + 1 == COUNTS && Tier::Below as
 /// Quarters of octaves from 64 ns to a second.
 const BUCKETS: usize = 96;
 /// Reads of each tier, then writes.
-const SEAT_BYTES: usize = (COUNTS + 2 * TIERS * BUCKETS) * 8;
+const PROCESS_BYTES: usize = (COUNTS + 2 * TIERS * BUCKETS) * 8;
 
 /// The blocks.
 #[derive(Clone, Debug)]
 pub struct Counters {
     pub(super) region: Arc<Region>,
     pub(super) at: usize,
-    pub(super) me: SeatNo,
+    pub(super) me: ProcessSlot,
 }
 
 impl Counters {
     /// In the segment.
-    pub const BYTES: usize = Seats::COUNT * SEAT_BYTES;
+    pub const BYTES: usize = ProcessSlots::COUNT * PROCESS_BYTES;
 
-    fn word(&self, seat: usize, n: usize) -> &AtomicU64 {
-        self.region.u64(self.at + seat * SEAT_BYTES + n * 8)
+    fn word(&self, process: usize, n: usize) -> &AtomicU64 {
+        self.region.u64(self.at + process * PROCESS_BYTES + n * 8)
     }
 
     #[inline]
@@ -112,10 +112,10 @@ impl Counters {
 
     /// Of all processes since the instance was made.
     pub fn sum(&self, what: Count) -> u64 {
-        added((0..Seats::COUNT).map(|seat| self.word(seat, what as usize).load(Ordering::Relaxed)))
+        added((0..ProcessSlots::COUNT).map(|process| self.word(process, what as usize).load(Ordering::Relaxed)))
     }
 
-    /// Of this process, and of those that had its seat before.
+    /// Of this process, and of those that had its process slot before.
     pub fn own(&self, what: Count) -> u64 {
         self.word(usize::from(self.me.0), what as usize).load(Ordering::Relaxed)
     }
@@ -133,7 +133,7 @@ impl Counters {
     fn buckets(&self, which: usize) -> [u64; BUCKETS] {
         std::array::from_fn(|n| {
             let word = COUNTS + which * BUCKETS + n;
-            added((0..Seats::COUNT).map(|seat| self.word(seat, word).load(Ordering::Relaxed)))
+            added((0..ProcessSlots::COUNT).map(|process| self.word(process, word).load(Ordering::Relaxed)))
         })
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! page 0      header: magic, version, sizes (checked), words that change (mode, bell, ...)
 //! pages 1-3   the settings the instance was made with, as text
-//! then        seats | file records | requests | hints | counters | page cache | the SSD's map
+//! then        process slots | file records | requests | hints | counters | page cache | the SSD's map
 //! ```
 //!
 //! Only the sizes are stored: where things are follows from them, so that no position read from the segment is ever used.
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagecache::order::Replacement;
 use pagecache::shared::{Shape as Frames, SharedPages};
-use shm::{One, Region, Seats};
+use shm::{ProcessSlots, Region, SharedRef};
 use ssdcache::Mode;
 
 use super::counters::Counters;
@@ -61,8 +61,8 @@ pub enum BadSegment {
 pub struct Layout {
     /// What it was made for.
     pub sizes: Sizes,
-    /// Where the seats are, for who opens them.
-    pub seats: usize,
+    /// Where the process slots are, for who opens them.
+    pub processes: usize,
     pub(crate) records: usize,
     pub(crate) requests: usize,
     pub(crate) hints: usize,
@@ -143,14 +143,14 @@ impl Layout {
         };
         let pages_bytes = whole(SharedPages::bytes(&sizes.frames));
         let ssd_bytes = sizes.ssd.map_or(0, |shape| whole(ssdcache::shared_bytes(shape)));
-        let seats = take(Seats::BYTES);
+        let processes = take(ProcessSlots::BYTES);
         let records = take(64 + sizes.files as usize * RECORD_BYTES);
         let requests = take(REQUESTS * REQUEST_BYTES);
         let hints = take(64 + HINTS * 8);
         let counters = take(Counters::BYTES);
         let pages = take(pages_bytes);
         let ssd = take(ssd_bytes);
-        Layout { sizes, seats, records, requests, hints, counters, pages, pages_bytes, ssd, ssd_bytes, bytes: end }
+        Layout { sizes, processes, records, requests, hints, counters, pages, pages_bytes, ssd, ssd_bytes, bytes: end }
     }
 
     /// Makes the segment; `settings` is for people and those who attach. Unusable until `ready`.
@@ -218,7 +218,7 @@ impl Layout {
     pub fn structures(&self) -> Vec<(&'static str, std::ops::Range<usize>)> {
         let ends = [self.records, self.requests, self.hints, self.counters, self.pages, self.ssd, self.bytes];
         let begins = [
-            ("seats", self.seats),
+            ("process slots", self.processes),
             ("records", self.records),
             ("requests", self.requests),
             ("hints", self.hints),
@@ -243,7 +243,7 @@ impl Layout {
 /// The header's words.
 #[derive(Debug)]
 pub(crate) struct Header {
-    words: One<[AtomicU32; PAGE / 4]>,
+    words: SharedRef<[AtomicU32; PAGE / 4]>,
     /// The code of the last mode that was one.
     last_mode: AtomicU32,
 }
@@ -251,7 +251,7 @@ pub(crate) struct Header {
 impl Header {
     /// Of a region that has at least a page.
     pub(crate) fn new(region: &Arc<Region>) -> Header {
-        Header { words: One::new(region, 0), last_mode: AtomicU32::new(code_of(Mode::ReadOnly)) }
+        Header { words: SharedRef::new(region, 0), last_mode: AtomicU32::new(code_of(Mode::ReadOnly)) }
     }
 
     /// The instance's mode; the last that was one, if the word is none.
@@ -318,7 +318,7 @@ impl Header {
 
 #[cfg(test)]
 mod test {
-    use shm::Pages;
+    use shm::PageSize;
 
     use super::*;
 
@@ -330,7 +330,7 @@ mod test {
     #[test]
     fn what_was_made_is_read_and_what_somebody_else_wrote_is_refused() {
         let layout = Layout::of(sizes());
-        let region = Region::private(layout.bytes, Pages::Small).expect("memory");
+        let region = Region::private(layout.bytes, PageSize::Small).expect("memory");
         assert_eq!(Layout::read(&region).err(), Some(BadSegment::Foreign), "not finished");
         layout.format(&region, 1, "[cache]");
         Layout::ready(&region);

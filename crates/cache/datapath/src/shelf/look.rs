@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use pagecache::shared::{SharedPages, Which};
 use rustix::io::Errno;
-use shm::{Region, SeatNo, Seats};
+use shm::{ProcessSlot, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
 
 use super::counters::Counters;
@@ -31,7 +31,7 @@ pub struct Seen {
     pub size: u64,
     /// Its mode.
     pub mode: Mode,
-    /// One bit for each seat that has it open.
+    /// One bit for each process slot that has it open.
     pub open_by: u64,
     /// Changed outside while pages were dirty.
     pub is_conflict: bool,
@@ -46,9 +46,9 @@ pub struct Seen {
 }
 
 impl Layout {
-    /// Where the table of the seats is.
-    pub fn seats_at(&self) -> usize {
-        self.seats
+    /// Where the table of the process slots is.
+    pub fn processes_at(&self) -> usize {
+        self.processes
     }
 
     /// What was decided when the instance was made.
@@ -97,11 +97,11 @@ pub(super) fn ssd_state(header: &Header) -> SsdState {
     }
 }
 
-/// A segment as somebody sees it who takes no part: no seat, no locks, nothing is changed.
+/// A segment as somebody sees it who takes no part: no process slot, no locks, nothing is changed.
 pub struct Look {
     header: Header,
     layout: Layout,
-    seats: Arc<Seats>,
+    processes: Arc<ProcessSlots>,
     pages: SharedPages,
     records: Records,
     counters: Counters,
@@ -110,21 +110,21 @@ pub struct Look {
 impl Look {
     /// # Errors
     /// The segment cannot be used.
-    pub fn at(region: &Arc<Region>, seats: &Arc<Seats>) -> Result<Look, AttachFailed> {
+    pub fn at(region: &Arc<Region>, processes: &Arc<ProcessSlots>) -> Result<Look, AttachFailed> {
         let layout = Layout::read(region)?;
-        // Of no use but to name somebody: nothing that needs a seat is called.
-        let me = SeatNo(0);
+        // Of no use but to name somebody: nothing that needs a process slot is called.
+        let me = ProcessSlot(0);
         let damaged = |error: pagecache::shared::Damaged| AttachFailed::Damaged(error.to_string());
-        let pages = SharedPages::attach(region, layout.pages, layout.pages_bytes, seats, me).map_err(damaged)?;
-        if layout.seats_at() + Seats::BYTES > region.len() {
+        let pages = SharedPages::attach(region, layout.pages, layout.pages_bytes, processes, me).map_err(damaged)?;
+        if layout.processes_at() + ProcessSlots::BYTES > region.len() {
             return Err(BadSegment::Damaged.into());
         }
         Ok(Look {
             header: Header::new(region),
-            records: Records::new(region, layout.records, layout.sizes.files, seats, me),
+            records: Records::new(region, layout.records, layout.sizes.files, processes, me),
             counters: Counters { region: Arc::clone(region), at: layout.counters, me },
             layout,
-            seats: Arc::clone(seats),
+            processes: Arc::clone(processes),
             pages,
         })
     }
@@ -150,8 +150,8 @@ impl Look {
     }
 
     /// Who takes part.
-    pub fn seats(&self) -> &Seats {
-        &self.seats
+    pub fn processes(&self) -> &ProcessSlots {
+        &self.processes
     }
 
     /// What was decided when it was made.
@@ -205,7 +205,7 @@ impl Shelf {
     /// # Errors
     /// The segment was damaged meanwhile.
     pub fn look(&self) -> Result<Look, AttachFailed> {
-        Look::at(self.header.region(), &self.seats)
+        Look::at(self.header.region(), &self.processes)
     }
 
     /// Length, and when it was written last (ns since 1970), of a file with a record; none if what is below says that others

@@ -10,7 +10,7 @@
 //! 2. The SSD and the files below are written by the leader alone, one call after the other (except write-through: by the writer,
 //!    under the file's lock).
 //! 3. Nobody but the processes themselves touches shared memory: no device, no kernel call. So what a dead one had begun is
-//!    over when its seat is dead.
+//!    over when its process slot is dead.
 //! 4. Every request can be done twice.
 //! 5. A reader who found nothing puts what he read below into a frame only if nobody wrote the page meanwhile (tickets). What the SSD
 //!    has goes into a frame when it is asked for again: a clean page need not be in one (docs/decisions/24-reads-from-the-ssd.md).
@@ -47,7 +47,7 @@ use block::Device;
 use pagecache::shared::{Name, SharedPages};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use shm::{Region, SeatNo, Seats, futex};
+use shm::{ProcessSlot, ProcessSlots, Region, futex};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 
 pub use crate::migrate::Worker;
@@ -128,7 +128,7 @@ pub trait Below: Send + Sync {
 
 /// What lies around the engine: the files below, and the time.
 pub trait World: Send + Sync {
-    /// Opens the file of this key, for the leader; `path` is where it was, `seats` the processes that have it open.
+    /// Opens the file of this key, for the leader; `path` is where it was, `process slots` the processes that have it open.
     ///
     /// # Errors
     /// It is gone (ENOENT: nothing of it matters any more), or the kernel's.
@@ -172,8 +172,8 @@ pub trait World: Send + Sync {
 pub struct Parts {
     /// The segment.
     pub region: Arc<Region>,
-    /// Its seats, opened.
-    pub seats: Arc<Seats>,
+    /// Its process slots, opened.
+    pub processes: Arc<ProcessSlots>,
     /// The SSD, for readers: any driver.
     pub device: Option<Arc<dyn Device>>,
     /// The SSD again, for the leader: a driver whose calls are over when the process is dead (no io_uring).
@@ -225,9 +225,9 @@ pub enum AttachFailed {
     /// The segment itself.
     #[error(transparent)]
     Segment(#[from] BadSegment),
-    /// All seats are taken.
+    /// All process slots are taken.
     #[error("{0}")]
-    NoSeat(String),
+    NoProcessSlot(String),
     /// Its page cache, or its map of the SSD, is damaged.
     #[error("the segment is damaged: {0}")]
     Damaged(String),
@@ -237,8 +237,8 @@ pub enum AttachFailed {
 pub struct Shelf {
     pub(crate) header: Header,
     pub(crate) layout: Layout,
-    pub(crate) seats: Arc<Seats>,
-    pub(crate) me: SeatNo,
+    pub(crate) processes: Arc<ProcessSlots>,
+    pub(crate) me: ProcessSlot,
     pub(crate) pages: SharedPages,
     pub(crate) view: Option<View>,
     pub(crate) records: Records,
@@ -281,24 +281,24 @@ impl Shelf {
         region.u32(Word::SsdFailed as usize).store(layout::FAILED, Ordering::Relaxed);
     }
 
-    /// Takes a seat.
+    /// Takes a process slot.
     ///
     /// # Errors
     /// As [`AttachFailed`] says.
     pub fn attach(parts: Parts) -> Result<Arc<Shelf>, AttachFailed> {
-        let Parts { region, seats, device, plain, world, limits } = parts;
+        let Parts { region, processes, device, plain, world, limits } = parts;
         let layout = Layout::read(&region)?;
-        let me = seats.sit().map_err(|error| AttachFailed::NoSeat(error.to_string()))?;
-        let attached = Shelf::assemble(&region, layout, &seats, me);
-        let (pages, view) = attached.inspect_err(|_| seats.rise(me))?;
+        let me = processes.attach().map_err(|error| AttachFailed::NoProcessSlot(error.to_string()))?;
+        let attached = Shelf::assemble(&region, layout, &processes, me);
+        let (pages, view) = attached.inspect_err(|_| processes.detach(me))?;
         Ok(Arc::new(Shelf {
-            records: Records::new(&region, layout.records, layout.sizes.files, &seats, me),
+            records: Records::new(&region, layout.records, layout.sizes.files, &processes, me),
             requests: Requests { region: Arc::clone(&region), at: layout.requests, files: layout.sizes.files },
             hints: Hints { region: Arc::clone(&region), at: layout.hints },
             counters: Counters { region: Arc::clone(&region), at: layout.counters, me },
             header: Header::new(&region),
             layout,
-            seats,
+            processes,
             me,
             pages,
             view,
@@ -315,9 +315,14 @@ impl Shelf {
         }))
     }
 
-    fn assemble(region: &Arc<Region>, layout: Layout, seats: &Arc<Seats>, me: SeatNo) -> Result<(SharedPages, Option<View>), AttachFailed> {
+    fn assemble(
+        region: &Arc<Region>,
+        layout: Layout,
+        processes: &Arc<ProcessSlots>,
+        me: ProcessSlot,
+    ) -> Result<(SharedPages, Option<View>), AttachFailed> {
         let damaged = |error: &dyn std::fmt::Display| AttachFailed::Damaged(error.to_string());
-        let pages = SharedPages::attach(region, layout.pages, layout.pages_bytes, seats, me).map_err(|error| damaged(&error))?;
+        let pages = SharedPages::attach(region, layout.pages, layout.pages_bytes, processes, me).map_err(|error| damaged(&error))?;
         let view = match layout.sizes.ssd {
             Some(_) => Some(View::attach(region, layout.ssd, layout.ssd_bytes).map_err(|error| damaged(&error))?),
             None => None,
@@ -358,8 +363,8 @@ impl Shelf {
     }
 
     /// Who takes part.
-    pub fn seats(&self) -> &Seats {
-        &self.seats
+    pub fn processes(&self) -> &ProcessSlots {
+        &self.processes
     }
 
     /// Sizes.
@@ -383,7 +388,7 @@ impl Shelf {
     /// Whether somebody leads, and has taken everything up. A call of the kernel.
     pub(crate) fn is_led(&self) -> bool {
         self.header.get(Word::Beginning) == 0
-            && (self.is_inline.load(Ordering::Acquire) || self.led_by.get().is_some() || self.seats.leader().is_some())
+            && (self.is_inline.load(Ordering::Acquire) || self.led_by.get().is_some() || self.processes.leader().is_some())
     }
 
     /// Tells the leader of a page that was read below.
@@ -443,10 +448,10 @@ impl Shelf {
                 Answer::Open => {}
                 ended => return Some(ended),
             }
-            let is_led = wait.is_zero() || self.seats.leader().is_some();
+            let is_led = wait.is_zero() || self.processes.leader().is_some();
             if !is_led {
                 // Who would lead looks now and then; somebody waits, so he looks at once.
-                self.seats.nudge();
+                self.processes.nudge();
                 patience.begin_anew();
             }
             sleep = LOOK_AGAIN;
@@ -491,10 +496,10 @@ impl Shelf {
 
     /// Works as leader until the process detaches: waits for the place, takes it, works. In a thread of its own.
     pub fn work(self: &Arc<Self>) {
-        while self.seats.lead_unless(&self.stopping) {
+        while self.processes.lead_unless(&self.stopping) {
             let ended = self.beside_a_pulse(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Worker::run(self))));
             // Whatever ended it: another leads from here.
-            self.seats.resign();
+            self.processes.resign();
             if ended.is_err() {
                 if self.header.get(Word::Beginning) != 0 {
                     Worker::refuse_all(self);
@@ -505,21 +510,21 @@ impl Shelf {
         }
     }
 
-    /// Gives up the seat. Files have to be closed before; marked pages stay in the segment for who comes after.
+    /// Gives up the process slot. Files have to be closed before; marked pages stay in the segment for who comes after.
     pub fn detach(&self) {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return;
         }
         self.ring();
-        self.seats.nudge();
+        self.processes.nudge();
         for no in self.opens.lock().drain().map(|(no, _)| no) {
             self.records.get(no).open_by().fetch_and(!(1 << self.me.0), Ordering::AcqRel);
         }
     }
 
     /// After the worker has ended.
-    pub fn leave_seat(&self) {
-        self.seats.rise(self.me);
+    pub fn free_process_slot(&self) {
+        self.processes.detach(self.me);
     }
 
     /// The instance's mode changes for all, when it is safe; ends when everything is as the new mode wants it.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use pagecache::shared::{Left, Marks, OfFile};
 use rustix::io::Errno;
-use shm::Held;
+use shm::OwnedLockGuard;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
 
 use super::layout::{NEVER_OPENED, Word};
@@ -183,7 +183,7 @@ impl Shelf {
     /// # Errors
     /// [`STALLED`]: a process that does not go on keeps it, or what was begun with it from being ended. Only this file's users suffer
     /// from that.
-    pub(crate) fn lock_file(&self, no: FileNo) -> Result<Held<'_>, Errno> {
+    pub(crate) fn lock_file(&self, no: FileNo) -> Result<OwnedLockGuard<'_>, Errno> {
         let held = self.hold_file(no)?;
         // Who truncates has the lock, or changes the file: now that we have it, nobody does, whatever the words say.
         let record = self.records.get(no);
@@ -500,7 +500,7 @@ impl Open {
         let mut opens = opens.to_vec();
         opens.sort_unstable_by_key(|open| open.no);
         opens.dedup_by_key(|open| open.no);
-        let _held: Vec<Held<'_>> = opens.iter().map(|open| open.shelf.lock_file(open.no)).collect::<Result<_, _>>()?;
+        let _held: Vec<OwnedLockGuard<'_>> = opens.iter().map(|open| open.shelf.lock_file(open.no)).collect::<Result<_, _>>()?;
         opens.iter().try_for_each(|open| open.look_locked())?;
         opens.iter().for_each(|open| open.record().own().open(Writer::LockHolder));
         let result = change();
@@ -586,7 +586,7 @@ impl Open {
     /// Whether it has dirty pages, and only processes that have it open know where it is.
     fn has_to_be_held(&self) -> bool {
         let record = self.record();
-        if record.has(flag::HELD | flag::UNLINKED) || record.key() != Some(self.key) || !self.shelf.seats.is_alive(self.shelf.me) {
+        if record.has(flag::HELD | flag::UNLINKED) || record.key() != Some(self.key) || !self.shelf.processes.is_alive(self.shelf.me) {
             return false;
         }
         if record.written().load(Ordering::Relaxed) == 0 {

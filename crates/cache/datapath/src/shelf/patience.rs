@@ -1,15 +1,15 @@
 //! How long a call waits for other processes.
 //!
 //! A process that takes part may be stopped in the middle of anything, or mean to keep what it has. What others do with a disk takes as
-//! long as that takes, and a slow one is no fault. So *who shows a pulse* ([`shm::Seats::watch`]) is waited for, and who shows none for
-//! 0.4 s is not: the call answers ETIMEDOUT, and what it had begun is undecided until that process goes on or ends. A pulse can be
+//! long as that takes, and a slow one is no fault. So *who shows a pulse* ([`shm::ProcessSlots::watch`]) is waited for, and who shows none
+//! for 0.4 s is not: the call answers ETIMEDOUT, and what it had begun is undecided until that process goes on or ends. A pulse can be
 //! shown on purpose; so nothing is waited for longer than [`KEPT_MAX`] in which nothing happens.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use shm::{Held, Watch};
+use shm::{LivenessWatch, OwnedLockGuard};
 
 use super::counters::Count;
 use super::{FileNo, Shelf};
@@ -71,7 +71,7 @@ impl Tries {
 /// With the leader.
 pub(super) struct Patience<'a> {
     shelf: &'a Shelf,
-    leader: Option<Watch<'a>>,
+    leader: Option<LivenessWatch<'a>>,
     /// When it was seen to have done something, and what it had done by then.
     moved: Option<(Instant, u64)>,
     looked: Instant,
@@ -90,7 +90,7 @@ impl<'a> Patience<'a> {
     /// Whether the leader was waited for for long enough. To be asked after each wait.
     pub(super) fn is_over(&mut self) -> bool {
         let shelf = self.shelf;
-        if self.leader.get_or_insert_with(|| shelf.seats.watch_leader()).is_silent() {
+        if self.leader.get_or_insert_with(|| shelf.processes.watch_leader()).is_silent() {
             shelf.world.report("the process that leads the cache does not go on (stopped?): what needs it fails until it does or ends");
             return true;
         }
@@ -121,7 +121,7 @@ impl Shelf {
     ///
     /// # Errors
     /// [`STALLED`]: a process that does not go on keeps it.
-    pub(crate) fn lock_records(&self) -> Result<Held<'_>, Errno> {
+    pub(crate) fn lock_records(&self) -> Result<OwnedLockGuard<'_>, Errno> {
         self.records.lock().lock_within(KEPT_MAX).ok_or_else(|| {
             self.world
                 .report("the table of the cache's files is locked by a process that does not go on (stopped?): files cannot be opened");
@@ -133,7 +133,7 @@ impl Shelf {
     ///
     /// # Errors
     /// [`STALLED`]: likewise. Only this file's users suffer from that.
-    pub(super) fn hold_file(&self, no: FileNo) -> Result<Held<'_>, Errno> {
+    pub(super) fn hold_file(&self, no: FileNo) -> Result<OwnedLockGuard<'_>, Errno> {
         self.records.lock_of(no).lock_within(KEPT_MAX).ok_or_else(|| {
             let words = "a file is locked by a process that does not go on (stopped?): calls on that file fail until it does or ends";
             self.world.report(words);
@@ -156,7 +156,7 @@ impl Shelf {
         std::thread::scope(|scope| {
             let beat = || {
                 while !is_over.load(Ordering::Acquire) {
-                    self.seats.answer_doubts();
+                    self.processes.answer_owner_queries();
                     std::thread::park_timeout(PULSE);
                 }
             };

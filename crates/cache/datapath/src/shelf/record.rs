@@ -1,7 +1,7 @@
 //! Files that are in use or were lately: one record each in the segment.
 //!
 //! ```text
-//!   0 key (0: free)        8 size              16 seats that have it open    24 length of the path, flags
+//!   0 key (0: free)        8 size              16 process slots that have it open    24 length of the path, flags
 //!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
 //!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
 //!  80 rule, used         88 written (ns)     96 check of the key
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use shm::{One, OwnedLock, Region, SeatNo, Seats, Words};
+use shm::{OwnedLock, ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
 use ssdcache::{FileKey, Mode, Rule};
 
 use super::ours::OwnStamp;
@@ -137,11 +137,11 @@ pub(crate) struct Records {
     region: Arc<Region>,
     at: usize,
     /// The same bytes in both.
-    wide: Words<Wide>,
-    narrow: Words<Narrow>,
+    wide: SharedSlice<Wide>,
+    narrow: SharedSlice<Narrow>,
     pub(crate) count: u32,
-    seats: Arc<Seats>,
-    me: SeatNo,
+    processes: Arc<ProcessSlots>,
+    me: ProcessSlot,
 }
 
 /// One record.
@@ -156,8 +156,8 @@ pub(crate) struct Record<'a> {
 /// A record whose place is known.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    wide: One<Wide>,
-    narrow: One<Narrow>,
+    wide: SharedRef<Wide>,
+    narrow: SharedRef<Narrow>,
     at: usize,
 }
 
@@ -183,14 +183,14 @@ impl Kept {
 
 impl Records {
     /// Those of a region that has them all: `count`, one at least, from `at` on.
-    pub(crate) fn new(region: &Arc<Region>, at: usize, count: u32, seats: &Arc<Seats>, me: SeatNo) -> Records {
+    pub(crate) fn new(region: &Arc<Region>, at: usize, count: u32, processes: &Arc<ProcessSlots>, me: ProcessSlot) -> Records {
         let (first, all) = (at + 64, count as usize);
-        let (wide, narrow) = (Words::new(region, first, all), Words::new(region, first, all));
-        Records { region: Arc::clone(region), at, wide, narrow, count, seats: Arc::clone(seats), me }
+        let (wide, narrow) = (SharedSlice::new(region, first, all), SharedSlice::new(region, first, all));
+        Records { region: Arc::clone(region), at, wide, narrow, count, processes: Arc::clone(processes), me }
     }
 
     pub(crate) fn lock(&self) -> OwnedLock<'_> {
-        OwnedLock::new(&self.region, self.at, &self.seats, self.me)
+        OwnedLock::new(&self.region, self.at, &self.processes, self.me)
     }
 
     /// A record; a number from outside that is too large names the last.
@@ -203,7 +203,7 @@ impl Records {
     /// One record, for who asks for it often.
     pub(crate) fn kept(&self, no: FileNo) -> Kept {
         let at = self.get(no).at;
-        Kept { wide: One::new(&self.region, at), narrow: One::new(&self.region, at), at }
+        Kept { wide: SharedRef::new(&self.region, at), narrow: SharedRef::new(&self.region, at), at }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (FileNo, Record<'_>)> {
@@ -223,17 +223,17 @@ impl Records {
 
     /// The file's lock: appends, truncations, writes through.
     pub(crate) fn lock_of(&self, no: FileNo) -> OwnedLock<'_> {
-        OwnedLock::new(&self.region, self.get(no).at + 32, &self.seats, self.me)
+        OwnedLock::new(&self.region, self.get(no).at + 32, &self.processes, self.me)
     }
 
-    /// A dead seat has nothing open, also no record that lost its key.
-    pub(crate) fn reap(&self, seat: SeatNo) {
+    /// A dead process slot has nothing open, also no record that lost its key.
+    pub(crate) fn reap(&self, process: ProcessSlot) {
         for no in (0..self.count).map(FileNo) {
             let record = self.get(no);
-            if record.open_by().load(Ordering::Acquire) & 1 << seat.0 == 0 {
+            if record.open_by().load(Ordering::Acquire) & 1 << process.0 == 0 {
                 continue;
             }
-            record.open_by().fetch_and(!(1 << seat.0), Ordering::AcqRel);
+            record.open_by().fetch_and(!(1 << process.0), Ordering::AcqRel);
         }
     }
 }
@@ -459,15 +459,15 @@ const _: () = {
 mod test {
     use std::sync::Arc;
 
-    use shm::{Pages, Region, Seats};
+    use shm::{PageSize, ProcessSlots, Region};
 
     use super::*;
 
     fn records() -> (Arc<Region>, Records) {
-        let region = Arc::new(Region::private(16 * RECORD_BYTES, Pages::Small).expect("memory"));
-        let seats = Arc::new(Seats::pretend(Arc::clone(&region), 15 * RECORD_BYTES));
-        let me = seats.sit().expect("a seat");
-        let records = Records::new(&region, 0, 8, &seats, me);
+        let region = Arc::new(Region::private(16 * RECORD_BYTES, PageSize::Small).expect("memory"));
+        let processes = Arc::new(ProcessSlots::pretend(Arc::clone(&region), 15 * RECORD_BYTES));
+        let me = processes.attach().expect("a process slot");
+        let records = Records::new(&region, 0, 8, &processes, me);
         (region, records)
     }
 

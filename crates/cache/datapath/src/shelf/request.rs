@@ -1,6 +1,6 @@
 //! What processes ask the leader for, and what they tell him in passing.
 //!
-//! A request is a slot of 64 bytes: state (a futex), the asker's seat, what, and the answer. Each can be done again, so that a
+//! A request is a slot of 64 bytes: state (a futex), the asker's process slot, what, and the answer. Each can be done again, so that a
 //! new leader takes up what the last one had begun. Hints go into a ring whose oldest are overwritten.
 //!
 //! ```text
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use shm::{Region, SeatNo, Seats, futex};
+use shm::{ProcessSlot, ProcessSlots, Region, futex};
 use ssdcache::PAGE_BYTES;
 
 use super::record::{FILE_BYTES_MAX, FileNo, errno_from};
@@ -108,7 +108,7 @@ const ASKS: [Ask; 16] = [
 pub(crate) struct Asked {
     pub(crate) slot: usize,
     /// Who asked.
-    pub(crate) seat: SeatNo,
+    pub(crate) process: ProcessSlot,
     pub(crate) ask: Ask,
     pub(crate) file: FileNo,
     pub(crate) a: u64,
@@ -181,7 +181,7 @@ impl Requests {
     }
 
     /// None: all slots are taken.
-    pub(crate) fn post(&self, me: SeatNo, ask: Ask, file: FileNo, a: u64, b: u64) -> Option<Posted<'_>> {
+    pub(crate) fn post(&self, me: ProcessSlot, ask: Ask, file: FileNo, a: u64, b: u64) -> Option<Posted<'_>> {
         let begin = (usize::from(me.0) * 4) % REQUESTS;
         let claim = |slot: usize| {
             let state = self.state(slot).load(Ordering::Relaxed);
@@ -214,8 +214,8 @@ impl Requests {
             let get = |at: usize| self.region.u64(base + at).load(Ordering::Relaxed);
             let asked = ASKS.get(self.word(slot, 8).load(Ordering::Relaxed) as usize).map(|ask| {
                 let file = FileNo(self.word(slot, 12).load(Ordering::Relaxed));
-                let seat = SeatNo((self.word(slot, 4).load(Ordering::Relaxed) % Seats::COUNT as u32) as u8);
-                Asked { slot, seat, ask: *ask, file, a: get(16), b: get(24) }
+                let process = ProcessSlot((self.word(slot, 4).load(Ordering::Relaxed) % ProcessSlots::COUNT as u32) as u8);
+                Asked { slot, process, ask: *ask, file, a: get(16), b: get(24) }
             });
             match asked.filter(|asked| asked.is_sane(self.files)) {
                 Some(asked) => out.push(asked),
@@ -253,7 +253,7 @@ impl Requests {
     }
 
     /// What a dead process asked is asked by nobody: others may have written since what it wanted cut.
-    pub(crate) fn reap(&self, dead: SeatNo) {
+    pub(crate) fn reap(&self, dead: ProcessSlot) {
         for slot in 0..REQUESTS {
             if self.word(slot, 4).load(Ordering::Relaxed) == u32::from(dead.0) {
                 [DONE, POSTED, CLAIMED].into_iter().for_each(|from| _ = self.change(slot, from, FREE));
@@ -385,19 +385,19 @@ impl Hints {
 
 #[cfg(test)]
 mod test {
-    use shm::Pages;
+    use shm::PageSize;
 
     use super::*;
 
     fn requests() -> (Arc<Region>, Requests) {
-        let region = Arc::new(Region::private(REQUESTS * REQUEST_BYTES, Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(REQUESTS * REQUEST_BYTES, PageSize::Small).expect("memory"));
         (Arc::clone(&region), Requests { region, at: 0, files: 8 })
     }
 
     #[test]
     fn an_asker_whose_slot_is_taken_from_it_is_told_and_asks_anew() {
         let (region, requests) = requests();
-        let posted = requests.post(SeatNo(1), Ask::Sync, FileNo(3), 0, 0).expect("a slot");
+        let posted = requests.post(ProcessSlot(1), Ask::Sync, FileNo(3), 0, 0).expect("a slot");
         assert_eq!(posted.wait(Duration::ZERO), Answer::Open);
         for value in [0, u32::MAX, 1 << 31, 4, 5, 6, 7, posted.posted + ONE_TURN] {
             region.u32(posted.slot * REQUEST_BYTES).store(value, Ordering::Relaxed);

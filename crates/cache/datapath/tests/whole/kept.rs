@@ -17,7 +17,7 @@ use datapath::shelf::{Below, How, Layout, Limits, Open, Parts, Shelf, Sizes, Sta
 use pagecache::shared::{Replacement, Shape};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use shm::{OwnedLock, Region, Seats, Sharing};
+use shm::{FileAccess, OwnedLock, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode};
 
 const DIR: &str = "DATAPATH_KEPT_DIR";
@@ -97,16 +97,17 @@ fn sizes() -> Sizes {
 
 fn make(dir: &Path, mode: Mode) {
     let layout = Layout::of(sizes());
-    let region = Region::create_file(&dir.join("segment"), layout.bytes, Sharing { permissions: 0o600, group: None }).expect("a segment");
+    let region =
+        Region::create_file(&dir.join("segment"), layout.bytes, FileAccess { permissions: 0o600, group: None }).expect("a segment");
     Shelf::format(&region, sizes(), &Limits::new(0), mode, 1, "");
 }
 
-fn seats_of(dir: &Path) -> (Arc<Region>, Layout, Arc<Seats>) {
+fn processes_of(dir: &Path) -> (Arc<Region>, Layout, Arc<ProcessSlots>) {
     let region = Arc::new(Region::open_file(&dir.join("segment"), None).expect("the segment"));
     let layout = Layout::read(&region).expect("whole");
-    let locks = Seats::open_lock_file(&dir.join("lock"), Sharing { permissions: 0o600, group: None }).expect("a file");
-    let seats = Arc::new(Seats::open(Arc::clone(&region), layout.seats_at(), locks).expect("memory"));
-    (region, layout, seats)
+    let locks = ProcessSlots::open_lock_file(&dir.join("lock"), FileAccess { permissions: 0o600, group: None }).expect("a file");
+    let processes = Arc::new(ProcessSlots::open(Arc::clone(&region), layout.processes_at(), locks).expect("memory"));
+    (region, layout, processes)
 }
 
 /// One that takes part, with the thread that leads when nobody else does. It leaves when this is dropped.
@@ -119,9 +120,9 @@ struct Process {
 
 impl Process {
     fn attach(dir: &Path, slow: bool) -> Process {
-        let (region, _, seats) = seats_of(dir);
+        let (region, _, processes) = processes_of(dir);
         let world = Arc::new(Around { dir: dir.to_owned(), slow, begun: Instant::now() });
-        let shelf = Shelf::attach(Parts { region, seats, device: None, plain: None, world, limits: Limits::new(0) }).expect("attached");
+        let shelf = Shelf::attach(Parts { region, processes, device: None, plain: None, world, limits: Limits::new(0) }).expect("attached");
         let leads = Arc::clone(&shelf);
         let worker = Some(std::thread::spawn(move || leads.work()));
         Process { shelf, dir: dir.to_owned(), slow, worker }
@@ -214,16 +215,16 @@ fn child() {
         }
         // These sit, live, and do nothing.
         "keeps" => {
-            let (region, _, seats) = seats_of(&dir);
-            let me = seats.sit().expect("a seat");
-            let _held = OwnedLock::new(&region, at, &seats, me).lock();
+            let (region, _, processes) = processes_of(&dir);
+            let me = processes.attach().expect("a process slot");
+            let _held = OwnedLock::new(&region, at, &processes, me).lock();
             println!("> ready");
             until_killed();
             std::process::exit(0);
         }
         "keeps the lead" => {
-            let (_region, _, seats) = seats_of(&dir);
-            assert!(seats.try_lead());
+            let (_region, _, processes) = processes_of(&dir);
+            assert!(processes.try_lead());
             println!("> ready");
             until_killed();
             std::process::exit(0);
@@ -334,7 +335,7 @@ fn while_kept(at: impl Fn(&Layout, &Open) -> usize, check: impl FnOnce(&Kept<'_>
         assert_eq!(open.write(0, &page(8)), Ok(PAGE));
         assert!(read(open, 1).is_ok());
     }
-    let layout = seats_layout(dir.path());
+    let layout = processes_layout(dir.path());
     let other = Other::start(dir.path(), "keeps", at(&layout, &a));
     let kept = Kept { here: &here, a, b };
     check(&kept);
@@ -347,7 +348,7 @@ fn while_kept(at: impl Fn(&Layout, &Open) -> usize, check: impl FnOnce(&Kept<'_>
     assert!(here.open(4, Mode::WriteBack).is_ok_and(|open| read(&open, 5) == Ok(page(4))));
 }
 
-fn seats_layout(dir: &Path) -> Layout {
+fn processes_layout(dir: &Path) -> Layout {
     let region = Region::open_file(&dir.join("segment"), None).expect("the segment");
     Layout::read(&region).expect("whole")
 }

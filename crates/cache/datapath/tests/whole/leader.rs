@@ -10,7 +10,7 @@ use datapath::shelf::{Below, How, Layout, Limits, Parts, Shelf, Sizes, Stamp, Wo
 use pagecache::shared::Shape;
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use shm::{Pages, Region, Seats};
+use shm::{PageSize, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode};
 
 #[derive(Default)]
@@ -83,16 +83,16 @@ fn a_leader_that_panics_is_followed_by_another() {
     let sizes = Sizes { frames: Shape::new(64), ssd: None, files: 16 };
     let limits = Limits::new(0);
     let layout = Layout::of(sizes);
-    let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
+    let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
     Shelf::format(&region, sizes, &limits, Mode::WriteBack, 1, "");
-    let seats = Arc::new(Seats::pretend(Arc::clone(&region), layout.seats_at()));
+    let processes = Arc::new(ProcessSlots::pretend(Arc::clone(&region), layout.processes_at()));
     let file = Arc::new(File::default());
     let process = |is_broken: bool| {
         let is_broken = AtomicBool::new(is_broken);
         let world = Arc::new(Around { file: Arc::clone(&file), begun: Instant::now(), is_broken, reports: AtomicU32::new(0) });
         let parts = Parts {
             region: Arc::clone(&region),
-            seats: Arc::clone(&seats),
+            processes: Arc::clone(&processes),
             device: None,
             plain: None,
             world: Arc::clone(&world) as Arc<dyn World>,

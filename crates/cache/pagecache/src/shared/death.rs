@@ -17,20 +17,20 @@ type Allowed = BTreeMap<Name, Vec<u8>>;
 struct World {
     ours: SharedPages,
     theirs: SharedPages,
-    seats: Arc<Seats>,
+    processes: Arc<ProcessSlots>,
     allowed: Allowed,
 }
 
 fn world(replacement: Replacement) -> World {
-    let (ours, region, seats) = cache(&small(6, 1, replacement));
-    let theirs = oracle::attached(&region, &seats);
+    let (ours, region, processes) = cache(&small(6, 1, replacement));
+    let theirs = oracle::attached(&region, &processes);
     let mut allowed = Allowed::new();
     for n in 0..6 {
         let marks = if n == DIRTY { Marks::DIRTY } else { Marks::NONE };
         assert_eq!(put(&ours, name(0, n), n as u8, marks), Inserted::Done);
         allowed.insert(name(0, n), vec![n as u8]);
     }
-    World { ours, theirs, seats, allowed }
+    World { ours, theirs, processes, allowed }
 }
 
 type Operation = fn(&SharedPages);
@@ -147,7 +147,7 @@ fn die(n: u32, (what, run): (&str, Operation), replacement: Replacement, reap_fi
     let mut world = world(replacement);
     may_be(&mut world.allowed);
     let died = die_at(n, || run(&world.ours)).is_none();
-    world.seats.kill(world.ours.me);
+    world.processes.kill(world.ours.me);
     let what = format!("{what}, step {n}, {replacement:?}, reaped first: {reap_first}");
     let name = what.split(',').next().unwrap_or_default().to_owned();
     if !reap_first {
@@ -183,10 +183,10 @@ fn a_repair_that_is_cut_short_is_done_again() {
             if die_at(n, || (insert.1)(&world.ours)).is_some() {
                 break;
             }
-            world.seats.kill(world.ours.me);
-            let heir = oracle::attached(&world.theirs.region, &world.seats);
+            world.processes.kill(world.ours.me);
+            let heir = oracle::attached(&world.theirs.region, &world.processes);
             let died = die_at(m, || heir.reap(world.ours.me)).is_none();
-            world.seats.kill(heir.me);
+            world.processes.kill(heir.me);
             world.theirs.reap(world.ours.me);
             world.theirs.reap(heir.me);
             look(&world, "insert over others");

@@ -18,7 +18,7 @@ pub(super) type Record = [AtomicU64; 8];
 pub(super) const WORD: usize = 0;
 /// File and page, as [`stored`]; means something while the word says so.
 pub(super) const NAME: usize = 1;
-/// One bit for each seat that has pinned it.
+/// One bit for each process slot that has pinned it.
 pub(super) const PINS: usize = 2;
 /// Times it was asked for, up to three.
 pub(super) const HITS: usize = 3;
@@ -117,7 +117,7 @@ impl SharedPages {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
                 YIELDS if self.is_known_stuck(at, seen) => return false,
-                _ if (turn - YIELDS).is_multiple_of(NAPS) && !self.seats.is_alive(seen.owner()) => self.take_over(at, seen),
+                _ if (turn - YIELDS).is_multiple_of(NAPS) && !self.processes.is_alive(seen.owner()) => self.take_over(at, seen),
                 _ if self.is_over(*begun.get_or_insert_with(Instant::now), turn - YIELDS) => {
                     let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
                     stuck.retain(|(at, word)| self.records[*at].word().0 == *word);

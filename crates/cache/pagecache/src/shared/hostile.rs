@@ -40,7 +40,7 @@ fn any_bytes_in_the_books_are_survived() {
     let seeds = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 20_000 } else { 300 };
     for seed in 0..if cfg!(miri) { 3 } else { seeds } {
         let mut random = fastrand::Rng::with_seed(seed);
-        let (pages, region, seats) = cache(&small(8 << random.u32(0..2), 1 << random.u32(0..2), Replacement::S3Fifo));
+        let (pages, region, processes) = cache(&small(8 << random.u32(0..2), 1 << random.u32(0..2), Replacement::S3Fifo));
         println!("seed {seed}");
         use_it(&pages, &mut random);
         for _ in 0..random.u32(1..40) {
@@ -56,9 +56,9 @@ fn any_bytes_in_the_books_are_survived() {
         let mine = |word: &AtomicU64| word::Word(word.load(Relaxed)).owner() == pages.me;
         pages.records.iter().filter(|record| mine(&record[frame::WORD])).for_each(|record| record[frame::WORD].store(0, Relaxed));
         use_it(&pages, &mut random);
-        pages.reap(shm::SeatNo(63));
+        pages.reap(shm::ProcessSlot(63));
         use_it(&pages, &mut random);
-        drop(seats);
+        drop(processes);
     }
 }
 
@@ -114,9 +114,9 @@ fn a_dirty_frame_without_a_true_name_leaves() {
 /// A process that is stopped in the middle of a copy: its page is refused, in time, and no other; and it is there again afterwards.
 #[test]
 fn a_page_that_a_stopped_process_holds_is_refused_alone() {
-    let (pages, region, seats) = cache(&small(64, 1, Replacement::S3Fifo));
+    let (pages, region, processes) = cache(&small(64, 1, Replacement::S3Fifo));
     (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
-    let stopped = seats.sit().expect("a seat");
+    let stopped = processes.attach().expect("a process slot");
     let (at, word) = pages.find(&pages.key(name(0, 3))).expect("here");
     let place = AT + pages.plan.frames_at + 64 * at;
     region.u64(place).store(word.taken_by(stopped).0, Relaxed);
@@ -134,9 +134,9 @@ fn a_page_that_a_stopped_process_holds_is_refused_alone() {
 /// A process that lives and keeps a shard: what needs it is refused in time, pages that are there are read and written, and none is lost.
 #[test]
 fn a_shard_that_a_process_keeps_is_refused_in_time() {
-    let (pages, region, seats) = cache(&small(64, 2, Replacement::S3Fifo));
+    let (pages, region, processes) = cache(&small(64, 2, Replacement::S3Fifo));
     (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
-    let theirs = oracle::attached(&region, &seats);
+    let theirs = oracle::attached(&region, &processes);
     let kept = [0, 1].map(|no| theirs.lock(no).expect("free"));
     let begun = std::time::Instant::now();
     assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Locked);
@@ -166,8 +166,8 @@ fn a_shard_that_a_process_keeps_is_refused_in_time() {
 
 #[test]
 fn headers_that_lie_are_refused() {
-    let (pages, region, seats) = cache(&small(8, 2, Replacement::Lru));
-    let attach = |at: usize, bytes: usize| SharedPages::attach(&region, at, bytes, &seats, pages.me).map(drop);
+    let (pages, region, processes) = cache(&small(8, 2, Replacement::Lru));
+    let attach = |at: usize, bytes: usize| SharedPages::attach(&region, at, bytes, &processes, pages.me).map(drop);
     assert_eq!(attach(AT, region.len() - AT), Ok(()));
     for (at, bytes) in [(AT, region.len()), (AT + 8, 8192), (AT, 0), (AT, pages.plan.bytes - 1), (1 << 40, 8192), (0, 8192)] {
         assert!(attach(at, bytes).is_err(), "{at} {bytes}");

@@ -61,7 +61,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use shm::{One, Region, SeatNo, Seats, Words};
+use shm::{ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
 
 pub use crate::order::Replacement;
 use frame::Record;
@@ -77,8 +77,8 @@ pub use types::{Damaged, FileNo, Inserted, Marks, Name, Page, Pin, Snapshot, Sou
 pub struct SharedPages {
     region: Arc<Region>,
     at: usize,
-    seats: Arc<Seats>,
-    me: SeatNo,
+    processes: Arc<ProcessSlots>,
+    me: ProcessSlot,
     plan: Plan,
     /// Processors' caches do not hold its pages.
     is_large: bool,
@@ -86,15 +86,15 @@ pub struct SharedPages {
     /// Of a page with so many hits nothing is noted.
     hits_most: u64,
     secrets: [u64; 2],
-    heads: Words<shard::Head>,
-    records: Words<Record>,
-    index: Words<AtomicU32>,
-    epochs: Words<AtomicU32>,
-    ghosts: Words<[AtomicU64; shape::WAYS]>,
-    bitmap: Words<AtomicU64>,
-    counters: Words<Counters>,
+    heads: SharedSlice<shard::Head>,
+    records: SharedSlice<Record>,
+    index: SharedSlice<AtomicU32>,
+    epochs: SharedSlice<AtomicU32>,
+    ghosts: SharedSlice<[AtomicU64; shape::WAYS]>,
+    bitmap: SharedSlice<AtomicU64>,
+    counters: SharedSlice<Counters>,
     /// This process's own of them.
-    my_counters: One<[Counters; LANES]>,
+    my_counters: SharedRef<[Counters; LANES]>,
     /// Says in a record that this process has pinned the frame.
     my_bit: u64,
     /// How often this process has pinned each frame.
@@ -149,11 +149,17 @@ impl SharedPages {
         repair::make_empty(region, at, &Plan::of(shape));
     }
 
-    /// Takes part in the one of so many bytes at `at`, in the name of a seat.
+    /// Takes part in the one of so many bytes at `at`, in the name of a process slot.
     ///
     /// # Errors
     /// There is none, or its header is not to be believed.
-    pub fn attach(region: &Arc<Region>, at: usize, bytes: usize, seats: &Arc<Seats>, me: SeatNo) -> Result<SharedPages, Damaged> {
+    pub fn attach(
+        region: &Arc<Region>,
+        at: usize,
+        bytes: usize,
+        processes: &Arc<ProcessSlots>,
+        me: ProcessSlot,
+    ) -> Result<SharedPages, Damaged> {
         if !at.is_multiple_of(crate::PAGE_BYTES) || bytes > region.len().saturating_sub(at) || bytes < crate::PAGE_BYTES {
             return Err(Damaged("no place for it"));
         }
@@ -165,21 +171,21 @@ impl SharedPages {
         let frames = plan.shards * plan.frames as usize;
         Ok(SharedPages {
             at,
-            seats: seats.clone(),
+            processes: processes.clone(),
             me,
             plan,
             is_large: frames >= LARGE,
             replacement: shape.replacement,
             hits_most: read::hits_most(shape.replacement),
             secrets: find::secrets(seed),
-            heads: Words::new(region, at + plan.heads_at, plan.shards),
-            records: Words::new(region, at + plan.frames_at, frames),
-            index: Words::new(region, at + plan.index_at, plan.shards * plan.places),
-            epochs: Words::new(region, at + plan.epochs_at, plan.shards * plan.epochs),
-            ghosts: Words::new(region, at + plan.ghosts_at, plan.shards * plan.ghost_lines),
-            bitmap: Words::new(region, at + plan.bitmap_at, plan.shards * plan.bitmap),
-            counters: Words::new(region, at + plan.counters_at, Seats::COUNT * LANES),
-            my_counters: One::new(region, at + plan.counters_at + usize::from(me.0) * LANES * shape::COUNTER_BYTES),
+            heads: SharedSlice::new(region, at + plan.heads_at, plan.shards),
+            records: SharedSlice::new(region, at + plan.frames_at, frames),
+            index: SharedSlice::new(region, at + plan.index_at, plan.shards * plan.places),
+            epochs: SharedSlice::new(region, at + plan.epochs_at, plan.shards * plan.epochs),
+            ghosts: SharedSlice::new(region, at + plan.ghosts_at, plan.shards * plan.ghost_lines),
+            bitmap: SharedSlice::new(region, at + plan.bitmap_at, plan.shards * plan.bitmap),
+            counters: SharedSlice::new(region, at + plan.counters_at, ProcessSlots::COUNT * LANES),
+            my_counters: SharedRef::new(region, at + plan.counters_at + usize::from(me.0) * LANES * shape::COUNTER_BYTES),
             my_bit: 1 << me.0,
             my_pins: (0..frames).map(|_| AtomicU32::new(0)).collect(),
             sweep: AtomicU32::new(0),

@@ -128,15 +128,15 @@ impl Process<'_> {
 fn no_old_version_is_ever_seen() {
     let calls = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 3_000_000 } else { 8_000 };
     for (frames, shards, replacement) in [(48, 1, Replacement::S3Fifo), (32, 4, Replacement::Fifo), (24, 2, Replacement::Lru)] {
-        let (first, region, seats) = cache(&small(frames, shards, replacement));
+        let (first, region, processes) = cache(&small(frames, shards, replacement));
         let zeroes = || (0..PAGES).map(|_| AtomicU32::new(0)).collect();
         let world = World { below: zeroes(), told: zeroes(), stop: AtomicBool::new(false) };
         let process = |no: u64, pages: SharedPages| {
             let random = fastrand::Rng::with_seed(no);
             Process { pages, world: &world, no, random, seen: vec![0; PAGES as usize] }
         };
-        let mut leader = process(0, attached(&region, &seats));
-        let mut others = [process(1, attached(&region, &seats)), process(2, attached(&region, &seats))];
+        let mut leader = process(0, attached(&region, &processes));
+        let mut others = [process(1, attached(&region, &processes)), process(2, attached(&region, &processes))];
         std::thread::scope(|scope| {
             let leader = scope.spawn(move || leader.work(calls));
             let others: Vec<_> = others.iter_mut().map(|other| scope.spawn(move || other.work(calls))).collect();
@@ -155,8 +155,8 @@ fn no_old_version_is_ever_seen() {
 #[cfg(not(miri))]
 fn a_marked_page_is_never_missed() {
     let rounds = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 3_000_000 } else { 10_000 };
-    let (reader, region, seats) = cache(&small(16, 1, Replacement::Fifo));
-    let churn = attached(&region, &seats);
+    let (reader, region, processes) = cache(&small(16, 1, Replacement::Fifo));
+    let churn = attached(&region, &processes);
     for page in 0..6 {
         assert_eq!(oracle::put(&reader, name(0, page), 1, Marks::DIRTY), Inserted::Done);
     }
@@ -180,8 +180,8 @@ fn a_marked_page_is_never_missed() {
 /// Behind a closed gate an index without the page proves nothing: whoever looks waits for the lock.
 #[test]
 fn a_miss_behind_a_closed_gate_is_not_believed() {
-    let (reader, region, seats) = cache(&small(16, 1, Replacement::S3Fifo));
-    let other = attached(&region, &seats);
+    let (reader, region, processes) = cache(&small(16, 1, Replacement::S3Fifo));
+    let other = attached(&region, &processes);
     assert_eq!(oracle::put(&reader, name(0, 1), 1, Marks::NONE), Inserted::Done);
     let key = other.key(name(0, 1));
     let (at, _) = other.find(&key).expect("here");

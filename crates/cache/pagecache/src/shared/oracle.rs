@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shm::{Pages, Region, SeatNo, Seats};
+use shm::{PageSize, ProcessSlot, ProcessSlots, Region};
 
 use super::*;
 use crate::{PAGE_BYTES, PageIndex};
 
-/// Where the cache begins in a test's region; the seats are before it.
+/// Where the cache begins in a test's region; the process slots are before it.
 pub(super) const AT: usize = PAGE_BYTES;
 
-/// A cache of its own region, and the seats.
-pub(super) fn cache(shape: &Shape) -> (SharedPages, Arc<Region>, Arc<Seats>) {
-    let region = Arc::new(Region::private(AT + SharedPages::bytes(shape), Pages::Small).expect("memory"));
-    let seats = Arc::new(Seats::pretend(region.clone(), 0));
+/// A cache of its own region, and the process slots.
+pub(super) fn cache(shape: &Shape) -> (SharedPages, Arc<Region>, Arc<ProcessSlots>) {
+    let region = Arc::new(Region::private(AT + SharedPages::bytes(shape), PageSize::Small).expect("memory"));
+    let processes = Arc::new(ProcessSlots::pretend(region.clone(), 0));
     SharedPages::format(&region, AT, shape, 7);
-    (attached(&region, &seats), region, seats)
+    (attached(&region, &processes), region, processes)
 }
 
 /// One more process.
-pub(super) fn attached(region: &Arc<Region>, seats: &Arc<Seats>) -> SharedPages {
-    let me: SeatNo = seats.sit().expect("a seat");
-    SharedPages::attach(region, AT, region.len() - AT, seats, me).expect("a cache")
+pub(super) fn attached(region: &Arc<Region>, processes: &Arc<ProcessSlots>) -> SharedPages {
+    let me: ProcessSlot = processes.attach().expect("a process slot");
+    SharedPages::attach(region, AT, region.len() - AT, processes, me).expect("a cache")
 }
 
 pub(super) fn small(frames: u32, shards: u32, replacement: Replacement) -> Shape {
@@ -251,7 +251,7 @@ impl Trial {
 fn try_out(seed: u64, replacement: Replacement) {
     let mut random = fastrand::Rng::with_seed(seed);
     let shards = 1 << random.u32(0..3);
-    let (pages, region, seats) = cache(&small(shards * random.u32(1..24), shards, replacement));
+    let (pages, region, processes) = cache(&small(shards * random.u32(1..24), shards, replacement));
     let mut trial = Trial { pages, model: BTreeMap::new(), pins: Vec::new(), random, now_ms: 1 };
     for _ in 0..1_500 {
         trial.step();
@@ -262,7 +262,7 @@ fn try_out(seed: u64, replacement: Replacement) {
     trial.compare();
     let _ = trial.pages.drop_clean(FileNo(0));
     (0..3).for_each(|file| _ = trial.pages.invalidate(FileNo(file), 0..u64::MAX));
-    let stats = attached(&region, &seats).stats();
+    let stats = attached(&region, &processes).stats();
     assert_eq!((stats.free, stats.orphans, stats.marked, stats.repairs), (stats.frames, 0, 0, 0), "seed {seed}");
 }
 

@@ -1,7 +1,7 @@
 //! Pages that stay where they are while somebody looks at their bytes.
 //!
-//! The record says which seats have pinned a frame; how often each has is its own affair ([`SharedPages::my_pins`]). The seat's bit
-//! comes and goes with the first and the last pin; whoever moves the count from or to zero holds it at [`BUSY`] meanwhile.
+//! The record says which process slots have pinned a frame; how often each has is its own affair ([`SharedPages::my_pins`]). The process
+//! slot's bit comes and goes with the first and the last pin; whoever moves the count from or to zero holds it at [`BUSY`] meanwhile.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -77,7 +77,7 @@ impl SharedPages {
         self.is_pinned(at, record, word, name)
     }
 
-    /// It is, if it still had the name when the seat's bit was set.
+    /// It is, if it still had the name when the process slot's bit was set.
     #[inline(always)]
     fn is_pinned(&self, at: usize, record: &Record, word: Word, name: u64) -> bool {
         // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around. The bit was set

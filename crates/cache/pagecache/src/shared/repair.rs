@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use shm::{Region, SeatNo};
+use shm::{ProcessSlot, Region};
 
 use super::SharedPages;
 use super::frame::{Frame, LINKS, PINS, QUEUE, Record};
@@ -49,7 +49,7 @@ impl Shard<'_> {
         let (at, record) = (self.global(local), &self.records[local as usize]);
         let word = record.word();
         // Names come and go under the shard's lock, which we have: whoever was doing it is dead. Others may be writing.
-        let abandoned = word.is_changing() && (!word.is_named() || word.is_leaving() || !self.pages.seats.is_alive(word.owner()));
+        let abandoned = word.is_changing() && (!word.is_named() || word.is_leaving() || !self.pages.processes.is_alive(word.owner()));
         if abandoned {
             self.pages.take_over(at, word);
         } else if !word.is_changing() && self.pages.take(at, word, word.taken_by(self.pages.me)) {
@@ -101,9 +101,9 @@ impl SharedPages {
         }
     }
 
-    /// Puts right what a dead process left: its locks, the frames it was changing, its pins. For whoever leads, before the seat is
+    /// Puts right what a dead process left: its locks, the frames it was changing, its pins. For whoever leads, before the process slot is
     /// given to another. The process must be dead.
-    pub fn reap(&self, dead: SeatNo) {
+    pub fn reap(&self, dead: ProcessSlot) {
         let frames = self.plan.frames as usize;
         for no in 0..self.plan.shards {
             drop(self.shard_lock(no).take_over().map(|held| self.hold(no, held)));
@@ -125,7 +125,7 @@ impl SharedPages {
     }
 
     /// True: the dead one was giving it a name.
-    fn reap_frame(&self, at: usize, dead: SeatNo) -> bool {
+    fn reap_frame(&self, at: usize, dead: ProcessSlot) -> bool {
         let record = &self.records[at];
         let pin = 1 << (dead.0 & 63);
         if record[PINS].load(Relaxed) & pin != 0 {

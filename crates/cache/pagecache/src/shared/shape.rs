@@ -102,7 +102,7 @@ impl Plan {
         let (frames_at, index_at, epochs_at) = (take(per * 64), take(places * 4), take(epochs * 4));
         let (ghosts_at, bitmap_at) = (take(ghost_lines * WAYS * 8), take(bitmap * 8));
         let counters_at = end;
-        let data_at = (counters_at + shm::Seats::COUNT * LANES * COUNTER_BYTES).next_multiple_of(PAGE_BYTES);
+        let data_at = (counters_at + shm::ProcessSlots::COUNT * LANES * COUNTER_BYTES).next_multiple_of(PAGE_BYTES);
         let bytes = data_at + shards * per * PAGE_BYTES;
         Plan {
             shards,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::fence;
 use std::time::Duration;
 
-use shm::{Held, OwnedLock};
+use shm::{OwnedLock, OwnedLockGuard};
 
 use super::frame::Record;
 use super::probe::step;
@@ -50,7 +50,7 @@ pub(super) struct Shard<'a> {
     pub records: &'a [Record],
     /// Something was found that cannot be: the books are made anew before the lock is given back.
     pub torn: Cell<bool>,
-    _held: Held<'a>,
+    _held: OwnedLockGuard<'a>,
 }
 
 impl SharedPages {
@@ -95,10 +95,10 @@ impl SharedPages {
     }
 
     pub(super) fn shard_lock(&self, no: usize) -> OwnedLock<'_> {
-        OwnedLock::new(&self.region, self.at + self.plan.heads_at + no * HEAD_BYTES, &self.seats, self.me)
+        OwnedLock::new(&self.region, self.at + self.plan.heads_at + no * HEAD_BYTES, &self.processes, self.me)
     }
 
-    pub(super) fn hold<'a>(&'a self, no: usize, held: Held<'a>) -> Shard<'a> {
+    pub(super) fn hold<'a>(&'a self, no: usize, held: OwnedLockGuard<'a>) -> Shard<'a> {
         let frames = self.plan.frames as usize;
         let abandoned = held.was_abandoned();
         let records = &self.records[no * frames..(no + 1) * frames];

@@ -99,8 +99,8 @@ fn look_at(pages: &SharedPages, name: Name, pin: &Pin) {
 
 /// So many calls of each of three, on a cache of this shape; then everything is still there.
 fn together(shape: &Shape, seed: u64, calls: u64) {
-    let (first, region, seats) = cache(shape);
-    let others = [attached(&region, &seats), attached(&region, &seats)];
+    let (first, region, processes) = cache(shape);
+    let others = [attached(&region, &processes), attached(&region, &processes)];
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for (n, pages) in others.iter().enumerate() {
@@ -146,22 +146,22 @@ fn no_wrong_byte_is_seen_whatever_three_do_at_once() {
 #[cfg(not(miri))]
 fn nor_when_one_dies_again_and_again() {
     let deaths = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 20_000 } else { 150 };
-    let (first, region, seats) = cache(&small(40, 2, Replacement::S3Fifo));
-    let other = attached(&region, &seats);
+    let (first, region, processes) = cache(&small(40, 2, Replacement::S3Fifo));
+    let other = attached(&region, &processes);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| work_torn(&other, 5, &stop));
         let mut random = fastrand::Rng::with_seed(11);
         for n in 0..deaths {
-            let victim = attached(&region, &seats);
+            let victim = attached(&region, &processes);
             let steps = random.u32(0..2_000);
             assert!(probe::dying::die_at(steps, || work_torn(&victim, n, &AtomicBool::new(false))).is_none());
-            seats.kill(victim.me);
+            processes.kill(victim.me);
             if random.bool() {
                 work_a_while(&first, n);
             }
             first.reap(victim.me);
-            seats.clear(victim.me);
+            processes.clear(victim.me);
             first.check().expect("books that agree");
         }
         stop.store(true, Relaxed);

@@ -7,11 +7,11 @@
 //! +--------------------------+-------+-----------+---------+-------+---+----+----+
 //! ```
 //!
-//! C: somebody, the *owner* (a seat), is changing the frame: nobody reads, nobody else changes. L: it is about to leave, so a pin
+//! C: somebody, the *owner* (a process slot), is changing the frame: nobody reads, nobody else changes. L: it is about to leave, so a pin
 //! comes too late. N: it has a name, that is a page. The version never goes back; it is counted up by every change of the
 //! bytes or of the name, not by a change of the marks.
 
-use shm::SeatNo;
+use shm::ProcessSlot;
 
 use super::types::Marks;
 
@@ -50,8 +50,8 @@ impl Word {
         Marks(((self.0 & MARKS) >> MARKS_SHIFT) as u8)
     }
 
-    pub fn owner(self) -> SeatNo {
-        SeatNo(((self.0 & OWNER) >> OWNER_SHIFT) as u8)
+    pub fn owner(self) -> ProcessSlot {
+        ProcessSlot(((self.0 & OWNER) >> OWNER_SHIFT) as u8)
     }
 
     #[inline]
@@ -67,7 +67,7 @@ impl Word {
 
     /// Ours to change.
     #[inline]
-    pub fn taken_by(self, owner: SeatNo) -> Word {
+    pub fn taken_by(self, owner: ProcessSlot) -> Word {
         Word(self.0 & !OWNER | CHANGING | u64::from(owner.0 & 63) << OWNER_SHIFT)
     }
 
@@ -107,9 +107,9 @@ mod test {
 
     #[test]
     fn fields_do_not_touch() {
-        let word = Word(0).named(Marks(255)).taken_by(SeatNo(255)).leaving();
+        let word = Word(0).named(Marks(255)).taken_by(ProcessSlot(255)).leaving();
         assert!(word.is_changing() && word.is_leaving() && word.is_named());
-        assert_eq!((word.marks(), word.owner(), word.version()), (Marks(3), SeatNo(63), 1));
+        assert_eq!((word.marks(), word.owner(), word.version()), (Marks(3), ProcessSlot(63), 1));
         let given_back = Word(word.0 & !(CHANGING | LEAVING | OWNER));
         assert_eq!(given_back, Word(1 << 16 | NAMED | MARKS));
         let other = word.changed().without(Marks::DIRTY);

@@ -18,7 +18,7 @@
 //! reads checks. Drawn in docs/formats.md.
 
 use shm::Region;
-use shm::ring::{Memory, Place};
+use shm::ring::{Memory, RingLayout};
 
 use crate::error::Error;
 use crate::request::{Class, Op, Request, Status, Urgency};
@@ -90,9 +90,9 @@ pub struct Layout {
     /// Most requests in flight.
     pub depth: u32,
     /// The ring from the client to the broker.
-    pub commands: Place,
+    pub commands: RingLayout,
     /// The ring back.
-    pub completions: Place,
+    pub completions: RingLayout,
     table_at: usize,
     /// Bytes in all.
     pub bytes: usize,
@@ -106,7 +106,7 @@ impl Layout {
         let table_at = RINGS_AT + entries as usize * COMMAND_BYTES;
         let completions_at = table_at + entries as usize * TABLE_BYTES;
         // Each word has a cache line of its own: one that is often written costs whoever reads its neighbour.
-        let place = |words_at, entries_at, entry_bytes| Place {
+        let place = |words_at, entries_at, entry_bytes| RingLayout {
             tail_at: words_at,
             head_at: words_at + 64,
             asleep_at: words_at + 128,
@@ -375,7 +375,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod test {
     use super::*;
-    use shm::Pages;
+    use shm::PageSize;
 
     #[test]
     fn parts_do_not_overlap_at_any_depth() {
@@ -391,7 +391,7 @@ mod test {
     #[test]
     fn what_is_written_is_read() {
         let layout = Layout::new(4);
-        let region = Region::private(layout.bytes, Pages::Small).expect("memory");
+        let region = Region::private(layout.bytes, PageSize::Small).expect("memory");
         let mut random = fastrand::Rng::with_seed(11);
         for _ in 0..if cfg!(miri) { 10 } else { 1000 } {
             let op = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes][random.usize(..5)];
@@ -425,7 +425,7 @@ mod test {
     #[test]
     fn a_state_is_told_and_nonsense_is_none() {
         let layout = Layout::new(1);
-        let region = Region::private(layout.bytes, Pages::Small).expect("memory");
+        let region = Region::private(layout.bytes, PageSize::Small).expect("memory");
         assert!(!layout.is_header_of(&region));
         layout.write_header(&region);
         assert!(layout.is_header_of(&region) && !Layout::new(2).is_header_of(&region));

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use rustix::net::SendFlags;
 use shm::Region;
-use shm::ring::{Broken, Consumer, Producer};
+use shm::ring::{Consumer, Producer, RingError};
 
 use super::entry::{self, Command, Ended, Layout, SEGMENTS_MAX, Segment};
 use super::log_limit::LogLimit;
@@ -228,7 +228,7 @@ impl Served {
         if self.held.is_some() && !self.submit_held(now, pace) {
             return Ok(false);
         }
-        let broken = |_: Broken| Ended::BrokenRing;
+        let broken = |_: RingError| Ended::BrokenRing;
         let mut taken = 0;
         let mut bytes = [0; 64];
         while taken < TURN && self.held.is_none() && self.has_place().map_err(broken)? && self.commands.take(&mut bytes).map_err(broken)? {
@@ -253,7 +253,7 @@ impl Served {
     }
 
     /// Whether there is a place for the completion of one more request.
-    fn has_place(&mut self) -> Result<bool, Broken> {
+    fn has_place(&mut self) -> Result<bool, RingError> {
         self.completions.has_room_for(self.in_flight + 1)
     }
 
@@ -332,7 +332,7 @@ impl Served {
         match self.completions.push(&entry::encode_completion(slot, status)) {
             Ok(true) => Ok(()),
             // There was room when the request was taken, and room does not become less.
-            Ok(false) | Err(Broken) => Err(Ended::BrokenRing),
+            Ok(false) | Err(RingError) => Err(Ended::BrokenRing),
         }
     }
 

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 use self::copies::{Copies, Copy};
 use super::ring::CompletionRing;
@@ -36,7 +36,7 @@ impl MemoryDevice {
     /// No memory.
     pub fn new(block_bytes: u32, bytes: u64) -> io::Result<MemoryDevice> {
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let blocks = Arc::new(Region::private(len, Pages::Small)?);
+        let blocks = Arc::new(Region::private(len, PageSize::Small)?);
         Ok(MemoryDevice { geometry: Geometry::plain(block_bytes, bytes / u64::from(block_bytes)), blocks })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block::clock::{Clock, Time};
 use block::{Arena, Completion, Error, Geometry, Op, Queue, Request, Span, Submit, Tag};
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 pub const BLOCK: usize = 512;
 /// A request that takes longer has timed out.
@@ -83,7 +83,7 @@ impl Unruly {
     }
 
     pub fn blocks(count: u64) -> Arc<Region> {
-        Arc::new(Region::private(usize::try_from(count).expect("few") * BLOCK, Pages::Small).expect("memory"))
+        Arc::new(Region::private(usize::try_from(count).expect("few") * BLOCK, PageSize::Small).expect("memory"))
     }
 
     fn of_1000(&mut self, part: u32) -> bool {

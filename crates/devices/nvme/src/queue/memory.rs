@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Arena, Error, Span};
-use shm::{Region, Words};
+use shm::{Region, SharedSlice};
 
 use super::books::NONE;
 use crate::controller::Shared;
@@ -89,14 +89,14 @@ impl Arenas {
 /// Pages that the device reaches, for lists or for copies.
 pub(super) struct Pages {
     memory: Mapping,
-    words: Words<AtomicU64>,
+    words: SharedSlice<AtomicU64>,
     free: Vec<u16>,
 }
 
 impl Pages {
     pub(super) fn new(dma: &Arc<dyn DmaSpace>, count: u16) -> Result<Pages, DmaError> {
         let memory = Mapping::new(dma, usize::from(count) * PAGE_BYTES)?;
-        let words = Words::new(memory.region(), 0, usize::from(count) * PAGE_BYTES / 8);
+        let words = SharedSlice::new(memory.region(), 0, usize::from(count) * PAGE_BYTES / 8);
         Ok(Pages { memory, words, free: (0..count).rev().collect() })
     }
 

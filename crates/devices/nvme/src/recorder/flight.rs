@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shm::{Pages, Region, Sharing, Words};
+use shm::{FileAccess, PageSize, Region, SharedSlice};
 
 use super::file::{HEADER, Header, LINE_BYTES, Reason, ring_bytes};
 use super::ring::Recorder;
@@ -26,14 +26,14 @@ impl Flight {
         let rings = u32::from(queues) + 1;
         let bytes = HEADER + rings as usize * ring_bytes(events);
         let region = match file {
-            None => Region::private(bytes, Pages::Small)?,
+            None => Region::private(bytes, PageSize::Small)?,
             Some(path) => {
                 let header = Header::new(name, Reason::Running, rings, events);
                 match std::fs::rename(path, with_suffix(path, "old")) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
-                let sharing = Sharing { permissions: 0o600, group: None };
+                let sharing = FileAccess { permissions: 0o600, group: None };
                 Region::create_file_with(path, bytes, sharing, |region| {
                     region.write(0, &header.bytes());
                     Ok(())
@@ -47,8 +47,8 @@ impl Flight {
     pub(crate) fn recorder(&self, queue: u16, entries: u32) -> Recorder {
         assert!(u32::from(queue) < self.rings, "queue {queue} of {}", self.rings);
         let at = HEADER + usize::from(queue) * ring_bytes(self.events);
-        let lines = Words::new(&self.region, at + LINE_BYTES, self.events as usize);
-        Recorder::new(Words::new(&self.region, at, 8), lines, queue, entries)
+        let lines = SharedSlice::new(&self.region, at + LINE_BYTES, self.events as usize);
+        Recorder::new(SharedSlice::new(&self.region, at, 8), lines, queue, entries)
     }
 
     /// Where what went wrong is written.

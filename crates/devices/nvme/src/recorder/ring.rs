@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Acquire;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shm::Words;
+use shm::SharedSlice;
 
 use super::{Event, Record};
 use crate::entry::{Answer, Entry};
@@ -70,8 +70,8 @@ const RESET: u64 = 4;
 /// Writes the events of a queue.
 pub(crate) struct Recorder {
     /// Count, queue and entries, the first event of this queue.
-    head: Words<AtomicU64>,
-    lines: Words<[AtomicU64; LINE]>,
+    head: SharedSlice<AtomicU64>,
+    lines: SharedSlice<[AtomicU64; LINE]>,
     next: u64,
     first: u64,
     queue: u16,
@@ -80,7 +80,7 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Goes on in a ring: what is in it was of another queue.
-    pub(super) fn new(head: Words<AtomicU64>, lines: Words<[AtomicU64; LINE]>, queue: u16, entries: u32) -> Recorder {
+    pub(super) fn new(head: SharedSlice<AtomicU64>, lines: SharedSlice<[AtomicU64; LINE]>, queue: u16, entries: u32) -> Recorder {
         let next = head[0].load(Relaxed);
         head[1].store(u64::from(queue) | u64::from(entries) << 32, Relaxed);
         head[2].store(next, Release);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 use super::device::Device;
 use super::ioctl;
@@ -85,7 +85,7 @@ fn explained(bytes: usize, error: io::Error) -> io::Error {
 
 impl DmaSpace for Space {
     fn allocate(&self, bytes: usize) -> Result<Arc<Region>, DmaError> {
-        let pages = if bytes >= HUGE_BYTES { Pages::HugeIfFree } else { Pages::Small };
+        let pages = if bytes >= HUGE_BYTES { PageSize::HugeIfFree } else { PageSize::Small };
         Ok(Arc::new(Region::private(bytes, pages)?))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pagecache::shared::{FileNo, Inserted, Marks, Name, Page, Shape, SharedPages};
 use pagecache::{PAGE_BYTES, PageIndex};
-use shm::{Pages, Region, Seats};
+use shm::{PageSize, ProcessSlots, Region};
 
 use super::Cache;
 
@@ -19,12 +19,12 @@ impl Shared {
     /// # Errors
     /// No memory.
     pub fn new(shape: &Shape, seed: u64) -> anyhow::Result<Shared> {
-        let (seats_at, bytes) = (SharedPages::bytes(shape).next_multiple_of(PAGE_BYTES), SharedPages::bytes(shape));
-        let region = Arc::new(Region::private(seats_at + Seats::BYTES, Pages::Small)?);
+        let (processes_at, bytes) = (SharedPages::bytes(shape).next_multiple_of(PAGE_BYTES), SharedPages::bytes(shape));
+        let region = Arc::new(Region::private(processes_at + ProcessSlots::BYTES, PageSize::Small)?);
         SharedPages::format(&region, 0, shape, seed);
-        let seats = Arc::new(Seats::pretend(region.clone(), seats_at));
-        let me = seats.sit()?;
-        Ok(Shared(SharedPages::attach(&region, 0, bytes, &seats, me)?))
+        let processes = Arc::new(ProcessSlots::pretend(region.clone(), processes_at));
+        let me = processes.attach()?;
+        Ok(Shared(SharedPages::attach(&region, 0, bytes, &processes, me)?))
     }
 }
 

@@ -72,7 +72,7 @@ impl Page<'_> {
         });
         self.one("gauge", "uptime_seconds", "Since the memory was made.", |status| Some(status.uptime_s as f64));
         self.one("gauge", "processes", "Processes that take part.", |status| {
-            Some(status.seats.iter().filter(|seat| seat.alive).count() as f64)
+            Some(status.processes.iter().filter(|process| process.alive).count() as f64)
         });
         self.one("gauge", "leader_pid", "The process that does the cache's work.", |status| status.leader_pid.map(f64::from));
         self.one("counter", "leaders_total", "Leaders so far.", |status| Some(f64::from(status.leaders)));

@@ -26,7 +26,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
     let status = instance.status();
     let pages = status.ssd.as_ref().map_or(0, |ssd| ssd.pages);
-    say!("{READY}{}: {pages} pages on its SSD, {} processes take part", located.shown(), status.seats.len());
+    say!("{READY}{}: {pages} pages on its SSD, {} processes take part", located.shown(), status.processes.len());
     if args.ready_pipe
         && let Ok(null) = OpenOptions::new().write(true).open("/dev/null")
     {
@@ -97,14 +97,14 @@ fn server(status: &Status) -> Option<u32> {
         let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         words.split(|byte| *byte == 0).skip(1).take(2).eq([&b"cache"[..], b"serve"])
     };
-    status.seats.iter().filter(|seat| seat.alive).map(|seat| seat.pid).find(|pid| serves(*pid))
+    status.processes.iter().filter(|process| process.alive).map(|process| process.pid).find(|pid| serves(*pid))
 }
 
 /// Whether a cache is used, and by whom: for commands that need it for themselves.
 pub fn refuse_if_used(located: &Located) -> anyhow::Result<()> {
     // A segment that cannot be read is nobody's.
     let Ok(Some(status)) = Instance::look(&located.config) else { return Ok(()) };
-    let users: Vec<String> = status.seats.iter().filter(|seat| seat.alive).map(|seat| seat.pid.to_string()).collect();
+    let users: Vec<String> = status.processes.iter().filter(|process| process.alive).map(|process| process.pid.to_string()).collect();
     if users.is_empty() {
         return Ok(());
     }

@@ -64,7 +64,7 @@ pub fn stranded(status: &Status) {
 
 /// Those that live.
 pub fn processes(status: &Status) -> String {
-    match status.seats.iter().filter(|seat| seat.alive).count() {
+    match status.processes.iter().filter(|process| process.alive).count() {
         1 => "1 process".to_owned(),
         alive => format!("{alive} processes"),
     }
@@ -154,8 +154,8 @@ fn work(status: &Status) {
     let (all, memory, limit) = (size(status.dirty_bytes), size(status.memory.dirty_pages * 4096), size(status.dirty_limit_bytes));
     say!("  dirty     {all} in all; in memory {memory} of {limit} allowed; {} times a writer had to wait", status.throttled);
     say!("  files     {} of {} known", status.files, status.files_max);
-    for seat in status.seats.iter().filter(|seat| !seat.alive) {
-        say!("  dead      process {} (seat {}): what it left is being put in order", seat.pid, seat.seat);
+    for process in status.processes.iter().filter(|process| !process.alive) {
+        say!("  dead      process {} (process slot {}): what it left is being put in order", process.pid, process.slot);
     }
 }
 

@@ -62,7 +62,7 @@ fn print(reports: &[Report], json: bool, prometheus: bool, list: bool) -> anyhow
 /// Of one cache.
 pub fn of(located: &Located) -> anyhow::Result<Report> {
     let running = Instance::look(&located.config)?;
-    let in_use = running.as_ref().is_some_and(|status| status.seats.iter().any(|seat| seat.alive));
+    let in_use = running.as_ref().is_some_and(|status| status.processes.iter().any(|process| process.alive));
     let status = match running {
         Some(mut status) => {
             if !in_use {

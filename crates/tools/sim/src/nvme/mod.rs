@@ -439,7 +439,7 @@ impl DmaSpace for SoftController {
         let region = if self.lock().memory.shared_only && !cfg!(miri) {
             Region::shared("nvme", bytes)?
         } else {
-            Region::private(bytes, shm::Pages::Small)?
+            Region::private(bytes, shm::PageSize::Small)?
         };
         Ok(Arc::new(region))
     }

@@ -11,7 +11,7 @@ use nvme::entry::{Answer, Entry, admin, nvm as op};
 use nvme::recorder::{Event, Record};
 use nvme::registers::{ACQ, AQA, ASQ, CC, CC_ENABLE, CC_SIZES, completion_doorbell, submission_doorbell};
 use pci::{DmaSpace as _, Mmio as _};
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 use super::SoftController;
 use super::rings::{Completions, Submissions};
@@ -280,7 +280,7 @@ fn map_memory(record: &Record, controller: &SoftController) -> Result<(), String
     controller.lock().memory.go_on_from(end);
     let (_, zeroes) = memory(controller, PAGE as usize)?;
     for page in &pages {
-        let region = Arc::new(Region::private(PAGE as usize, Pages::Small).map_err(|error| error.to_string())?);
+        let region = Arc::new(Region::private(PAGE as usize, PageSize::Small).map_err(|error| error.to_string())?);
         for list in lists.range(*page..*page + PAGE) {
             for at in ((list % PAGE).next_multiple_of(8)..PAGE).step_by(8) {
                 region.u64(at as usize).store(zeroes, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use shm::{Region, Seats};
+use shm::{ProcessSlots, Region};
 use ssdcache::{Mode, PAGE_BYTES};
 
 use super::model::{CELL, CELLS, cell_bytes};
@@ -21,7 +21,7 @@ struct Run {
     rng: fastrand::Rng,
     machine: Arc<Machine>,
     region: Arc<Region>,
-    seats: Arc<Seats>,
+    processes: Arc<ProcessSlots>,
     process: Process,
     setup: Setup,
     /// By file, what each cell may be: more than one thing after a write that failed.
@@ -38,10 +38,10 @@ impl Run {
         let machine = Machine::new(Kind::Memory, 0, formatted());
         let setup = Setup::plain(mode);
         let region = setup.segment();
-        let seats = setup.seats(&region);
-        let process = Process::start(&machine, &region, &seats, setup);
+        let processes = setup.processes(&region);
+        let process = Process::start(&machine, &region, &processes, setup);
         let files = FILES.map(|key| (key, vec![BTreeSet::from([0]); CELLS])).collect();
-        let mut run = Run { rng, machine, region, seats, process, setup, files, version: 0, has_failed: false, lost: 0 };
+        let mut run = Run { rng, machine, region, processes, process, setup, files, version: 0, has_failed: false, lost: 0 };
         // All as long as they will be.
         FILES.for_each(|key| run.write(key, 0..CELLS));
         run
@@ -105,11 +105,11 @@ impl Run {
 
     /// The process dies, and the next one may not find the SSD at all.
     fn succeed(&mut self) {
-        for seat in (0..64).filter(|seat| self.seats.taken() >> seat & 1 == 1) {
-            self.seats.kill(shm::SeatNo(seat));
+        for process in (0..64).filter(|process| self.processes.taken() >> process & 1 == 1) {
+            self.processes.kill(shm::ProcessSlot(process));
         }
         let has_ssd = !self.has_failed || self.rng.bool();
-        self.process = Process::start(&self.machine, &self.region, &self.seats, Setup { has_ssd, ..self.setup });
+        self.process = Process::start(&self.machine, &self.region, &self.processes, Setup { has_ssd, ..self.setup });
     }
 
     fn act(&mut self) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datapath::shelf::{Count, How, Layout, Limits, Open, Parts, Shelf, Sizes, SsdState, Worker};
 use pagecache::shared::{Replacement, Shape as Frames};
 use parking_lot::Mutex;
-use shm::{Pages, Region, Seats};
+use shm::{PageSize, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule, SsdCache};
 
 use crate::world::{Handle, Kind, Machine, Outside, Remains, Ssd};
@@ -41,12 +41,12 @@ impl Bench {
         let machine = Machine::new(Kind::Memory, 1, remains);
         let sizes = Sizes { frames: FRAMES, ssd: Some(SSD), files: 16 };
         let layout = Layout::of(sizes);
-        let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
         Shelf::format(&region, sizes, &limits, mode, 7, "");
-        let seats = Arc::new(Seats::pretend(Arc::clone(&region), layout.seats));
+        let processes = Arc::new(ProcessSlots::pretend(Arc::clone(&region), layout.processes));
         let ssd: Arc<dyn block::Device> = Arc::new(Ssd(Arc::clone(&machine)));
         let world = Arc::new(Outside(Arc::clone(&machine)));
-        let parts = Parts { region, seats, device: Some(Arc::clone(&ssd)), plain: Some(ssd), world, limits };
+        let parts = Parts { region, processes, device: Some(Arc::clone(&ssd)), plain: Some(ssd), world, limits };
         let shelf = Shelf::attach(parts).expect("attached");
         shelf.lead_inline(Worker::begin(&shelf));
         let how = How { rule, ..How::default() };

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use datapath::shelf::{How, Open, OpenFailed, Shelf};
 use rustix::io::Errno;
-use shm::{Region, Seats};
+use shm::{ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES};
 
 use super::model::{CELL, CELLS, cell_bytes};
@@ -44,12 +44,12 @@ fn later(machine: &Machine, shelf: &Shelf) {
     }
 }
 
-fn started(setup: Setup) -> (Arc<Machine>, Arc<Region>, Arc<Seats>, Process) {
+fn started(setup: Setup) -> (Arc<Machine>, Arc<Region>, Arc<ProcessSlots>, Process) {
     let machine = Machine::new(Kind::Memory, 0, formatted());
     let region = setup.segment();
-    let seats = setup.seats(&region);
-    let process = Process::start(&machine, &region, &seats, setup);
-    (machine, region, seats, process)
+    let processes = setup.processes(&region);
+    let process = Process::start(&machine, &region, &processes, setup);
+    (machine, region, processes, process)
 }
 
 /// A process with a file of version 1, all of it durable, and none below.
@@ -122,7 +122,7 @@ fn a_conflict_outlives_our_own_changes_and_the_machine() {
     let machine = Machine::new(Kind::Memory, 1, machine.cut(1));
     let setup = Setup { records: 2, ..Setup::plain(Mode::WriteBack) };
     let region = setup.segment();
-    let process = Process::start(&machine, &region, &setup.seats(&region), setup);
+    let process = Process::start(&machine, &region, &setup.processes(&region), setup);
     process.shelf.clean_all(&mut |_| {}).expect_err("one cannot be written");
     assert_eq!(versions(&machine.bytes(KEY)), [9; CELLS]);
     assert_eq!(self::open(&machine, &process.shelf).err(), Some(OpenFailed::Conflict));
@@ -211,7 +211,7 @@ struct Run {
     rng: fastrand::Rng,
     machine: Arc<Machine>,
     region: Arc<Region>,
-    seats: Arc<Seats>,
+    processes: Arc<ProcessSlots>,
     process: Arc<Process>,
     /// Held over calls, at times: then nobody looks at the file below.
     open: Option<Arc<Open>>,
@@ -243,12 +243,12 @@ impl Run {
         let mode = if rng.u8(..4) == 0 { Mode::WriteThrough } else { Mode::WriteBack };
         // The files are opened for each call, or held.
         let setup = Setup { records: 2, has_ssd: rng.u8(..4) != 0, ..Setup::plain(mode) };
-        let (machine, region, seats, process) = started(setup);
+        let (machine, region, processes, process) = started(setup);
         let run = Run {
             rng,
             machine,
             region,
-            seats,
+            processes,
             process: Arc::new(process),
             open: None,
             setup,
@@ -562,11 +562,11 @@ impl Run {
         self.machine.set_moment(None);
         self.counts[1] += 1;
         let _open = ManuallyDrop::new(self.open.take());
-        for seat in (0..64).filter(|seat| self.seats.taken() >> seat & 1 == 1) {
-            self.seats.kill(shm::SeatNo(seat));
+        for process in (0..64).filter(|process| self.processes.taken() >> process & 1 == 1) {
+            self.processes.kill(shm::ProcessSlot(process));
         }
         let _dead = ManuallyDrop::new(Arc::clone(&self.process));
-        self.process = Arc::new(Process::start(&self.machine, &self.region, &self.seats, self.setup));
+        self.process = Arc::new(Process::start(&self.machine, &self.region, &self.processes, self.setup));
         // Until then a change by another program is taken for that of the dead.
         later(&self.machine, &self.process.shelf);
     }
@@ -610,8 +610,8 @@ impl Run {
         let _dead = ManuallyDrop::new(Arc::clone(&self.process));
         self.machine = Machine::new(Kind::Memory, self.counts[2], remains);
         self.region = self.setup.segment();
-        self.seats = self.setup.seats(&self.region);
-        self.process = Arc::new(Process::start(&self.machine, &self.region, &self.seats, self.setup));
+        self.processes = self.setup.processes(&self.region);
+        self.process = Arc::new(Process::start(&self.machine, &self.region, &self.processes, self.setup));
         let below = self.below();
         if self.theirs.is_some() && self.is_told {
             assert_eq!(Some(&below), self.theirs.as_ref(), "the other program's bytes");

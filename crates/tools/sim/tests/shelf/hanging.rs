@@ -48,8 +48,8 @@ fn filled() -> (Arc<Machine>, Process) {
     let machine = Machine::new(Kind::Memory, 0, formatted());
     let setup = Setup::plain(Mode::WriteBack);
     let region = setup.segment();
-    let seats = setup.seats(&region);
-    let process = Process::start(&machine, &region, &seats, setup);
+    let processes = setup.processes(&region);
+    let process = Process::start(&machine, &region, &processes, setup);
     for key in FILES {
         let bytes: Vec<u8> = (0..CELLS).flat_map(|cell| cell_bytes(key, cell, 1)).collect();
         process.with(key, |open| {

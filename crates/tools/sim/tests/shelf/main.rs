@@ -20,7 +20,7 @@ use std::sync::{Arc, mpsc};
 use datapath::shelf::{How, Layout, Limits, Open, OpenFailed, Parts, Shelf, Sizes, Worker};
 use pagecache::shared::{Replacement, Shape as Frames};
 use parking_lot::Mutex;
-use shm::{Pages, Region, Seats};
+use shm::{PageSize, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, SsdCache};
 
 use model::{CELL, CELLS, File, Files, cell_bytes};
@@ -95,13 +95,13 @@ impl Setup {
 
     fn segment(self) -> Arc<Region> {
         let layout = Layout::of(self.sizes());
-        let region = Arc::new(Region::private(layout.bytes, Pages::Small).expect("memory"));
+        let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
         Shelf::format(&region, self.sizes(), &self.limits(), self.mode, 7, "");
         region
     }
 
-    fn seats(self, region: &Arc<Region>) -> Arc<Seats> {
-        Arc::new(Seats::pretend(Arc::clone(region), Layout::of(self.sizes()).seats))
+    fn processes(self, region: &Arc<Region>) -> Arc<ProcessSlots> {
+        Arc::new(ProcessSlots::pretend(Arc::clone(region), Layout::of(self.sizes()).processes))
     }
 
     /// Lengths come down piece by piece, not with the entry of the file.
@@ -135,12 +135,12 @@ fn open_at(machine: &Arc<Machine>, shelf: &Arc<Shelf>, key: u64) -> Open {
 
 impl Process {
     /// Attaches, leads, opens all files.
-    fn start(machine: &Arc<Machine>, region: &Arc<Region>, seats: &Arc<Seats>, setup: Setup) -> Process {
+    fn start(machine: &Arc<Machine>, region: &Arc<Region>, processes: &Arc<ProcessSlots>, setup: Setup) -> Process {
         let attach = || {
             let ssd: Option<Arc<dyn block::Device>> = setup.has_ssd.then(|| Arc::new(Ssd(Arc::clone(machine))) as Arc<dyn block::Device>);
             let world = Arc::new(Outside(Arc::clone(machine)));
-            let (region, seats, limits) = (Arc::clone(region), Arc::clone(seats), setup.limits());
-            Shelf::attach(Parts { region, seats, device: ssd.clone(), plain: ssd, world, limits }).expect("attached")
+            let (region, processes, limits) = (Arc::clone(region), Arc::clone(processes), setup.limits());
+            Shelf::attach(Parts { region, processes, device: ssd.clone(), plain: ssd, world, limits }).expect("attached")
         };
         let shelf = attach();
         shelf.lead_inline(Worker::begin(&shelf));
@@ -179,7 +179,7 @@ fn read(open: &Open, cells: std::ops::Range<usize>) -> Vec<u8> {
 fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
     let machine = Machine::new(setup.kind, label, remains);
     let region = setup.segment();
-    let process = Process::start(&machine, &region, &setup.seats(&region), setup);
+    let process = Process::start(&machine, &region, &setup.processes(&region), setup);
     for (key, file) in &mut files {
         let bytes = process.read(*key, 0..CELLS);
         machine.trace(|| {
@@ -263,7 +263,7 @@ struct Run {
     rng: fastrand::Rng,
     machine: Arc<Machine>,
     region: Arc<Region>,
-    seats: Arc<Seats>,
+    processes: Arc<ProcessSlots>,
     process: Alive,
     files: Arc<Mutex<Files>>,
     setup: Setup,
@@ -280,10 +280,10 @@ impl Run {
         let setup = Setup::of(kind, seed, &mut rng);
         let machine = Machine::new(kind, 0, formatted());
         let region = setup.segment();
-        let seats = setup.seats(&region);
-        let process = Alive::new(Process::start(&machine, &region, &seats, setup));
+        let processes = setup.processes(&region);
+        let process = Alive::new(Process::start(&machine, &region, &processes, setup));
         let files = Arc::new(Mutex::new(FILES.map(|key| (key, File::default())).collect()));
-        Run { rng, machine, region, seats, process, files, setup, version: 0, before: Files::new(), graves: Vec::new() }
+        Run { rng, machine, region, processes, process, files, setup, version: 0, before: Files::new(), graves: Vec::new() }
     }
 
     /// One call of a user, or time passes. Whether the process survived it.
@@ -390,12 +390,12 @@ impl Run {
     fn succeed(&mut self) {
         self.machine.set_moment(None);
         self.machine.failing.store(0, Ordering::Relaxed);
-        for seat in 0..64 {
-            if self.seats.taken() >> seat & 1 == 1 {
-                self.seats.kill(shm::SeatNo(seat));
+        for process in 0..64 {
+            if self.processes.taken() >> process & 1 == 1 {
+                self.processes.kill(shm::ProcessSlot(process));
             }
         }
-        let process = Process::start(&self.machine, &self.region, &self.seats, self.setup);
+        let process = Process::start(&self.machine, &self.region, &self.processes, self.setup);
         // A call that was cut off was done, in part, or not.
         for (key, file) in self.files.lock().iter_mut() {
             file.check_died(*key, &process.read(*key, 0..CELLS), &self.before[key]);

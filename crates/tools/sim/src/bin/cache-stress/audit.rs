@@ -110,7 +110,11 @@ pub fn after_wipe(place: &Place, ledger: &Ledger) -> Result<()> {
 pub fn at_the_end(place: &Place, ledger: &Ledger) -> Result<()> {
     let config = place.config()?;
     let segment = Instance::segment_path(&config);
-    ensure!(!segment.exists(), "the segment is still there: {:?}", Instance::look(&config).map(|status| status.map(|status| status.seats)));
+    ensure!(
+        !segment.exists(),
+        "the segment is still there: {:?}",
+        Instance::look(&config).map(|status| status.map(|status| status.processes))
+    );
     ensure!(!segment.with_extension("lock").exists(), "the lock file is still there");
     let logs = 0..=ledger.head(Head::Log).load(SeqCst);
     for number in 0..LOGS {
@@ -132,7 +136,7 @@ pub fn at_the_end(place: &Place, ledger: &Ledger) -> Result<()> {
     }
     instance.check().context("at the end")?;
     let status = instance.status();
-    ensure!(status.seats.len() == 1 && status.lost.is_empty() && status.dirty_bytes == 0, "at the end: {status:?}");
+    ensure!(status.processes.len() == 1 && status.lost.is_empty() && status.dirty_bytes == 0, "at the end: {status:?}");
     instance.detach().context("at the end")?;
     ensure!(!segment.exists(), "the last who left has left the segment");
     Ok(())

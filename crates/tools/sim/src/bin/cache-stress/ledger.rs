@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use anyhow::Result;
-use shm::{Region, Sharing};
+use shm::{FileAccess, Region};
 
 /// Writers at a time.
 pub const SLOTS: u32 = 4;
@@ -109,7 +109,7 @@ impl Ledger {
 
     /// A new one: nothing was written.
     pub fn create(path: &Path) -> Result<Ledger> {
-        let ledger = Ledger(Region::create_file(path, Ledger::bytes(), Sharing { permissions: 0o600, group: None })?);
+        let ledger = Ledger(Region::create_file(path, Ledger::bytes(), FileAccess { permissions: 0o600, group: None })?);
         for (file, cell) in all() {
             for word in [Word::Begun, Word::Acked, Word::Synced] {
                 ledger.cell(file, cell, word).store(1, SeqCst);

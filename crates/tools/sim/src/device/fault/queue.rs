@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use block::buffer::ArenaId;
 use block::{Arena, Armed, Clock, Completion, Error, Geometry, Lba, Queue, Request, Span, Status, Submit, Tag, Time};
-use shm::{Pages, Region};
+use shm::{PageSize, Region};
 
 use self::damage::flip;
 use super::rules::{Active, Fault, Faults, Hang, Kind};
@@ -92,7 +92,7 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         let depth = queue.depth();
         let segments = usize::from(queue.geometry().segments_max);
         // Pages that no fault needs are never touched.
-        let scratch = Arena::over(Arc::new(Region::private(SCRATCH_BYTES * SCRATCHES as usize, Pages::Small)?));
+        let scratch = Arena::over(Arc::new(Region::private(SCRATCH_BYTES * SCRATCHES as usize, PageSize::Small)?));
         queue.register(&scratch).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
         let request = Request::flush(Tag(0));
         let slot = Slot { request, spans: 0, generation: 0, state: State::Free, fault: None, scratch: None };

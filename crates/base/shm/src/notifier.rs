@@ -19,36 +19,36 @@ const ONE_RING: u32 = 2;
 
 /// A word of a region; zero is a bell that never rang.
 #[derive(Clone, Copy)]
-pub struct Bell<'a>(&'a std::sync::atomic::AtomicU32);
+pub struct Notifier<'a>(&'a std::sync::atomic::AtomicU32);
 
 /// How often a bell had rung when it was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rings(u32);
+pub struct NotifyCount(u32);
 
-impl<'a> Bell<'a> {
+impl<'a> Notifier<'a> {
     /// The bell at byte `at`, a multiple of four.
-    pub fn new(region: &'a Region, at: usize) -> Bell<'a> {
-        Bell(region.u32(at))
+    pub fn new(region: &'a Region, at: usize) -> Notifier<'a> {
+        Notifier(region.u32(at))
     }
 
-    /// What [`Bell::wait`] wants to know. Whatever was done before the rings counted here is seen.
+    /// What [`Notifier::wait`] wants to know. Whatever was done before the rings counted here is seen.
     #[inline]
-    pub fn look(&self) -> Rings {
+    pub fn look(&self) -> NotifyCount {
         look(self.0)
     }
 
-    /// Rings: all who sleep wake, and who is about to sleep will not.
+    /// Wakes every sleeper, and keeps those about to sleep awake.
     #[inline]
-    pub fn ring(&self) {
-        if strike(self.0) {
+    pub fn notify(&self) {
+        if count_notification(self.0) {
             futex::wake(self.0, u32::MAX);
         }
     }
 
     /// Sleeps until it rings again after `since`, for `at_most`. True: it rang.
-    pub fn wait(&self, since: Rings, at_most: Duration) -> bool {
+    pub fn wait(&self, since: NotifyCount, at_most: Duration) -> bool {
         let begin = Instant::now();
-        while let Some(expected) = lie_down(self.0, since) {
+        while let Some(expected) = prepare_sleep(self.0, since) {
             let left = at_most.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 return false;
@@ -59,12 +59,12 @@ impl<'a> Bell<'a> {
     }
 }
 
-fn look(word: &impl Word) -> Rings {
-    Rings(word.load(Ordering::Acquire) & !ASLEEP)
+fn look(word: &impl Word) -> NotifyCount {
+    NotifyCount(word.load(Ordering::Acquire) & !ASLEEP)
 }
 
 /// Counts a ring. True: somebody sleeps and has to be woken.
-fn strike(word: &impl Word) -> bool {
+fn count_notification(word: &impl Word) -> bool {
     let mut seen = word.load(Ordering::Relaxed);
     loop {
         let rung = seen.wrapping_add(ONE_RING) & !ASLEEP;
@@ -76,7 +76,7 @@ fn strike(word: &impl Word) -> bool {
 }
 
 /// Says that somebody sleeps; the value to sleep on. None: it rang.
-fn lie_down(word: &impl Word, since: Rings) -> Option<u32> {
+fn prepare_sleep(word: &impl Word, since: NotifyCount) -> Option<u32> {
     let mut seen = word.load(Ordering::Acquire);
     loop {
         if seen & !ASLEEP != since.0 {
@@ -95,28 +95,28 @@ fn lie_down(word: &impl Word, since: Rings) -> Option<u32> {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::Pages;
+    use crate::PageSize;
 
     #[test]
     fn a_ring_after_the_look_is_heard_and_silence_ends() {
-        let region = Region::private(4096, Pages::Small).expect("memory");
-        let bell = Bell::new(&region, 8);
-        let since = bell.look();
-        assert!(!bell.wait(since, Duration::ZERO));
-        bell.ring();
-        assert!(bell.wait(since, Duration::MAX), "it rang already");
-        assert!(!bell.wait(bell.look(), Duration::from_millis(1)), "that ring was seen");
+        let region = Region::private(4096, PageSize::Small).expect("memory");
+        let notifier = Notifier::new(&region, 8);
+        let since = notifier.look();
+        assert!(!notifier.wait(since, Duration::ZERO));
+        notifier.notify();
+        assert!(notifier.wait(since, Duration::MAX), "it rang already");
+        assert!(!notifier.wait(notifier.look(), Duration::from_millis(1)), "that ring was seen");
         // Across the end of the numbers.
         region.u32(8).store(u32::MAX, Ordering::Relaxed);
-        let since = bell.look();
-        bell.ring();
-        assert!(bell.wait(since, Duration::MAX));
+        let since = notifier.look();
+        notifier.notify();
+        assert!(notifier.wait(since, Duration::MAX));
     }
 
     #[test]
     fn two_threads_wake_each_other() {
-        let region = Region::private(4096, Pages::Small).expect("memory");
-        let (there, back) = (Bell::new(&region, 0), Bell::new(&region, 4));
+        let region = Region::private(4096, PageSize::Small).expect("memory");
+        let (there, back) = (Notifier::new(&region, 0), Notifier::new(&region, 4));
         let times = if cfg!(miri) { 50 } else { 5_000 };
         let turns = region.u32(8);
         std::thread::scope(|scope| {
@@ -124,44 +124,44 @@ mod test {
                 for turn in 0..times {
                     await_turn(&there, turns, 2 * turn + 1);
                     turns.store(2 * turn + 2, Ordering::Relaxed);
-                    back.ring();
+                    back.notify();
                 }
             });
             for turn in 0..times {
                 turns.store(2 * turn + 1, Ordering::Relaxed);
-                there.ring();
+                there.notify();
                 await_turn(&back, turns, 2 * turn + 2);
             }
         });
     }
 
-    fn await_turn(bell: &Bell<'_>, turns: &std::sync::atomic::AtomicU32, turn: u32) {
+    fn await_turn(notifier: &Notifier<'_>, turns: &std::sync::atomic::AtomicU32, turn: u32) {
         loop {
-            let since = bell.look();
+            let since = notifier.look();
             if turns.load(Ordering::Relaxed) == turn {
                 return;
             }
-            bell.wait(since, Duration::MAX);
+            notifier.wait(since, Duration::MAX);
         }
     }
 
     #[cfg(not(miri))]
     mod every_order {
         use super::super::*;
-        use crate::lock::protocol::every_order::{Bed, full};
+        use crate::lock::protocol::every_order::{FutexModel, full};
         use loom::sync::Arc;
         use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
         struct World {
             word: AtomicU32,
             work: AtomicU32,
-            bed: Bed,
+            bed: FutexModel,
         }
 
         impl World {
-            fn ring(&self) {
+            fn notify(&self) {
                 self.work.fetch_add(1, Relaxed);
-                if strike(&self.word) {
+                if count_notification(&self.word) {
                     self.bed.wake_all();
                 }
             }
@@ -173,7 +173,7 @@ mod test {
                     if self.work.load(Relaxed) >= work {
                         return;
                     }
-                    while let Some(expected) = lie_down(&self.word, since) {
+                    while let Some(expected) = prepare_sleep(&self.word, since) {
                         self.bed.wait(&self.word, expected, || false);
                     }
                 }
@@ -184,11 +184,11 @@ mod test {
             let mut model = loom::model::Builder::new();
             model.preemption_bound = Some(if full() { 2 } else { 1 });
             model.check(move || {
-                let world = Arc::new(World { word: AtomicU32::new(0), work: AtomicU32::new(0), bed: Bed::new() });
+                let world = Arc::new(World { word: AtomicU32::new(0), work: AtomicU32::new(0), bed: FutexModel::new() });
                 let threads: Vec<_> = (1..ringers + sleepers)
                     .map(|thread| {
                         let world = world.clone();
-                        loom::thread::spawn(move || if thread < sleepers { world.until(ringers) } else { world.ring() })
+                        loom::thread::spawn(move || if thread < sleepers { world.until(ringers) } else { world.notify() })
                     })
                     .collect();
                 world.until(ringers);

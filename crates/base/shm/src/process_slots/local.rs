@@ -1,40 +1,40 @@
-//! What of the seats only this process knows.
+//! What of the process slots only this process knows.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::{SeatNo, index};
-use crate::region::{Pages, Region};
+use super::{ProcessSlot, index};
+use crate::region::{PageSize, Region};
 
 /// How it stands with our own leading.
-pub(super) const NOT: u32 = 0;
+pub(super) const NOT_LEADING: u32 = 0;
 pub(super) const TRYING: u32 = 1;
 pub(super) const LEADING: u32 = 2;
 
 /// In memory that a fork finds zeroed: a fork sits nowhere and does not lead.
-pub(super) struct Local(Region);
+pub(super) struct ProcessLocal(Region);
 
-impl Local {
-    pub(super) fn new() -> io::Result<Local> {
-        let region = Region::private(4096, Pages::Small)?;
+impl ProcessLocal {
+    pub(super) fn new() -> io::Result<ProcessLocal> {
+        let region = Region::private(4096, PageSize::Small)?;
         if !region.wiped_by_fork() && cfg!(not(miri)) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel cannot hide memory from forks (Linux 4.14 and later can)"));
         }
-        Ok(Local(region))
+        Ok(ProcessLocal(region))
     }
 
-    /// The turn in which we sit there; 0: we do not.
+    /// The generation in which we sit there; 0: we do not.
     #[inline]
-    pub(super) fn mine(&self, seat: SeatNo) -> &AtomicU32 {
-        self.0.u32(4 * index(seat))
+    pub(super) fn mine(&self, process: ProcessSlot) -> &AtomicU32 {
+        self.0.u32(4 * index(process))
     }
 
-    /// Bits of the seats that are ours or that a thread of ours tries to get.
+    /// Bits of the process slots that are ours or that a thread of ours tries to get.
     pub(super) fn claimed(&self) -> &AtomicU64 {
         self.0.u64(256)
     }
 
-    /// Bits of pretended seats.
+    /// Bits of pretended process slots.
     pub(super) fn killed(&self) -> &AtomicU64 {
         self.0.u64(264)
     }
@@ -48,7 +48,7 @@ impl Local {
         self.0.u32(276)
     }
 
-    /// The pulse of somebody who was found silent, and a bit above it; 0: of nobody.
+    /// The heartbeat of somebody who was found silent, and a bit above it; 0: of nobody.
     pub(super) fn silent(&self, of: usize) -> &AtomicU64 {
         self.0.u64(1024 + 8 * of)
     }
@@ -58,7 +58,7 @@ impl Local {
         self.0.u32(284)
     }
 
-    /// Counts our pulse.
+    /// Counts our heartbeat.
     pub(super) fn beats(&self) -> &AtomicU32 {
         self.0.u32(280)
     }

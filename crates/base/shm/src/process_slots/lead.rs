@@ -5,26 +5,26 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
-use super::Seats;
-use super::local::{LEADING, NOT, TRYING};
-use crate::bell::Bell;
+use super::ProcessSlots;
+use super::local::{LEADING, NOT_LEADING, TRYING};
 use crate::bytes;
+use crate::notifier::Notifier;
 
 /// The leader's byte of the lock file.
 const LEADER: u32 = 64;
 /// How long who waits to lead sleeps before it tries again, where the kernel cannot wake it.
 const RETRY: Duration = Duration::from_millis(10);
 
-impl Seats {
-    /// Waits until we lead; there is one leader at a time. The kernel wakes us the moment the leader ends. Not to be called off: see
-    /// [`Seats::lead_unless`].
+impl ProcessSlots {
+    /// LockWaiter until we lead; there is one leader at a time. The kernel wakes us the moment the leader ends. Not to be called off: see
+    /// [`ProcessSlots::lead_unless`].
     ///
     /// # Errors
     /// The kernel refuses to lock.
     pub fn lead(&self) -> io::Result<()> {
         loop {
-            let since = self.bell().look();
-            if self.local.leading().compare_exchange(NOT, TRYING, AcqRel, Relaxed).is_ok() {
+            let since = self.notifier().look();
+            if self.local.leading().compare_exchange(NOT_LEADING, TRYING, AcqRel, Relaxed).is_ok() {
                 let locked = self.locks.as_ref().map_or(Ok(()), |fd| bytes::lock(fd, LEADER));
                 self.won(locked.is_ok());
                 match locked.map_err(|error| (error.raw_os_error(), error)) {
@@ -35,34 +35,34 @@ impl Seats {
                     Err((_, error)) => return Err(error),
                 }
             }
-            self.bell().wait(since, RETRY);
+            self.notifier().wait(since, RETRY);
         }
     }
 
-    /// Waits until we lead (true), or `stop` says so (false); after it is set, [`Seats::nudge`] makes us look at once. Finds out that
-    /// the leader died within 10 ms.
+    /// LockWaiter until we lead (true), or `stop` says so (false); after it is set, [`ProcessSlots::nudge`] makes us look at once. Finds
+    /// out that the leader died within 10 ms.
     pub fn lead_unless(&self, stop: &AtomicBool) -> bool {
         loop {
-            let since = self.bell().look();
+            let since = self.notifier().look();
             if stop.load(Acquire) {
                 return false;
             }
             if self.try_lead() {
                 return true;
             }
-            self.answer_doubts();
-            self.bell().wait(since, RETRY);
+            self.answer_owner_queries();
+            self.notifier().wait(since, RETRY);
         }
     }
 
-    /// Wakes who waits in [`Seats::lead_unless`], to look again.
+    /// Wakes who waits in [`ProcessSlots::lead_unless`], to look again.
     pub fn nudge(&self) {
-        self.bell().ring();
+        self.notifier().notify();
     }
 
     /// Leads if nobody does. False too if we do already: one thread of a process leads.
     pub fn try_lead(&self) -> bool {
-        if self.local.leading().compare_exchange(NOT, TRYING, AcqRel, Relaxed).is_err() {
+        if self.local.leading().compare_exchange(NOT_LEADING, TRYING, AcqRel, Relaxed).is_err() {
             return false;
         }
         let locked = self.locks.as_ref().is_none_or(|fd| bytes::try_lock(fd, LEADER).unwrap_or(false));
@@ -103,8 +103,8 @@ impl Seats {
             if let Some(fd) = &self.locks {
                 bytes::unlock(fd, LEADER);
             }
-            self.local.leading().store(NOT, Release);
-            self.bell().ring();
+            self.local.leading().store(NOT_LEADING, Release);
+            self.notifier().notify();
         }
     }
 
@@ -113,14 +113,14 @@ impl Seats {
         if leading {
             self.local.term().store(self.term().fetch_add(1, AcqRel).wrapping_add(1), Relaxed);
         }
-        self.local.leading().store(if leading { LEADING } else { NOT }, Release);
+        self.local.leading().store(if leading { LEADING } else { NOT_LEADING }, Release);
         if leading {
-            self.beat();
+            self.send_heartbeat();
         }
     }
 
-    fn bell(&self) -> Bell<'_> {
-        Bell::new(&self.region, self.at)
+    fn notifier(&self) -> Notifier<'_> {
+        Notifier::new(&self.region, self.at)
     }
 
     fn term(&self) -> &AtomicU32 {

@@ -16,35 +16,35 @@ use crate::Region;
 ///
 /// # Safety
 /// Any bytes must be a value, and every change through a shared reference must be atomic.
-pub unsafe trait Word {}
+pub unsafe trait SharedValue {}
 
 // SAFETY: any four bytes are one; it changes atomically only.
-unsafe impl Word for AtomicU32 {}
+unsafe impl SharedValue for AtomicU32 {}
 // SAFETY: any eight bytes are one; it changes atomically only.
-unsafe impl Word for AtomicU64 {}
+unsafe impl SharedValue for AtomicU64 {}
 // SAFETY: nothing but its elements, without padding.
-unsafe impl<W: Word, const N: usize> Word for [W; N] {}
+unsafe impl<W: SharedValue, const N: usize> SharedValue for [W; N] {}
 
 /// See the module. Keeps the region alive.
-pub struct Words<W: Word> {
+pub struct SharedSlice<W: SharedValue> {
     first: NonNull<W>,
     len: usize,
     region: Arc<Region>,
 }
 
 // SAFETY: it gives out shared references to atomics only, of memory that any thread may reach.
-unsafe impl<W: Word> Send for Words<W> {}
+unsafe impl<W: SharedValue> Send for SharedSlice<W> {}
 // SAFETY: as above.
-unsafe impl<W: Word> Sync for Words<W> {}
+unsafe impl<W: SharedValue> Sync for SharedSlice<W> {}
 
-impl<W: Word> Words<W> {
+impl<W: SharedValue> SharedSlice<W> {
     /// `len` elements from byte `at` on. Out of range or not aligned is our own mistake: panics.
-    pub fn new(region: &Arc<Region>, at: usize, len: usize) -> Words<W> {
+    pub fn new(region: &Arc<Region>, at: usize, len: usize) -> SharedSlice<W> {
         let bytes = len.checked_mul(size_of::<W>()).expect("an array within the address space");
         assert!(at <= region.len() && bytes <= region.len() - at, "{bytes} bytes at {at} of a region of {} bytes", region.len());
         let first = region.address(at);
         assert!((first as usize).is_multiple_of(align_of::<W>()), "byte {at} is no place for such words");
-        Words { first: NonNull::new(first.cast()).expect("a mapping is never at address 0"), len, region: region.clone() }
+        SharedSlice { first: NonNull::new(first.cast()).expect("a mapping is never at address 0"), len, region: region.clone() }
     }
 
     /// The memory they are in.
@@ -61,13 +61,13 @@ impl<W: Word> Words<W> {
     }
 }
 
-impl<W: Word> Clone for Words<W> {
-    fn clone(&self) -> Words<W> {
-        Words { first: self.first, len: self.len, region: Arc::clone(&self.region) }
+impl<W: SharedValue> Clone for SharedSlice<W> {
+    fn clone(&self) -> SharedSlice<W> {
+        SharedSlice { first: self.first, len: self.len, region: Arc::clone(&self.region) }
     }
 }
 
-impl<W: Word> Deref for Words<W> {
+impl<W: SharedValue> Deref for SharedSlice<W> {
     type Target = [W];
 
     #[inline(always)]
@@ -79,18 +79,18 @@ impl<W: Word> Deref for Words<W> {
 }
 
 /// One element, which needs no index.
-pub struct One<W: Word>(Words<W>);
+pub struct SharedRef<W: SharedValue>(SharedSlice<W>);
 
-impl<W: Word> Clone for One<W> {
-    fn clone(&self) -> One<W> {
-        One(self.0.clone())
+impl<W: SharedValue> Clone for SharedRef<W> {
+    fn clone(&self) -> SharedRef<W> {
+        SharedRef(self.0.clone())
     }
 }
 
-impl<W: Word> One<W> {
-    /// At byte `at`, as [`Words::new`].
-    pub fn new(region: &Arc<Region>, at: usize) -> One<W> {
-        One(Words::new(region, at, 1))
+impl<W: SharedValue> SharedRef<W> {
+    /// At byte `at`, as [`SharedSlice::new`].
+    pub fn new(region: &Arc<Region>, at: usize) -> SharedRef<W> {
+        SharedRef(SharedSlice::new(region, at, 1))
     }
 
     /// The memory it is in.
@@ -99,23 +99,23 @@ impl<W: Word> One<W> {
     }
 }
 
-impl<W: Word> Deref for One<W> {
+impl<W: SharedValue> Deref for SharedRef<W> {
     type Target = W;
 
     #[inline(always)]
     fn deref(&self) -> &W {
-        // SAFETY: as for `Words`, which has this one element.
+        // SAFETY: as for `SharedSlice`, which has this one element.
         unsafe { self.0.first.as_ref() }
     }
 }
 
-impl<W: Word> fmt::Debug for One<W> {
+impl<W: SharedValue> fmt::Debug for SharedRef<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "One({} bytes)", size_of::<W>())
+        write!(f, "SharedRef({} bytes)", size_of::<W>())
     }
 }
 
-impl<W: Word> fmt::Debug for Words<W> {
+impl<W: SharedValue> fmt::Debug for SharedSlice<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Words({} of {} bytes)", self.len, size_of::<W>())
     }
@@ -126,33 +126,33 @@ mod test {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::Pages;
+    use crate::PageSize;
 
     fn region() -> Arc<Region> {
-        Arc::new(Region::private(4096, Pages::Small).expect("memory"))
+        Arc::new(Region::private(4096, PageSize::Small).expect("memory"))
     }
 
     #[test]
     fn they_are_the_region_s_bytes() {
         let region = region();
-        let records = Words::<[AtomicU64; 8]>::new(&region, 64, 63);
+        let records = SharedSlice::<[AtomicU64; 8]>::new(&region, 64, 63);
         records[62][7].store(5, Ordering::Relaxed);
         assert_eq!(region.u64(4088).load(Ordering::Relaxed), 5);
-        assert_eq!(One::<[AtomicU64; 8]>::new(&region, 64 + 62 * 64)[7].load(Ordering::Relaxed), 5);
+        assert_eq!(SharedRef::<[AtomicU64; 8]>::new(&region, 64 + 62 * 64)[7].load(Ordering::Relaxed), 5);
         assert_eq!(records.prefetch(62).map(|record| record[7].load(Ordering::Relaxed)), Some(5));
         assert!(records.prefetch(63).is_none());
-        assert_eq!((records.len(), Words::<AtomicU32>::new(&region, 4096, 0).len()), (63, 0));
+        assert_eq!((records.len(), SharedSlice::<AtomicU32>::new(&region, 4096, 0).len()), (63, 0));
     }
 
     #[test]
     #[should_panic(expected = "of a region of 4096 bytes")]
     fn beyond_the_end_is_our_own_mistake() {
-        Words::<AtomicU64>::new(&region(), 8, 512);
+        SharedSlice::<AtomicU64>::new(&region(), 8, 512);
     }
 
     #[test]
     #[should_panic(expected = "no place for such words")]
     fn so_is_what_is_not_aligned() {
-        Words::<AtomicU64>::new(&region(), 4, 1);
+        SharedSlice::<AtomicU64>::new(&region(), 4, 1);
     }
 }

@@ -1,30 +1,30 @@
-//! Whether this process was forked since something was made: a child has its parent's memory, but not its seat.
+//! Whether this process was forked since something was made: a child has its parent's memory, but not its process slot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::One;
-use crate::region::{Pages, Region};
+use crate::SharedRef;
+use crate::region::{PageSize, Region};
 
 /// Counts the forks between the first process and this one, as far as anybody asked. To ask costs a load and no system call: the
 /// kernel sets the word to zero in a child (`MADV_WIPEONFORK`).
 #[derive(Debug)]
-pub struct Generations {
+pub struct ForkCounter {
     /// None: the kernel cannot wipe it.
-    word: Option<One<AtomicU32>>,
+    word: Option<SharedRef<AtomicU32>>,
     last: AtomicU32,
 }
 
-impl Generations {
+impl ForkCounter {
     /// One for a process and all that come from it.
     ///
     /// # Errors
     /// No memory.
-    pub fn new() -> std::io::Result<Generations> {
-        let word = Region::private(4, Pages::Small)?;
+    pub fn new() -> std::io::Result<ForkCounter> {
+        let word = Region::private(4, PageSize::Small)?;
         let is_wiped = word.wiped_by_fork();
-        let word = is_wiped.then(|| One::new(&Arc::new(word), 0));
-        Ok(Generations { word, last: AtomicU32::new(0) })
+        let word = is_wiped.then(|| SharedRef::new(&Arc::new(word), 0));
+        Ok(ForkCounter { word, last: AtomicU32::new(0) })
     }
 
     /// The same number for as long as no fork lies between.
@@ -36,7 +36,7 @@ impl Generations {
         }
     }
 
-    /// What [`Generations::now`] says, or zero: nobody has asked in this process yet. None where a load does not tell.
+    /// What [`ForkCounter::now`] says, or zero: nobody has asked in this process yet. None where a load does not tell.
     pub fn live(&self) -> Option<&AtomicU32> {
         self.word.as_deref()
     }
@@ -55,7 +55,7 @@ impl Generations {
 mod test {
     #[test]
     fn without_a_fork_it_stays() {
-        let generations = super::Generations::new().expect("memory");
+        let generations = super::ForkCounter::new().expect("memory");
         let first = generations.now();
         assert_ne!(first, 0);
         assert_eq!(generations.now(), first);
