@@ -78,7 +78,7 @@ pub struct Abilities {
 
 /// What a move can rely on when it gives a copy its name without replacing another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placing {
+pub enum NamingMethod {
     /// One rename that refuses to replace.
     Rename,
     /// A hard link, which refuses to replace, then the temporary name is removed.
@@ -89,11 +89,11 @@ pub enum Placing {
 
 impl Abilities {
     /// Returns how a copy gets its name.
-    pub fn placing(&self) -> Placing {
+    pub fn naming_method(&self) -> NamingMethod {
         match (self.rename_noreplace || !self.probed, self.hard_links) {
-            (true, _) => Placing::Rename,
-            (false, true) => Placing::Link,
-            (false, false) => Placing::Placeholder,
+            (true, _) => NamingMethod::Rename,
+            (false, true) => NamingMethod::Link,
+            (false, false) => NamingMethod::Placeholder,
         }
     }
 
@@ -125,10 +125,12 @@ impl Abilities {
                 limits.push(sentence.to_owned());
             }
         };
-        match self.placing() {
-            Placing::Rename => {}
-            Placing::Link => say(true, "no rename without replacing: moves use a hard link instead"),
-            Placing::Placeholder => say(true, "no rename without replacing and no hard links: moves reserve the name with a placeholder"),
+        match self.naming_method() {
+            NamingMethod::Rename => {}
+            NamingMethod::Link => say(true, "no rename without replacing: moves use a hard link instead"),
+            NamingMethod::Placeholder => {
+                say(true, "no rename without replacing and no hard links: moves reserve the name with a placeholder")
+            }
         }
         say(!self.rename_exchange, "no exchange of two names (RENAME_EXCHANGE)");
         say(!self.hard_links, "no hard links");
@@ -167,7 +169,7 @@ impl Abilities {
     /// Probes the file system that the empty or shared directory `dir` is on. Whatever it makes there, it removes. `None` if nothing
     /// can be made.
     pub fn probe(dir: BorrowedFd<'_>) -> Option<Abilities> {
-        let probe = Probe::begin(dir).ok()?;
+        let probe = AbilityProbe::begin(dir).ok()?;
         let abilities = probe.run();
         probe.clean_up();
         Some(abilities)
@@ -224,21 +226,21 @@ fn fuse_type(file: BorrowedFd<'_>) -> Option<String> {
 }
 
 /// A directory of its own to try things in.
-struct Probe<'a> {
+struct AbilityProbe<'a> {
     parent: BorrowedFd<'a>,
     name: String,
     dir: OwnedFd,
 }
 
-impl<'a> Probe<'a> {
-    fn begin(parent: BorrowedFd<'a>) -> Result<Probe<'a>> {
+impl<'a> AbilityProbe<'a> {
+    fn begin(parent: BorrowedFd<'a>) -> Result<AbilityProbe<'a>> {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("probe-{}-{count}", std::process::id());
         rustix::fs::mkdirat(parent, &*name, Mode::RWXU)?;
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(parent, &*name, flags, Mode::empty()) {
-            Ok(dir) => Ok(Probe { parent, name, dir }),
+            Ok(dir) => Ok(AbilityProbe { parent, name, dir }),
             Err(error) => {
                 let _ = rustix::fs::unlinkat(parent, &*name, AtFlags::REMOVEDIR);
                 Err(error)
@@ -479,11 +481,11 @@ mod test {
     #[test]
     fn what_is_missing_decides_how_names_are_given() {
         let all = Abilities { probed: true, rename_noreplace: true, hard_links: true, ..Abilities::default() };
-        assert_eq!(all.placing(), Placing::Rename);
-        assert_eq!(Abilities { rename_noreplace: false, ..all.clone() }.placing(), Placing::Link);
+        assert_eq!(all.naming_method(), NamingMethod::Rename);
+        assert_eq!(Abilities { rename_noreplace: false, ..all.clone() }.naming_method(), NamingMethod::Link);
         let none = Abilities { rename_noreplace: false, hard_links: false, ..all };
-        assert_eq!(none.placing(), Placing::Placeholder);
-        assert_eq!(Abilities::default().placing(), Placing::Rename);
+        assert_eq!(none.naming_method(), NamingMethod::Placeholder);
+        assert_eq!(Abilities::default().naming_method(), NamingMethod::Rename);
         assert!(none.limits().iter().any(|limit| limit.contains("placeholder")), "{:?}", none.limits());
     }
 }

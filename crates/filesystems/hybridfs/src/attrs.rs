@@ -9,10 +9,10 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid
 use rustix::io::Errno;
 
 use crate::names::Attr;
-use crate::nodes::Kind;
+use crate::nodes::NodeKind;
 use crate::number;
-use crate::open::Handle;
-use crate::pair::Hybrid;
+use crate::open::FileHandle;
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{Result, Stat, proc_path};
 
@@ -140,7 +140,7 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Whether all stays: see [`Hybrid::owner_to_what_it_is`].
+    /// Whether all stays: see [`TieredFs::owner_to_what_it_is`].
     fn changes_nothing(&self) -> bool {
         let SetAttr { mode, uid, gid, size, atime, mtime, kill_set_id: _ } = self;
         mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && atime.is_none() && mtime.is_none()
@@ -156,16 +156,16 @@ const CAP_FOWNER: u32 = 3;
 const SET_UID: u32 = 0o4000;
 pub(crate) const SET_GID: u32 = 0o2000;
 
-impl Hybrid {
+impl TieredFs {
     /// Changes attributes by number; `handle` is the open file it was asked through, if any.
-    pub fn setattr(&self, caller: Caller, ino: u64, set: &SetAttr, handle: Option<&Handle>) -> Result<Attr> {
+    pub fn setattr(&self, caller: Caller, ino: u64, set: &SetAttr, handle: Option<&FileHandle>) -> Result<Attr> {
         self.writable()?;
         if let Some(size) = set.size {
             self.truncate(caller, ino, size, set.kill_set_id, handle)?;
         }
         let gate = self.gate(ino).read();
         let timed = set.atime.is_some() || set.mtime.is_some();
-        let is_dir = || self.nodes.with(ino, |node| node.kind == Kind::Directory).unwrap_or(ino == number::ROOT);
+        let is_dir = || self.nodes.with(ino, |node| node.kind == NodeKind::Directory).unwrap_or(ino == number::ROOT);
         let times = (timed && is_dir()).then(|| self.times.hold());
         for (tier, file) in self.handles(ino)? {
             self.may_change(caller, ino, &self.tier(tier).stat_fd(file.as_fd())?, set)?;
@@ -212,7 +212,7 @@ impl Hybrid {
         Err(Errno::PERM)
     }
 
-    fn truncate(&self, caller: Caller, ino: u64, size: u64, kill: bool, handle: Option<&Handle>) -> Result<()> {
+    fn truncate(&self, caller: Caller, ino: u64, size: u64, kill: bool, handle: Option<&FileHandle>) -> Result<()> {
         let gate = self.gate(ino).read();
         let open = match handle {
             Some(handle) => Some(handle.inode.clone()),
@@ -307,7 +307,7 @@ impl Hybrid {
     }
 
     fn is_on_both_sides(&self, ino: u64) -> bool {
-        self.nodes.with(ino, |node| node.kind == Kind::Directory && node.backing.inos().iter().all(|half| *half != 0)).unwrap_or(false)
+        self.nodes.with(ino, |node| node.kind == NodeKind::Directory && node.backing.inos().iter().all(|half| *half != 0)).unwrap_or(false)
     }
 
     /// The access control list of a directory on both sides. The kernel asks it in place of the mode, so it must allow no more than both
@@ -336,7 +336,7 @@ impl Hybrid {
 
     /// Whether a regular file has no extended attributes at all: one look answers for all the names.
     fn is_bare(&self, ino: u64) -> bool {
-        let Some(before) = self.nodes.bare(ino) else { return false };
+        let Some(before) = self.nodes.xattr_hint(ino) else { return false };
         if before.is_sure() {
             return true;
         }
@@ -347,7 +347,7 @@ impl Hybrid {
         };
         let bare = names.is_ok_and(|names| ours_only(&names));
         if bare {
-            self.nodes.seen_bare(ino, before);
+            self.nodes.note_xattr_hint(ino, before);
         }
         bare
     }
@@ -416,7 +416,7 @@ impl Hybrid {
     }
 
     /// The kernel removes file capabilities by itself before a file is written or gets another owner, also in the name of somebody who
-    /// may do neither: see [`Hybrid::owner_to_what_it_is`].
+    /// may do neither: see [`TieredFs::owner_to_what_it_is`].
     fn may_take_capabilities(&self, caller: Caller, ino: u64, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
         const MOST: usize = 1024;
         let stat = self.tier(tier).stat_fd(file)?;
@@ -445,7 +445,7 @@ impl Hybrid {
         }
     }
 
-    /// As [`Hybrid::may_change`] for access control lists, which only the owner changes, and for attributes of users, which whoever may
+    /// As [`TieredFs::may_change`] for access control lists, which only the owner changes, and for attributes of users, which whoever may
     /// write changes.
     fn may_change_attribute(&self, caller: Caller, ino: u64, name: &OsStr, stat: &Stat) -> Result<()> {
         if name.as_bytes().starts_with(b"user.") && !stat.is_dir() {
@@ -512,7 +512,7 @@ fn without_set_id(mode: u32, of_group: bool) -> u32 {
 }
 
 /// Owner before mode: a change of owner takes set-id bits, as it does on any file system. A change of nothing
-/// is a change of owner to what it is, and updates the time of the last change: see [`Hybrid::owner_to_what_it_is`].
+/// is a change of owner to what it is, and updates the time of the last change: see [`TieredFs::owner_to_what_it_is`].
 fn apply(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         rustix::fs::chownat(file, c"", set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw), AtFlags::EMPTY_PATH)?;

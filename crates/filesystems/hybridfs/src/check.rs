@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::listing::read_names;
 use crate::persist::{self, PersistError};
 use crate::report::TierName;
-use crate::tier::{HIDDEN, NAME_ONLY, NotOurs, OpenError, Result, Stat, Tier};
+use crate::tier::{HIDDEN, NAME_ONLY, OpenError, Result, Stat, Tier, UntrustedHiddenDirError};
 
 /// What was looked at and found.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -25,12 +25,12 @@ pub struct CheckReport {
     /// Directories, both sides.
     pub dirs: u64,
     /// What is not as it should be.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CheckFinding>,
 }
 
 /// One thing that is not as it should be.
 #[derive(Clone, Debug, Serialize)]
-pub struct Finding {
+pub struct CheckFinding {
     /// Path below the roots, or of our own file.
     pub path: String,
     /// `duplicate`, `conflict`, `temporary`, `damaged`, `unfinished`, `unreadable`.
@@ -54,11 +54,11 @@ pub enum CheckError {
     },
     /// Somebody else prepared it.
     #[error("{path}/.hotshelf {what}, so it may have been prepared by somebody else: check as that user")]
-    NotOurs {
+    UntrustedHiddenDirError {
         /// As given.
         path: PathBuf,
         /// Its owner and mode.
-        what: NotOurs,
+        what: UntrustedHiddenDirError,
     },
     /// A file of ours cannot be used at all.
     #[error("{path}/{source}")]
@@ -102,7 +102,7 @@ pub enum CheckError {
     },
     /// It is mounted.
     #[error("{path} is mounted: `hotshelf unmount` it first")]
-    Mounted {
+    MountEntry {
         /// As given.
         path: PathBuf,
     },
@@ -113,7 +113,7 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
     let open = |name, path: &Path| {
         Tier::open(name, path, false).map_err(|error| match error {
             OpenError::Os(source) => CheckError::Directory { path: path.to_owned(), source },
-            OpenError::NotOurs(what) => CheckError::NotOurs { path: path.to_owned(), what },
+            OpenError::UntrustedHiddenDirError(what) => CheckError::UntrustedHiddenDirError { path: path.to_owned(), what },
             // Only of what is opened to be written.
             OpenError::NotHidden { .. } => CheckError::NoIdentity { path: path.to_owned() },
             OpenError::Persist(source) => CheckError::Persist { path: path.to_owned(), source },
@@ -122,7 +122,7 @@ pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut
     let tiers = [open(TierName::Ssd, ssd)?, open(TierName::Hdd, hdd)?];
     refuse_wrong_sides(&tiers, repair)?;
     let _locks = [lock(&tiers[0])?, lock(&tiers[1])?];
-    let mut check = Check { tiers: &tiers, repair, report: CheckReport::default(), progress };
+    let mut check = PairCheck { tiers: &tiers, repair, report: CheckReport::default(), progress };
     check.own_files();
     check.temporaries();
     let roots = [tiers[0].root.try_clone().ok(), tiers[1].root.try_clone().ok()];
@@ -174,21 +174,21 @@ fn lock(tier: &Tier) -> std::result::Result<Option<OwnedFd>, CheckError> {
     };
     persist::must_be_ours(tier.hidden.as_fd(), &file, "lock").map_err(|source| CheckError::Persist { path: tier.path.clone(), source })?;
     match crate::start::lock_patiently(file.as_fd()) {
-        Err(Errno::WOULDBLOCK) => Err(CheckError::Mounted { path: tier.path.clone() }),
+        Err(Errno::WOULDBLOCK) => Err(CheckError::MountEntry { path: tier.path.clone() }),
         _ => Ok(Some(file)),
     }
 }
 
-struct Check<'a> {
+struct PairCheck<'a> {
     tiers: &'a [Tier; 2],
     repair: bool,
     report: CheckReport,
     progress: &'a mut dyn FnMut(u64),
 }
 
-impl Check<'_> {
+impl PairCheck<'_> {
     fn find(&mut self, path: &[u8], kind: &'static str, detail: String, repaired: bool) {
-        self.report.findings.push(Finding { path: String::from_utf8_lossy(path).into_owned(), kind, detail, repaired });
+        self.report.findings.push(CheckFinding { path: String::from_utf8_lossy(path).into_owned(), kind, detail, repaired });
     }
 
     fn own_files(&mut self) {
@@ -382,7 +382,7 @@ mod test {
         std::fs::write(pair.at("ssd/.hotshelf/tmp/running"), "half").expect("written");
         for repair in [false, true] {
             assert!(matches!(checked(&hdd, &ssd, repair), Err(CheckError::Swapped { .. })));
-            assert!(matches!(checked(&ssd, &hdd, repair), Err(CheckError::Mounted { .. })));
+            assert!(matches!(checked(&ssd, &hdd, repair), Err(CheckError::MountEntry { .. })));
             assert!(matches!(checked(&ssd, &ssd, repair), Err(CheckError::Nested { .. })));
             assert!(matches!(checked(&hdd, &hdd, repair), Err(CheckError::Nested { .. })));
             assert!(matches!(checked(&ssd, &other_hdd, repair), Err(CheckError::OtherPair { .. })));

@@ -31,7 +31,7 @@ pub struct Config {
     /// Limit of the mover, bytes per second; `None`: unlimited.
     pub move_bytes_per_s: Option<u64>,
     /// Two opens within this many seconds are a second touch.
-    pub ghost_window_s: u32,
+    pub promotion_window_secs: u32,
     /// Accept a directory that belonged to another pair or lost its identity.
     pub adopt: bool,
     /// Refuse every change.
@@ -39,13 +39,13 @@ pub struct Config {
     /// Reading files and directories through the mount leaves their access times.
     pub noatime: bool,
     /// What the mount lets files do.
-    pub honours: Honours,
+    pub honours: HonouredFeatures,
 }
 
 /// What a mount lets files do that most do not. Where a side, or a file system mounted below it, does not let its own files do it, the
 /// mount does not either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Honours {
+pub struct HonouredFeatures {
     /// Set-id bits and file capabilities give rights.
     pub set_id: bool,
     /// Device files lead to devices.
@@ -67,10 +67,10 @@ impl Default for Config {
             pin_rules: Vec::new(),
             hdd_rules: Vec::new(),
             move_bytes_per_s: None,
-            ghost_window_s: 24 * 3600,
+            promotion_window_secs: 24 * 3600,
             adopt: false,
             read_only: false,
-            honours: Honours::default(),
+            honours: HonouredFeatures::default(),
             noatime: false,
         }
     }
@@ -98,7 +98,7 @@ impl Size {
 /// What is wrong with a setting's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {wanted}")]
-pub struct BadSetting {
+pub struct SettingError {
     /// What was given.
     pub text: String,
     /// What would be right.
@@ -106,10 +106,10 @@ pub struct BadSetting {
 }
 
 impl FromStr for Size {
-    type Err = BadSetting;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, BadSetting> {
-        let bad = || BadSetting { text: text.to_owned(), wanted: "a size such as 10GiB, 512MiB or 80%" };
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let bad = || SettingError { text: text.to_owned(), wanted: "a size such as 10GiB, 512MiB or 80%" };
         if let Some(share) = text.strip_suffix('%') {
             let share: u8 = share.trim().parse().map_err(|_| bad())?;
             return if share <= 100 { Ok(Size::Percent(share)) } else { Err(bad()) };
@@ -154,14 +154,14 @@ pub enum Promotion {
 }
 
 impl FromStr for Promotion {
-    type Err = BadSetting;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, BadSetting> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         match text {
             "second-touch" => Ok(Promotion::SecondTouch),
             "on-open" => Ok(Promotion::OnOpen),
             "never" => Ok(Promotion::Never),
-            _ => Err(BadSetting { text: text.to_owned(), wanted: "one of second-touch, on-open, never" }),
+            _ => Err(SettingError { text: text.to_owned(), wanted: "one of second-touch, on-open, never" }),
         }
     }
 }

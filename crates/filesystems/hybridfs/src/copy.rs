@@ -18,7 +18,7 @@ pub type Pace<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Why a copy ended early, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failed {
+pub enum CopyError {
     /// Reading.
     Source(Errno),
     /// Writing.
@@ -28,20 +28,20 @@ pub enum Failed {
 }
 
 /// The outcome of a copy.
-pub type Copied<T> = std::result::Result<T, Failed>;
+pub type CopyResult<T> = std::result::Result<T, CopyError>;
 
 /// Copies the data of `source` up to `size` bytes; holes stay holes. Shares blocks where both are on one
 /// file system that can (btrfs, XFS).
-pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> Copied<()> {
+pub fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> CopyResult<()> {
     if rustix::fs::ioctl_ficlone(target, source).is_ok() {
-        return rustix::fs::ftruncate(target, size).map_err(Failed::Target);
+        return rustix::fs::ftruncate(target, size).map_err(CopyError::Target);
     }
     ranges(source, target, size, pace)?;
     // Only now: a file system without holes would write all of it first.
-    rustix::fs::ftruncate(target, size).map_err(Failed::Target)
+    rustix::fs::ftruncate(target, size).map_err(CopyError::Target)
 }
 
-fn ranges(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> Copied<()> {
+fn ranges(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut Pace<'_>) -> CopyResult<()> {
     let mut buffer = vec![0u8; CHUNK];
     let mut at = 0;
     let mut unsynced = 0u64;
@@ -50,13 +50,13 @@ fn ranges(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut 
             Ok(start) if start < size => start,
             Ok(_) | Err(Errno::NXIO) => break,
             Err(Errno::INVAL) => at,
-            Err(error) => return Err(Failed::Source(error)),
+            Err(error) => return Err(CopyError::Source(error)),
         };
         let end = rustix::fs::seek(source, SeekFrom::Hole(start)).unwrap_or(size).min(size);
         at = start;
         while at < end {
             let want = (end - at).min(CHUNK as u64) as usize;
-            pace(want as u64).map_err(Failed::Ended)?;
+            pace(want as u64).map_err(CopyError::Ended)?;
             let copied = range(source, target, at, &mut buffer[..want])?;
             if copied == 0 {
                 return Ok(());
@@ -64,7 +64,7 @@ fn ranges(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut 
             at += copied;
             unsynced += copied;
             if unsynced >= DIRTY_BYTES {
-                rustix::fs::fdatasync(target).map_err(Failed::Target)?;
+                rustix::fs::fdatasync(target).map_err(CopyError::Target)?;
                 forget_pages(source);
                 forget_pages(target);
                 unsynced = 0;
@@ -75,23 +75,23 @@ fn ranges(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64, pace: &mut 
 }
 
 /// Copies one range through `buffer`; answers how much there was.
-pub fn range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, at: u64, buffer: &mut [u8]) -> Copied<u64> {
+pub fn range(source: BorrowedFd<'_>, target: BorrowedFd<'_>, at: u64, buffer: &mut [u8]) -> CopyResult<u64> {
     let mut have = 0;
     while have < buffer.len() {
         match rustix::io::pread(source, &mut buffer[have..], at + have as u64) {
             Ok(0) => break,
             Ok(n) => have += n,
             Err(Errno::INTR) => {}
-            Err(error) => return Err(Failed::Source(error)),
+            Err(error) => return Err(CopyError::Source(error)),
         }
     }
     let mut done = 0;
     while done < have {
         match rustix::io::pwrite(target, &buffer[done..have], at + done as u64) {
-            Ok(0) => return Err(Failed::Target(Errno::IO)),
+            Ok(0) => return Err(CopyError::Target(Errno::IO)),
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
-            Err(error) => return Err(Failed::Target(error)),
+            Err(error) => return Err(CopyError::Target(error)),
         }
     }
     Ok(have as u64)
@@ -134,24 +134,24 @@ pub fn forget_pages(file: BorrowedFd<'_>) {
 
 /// Why a file's attributes are not all on its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unkept {
+pub enum AttributeLoss {
     /// The copy's file system cannot hold this.
     Cannot(&'static str),
     /// A system call failed.
     Failed(Errno),
 }
 
-impl From<Errno> for Unkept {
-    fn from(error: Errno) -> Unkept {
-        Unkept::Failed(error)
+impl From<Errno> for AttributeLoss {
+    fn from(error: Errno) -> AttributeLoss {
+        AttributeLoss::Failed(error)
     }
 }
 
-impl From<Unkept> for Errno {
-    fn from(unkept: Unkept) -> Errno {
+impl From<AttributeLoss> for Errno {
+    fn from(unkept: AttributeLoss) -> Errno {
         match unkept {
-            Unkept::Cannot(_) => Errno::OPNOTSUPP,
-            Unkept::Failed(error) => error,
+            AttributeLoss::Cannot(_) => Errno::OPNOTSUPP,
+            AttributeLoss::Failed(error) => error,
         }
     }
 }
@@ -168,35 +168,35 @@ fn refused(error: Errno) -> bool {
 }
 
 /// Gives `target` (open with data access) owner, attributes, ACLs, mode and times of `source` (any handle).
-pub fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), Unkept> {
+pub fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), AttributeLoss> {
     let owner = rustix::fs::Uid::from_raw(stat.uid);
     let group = rustix::fs::Gid::from_raw(stat.gid);
     let root = rustix::process::geteuid().is_root();
     match rustix::fs::fchown(target, Some(owner), Some(group)) {
         // An ordinary user's own files cannot be anybody else's; nor can a file system without owners hold them.
         Err(error) if refused(error) && !root => {}
-        Err(error) if refused(error) => return Err(Unkept::Cannot(NO_OWNER)),
+        Err(error) if refused(error) => return Err(AttributeLoss::Cannot(NO_OWNER)),
         other => other?,
     }
     xattrs(source, &|name, value| rustix::fs::fsetxattr(target, name, value, XattrFlags::empty()))?;
     match rustix::fs::fchmod(target, Mode::from_raw_mode(stat.mode & 0o7777)) {
-        Err(error) if refused(error) => return Err(Unkept::Cannot(NO_MODE)),
+        Err(error) if refused(error) => return Err(AttributeLoss::Cannot(NO_MODE)),
         other => other?,
     }
     match rustix::fs::futimens(target, &times(stat)) {
-        Err(error) if refused(error) => Err(Unkept::Cannot(NO_TIMES)),
+        Err(error) if refused(error) => Err(AttributeLoss::Cannot(NO_TIMES)),
         other => Ok(other?),
     }
 }
 
 /// Gives whatever a handle names (a directory, a pipe, a symbolic link) owner, attributes, ACLs, mode and times; attributes that
 /// `source` does not have are removed. `stat` says the rest.
-pub fn attributes_of_named(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), Unkept> {
+pub fn attributes_of_named(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), AttributeLoss> {
     let root = rustix::process::geteuid().is_root();
     let (owner, group) = (rustix::fs::Uid::from_raw(stat.uid), rustix::fs::Gid::from_raw(stat.gid));
     match rustix::fs::chownat(target, c"", Some(owner), Some(group), AtFlags::EMPTY_PATH) {
         Err(error) if refused(error) && !root => {}
-        Err(error) if refused(error) => return Err(Unkept::Cannot(NO_OWNER)),
+        Err(error) if refused(error) => return Err(AttributeLoss::Cannot(NO_OWNER)),
         other => other?,
     }
     let path = proc_path(target);
@@ -216,12 +216,12 @@ pub fn attributes_of_named(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat:
     // The mode of a symbolic link means nothing, and cannot be set.
     if stat.kind() != rustix::fs::FileType::Symlink {
         match rustix::fs::chmod(&*path, Mode::from_raw_mode(stat.mode & 0o7777)) {
-            Err(error) if refused(error) => return Err(Unkept::Cannot(NO_MODE)),
+            Err(error) if refused(error) => return Err(AttributeLoss::Cannot(NO_MODE)),
             other => other?,
         }
     }
     match set_times(target, &times(stat)) {
-        Err(error) if refused(error) => Err(Unkept::Cannot(NO_TIMES)),
+        Err(error) if refused(error) => Err(AttributeLoss::Cannot(NO_TIMES)),
         other => Ok(other?),
     }
 }
@@ -258,18 +258,18 @@ fn own_attributes(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 }
 
 /// The same on a file system that may say yes and not do it: looks whether it has.
-pub fn attributes_checked(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), Unkept> {
+pub fn attributes_checked(source: BorrowedFd<'_>, target: BorrowedFd<'_>, stat: &Stat) -> std::result::Result<(), AttributeLoss> {
     attributes(source, target, stat)?;
     let now = rustix::fs::fstat(target)?;
     if rustix::process::geteuid().is_root() && (now.st_uid, now.st_gid) != (stat.uid, stat.gid) {
-        return Err(Unkept::Cannot(NO_OWNER));
+        return Err(AttributeLoss::Cannot(NO_OWNER));
     }
     if now.st_mode & 0o7777 != stat.mode & 0o7777 {
-        return Err(Unkept::Cannot(NO_MODE));
+        return Err(AttributeLoss::Cannot(NO_MODE));
     }
     // The coarsest file system has steps of two seconds.
     if now.st_mtime.abs_diff(stat.mtime.0) > 2 {
-        return Err(Unkept::Cannot(NO_TIMES));
+        return Err(AttributeLoss::Cannot(NO_TIMES));
     }
     Ok(())
 }
@@ -289,7 +289,7 @@ pub fn modified_now() -> Timestamps {
 /// Sets one attribute, by name and value.
 type SetAttribute<'a> = dyn Fn(&[u8], &[u8]) -> Result<()> + 'a;
 
-fn xattrs(source: BorrowedFd<'_>, set: &SetAttribute<'_>) -> std::result::Result<(), Unkept> {
+fn xattrs(source: BorrowedFd<'_>, set: &SetAttribute<'_>) -> std::result::Result<(), AttributeLoss> {
     let path = proc_path(source);
     let names = match list(&path) {
         Ok(names) => names,
@@ -308,8 +308,8 @@ fn xattrs(source: BorrowedFd<'_>, set: &SetAttribute<'_>) -> std::result::Result
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {}
             // A label of a security module that is not the user's business.
             Err(error) if number::unsupported(error) && name.starts_with(b"security.") && name != b"security.capability" => {}
-            Err(error) if refused(error) && name.starts_with(b"system.") => return Err(Unkept::Cannot(NO_ACL)),
-            Err(error) if refused(error) => return Err(Unkept::Cannot(NO_XATTR)),
+            Err(error) if refused(error) && name.starts_with(b"system.") => return Err(AttributeLoss::Cannot(NO_ACL)),
+            Err(error) if refused(error) => return Err(AttributeLoss::Cannot(NO_XATTR)),
             Err(error) => return Err(error.into()),
         }
     }

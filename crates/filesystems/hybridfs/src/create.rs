@@ -15,18 +15,18 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::attrs::{Caller, SET_GID};
-use crate::dirs::Dir;
+use crate::dirs::DirPair;
 use crate::names::Attr;
-use crate::nodes::{Backing, Kind};
+use crate::nodes::{Backing, NodeKind};
 use crate::number::ROOT;
-use crate::open::{Handle, Io, OpenInode};
-use crate::pair::Hybrid;
+use crate::open::{FileHandle, OpenDescriptors, OpenInode};
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, Result, Stat, proc_path, valid_name};
 
 /// What to make.
 #[derive(Clone, Copy, Debug)]
-pub enum Make<'a> {
+pub enum NewNode<'a> {
     /// A directory with these permission bits.
     Directory(u32),
     /// A file, pipe, socket or device: type and permission bits, device number.
@@ -35,16 +35,16 @@ pub enum Make<'a> {
     Symlink(&'a OsStr),
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Makes a directory, special file or symbolic link; adds a reference like a lookup.
-    pub fn make(&self, caller: Caller, parent: u64, name: &OsStr, what: Make<'_>, umask: u32) -> Result<Attr> {
+    pub fn make(&self, caller: Caller, parent: u64, name: &OsStr, what: NewNode<'_>, umask: u32) -> Result<Attr> {
         self.may_create(parent, name)?;
         let (tier, stat) = self.on_a_tier(parent, name, |dir, tier| {
             let fd = dir.must(tier)?;
             let masked = |mode: u32| if dir.has_default_acl(tier) { mode } else { mode & !umask };
             self.as_caller(caller, || match what {
-                Make::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(masked(mode & 0o7777))),
-                Make::Node(mode, rdev) => {
+                NewNode::Directory(mode) => rustix::fs::mkdirat(fd, name, Mode::from_raw_mode(masked(mode & 0o7777))),
+                NewNode::Node(mode, rdev) => {
                     let bits = masked(self.without_foreign_set_gid(caller, fd, mode & 0o7777)?);
                     let kind = match FileType::from_raw_mode(mode) {
                         FileType::Unknown => FileType::RegularFile,
@@ -52,7 +52,7 @@ impl Hybrid {
                     };
                     rustix::fs::mknodat(fd, name, kind, Mode::from_raw_mode(bits), rdev)
                 }
-                Make::Symlink(target) => rustix::fs::symlinkat(target, fd, name),
+                NewNode::Symlink(target) => rustix::fs::symlinkat(target, fd, name),
             })?;
             self.tier(tier).stat(fd, name)
         })?;
@@ -61,7 +61,7 @@ impl Hybrid {
 
     /// Makes and opens a regular file. EEXIST: there is one; ESTALE, unless `exclusive`: the same, and the caller has to look it up and to
     /// check whether it may be opened.
-    pub fn create(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32, exclusive: bool) -> Result<(Attr, Handle)> {
+    pub fn create(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32, exclusive: bool) -> Result<(Attr, FileHandle)> {
         self.may_create(parent, name)?;
         let made = self.on_a_tier(parent, name, |dir, tier| {
             let masked = if dir.has_default_acl(tier) { mode } else { mode & !umask };
@@ -81,9 +81,17 @@ impl Hybrid {
         }
     }
 
-    fn opened_new(&self, caller: Caller, parent: u64, name: &OsStr, tier: TierName, file: OwnedFd, stat: Stat) -> Result<(Attr, Handle)> {
+    fn opened_new(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &OsStr,
+        tier: TierName,
+        file: OwnedFd,
+        stat: Stat,
+    ) -> Result<(Attr, FileHandle)> {
         let attr = self.made(parent, name, tier, stat);
-        let io = Io { tier, backing: stat.ino, rd: None, rw: Some(Arc::new(file)), wr: None };
+        let io = OpenDescriptors { tier, backing: stat.ino, rd: None, rw: Some(Arc::new(file)), wr: None };
         let inode = Arc::new(OpenInode::new(attr.ino, io));
         match self.register(inode, true, caller) {
             Ok(handle) => Ok((Attr { unsettled: true, ..attr }, handle)),
@@ -112,7 +120,7 @@ impl Hybrid {
             return Err(Errno::STALE);
         }
         let found = self.found_on(tier, &dir, name, stat).ok_or(Errno::NOENT)?;
-        self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+        self.nodes.upsert(found.ino, parent, name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
     }
 
@@ -149,7 +157,7 @@ impl Hybrid {
     }
 
     /// Tries the side where a new file belongs, then the other when the first is full or broken.
-    fn on_a_tier<T>(&self, parent: u64, name: &OsStr, mut make: impl FnMut(&Dir, TierName) -> Result<T>) -> Result<(TierName, T)> {
+    fn on_a_tier<T>(&self, parent: u64, name: &OsStr, mut make: impl FnMut(&DirPair, TierName) -> Result<T>) -> Result<(TierName, T)> {
         let first = self.tier_for_new(parent, name);
         let mut attempt = |tier: TierName| {
             let dir = self.ensure_dir(parent, tier)?;
@@ -169,7 +177,7 @@ impl Hybrid {
                 attempt(second).map(|made| (second, made)).map_err(|other| if other == Errno::EXIST { other } else { error })
             }
             // The side has no such names or kinds of files; its error tells more than the other's.
-            Err(error) if crate::copying::bad_name(error) && !self.tier(first).abilities.takes_all() => {
+            Err(error) if crate::copy_job::bad_name(error) && !self.tier(first).abilities.takes_all() => {
                 let second = first.other();
                 attempt(second).map(|made| (second, made)).map_err(|other| if other == Errno::EXIST { other } else { error })
             }
@@ -181,8 +189,8 @@ impl Hybrid {
         let backing = Backing::default().and(tier, &stat);
         let ino = self.own_number(crate::number::natural(tier, &stat), false, backing.inos(), parent, name);
         let kind = crate::names::kind_of(&stat);
-        self.nodes.see(ino, parent, name, backing, kind, 1);
-        if kind == Kind::Regular && tier == TierName::Ssd {
+        self.nodes.upsert(ino, parent, name, backing, kind, 1);
+        if kind == NodeKind::Regular && tier == TierName::Ssd {
             self.remember_new(ino, stat.size);
         }
         Attr { ino, stat, unsettled: false }
@@ -217,7 +225,7 @@ mod test {
             let caller = Caller { uid: 4242, gid, pid: std::process::id() };
             let (created, handle) = fs.create(caller, dir, OsStr::new(name), mode, 0, true).expect("made");
             fs.release(&handle, None);
-            let node = fs.make(caller, dir, OsStr::new(&format!("{name}-node")), Make::Node(0o100_000 | mode, 0), 0).expect("made");
+            let node = fs.make(caller, dir, OsStr::new(&format!("{name}-node")), NewNode::Node(0o100_000 | mode, 0), 0).expect("made");
             assert_eq!((created.stat.mode, created.stat.gid), (node.stat.mode, 4343));
             created.stat.mode & 0o7777
         };

@@ -16,7 +16,7 @@ use crate::tier::Result;
 
 /// One directory, open on the sides where it exists.
 #[derive(Debug)]
-pub struct Dir {
+pub struct DirPair {
     /// Its number.
     pub ino: u64,
     /// Name-only handles, SSD and HDD.
@@ -29,11 +29,11 @@ pub struct Dir {
     ahead: AtomicU8,
 }
 
-impl Dir {
+impl DirPair {
     /// A directory open on the given sides.
-    pub fn new(ino: u64, sides: [Option<OwnedFd>; 2], backing: [u64; 2]) -> Arc<Dir> {
+    pub fn new(ino: u64, sides: [Option<OwnedFd>; 2], backing: [u64; 2]) -> Arc<DirPair> {
         let private = [const { AtomicU8::new(0) }; 2];
-        Arc::new(Dir { ino, sides, backing, default_acl: AtomicU8::new(0), private, ahead: AtomicU8::new(0) })
+        Arc::new(DirPair { ino, sides, backing, default_acl: AtomicU8::new(0), private, ahead: AtomicU8::new(0) })
     }
 
     /// The handle on a side, if the directory exists there.
@@ -105,24 +105,24 @@ impl Dir {
 /// The most recently used directories.
 #[derive(Debug)]
 pub struct DirCache {
-    inner: Mutex<Inner>,
+    inner: Mutex<DirCacheState>,
     capacity: usize,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    map: HashMap<u64, (Arc<Dir>, u64)>,
+struct DirCacheState {
+    map: HashMap<u64, (Arc<DirPair>, u64)>,
     tick: u64,
 }
 
 impl DirCache {
     /// Keeps up to `capacity` directories (two handles each).
     pub fn new(capacity: usize) -> DirCache {
-        DirCache { inner: Mutex::new(Inner::default()), capacity }
+        DirCache { inner: Mutex::new(DirCacheState::default()), capacity }
     }
 
     /// A directory that is open already.
-    pub fn get(&self, ino: u64) -> Option<Arc<Dir>> {
+    pub fn get(&self, ino: u64) -> Option<Arc<DirPair>> {
         let mut inner = self.inner.lock();
         inner.tick += 1;
         let tick = inner.tick;
@@ -133,7 +133,7 @@ impl DirCache {
     }
 
     /// Keeps a directory, letting the longest unused eighth go when full.
-    pub fn put(&self, dir: Arc<Dir>) {
+    pub fn put(&self, dir: Arc<DirPair>) {
         let mut inner = self.inner.lock();
         inner.tick += 1;
         let tick = inner.tick;
@@ -152,7 +152,7 @@ impl DirCache {
         let Some(dir) = self.get(ino) else { return };
         let again = |side: &Option<OwnedFd>| side.as_ref().map(OwnedFd::try_clone).transpose();
         match (again(&dir.sides[0]), again(&dir.sides[1])) {
-            (Ok(ssd), Ok(hdd)) => self.put(Dir::new(ino, [ssd, hdd], dir.backing)),
+            (Ok(ssd), Ok(hdd)) => self.put(DirPair::new(ino, [ssd, hdd], dir.backing)),
             // No descriptors left: it is opened again when it is needed.
             _ => self.drop_dir(ino),
         }

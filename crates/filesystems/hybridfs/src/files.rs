@@ -12,18 +12,18 @@ use rustix::thread::CapabilitySet;
 
 use crate::attrs::Caller;
 use crate::names::Attr;
-use crate::nodes::Kind;
-use crate::open::{Handle, Io, OpenInode, UNKNOWN};
-use crate::pair::Hybrid;
+use crate::nodes::NodeKind;
+use crate::open::{FileHandle, OpenDescriptors, OpenInode, UNKNOWN};
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{Result, Stat};
 
 /// How a write went.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     /// So many bytes are written.
     Done(usize),
-    /// The side is full: ask again by [`Hybrid::write_waiting`], which may take long.
+    /// The side is full: ask again by [`TieredFs::write_waiting`], which may take long.
     Full,
 }
 
@@ -32,15 +32,15 @@ const BYPASS_WRITE_MIN: u64 = 4 << 20;
 /// The user without rights, as the kernel has it.
 const NOBODY: u32 = 65534;
 
-impl Hybrid {
+impl TieredFs {
     /// Opens a regular file. The kernel has checked that the caller may.
-    pub fn open(&self, caller: Caller, ino: u64, read: bool, write: bool) -> Result<Handle> {
+    pub fn open(&self, caller: Caller, ino: u64, read: bool, write: bool) -> Result<FileHandle> {
         if write {
             self.writable()?;
         }
         let _gate = self.gate(ino).read_recursive();
         if let Some(inode) = self.open_again(caller, ino, read, write)? {
-            return Ok(Handle { inode, write, caller });
+            return Ok(FileHandle { inode, write, caller });
         }
         let io = self.open_io(caller, ino, read, write)?;
         let tier = io.tier;
@@ -78,7 +78,7 @@ impl Hybrid {
     }
 
     /// An open file is joined only by those who mean its backing inode. The caller holds the file's gate: no move ends meanwhile.
-    fn must_be_named(&self, ino: u64, io: &Io) -> Result<()> {
+    fn must_be_named(&self, ino: u64, io: &OpenDescriptors) -> Result<()> {
         let named = || self.nodes.with(ino, |node| node.backing[io.tier as usize] == io.backing).unwrap_or(true);
         if named() {
             return Ok(());
@@ -89,13 +89,13 @@ impl Hybrid {
     }
 
     /// Opens with the access asked for; for writing also for reading where that is allowed.
-    fn access(&self, read: bool, write: bool, open: impl Fn(OFlags) -> Result<OwnedFd>) -> Result<Io> {
+    fn access(&self, read: bool, write: bool, open: impl Fn(OFlags) -> Result<OwnedFd>) -> Result<OpenDescriptors> {
         let open = |flags| match open(if self.config.noatime { flags | OFlags::NOATIME } else { flags }) {
             // An ordinary user's daemon may do that with its own files.
             Err(Errno::PERM) if self.config.noatime => open(flags),
             opened => opened,
         };
-        let mut io = Io { tier: TierName::Ssd, backing: 0, rd: None, rw: None, wr: None };
+        let mut io = OpenDescriptors { tier: TierName::Ssd, backing: 0, rd: None, rw: None, wr: None };
         if !write {
             io.rd = Some(Arc::new(open(OFlags::RDONLY)?));
             return Ok(io);
@@ -108,17 +108,17 @@ impl Hybrid {
         Ok(io)
     }
 
-    fn open_io(&self, caller: Caller, ino: u64, read: bool, write: bool) -> Result<Io> {
+    fn open_io(&self, caller: Caller, ino: u64, read: bool, write: bool) -> Result<OpenDescriptors> {
         if let Some((tier, file)) = self.held.lock().get(&ino).cloned() {
             let io = self.access(read, write, |flags| self.tier(tier).reopen(file.as_fd(), flags))?;
             let stat = self.tier(tier).stat_fd(file.as_fd())?;
             self.may_open(caller, ino, &stat, read, write)?;
-            return Ok(Io { tier, backing: stat.ino, ..io });
+            return Ok(OpenDescriptors { tier, backing: stat.ino, ..io });
         }
         for _ in 0..8 {
             let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
-            if place.kind != Kind::Regular {
-                return Err(if place.kind == Kind::Directory { Errno::ISDIR } else { Errno::NXIO });
+            if place.kind != NodeKind::Regular {
+                return Err(if place.kind == NodeKind::Directory { Errno::ISDIR } else { Errno::NXIO });
             }
             let tier = place.tier();
             let opened = self.dir(place.parent).and_then(|dir| {
@@ -130,7 +130,7 @@ impl Hybrid {
                     let stat = self.tier(tier).stat_fd(io.any().as_fd())?;
                     if place.backing.is(tier, &stat) && self.is_numbered(tier, io.any().as_fd(), &stat, ino) {
                         self.may_open(caller, ino, &stat, read, write)?;
-                        return Ok(Io { tier, backing: stat.ino, ..io });
+                        return Ok(OpenDescriptors { tier, backing: stat.ino, ..io });
                     }
                 }
                 // NXIO: a socket, or a device without a driver, which users can make too, has its name.
@@ -146,7 +146,7 @@ impl Hybrid {
     }
 
     /// Enters a freshly opened file; if somebody was faster, joins it, if it is the same file.
-    pub(crate) fn register(&self, fresh: Arc<OpenInode>, write: bool, caller: Caller) -> Result<Handle> {
+    pub(crate) fn register(&self, fresh: Arc<OpenInode>, write: bool, caller: Caller) -> Result<FileHandle> {
         let mut opens = self.opens.lock();
         let inode = match opens.get(&fresh.ino) {
             Some(other) => {
@@ -168,7 +168,7 @@ impl Hybrid {
         };
         inode.handles.fetch_add(1, Ordering::Relaxed);
         inode.writers.fetch_add(u32::from(write), Ordering::Relaxed);
-        Ok(Handle { inode, write, caller })
+        Ok(FileHandle { inode, write, caller })
     }
 
     fn count_open(&self, inode: &Arc<OpenInode>, write: bool) -> bool {
@@ -184,7 +184,7 @@ impl Hybrid {
     /// Ends an open. The last one lets waiting moves of the file go on.
     ///
     /// `stat`: what the caller has just seen of it.
-    pub fn release(&self, handle: &Handle, stat: Option<&Stat>) {
+    pub fn release(&self, handle: &FileHandle, stat: Option<&Stat>) {
         let inode = &handle.inode;
         let last = {
             let mut opens = self.opens.lock();
@@ -218,7 +218,7 @@ impl Hybrid {
     }
 
     /// Attributes through an open file.
-    pub fn handle_attr(&self, handle: &Handle) -> Result<Attr> {
+    pub fn handle_attr(&self, handle: &FileHandle) -> Result<Attr> {
         let ino = handle.inode.ino;
         let look = || {
             let (tier, file) = handle.inode.any_fd();
@@ -242,7 +242,7 @@ impl Hybrid {
     /// holes can take comes on top. The same room is not promised twice.
     ///
     /// Asked once for all opens of a file, by the first.
-    pub fn may_bypass(&self, handle: &Handle) -> bool {
+    pub fn may_bypass(&self, handle: &FileHandle) -> bool {
         let inode = &handle.inode;
         let (tier, file) = inode.any_fd();
         let Ok(stat) = self.tier(tier).stat_fd(file.as_fd()) else { return false };
@@ -268,7 +268,7 @@ impl Hybrid {
 
     /// Registers the file of an open that bypasses us. What the kernel writes to it later, for whoever opens the file, is charged as
     /// writes are that come through us, and takes set-id bits: of writes that we do not see nobody else would.
-    pub fn as_bypassing<T>(&self, handle: &Handle, register: impl FnOnce() -> T) -> Result<T> {
+    pub fn as_bypassing<T>(&self, handle: &FileHandle, register: impl FnOnce() -> T) -> Result<T> {
         if !self.privileged {
             return Ok(register());
         }
@@ -286,7 +286,7 @@ impl Hybrid {
 
     /// Reads at `at` into `buffer`; less only at the end of the file. `wait: false` answers EAGAIN instead
     /// of waiting for a slow disk.
-    pub fn read(&self, handle: &Handle, at: u64, buffer: &mut [u8], wait: bool) -> Result<usize> {
+    pub fn read(&self, handle: &FileHandle, at: u64, buffer: &mut [u8], wait: bool) -> Result<usize> {
         let io = handle.inode.io.read();
         let file = io.must_rd()?;
         let mut have = 0;
@@ -315,20 +315,20 @@ impl Hybrid {
     }
 
     /// Writes at `at`. `kill`: by whom, when the kernel leaves it to us to take set-id bits.
-    pub fn write(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: Option<Caller>) -> Result<Written> {
+    pub fn write(&self, handle: &FileHandle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: Option<Caller>) -> Result<WriteOutcome> {
         let inode = &handle.inode;
         let io = inode.io.read();
         if io.tier == TierName::Ssd && self.space.tight() && !self.overwrites(&io, at, data.len())? {
-            return Ok(Written::Full);
+            return Ok(WriteOutcome::Full);
         }
         self.take_before_write(inode, &io, kill)?;
         let (done, outcome) = self.write_charged(handle, &io, at, data, flags)?;
         // What was written before the disk was full is written again with the rest.
         match outcome.map(|()| done) {
-            Ok(n) => Ok(Written::Done(n)),
-            Err(Errno::NOSPC) => Ok(Written::Full),
+            Ok(n) => Ok(WriteOutcome::Done(n)),
+            Err(Errno::NOSPC) => Ok(WriteOutcome::Full),
             // No file that leaves makes room in a quota.
-            Err(Errno::DQUOT) if done > 0 => Ok(Written::Done(done)),
+            Err(Errno::DQUOT) if done > 0 => Ok(WriteOutcome::Done(done)),
             Err(error) => {
                 self.note_failure_at(io.tier, io.any().as_fd(), error);
                 if error == Errno::IO {
@@ -340,14 +340,21 @@ impl Hybrid {
     }
 
     /// Takes set-id bits before the data that ends them: nobody runs it with their rights.
-    fn take_before_write(&self, inode: &OpenInode, io: &Io, kill: Option<Caller>) -> Result<()> {
+    fn take_before_write(&self, inode: &OpenInode, io: &OpenDescriptors, kill: Option<Caller>) -> Result<()> {
         let Some(caller) = kill else { return Ok(()) };
         self.take_set_id(caller, inode.ino, io.tier, io.must_rw()?.as_fd())
     }
 
-    /// As [`Hybrid::write_io`]; near the blocks that are kept for root, in the name of whoever opened the file. (A quota is the owner's
+    /// As [`TieredFs::write_io`]; near the blocks that are kept for root, in the name of whoever opened the file. (A quota is the owner's
     /// in any case.)
-    fn write_charged(&self, handle: &Handle, io: &Io, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<(usize, Result<()>)> {
+    fn write_charged(
+        &self,
+        handle: &FileHandle,
+        io: &OpenDescriptors,
+        at: u64,
+        data: &[u8],
+        flags: ReadWriteFlags,
+    ) -> Result<(usize, Result<()>)> {
         let write = || self.write_io(&handle.inode, io, at, data, flags);
         if handle.caller.uid == 0 || !self.space.is_near_reserved(io.tier) {
             return Ok(write());
@@ -356,7 +363,7 @@ impl Hybrid {
     }
 
     /// How much was written, and why no more.
-    fn write_io(&self, inode: &OpenInode, io: &Io, at: u64, data: &[u8], flags: ReadWriteFlags) -> (usize, Result<()>) {
+    fn write_io(&self, inode: &OpenInode, io: &OpenDescriptors, at: u64, data: &[u8], flags: ReadWriteFlags) -> (usize, Result<()>) {
         let file = match io.must_rw() {
             Ok(file) => file,
             Err(error) => return (0, Err(error)),
@@ -387,13 +394,13 @@ impl Hybrid {
     }
 
     /// A write inside the file takes no new space, but for holes, which the file system will report.
-    fn overwrites(&self, io: &Io, at: u64, len: usize) -> Result<bool> {
+    fn overwrites(&self, io: &OpenDescriptors, at: u64, len: usize) -> Result<bool> {
         let stat = self.tier(io.tier).stat_fd(io.any().as_fd())?;
         Ok(at + len as u64 <= stat.size && stat.blocks * 512 >= stat.size)
     }
 
     /// Writes although the side is full: waits for files to leave the SSD, or takes this one to the HDD.
-    pub fn write_waiting(&self, handle: &Handle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: Option<Caller>) -> Result<usize> {
+    pub fn write_waiting(&self, handle: &FileHandle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: Option<Caller>) -> Result<usize> {
         for _ in 0..64 {
             if self.make_room(handle, data.len() as u64).is_err() {
                 // What is kept in reserve is for this: better than an error while there is any room. Why no
@@ -405,15 +412,15 @@ impl Hybrid {
                     (done, _) => Ok(done),
                 };
             }
-            if let Written::Done(n) = self.write(handle, at, data, flags, kill)? {
+            if let WriteOutcome::Done(n) = self.write(handle, at, data, flags, kill)? {
                 return Ok(n);
             }
         }
         Err(Errno::NOSPC)
     }
 
-    /// Reserves or frees space; may wait like [`Hybrid::write_waiting`].
-    pub fn fallocate(&self, caller: Caller, handle: &Handle, mode: u32, at: u64, len: u64) -> Result<()> {
+    /// Reserves or frees space; may wait like [`TieredFs::write_waiting`].
+    pub fn fallocate(&self, caller: Caller, handle: &FileHandle, mode: u32, at: u64, len: u64) -> Result<()> {
         self.writable()?;
         for attempt in 0.. {
             let gate = self.gate(handle.inode.ino).read_recursive();
@@ -444,14 +451,14 @@ impl Hybrid {
     }
 
     /// Finds data or holes.
-    pub fn seek(&self, handle: &Handle, at: u64, hole: bool) -> Result<u64> {
+    pub fn seek(&self, handle: &FileHandle, at: u64, hole: bool) -> Result<u64> {
         let io = handle.inode.io.read();
         let whence = if hole { rustix::fs::SeekFrom::Hole(at) } else { rustix::fs::SeekFrom::Data(at) };
         rustix::fs::seek(io.any(), whence)
     }
 
     /// Copies a range between open files inside one file system; EXDEV lets the kernel copy by itself.
-    pub fn copy_range(&self, caller: Caller, source: &Handle, from: u64, target: &Handle, to: u64, len: usize) -> Result<usize> {
+    pub fn copy_range(&self, caller: Caller, source: &FileHandle, from: u64, target: &FileHandle, to: u64, len: usize) -> Result<usize> {
         self.writable()?;
         let file = source.inode.io.read().must_rd()?.clone();
         let io = target.inode.io.read();
@@ -470,7 +477,7 @@ impl Hybrid {
     }
 
     /// Makes an open file durable.
-    pub fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+    pub fn fsync(&self, handle: &FileHandle, data_only: bool) -> Result<()> {
         let io = handle.inode.io.read();
         let synced = if data_only { rustix::fs::fdatasync(io.any()) } else { rustix::fs::fsync(io.any()) };
         // The kernel tells a lost write once per descriptor, and ours is shared by all handles.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
-use crate::persist::{Fields, PersistError, Store, open_in_place, read_all};
+use crate::persist::{FieldReader, InPlaceFile, PersistError, open_in_place, read_all};
 use crate::report::TierName;
 use crate::tier::Result;
 
@@ -32,7 +32,7 @@ const _: () = assert!(STEP == 3 + 4 * size_of::<u64>());
 
 /// One change on one side; paths are relative to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum IntentStep {
     /// `from` becomes `to`, replacing what was there.
     Rename {
         /// Side.
@@ -72,7 +72,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedStep {
     /// The change.
-    pub step: Step,
+    pub step: IntentStep,
     /// Birth of the inode that the step names, as in [`InodeId`](crate::tier::InodeId); 0: not known.
     pub birth: u64,
     /// Backing inodes of the directories of the first and the second path; 0: not known.
@@ -81,18 +81,18 @@ pub struct RecordedStep {
 
 /// The file that holds the current intent.
 #[derive(Debug)]
-pub struct Intents {
-    slot: Mutex<Slot<OwnedFd>>,
+pub struct IntentLog {
+    slot: Mutex<IntentSlot<OwnedFd>>,
 }
 
 /// An intent that is written down; dropped without `done`, it is for the next mount.
 pub struct Intent<'a> {
-    slot: MutexGuard<'a, Slot<OwnedFd>>,
+    slot: MutexGuard<'a, IntentSlot<OwnedFd>>,
 }
 
 /// Room for one intent.
 #[derive(Debug)]
-struct Slot<S> {
+struct IntentSlot<S> {
     file: S,
     /// What is written there is not done, and must not be written over.
     pending: bool,
@@ -101,11 +101,11 @@ struct Slot<S> {
 }
 
 /// The steps a crash left, or what is wrong with the file that should hold them.
-pub type Left = std::result::Result<Vec<RecordedStep>, &'static str>;
+pub type LeftoverSteps = std::result::Result<Vec<RecordedStep>, &'static str>;
 
-impl Intents {
+impl IntentLog {
     /// Opens the file, and reads what a crash left in it.
-    pub fn open(hidden: &OwnedFd) -> std::result::Result<(Intents, Left), PersistError> {
+    pub fn open(hidden: &OwnedFd) -> std::result::Result<(IntentLog, LeftoverSteps), PersistError> {
         let left = probe_intent(hidden.as_fd())?;
         let io_error = |source| PersistError::Io { file: FILE, source };
         let (file, closed) = match open_file(hidden) {
@@ -115,7 +115,7 @@ impl Intents {
             }
             other => (other?, None),
         };
-        Ok((Intents { slot: Mutex::new(Slot { file, pending: false, closed }) }, left))
+        Ok((IntentLog { slot: Mutex::new(IntentSlot { file, pending: false, closed }) }, left))
     }
 
     /// Keeps what is in the file for the next mount: no other intent may take its place.
@@ -156,7 +156,7 @@ impl Intent<'_> {
 }
 
 /// Reads what is in the file, and changes nothing.
-pub fn probe_intent(hidden: BorrowedFd<'_>) -> std::result::Result<Left, PersistError> {
+pub fn probe_intent(hidden: BorrowedFd<'_>) -> std::result::Result<LeftoverSteps, PersistError> {
     let bytes = read_all(hidden, FILE, MAX_BYTES + 1)?.unwrap_or_default();
     match bytes.get(MAGIC.len()) {
         Some(later @ b'4'..=b'9') if bytes.starts_with(&MAGIC) => {
@@ -170,7 +170,7 @@ fn open_file(hidden: &OwnedFd) -> std::result::Result<OwnedFd, PersistError> {
     open_in_place(hidden.as_fd(), FILE)
 }
 
-impl<S: Store> Slot<S> {
+impl<S: InPlaceFile> IntentSlot<S> {
     fn write_down(&mut self, bytes: &[u8]) -> Result<()> {
         if let Some(error) = self.closed.or(self.pending.then_some(Errno::IO)) {
             return Err(error);
@@ -199,9 +199,9 @@ fn encode(steps: &[RecordedStep]) -> Vec<u8> {
     let mut body = vec![steps.len() as u8];
     for RecordedStep { step, birth, parents } in steps {
         let (code, tier, first, second, ino, directory) = match step {
-            Step::Rename { tier, from, to, ino } => (1u8, tier, from.as_slice(), to.as_slice(), ino, false),
-            Step::Exchange { tier, a, b, ino } => (2, tier, a.as_slice(), b.as_slice(), ino, false),
-            Step::Remove { tier, path, ino, directory } => (3, tier, path.as_slice(), &[][..], ino, *directory),
+            IntentStep::Rename { tier, from, to, ino } => (1u8, tier, from.as_slice(), to.as_slice(), ino, false),
+            IntentStep::Exchange { tier, a, b, ino } => (2, tier, a.as_slice(), b.as_slice(), ino, false),
+            IntentStep::Remove { tier, path, ino, directory } => (3, tier, path.as_slice(), &[][..], ino, *directory),
         };
         body.extend_from_slice(&[code, *tier as u8, u8::from(directory)]);
         for number in [*ino, *birth, parents[0], parents[1]] {
@@ -222,7 +222,7 @@ fn encode(steps: &[RecordedStep]) -> Vec<u8> {
 }
 
 /// The steps in the file; none when it is empty or its writing was cut off (nothing was begun then).
-fn decode(bytes: &[u8]) -> Left {
+fn decode(bytes: &[u8]) -> LeftoverSteps {
     if bytes.len() > MAX_BYTES {
         return Err("too long");
     }
@@ -230,7 +230,7 @@ fn decode(bytes: &[u8]) -> Left {
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(Vec::new());
     }
-    let mut fields = Fields(head);
+    let mut fields = FieldReader(head);
     let version = match (fields.take(MAGIC.len()) == Some(&MAGIC[..]), fields.u8()) {
         (true, Some(version @ WITHOUT_PARENTS..=VERSION)) => version,
         _ => return Err("not an intent file"),
@@ -247,7 +247,7 @@ fn decode(bytes: &[u8]) -> Left {
 }
 
 fn steps(body: &[u8], version: u8) -> Option<Vec<RecordedStep>> {
-    let mut fields = Fields(body);
+    let mut fields = FieldReader(body);
     let mut steps = Vec::new();
     for _ in 0..fields.u8()? {
         let (code, tier, directory, ino) = (fields.u8()?, fields.u8()?, fields.u8()?, fields.u64()?);
@@ -260,9 +260,9 @@ fn steps(body: &[u8], version: u8) -> Option<Vec<RecordedStep>> {
         let parents = if version > WITHOUT_PARENTS { [fields.u64()?, fields.u64()?] } else { [0; 2] };
         let (first, second) = (path(&mut fields)?, path(&mut fields)?);
         let step = match code {
-            1 => Step::Rename { tier, from: first, to: second, ino },
-            2 => Step::Exchange { tier, a: first, b: second, ino },
-            3 => Step::Remove { tier, path: first, ino, directory: directory != 0 },
+            1 => IntentStep::Rename { tier, from: first, to: second, ino },
+            2 => IntentStep::Exchange { tier, a: first, b: second, ino },
+            3 => IntentStep::Remove { tier, path: first, ino, directory: directory != 0 },
             _ => return None,
         };
         steps.push(RecordedStep { step, birth, parents });
@@ -270,7 +270,7 @@ fn steps(body: &[u8], version: u8) -> Option<Vec<RecordedStep>> {
     fields.0.is_empty().then_some(steps)
 }
 
-fn path(fields: &mut Fields<'_>) -> Option<Vec<u8>> {
+fn path(fields: &mut FieldReader<'_>) -> Option<Vec<u8>> {
     let len = fields.u32()? as usize;
     fields.take(len).map(<[u8]>::to_vec)
 }
@@ -282,13 +282,13 @@ mod test {
     use proptest::sample::Index;
 
     use super::*;
-    use crate::persist::harm::{Dir, Flaky, Harm, extreme, harm, path as any_path};
+    use crate::persist::file_damage::{FailingStore, FileDamage, HiddenTestDir, extreme, file_damage, path as any_path};
 
     fn sample() -> Vec<RecordedStep> {
         let steps = [
-            Step::Rename { tier: TierName::Ssd, from: b"a/b".to_vec(), to: b"c".to_vec(), ino: 7 },
-            Step::Exchange { tier: TierName::Hdd, a: b"x".to_vec(), b: b"y\xff".to_vec(), ino: 8 },
-            Step::Remove { tier: TierName::Hdd, path: b"c".to_vec(), ino: 9, directory: true },
+            IntentStep::Rename { tier: TierName::Ssd, from: b"a/b".to_vec(), to: b"c".to_vec(), ino: 7 },
+            IntentStep::Exchange { tier: TierName::Hdd, a: b"x".to_vec(), b: b"y\xff".to_vec(), ino: 8 },
+            IntentStep::Remove { tier: TierName::Hdd, path: b"c".to_vec(), ino: 9, directory: true },
         ];
         let recorded = |(step, parents)| RecordedStep { step, birth: 1 << 60, parents };
         steps.into_iter().zip([[3, 4], [5, 5], [6, 0]]).map(recorded).collect()
@@ -339,9 +339,9 @@ mod test {
         (0..3, tiers, any_path(), any_path(), numbers, any::<bool>()).prop_map(
             |(kind, tier, a, b, (ino, birth, first, second), directory)| {
                 let step = match kind {
-                    0 => Step::Rename { tier, from: a, to: b, ino },
-                    1 => Step::Exchange { tier, a, b, ino },
-                    _ => Step::Remove { tier, path: a, ino, directory },
+                    0 => IntentStep::Rename { tier, from: a, to: b, ino },
+                    1 => IntentStep::Exchange { tier, a, b, ino },
+                    _ => IntentStep::Remove { tier, path: a, ino, directory },
                 };
                 RecordedStep { step, birth, parents: [first, second] }
             },
@@ -349,17 +349,17 @@ mod test {
     }
 
     /// What the next mount finds in a file.
-    fn found(dir: &Dir, bytes: &[u8]) -> std::result::Result<Left, PersistError> {
+    fn found(dir: &HiddenTestDir, bytes: &[u8]) -> std::result::Result<LeftoverSteps, PersistError> {
         dir.put(FILE, bytes);
         let probed = probe_intent(dir.fd());
-        let opened = Intents::open(&dir.owned()).map(|(_, left)| left);
+        let opened = IntentLog::open(&dir.owned()).map(|(_, left)| left);
         assert_eq!(format!("{probed:?}"), format!("{opened:?}"));
         opened
     }
 
     #[test]
     fn steps_come_back_as_they_were() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         proptest!(|(steps in vec(any_step(), 0..4))| {
             prop_assert_eq!(found(&dir, &encode(&steps)).expect("read"), Ok(steps));
         });
@@ -367,13 +367,13 @@ mod test {
 
     #[test]
     fn a_harmed_intent_does_nothing_and_a_changed_one_is_told() {
-        let dir = Dir::new();
-        proptest!(|(steps in vec(any_step(), 1..4), harm in harm())| {
+        let dir = HiddenTestDir::new();
+        proptest!(|(steps in vec(any_step(), 1..4), file_damage in file_damage())| {
             let bytes = encode(&steps);
-            match (found(&dir, &harm.done_to(&bytes)), &harm) {
-                (Ok(Err(_)), Harm::Flip(..) | Harm::Append(_)) => {}
-                (Ok(Ok(left)), Harm::Cut(_)) => prop_assert!(left.is_empty()),
-                (Err(PersistError::FutureVersion { .. }), Harm::Flip(at, _)) => prop_assert_eq!(at.index(bytes.len()), MAGIC.len()),
+            match (found(&dir, &file_damage.done_to(&bytes)), &file_damage) {
+                (Ok(Err(_)), FileDamage::Flip(..) | FileDamage::Append(_)) => {}
+                (Ok(Ok(left)), FileDamage::Cut(_)) => prop_assert!(left.is_empty()),
+                (Err(PersistError::FutureVersion { .. }), FileDamage::Flip(at, _)) => prop_assert_eq!(at.index(bytes.len()), MAGIC.len()),
                 (other, _) => prop_assert!(false, "{other:?}"),
             }
         });
@@ -381,7 +381,7 @@ mod test {
 
     #[test]
     fn any_bytes_are_no_steps() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         proptest!(|(magic in any::<bool>(), bytes in vec(any::<u8>(), 0..200))| {
             let bytes = if magic { [&MAGIC[..], &[VERSION], &bytes].concat() } else { bytes };
             prop_assert!(!matches!(found(&dir, &bytes), Ok(Ok(steps)) if !steps.is_empty()));
@@ -410,7 +410,7 @@ mod test {
 
     #[test]
     fn a_later_version_is_refused_and_left_alone() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         let bytes = b"hsintnt4 of which we know nothing";
         assert!(matches!(found(&dir, bytes), Err(PersistError::FutureVersion { found: 4, ours: 3, .. })));
         assert_eq!(dir.get(FILE), bytes);
@@ -421,7 +421,7 @@ mod test {
         let plans = vec(prop_oneof![2 => Just(None), 1 => (0usize..60).prop_map(Some)], 0..6);
         proptest!(|(plan in plans, room in prop_oneof![Just(0), 1usize..80])| {
             let failures = plan.iter().flatten().count();
-            let mut slot = Slot { file: Flaky::default(), pending: false, closed: None };
+            let mut slot = IntentSlot { file: FailingStore::default(), pending: false, closed: None };
             slot.file.plan.replace(plan);
             slot.file.room.set(room);
             let written = slot.write_down(&encode(&sample()));
@@ -437,8 +437,8 @@ mod test {
 
     #[test]
     fn what_is_left_for_the_next_mount_is_not_written_over() {
-        let dir = Dir::new();
-        let (intents, _) = Intents::open(&dir.owned()).expect("opened");
+        let dir = HiddenTestDir::new();
+        let (intents, _) = IntentLog::open(&dir.owned()).expect("opened");
         intents.begin(&sample()).expect("written").done().expect("done");
         drop(intents.begin(&sample()).expect("written"));
         assert_eq!(intents.begin(&sample()[..1]).err(), Some(Errno::IO));
@@ -450,9 +450,9 @@ mod test {
 
     #[test]
     fn an_intent_too_long_for_the_reader_is_not_written() {
-        let dir = Dir::new();
-        let (intents, _) = Intents::open(&dir.owned()).expect("opened");
-        let long = Step::Remove { tier: TierName::Ssd, path: vec![b'x'; MAX_BYTES], ino: 1, directory: false };
+        let dir = HiddenTestDir::new();
+        let (intents, _) = IntentLog::open(&dir.owned()).expect("opened");
+        let long = IntentStep::Remove { tier: TierName::Ssd, path: vec![b'x'; MAX_BYTES], ino: 1, directory: false };
         assert_eq!(intents.begin(&[RecordedStep { step: long, birth: 0, parents: [1, 0] }]).err(), Some(Errno::NAMETOOLONG));
     }
 }

@@ -1,6 +1,6 @@
 //! One namespace over an SSD directory and an HDD directory (paper 003, HyCache).
 //!
-//! Knows nothing of FUSE: the front door in `mount` translates requests into calls on [`Hybrid`]. Errors are
+//! Knows nothing of FUSE: the front door in `mount` translates requests into calls on [`TieredFs`]. Errors are
 //! errnos, the vocabulary of a POSIX file layer; only opening a pair has sentences ([`StartError`]).
 //!
 //! Where to find what: `names` and `listing` look over both sides; `create`, `remove`, `rename`, `attrs` and
@@ -10,16 +10,16 @@
 #![forbid(unsafe_code)]
 
 pub mod abilities;
-mod again;
 mod attrs;
 pub mod check;
 pub mod config;
 mod copy;
-mod copying;
+mod copy_job;
 pub mod crash;
 mod create;
 mod dirs;
 mod files;
+mod forgotten_files;
 mod intent;
 mod listing;
 mod moves;
@@ -49,16 +49,16 @@ mod tier;
 mod times;
 
 pub use attrs::{Caller, SetAttr, SetTime};
-pub use config::{Config, Honours, Promotion, Size};
-pub use create::Make;
-pub use dirs::Dir;
-pub use files::Written;
-pub use listing::{DOTS, Entry, Listing, behind, first_at};
-pub use moves::{Outcome, Reason, give_way};
+pub use config::{Config, HonouredFeatures, Promotion, Size};
+pub use create::NewNode;
+pub use dirs::DirPair;
+pub use files::WriteOutcome;
+pub use listing::{DOTS, Listing, ListingEntry, behind, first_at};
+pub use moves::{MoveOutcome, MoveReason, yield_to_foreground};
 pub use names::Attr;
 pub use number::ROOT;
-pub use open::{Handle, OpenInode};
-pub use pair::{Hybrid, Listener};
+pub use open::{FileHandle, OpenInode};
+pub use pair::{Listener, TieredFs};
 pub use settings::SETTINGS;
-pub use start::{Running, StartError, open, refuse_nested, start};
-pub use tier::{NotOurs, OpenError, Result, Stat, make_hidden, open_hidden};
+pub use start::{RunningFs, StartError, open, refuse_nested, start};
+pub use tier::{OpenError, Result, Stat, UntrustedHiddenDirError, make_hidden, open_hidden};

@@ -15,17 +15,17 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::dirs::Dir;
-use crate::names::{Attr, Found};
-use crate::nodes::Kind;
+use crate::dirs::DirPair;
+use crate::names::{Attr, FoundName};
+use crate::nodes::NodeKind;
 use crate::number::ROOT;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, Result};
 
 /// One name of a listing.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ListingEntry {
     /// Where it is among the others.
     position: u64,
     /// The name.
@@ -41,15 +41,15 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Listing {
     /// The directory.
-    pub dir: Arc<Dir>,
-    entries: Mutex<Option<Arc<Vec<Entry>>>>,
+    pub dir: Arc<DirPair>,
+    entries: Mutex<Option<Arc<Vec<ListingEntry>>>>,
 }
 
 /// Entries that every directory has, at the positions 0 and 1.
 pub const DOTS: usize = 2;
 
 /// The number of the first entry from a position on; `.` and `..` are 0 and 1.
-pub fn first_at(entries: &[Entry], position: u64) -> usize {
+pub fn first_at(entries: &[ListingEntry], position: u64) -> usize {
     match usize::try_from(position) {
         Ok(dots) if dots <= DOTS => dots,
         _ => DOTS + entries.partition_point(|entry| entry.position < position),
@@ -58,7 +58,7 @@ pub fn first_at(entries: &[Entry], position: u64) -> usize {
 
 /// The position behind an entry. That of the entry itself if the next one has the same: it is listed twice then, if a listing resumes
 /// there, rather than not at all.
-pub fn behind(entries: &[Entry], n: usize) -> u64 {
+pub fn behind(entries: &[ListingEntry], n: usize) -> u64 {
     let Some(entry) = n.checked_sub(DOTS).and_then(|n| entries.get(n)) else { return n as u64 + 1 };
     let shared = entries.get(n - DOTS + 1).is_some_and(|next| next.position == entry.position);
     if shared { entry.position } else { entry.position + 1 }
@@ -76,14 +76,14 @@ fn position(name: &[u8]) -> u64 {
 /// Times that both sides are read while files move; names that are gone by then are left out later.
 const LOOKS_MAX: usize = 8;
 
-impl Hybrid {
+impl TieredFs {
     /// Opens a directory for listing.
     pub fn open_listing(&self, ino: u64) -> Result<Listing> {
         Ok(Listing { dir: self.dir_or_held(ino)?, entries: Mutex::new(None) })
     }
 
     /// The entries; read anew when `rewind`.
-    pub fn entries(&self, listing: &Listing, rewind: bool) -> Result<Arc<Vec<Entry>>> {
+    pub fn entries(&self, listing: &Listing, rewind: bool) -> Result<Arc<Vec<ListingEntry>>> {
         let mut cached = listing.entries.lock();
         match &*cached {
             Some(entries) if !rewind => Ok(entries.clone()),
@@ -95,7 +95,7 @@ impl Hybrid {
         }
     }
 
-    fn union(&self, opened: &Arc<Dir>) -> Result<Vec<Entry>> {
+    fn union(&self, opened: &Arc<DirPair>) -> Result<Vec<ListingEntry>> {
         let mut all = Vec::new();
         let mut seen: HashSet<Box<[u8]>> = HashSet::new();
         for look in 0..LOOKS_MAX {
@@ -103,7 +103,7 @@ impl Hybrid {
             // The directory may have got its other half since it was opened.
             let dir = self.dir(opened.ino).unwrap_or_else(|_| opened.clone());
             if look > 0 {
-                seen = all.iter().map(|entry: &Entry| entry.name.clone()).collect();
+                seen = all.iter().map(|entry: &ListingEntry| entry.name.clone()).collect();
             }
             self.add_names(&dir, look > 0, &mut all, &mut seen)?;
             if self.moves_seen.load(Ordering::Acquire) == moves {
@@ -116,7 +116,7 @@ impl Hybrid {
     }
 
     /// Adds the names of both sides that are not seen yet.
-    fn add_names(&self, dir: &Dir, again: bool, all: &mut Vec<Entry>, seen: &mut HashSet<Box<[u8]>>) -> Result<()> {
+    fn add_names(&self, dir: &DirPair, again: bool, all: &mut Vec<ListingEntry>, seen: &mut HashSet<Box<[u8]>>) -> Result<()> {
         let both = dir.on(TierName::Ssd).is_some() && dir.on(TierName::Hdd).is_some();
         for tier in [TierName::Ssd, TierName::Hdd] {
             let Some(fd) = dir.on(tier) else { continue };
@@ -131,7 +131,13 @@ impl Hybrid {
                 if (both || again) && !seen.insert(name.into()) {
                     return;
                 }
-                all.push(Entry { position: position(name), name: name.into(), kind, tier, both: both && kind == FileType::Directory });
+                all.push(ListingEntry {
+                    position: position(name),
+                    name: name.into(),
+                    kind,
+                    tier,
+                    both: both && kind == FileType::Directory,
+                });
             });
             self.noted_at(tier, fd, read)?;
         }
@@ -139,27 +145,27 @@ impl Hybrid {
     }
 
     /// Number and attributes of a listed name; `None` when it is gone by now. Adds a reference if `refer`.
-    pub fn entry_attr(&self, dir: &Dir, entry: &Entry, refer: bool) -> Result<Option<Attr>> {
+    pub fn entry_attr(&self, dir: &DirPair, entry: &ListingEntry, refer: bool) -> Result<Option<Attr>> {
         let name = OsStr::from_bytes(&entry.name);
-        let found = match self.times_kept(Found::dir, || self.entry_found(dir, entry, name)) {
+        let found = match self.times_kept(FoundName::dir, || self.entry_found(dir, entry, name)) {
             Ok(found) => found,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error),
         };
         if refer {
-            self.nodes.see(found.ino, dir.ino, name, found.backing, found.kind, 1);
+            self.nodes.upsert(found.ino, dir.ino, name, found.backing, found.kind, 1);
         }
         Ok(Some(self.attr_of(&found)))
     }
 
     /// One look where the listing has seen it; the long way only when it is not there any more.
-    fn entry_found(&self, dir: &Dir, entry: &Entry, name: &OsStr) -> Result<Found> {
+    fn entry_found(&self, dir: &DirPair, entry: &ListingEntry, name: &OsStr) -> Result<FoundName> {
         if !entry.both
             && let Some(fd) = dir.on(entry.tier)
             && let Some(stat) = self.look_visible(entry.tier, fd, name)?
         {
             let found = self.found_on(entry.tier, dir, name, stat);
-            if let Some(found) = found.filter(|found| found.kind != Kind::Directory || dir.on(entry.tier.other()).is_none()) {
+            if let Some(found) = found.filter(|found| found.kind != NodeKind::Directory || dir.on(entry.tier.other()).is_none()) {
                 return Ok(found);
             }
         }
@@ -172,12 +178,12 @@ impl Hybrid {
 
     /// Name and attributes of a known file, if it is a regular one and still in this directory. Adds a reference.
     pub fn known_in(&self, dir: u64, ino: u64) -> Result<Option<(OsString, Attr)>> {
-        let Some(place) = self.nodes.place(ino).filter(|place| place.parent == dir && place.kind == Kind::Regular && !place.nameless)
+        let Some(place) = self.nodes.place(ino).filter(|place| place.parent == dir && place.kind == NodeKind::Regular && !place.nameless)
         else {
             return Ok(None);
         };
         let kind = FileType::RegularFile;
-        let entry = Entry { position: 0, tier: place.tier(), name: place.name.as_bytes().into(), kind, both: false };
+        let entry = ListingEntry { position: 0, tier: place.tier(), name: place.name.as_bytes().into(), kind, both: false };
         let attr = self.entry_attr(&*self.dir(dir)?, &entry, true)?;
         match attr {
             Some(attr) if attr.ino == ino => Ok(Some((place.name, attr))),
@@ -264,7 +270,7 @@ mod test {
 
     #[test]
     fn a_position_leads_to_the_entry_behind_it_whatever_else_is_there() {
-        let entry = |name: &str| Entry {
+        let entry = |name: &str| ListingEntry {
             position: position(name.as_bytes()),
             name: name.as_bytes().into(),
             kind: FileType::RegularFile,
@@ -272,7 +278,7 @@ mod test {
             both: false,
         };
         let sorted = |names: &mut dyn Iterator<Item = u32>| {
-            let mut all: Vec<Entry> = names.map(|n| entry(&format!("file {n}"))).collect();
+            let mut all: Vec<ListingEntry> = names.map(|n| entry(&format!("file {n}"))).collect();
             all.sort_unstable_by_key(|entry| entry.position);
             all
         };
@@ -283,7 +289,7 @@ mod test {
             let at = behind(&before, n);
             assert_eq!(first_at(&before, at), n + 1);
             let rest: Vec<_> = after[first_at(&after, at) - DOTS..].iter().map(|entry| &entry.name).collect();
-            let is_there = |entry: &&Entry| after.iter().any(|other| other.name == entry.name);
+            let is_there = |entry: &&ListingEntry| after.iter().any(|other| other.name == entry.name);
             let wanted: Vec<_> = before[n + 1 - DOTS..].iter().filter(is_there).map(|entry| &entry.name).collect();
             assert!(wanted.iter().all(|name| rest.contains(name)));
             assert!(!before[..=n - DOTS].iter().any(|entry| rest.contains(&&entry.name)));

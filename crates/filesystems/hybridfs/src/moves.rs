@@ -19,10 +19,10 @@
 //! journal only tells recovery which duplicates on the HDD are ours to delete.
 
 mod backoff;
-mod left;
+mod demotion_history;
 mod next;
+mod promotion_feedback;
 mod queue;
-mod worth;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::abilities::Placing;
-use crate::copying::Copying;
-use crate::dirs::Dir;
-use crate::nodes::Kind;
-use crate::pair::{Hybrid, now_s};
+use crate::abilities::NamingMethod;
+use crate::copy_job::CopyJob;
+use crate::dirs::DirPair;
+use crate::nodes::NodeKind;
+use crate::pair::{TieredFs, now_s};
 use crate::report::{LastMove, TierName};
 use crate::tier::{InodeId, Result};
-pub(crate) use queue::Job;
-use queue::Progress;
-pub use queue::{Mover, give_way};
+pub(crate) use queue::MoveJob;
+use queue::MoveProgress;
+pub use queue::{Mover, yield_to_foreground};
 
 /// Why a file moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum MoveReason {
     /// The SSD is above its high mark.
     HighMark = 1,
     /// Opened twice within the window.
@@ -59,7 +59,7 @@ pub enum Reason {
     Full = 6,
 }
 
-impl Reason {
+impl MoveReason {
     /// For people.
     pub fn text(code: u8) -> &'static str {
         match code {
@@ -76,7 +76,7 @@ impl Reason {
 
 /// How a move ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum MoveOutcome {
     /// The file is on the other side.
     Done,
     /// It was there already.
@@ -95,78 +95,78 @@ pub enum Outcome {
 /// original of a promotion.
 #[derive(Clone, Debug)]
 pub(crate) struct Duplicate {
-    pub dir: Arc<Dir>,
+    pub dir: Arc<DirPair>,
     pub name: OsString,
     pub on_hdd: InodeId,
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Moves one file and waits for it. `progress` is told bytes done and in all.
-    pub fn move_file(&self, ino: u64, to: TierName, reason: Reason, progress: &mut dyn FnMut(u64, u64) -> bool) -> Outcome {
+    pub fn move_file(&self, ino: u64, to: TierName, reason: MoveReason, progress: &mut dyn FnMut(u64, u64) -> bool) -> MoveOutcome {
         let done = Arc::new(AtomicU64::new(0));
         {
             let mut state = self.mover.state.lock();
             if state.running.contains_key(&ino) {
-                return Outcome::Busy;
+                return MoveOutcome::Busy;
             }
             let path = self.nodes.path(ino).unwrap_or_default();
-            state.running.insert(ino, Progress { path, to, total: 0, done: done.clone() });
+            state.running.insert(ino, MoveProgress { path, to, total: 0, done: done.clone() });
         }
         let outcome = match self.try_move(ino, to, reason, &done, progress) {
             Ok(outcome) => outcome,
-            Err(Errno::STALE | Errno::NOENT | Errno::CANCELED) => Outcome::Dropped,
-            Err(error) => Outcome::Failed(error),
+            Err(Errno::STALE | Errno::NOENT | Errno::CANCELED) => MoveOutcome::Dropped,
+            Err(error) => MoveOutcome::Failed(error),
         };
-        if outcome == Outcome::Done {
+        if outcome == MoveOutcome::Done {
             self.note_move(ino, to, reason);
         }
         self.mover.state.lock().running.remove(&ino);
-        self.book(ino, to, reason, outcome);
+        self.record_outcome(ino, to, reason, outcome);
         self.mover.ended.notify_all();
         outcome
     }
 
-    fn book(&self, ino: u64, to: TierName, reason: Reason, outcome: Outcome) {
+    fn record_outcome(&self, ino: u64, to: TierName, reason: MoveReason, outcome: MoveOutcome) {
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         match outcome {
-            Outcome::Done if to == TierName::Ssd => drop(count(&self.counters.promotions)),
-            Outcome::Done => drop(count(&self.counters.demotions)),
-            Outcome::Busy | Outcome::Dropped => drop(count(&self.counters.dropped)),
-            Outcome::Failed(error) => {
+            MoveOutcome::Done if to == TierName::Ssd => drop(count(&self.counters.promotions)),
+            MoveOutcome::Done => drop(count(&self.counters.demotions)),
+            MoveOutcome::Busy | MoveOutcome::Dropped => drop(count(&self.counters.dropped)),
+            MoveOutcome::Failed(error) => {
                 count(&self.counters.failed);
-                if to == TierName::Hdd && matches!(error, Errno::NOSPC | Errno::DQUOT) && reason != Reason::Asked {
+                if to == TierName::Hdd && matches!(error, Errno::NOSPC | Errno::DQUOT) && reason != MoveReason::Asked {
                     self.note_hdd_full();
                 }
             }
-            Outcome::Already | Outcome::Stays(_) => {}
+            MoveOutcome::Already | MoveOutcome::Stays(_) => {}
         }
-        if outcome != Outcome::Busy {
+        if outcome != MoveOutcome::Busy {
             let path = self.nodes.path(ino).unwrap_or_default();
             let path = String::from_utf8_lossy(&path).into_owned();
             let say = self.mover.state.lock().backoff.note(ino, to, &path, outcome, Instant::now());
             match outcome {
-                Outcome::Failed(error) if say => {
+                MoveOutcome::Failed(error) if say => {
                     tracing::warn!(path, %to, %error, "a move failed; the file stays where it is. Others for this cause are not logged");
                 }
-                Outcome::Stays(why) if say => {
+                MoveOutcome::Stays(why) if say => {
                     tracing::info!(path, %to, why, "a file stays where it is. Others for this cause are not logged")
                 }
                 _ => {}
             }
         }
-        if outcome == Outcome::Done {
+        if outcome == MoveOutcome::Done {
             self.follow_up(ino, to, reason);
             self.tell_changed(ino);
         }
     }
 
     /// Whether promotions are worth it is measured by what becomes of the files.
-    fn follow_up(&self, ino: u64, to: TierName, reason: Reason) {
+    fn follow_up(&self, ino: u64, to: TierName, reason: MoveReason) {
         if to == TierName::Hdd {
-            self.mover.worth.lock().left(ino, self.space.high(), now_s());
-        } else if matches!(reason, Reason::SecondTouch | Reason::OnOpen) {
+            self.mover.promotion_feedback.lock().left(ino, self.space.high(), now_s());
+        } else if matches!(reason, MoveReason::SecondTouch | MoveReason::OnOpen) {
             let bytes = self.placement.size(ino).unwrap_or(0);
-            self.mover.worth.lock().promoted(ino, bytes, reason == Reason::OnOpen);
+            self.mover.promotion_feedback.lock().promoted(ino, bytes, reason == MoveReason::OnOpen);
         }
     }
 
@@ -174,15 +174,15 @@ impl Hybrid {
     pub(crate) fn may_come_up(&self, ino: u64) -> bool {
         let held_back = self.mover.opens_wanted() > 0;
         let bytes = if held_back { self.getattr(ino).map_or(0, |attr| attr.stat.blocks * 512) } else { 0 };
-        self.mover.worth.lock().may_come_up(ino, bytes, self.space.high(), now_s())
+        self.mover.promotion_feedback.lock().may_come_up(ino, bytes, self.space.high(), now_s())
     }
 
-    fn note_move(&self, ino: u64, to: TierName, reason: Reason) {
+    fn note_move(&self, ino: u64, to: TierName, reason: MoveReason) {
         let last = (now_s(), reason as u8 | if to == TierName::Hdd { 0x80 } else { 0 });
         self.nodes.change(ino, |node| node.last_move = last);
         match to {
-            TierName::Hdd => self.mover.left.lock().note(ino, last),
-            TierName::Ssd => self.mover.left.lock().forget(ino),
+            TierName::Hdd => self.mover.demotion_history.lock().note(ino, last),
+            TierName::Ssd => self.mover.demotion_history.lock().forget(ino),
         }
     }
 
@@ -190,46 +190,46 @@ impl Hybrid {
         &self,
         ino: u64,
         to: TierName,
-        reason: Reason,
+        reason: MoveReason,
         done: &Arc<AtomicU64>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
-    ) -> Result<Outcome> {
+    ) -> Result<MoveOutcome> {
         self.writable()?;
         // Asked after it was noted as running: closing waits for what runs.
         if self.mover.stopping() {
-            return Ok(Outcome::Dropped);
+            return Ok(MoveOutcome::Dropped);
         }
         let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
-        if place.kind != Kind::Regular {
-            return Ok(Outcome::Stays("only regular files move"));
+        if place.kind != NodeKind::Regular {
+            return Ok(MoveOutcome::Stays("only regular files move"));
         }
         if place.nameless {
-            return Ok(Outcome::Dropped);
+            return Ok(MoveOutcome::Dropped);
         }
         if place.tier() == to {
-            return Ok(Outcome::Already);
+            return Ok(MoveOutcome::Already);
         }
         if self.is_retiring(to) {
-            return Ok(Outcome::Stays("the other side is being retired"));
+            return Ok(MoveOutcome::Stays("the other side is being retired"));
         }
         // A move takes the name from one side and gives it to the other: half of it would leave two files.
         if self.tier(TierName::Ssd).is_read_only() {
-            return Ok(Outcome::Stays("the SSD's file system is read-only"));
+            return Ok(MoveOutcome::Stays("the SSD's file system is read-only"));
         }
         if self.tier(TierName::Hdd).is_read_only() {
-            return Ok(Outcome::Stays("the HDD's file system is read-only"));
+            return Ok(MoveOutcome::Stays("the HDD's file system is read-only"));
         }
-        if to == TierName::Ssd && self.tier(to).abilities.placing() == Placing::Placeholder {
-            return Ok(Outcome::Stays("the SSD's file system can neither rename without replacing nor make hard links"));
+        if to == TierName::Ssd && self.tier(to).abilities.naming_method() == NamingMethod::Placeholder {
+            return Ok(MoveOutcome::Stays("the SSD's file system can neither rename without replacing nor make hard links"));
         }
-        if matches!(reason, Reason::SecondTouch | Reason::OnOpen) && self.tier(TierName::Ssd).is_troubled() {
-            return Ok(Outcome::Stays("the SSD is degraded: nothing new goes there"));
+        if matches!(reason, MoveReason::SecondTouch | MoveReason::OnOpen) && self.tier(TierName::Ssd).is_troubled() {
+            return Ok(MoveOutcome::Stays("the SSD is degraded: nothing new goes there"));
         }
         let open = self.opens.lock().get(&ino).cloned();
         if open.as_ref().is_some_and(|open| open.held_in_place()) {
-            return Ok(Outcome::Busy);
+            return Ok(MoveOutcome::Busy);
         }
-        let mut job = Copying::begin(self, ino, place, to)?;
+        let mut job = CopyJob::begin(self, ino, place, to)?;
         if let Some(stays) = job.stays(self, reason) {
             return Ok(stays);
         }
@@ -238,7 +238,7 @@ impl Hybrid {
         }
         let outcome = job.run(self, open.as_ref(), reason, done, progress);
         job.clean_up(self);
-        if let Ok(Outcome::Done) = outcome {
+        if let Ok(MoveOutcome::Done) = outcome {
             self.counters.moved_bytes.fetch_add(job.before.size, Ordering::Relaxed);
         }
         outcome
@@ -301,9 +301,9 @@ impl Hybrid {
     /// What is remembered of a file's last move.
     pub(crate) fn last_move(&self, ino: u64) -> Option<LastMove> {
         let known = self.nodes.with(ino, |node| node.last_move).filter(|(_, code)| *code != 0);
-        let (at, code) = known.or_else(|| self.mover.left.lock().last_move(ino))?;
+        let (at, code) = known.or_else(|| self.mover.demotion_history.lock().last_move(ino))?;
         let to = if code & 0x80 != 0 { TierName::Hdd } else { TierName::Ssd };
-        Some(LastMove { at_s: u64::from(at), to, reason: Reason::text(code & 0x7f).into() })
+        Some(LastMove { at_s: u64::from(at), to, reason: MoveReason::text(code & 0x7f).into() })
     }
 }
 

@@ -9,16 +9,16 @@ use std::sync::atomic::Ordering;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::dirs::Dir;
-use crate::nodes::{Backing, Kind, Place};
+use crate::dirs::DirPair;
+use crate::nodes::{Backing, NodeKind, NodeLocation};
 use crate::number::ROOT;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, valid_name};
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct FoundName {
     /// The number users see.
     pub ino: u64,
     /// The side whose attributes count.
@@ -28,21 +28,21 @@ pub struct Found {
     /// Attributes, merged for a directory on both sides.
     pub stat: Stat,
     /// What it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
 }
 
 /// One look at both sides.
-enum Looked {
-    Is(Found),
+enum PairLookup {
+    Is(FoundName),
     None,
     /// It was taken away between two looks.
     Moved,
 }
 
-impl Found {
+impl FoundName {
     /// Its number, if it is a directory.
     pub(crate) fn dir(&self) -> Option<u64> {
-        (self.kind == Kind::Directory).then_some(self.ino)
+        (self.kind == NodeKind::Directory).then_some(self.ino)
     }
 }
 
@@ -59,19 +59,19 @@ pub struct Attr {
 
 /// Files that stay known as long as this is there. A number for which nobody has a reference means nothing any more: the kernel forgets
 /// at any moment, when memory is scarce.
-pub(crate) struct Known<'a> {
-    fs: &'a Hybrid,
+pub(crate) struct KnownFiles<'a> {
+    fs: &'a TieredFs,
     inos: Vec<u64>,
 }
 
-impl Known<'_> {
-    pub(crate) fn new(fs: &Hybrid) -> Known<'_> {
-        Known { fs, inos: Vec::new() }
+impl KnownFiles<'_> {
+    pub(crate) fn new(fs: &TieredFs) -> KnownFiles<'_> {
+        KnownFiles { fs, inos: Vec::new() }
     }
 
-    /// Notes what was found in a directory.
-    pub(crate) fn see(&mut self, found: &Found, parent: u64, name: &OsStr) {
-        self.fs.nodes.meet(found.ino, parent, name, found.backing, found.kind);
+    /// Records what was found in a directory.
+    pub(crate) fn upsert(&mut self, found: &FoundName, parent: u64, name: &OsStr) {
+        self.fs.nodes.get_or_insert(found.ino, parent, name, found.backing, found.kind);
         self.inos.push(found.ino);
     }
 
@@ -80,26 +80,26 @@ impl Known<'_> {
         self.inos.push(ino);
     }
 
-    /// Notes what was found at a place that is newer than the known one.
-    pub(crate) fn place(&mut self, found: &Found, parent: u64, name: &OsStr) {
-        self.fs.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+    /// Records what was found at a place that is newer than the known one.
+    pub(crate) fn place(&mut self, found: &FoundName, parent: u64, name: &OsStr) {
+        self.fs.nodes.upsert(found.ino, parent, name, found.backing, found.kind, 1);
         self.inos.push(found.ino);
     }
 }
 
-impl Drop for Known<'_> {
+impl Drop for KnownFiles<'_> {
     fn drop(&mut self) {
         // Those below first.
         self.inos.iter().rev().for_each(|ino| self.fs.forget(*ino, 1));
     }
 }
 
-impl Hybrid {
-    /// Finds `name` in `parent` and adds a reference for the caller, given back by [`Hybrid::forget`].
+impl TieredFs {
+    /// Finds `name` in `parent` and adds a reference for the caller, given back by [`TieredFs::forget`].
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Attr> {
         let dir = self.dir(parent)?;
-        let found = self.times_kept(Found::dir, || self.find(&dir, name))?;
-        self.nodes.see(found.ino, parent, name, found.backing, found.kind, 1);
+        let found = self.times_kept(FoundName::dir, || self.find(&dir, name))?;
+        self.nodes.upsert(found.ino, parent, name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
     }
 
@@ -115,8 +115,8 @@ impl Hybrid {
     }
 
     pub(crate) fn lookup_known(&self, ino: u64) -> Result<Attr> {
-        let (place, found) = self.times_kept(|(_, found): &(Place, Found)| found.dir(), || self.refind(ino))?;
-        self.nodes.see(ino, place.parent, &place.name, found.backing, found.kind, 1);
+        let (place, found) = self.times_kept(|(_, found): &(NodeLocation, FoundName)| found.dir(), || self.refind(ino))?;
+        self.nodes.upsert(ino, place.parent, &place.name, found.backing, found.kind, 1);
         Ok(self.attr_of(&found))
     }
 
@@ -129,19 +129,19 @@ impl Hybrid {
         }
     }
 
-    pub(crate) fn attr_of(&self, found: &Found) -> Attr {
-        let unsettled = found.kind == Kind::Regular && self.has_writers(found.ino);
+    pub(crate) fn attr_of(&self, found: &FoundName) -> Attr {
+        let unsettled = found.kind == NodeKind::Regular && self.has_writers(found.ino);
         Attr { ino: found.ino, stat: found.stat, unsettled }
     }
 
     /// An open directory by number.
-    pub fn dir(&self, ino: u64) -> Result<Arc<Dir>> {
+    pub fn dir(&self, ino: u64) -> Result<Arc<DirPair>> {
         if let Some(dir) = self.open_dir_of(ino) {
             return Ok(dir);
         }
         if ino == ROOT {
             let root = |tier: TierName| self.tier(tier).root.try_clone().map(Some).map_err(|_| Errno::MFILE);
-            let dir = Dir::new(ROOT, [root(TierName::Ssd)?, root(TierName::Hdd)?], [0, 0]);
+            let dir = DirPair::new(ROOT, [root(TierName::Ssd)?, root(TierName::Hdd)?], [0, 0]);
             self.dirs.put(dir.clone());
             return Ok(dir);
         }
@@ -149,14 +149,14 @@ impl Hybrid {
     }
 
     /// Returns a directory that is open already, if it still is the one that the number names.
-    pub(crate) fn open_dir_of(&self, ino: u64) -> Option<Arc<Dir>> {
+    pub(crate) fn open_dir_of(&self, ino: u64) -> Option<Arc<DirPair>> {
         let dir = self.dirs.get(ino)?;
         let same = ino == ROOT || self.nodes.with(ino, |node| share_a_half(node.backing.inos(), dir.backing)).unwrap_or(true);
         same.then_some(dir)
     }
 
     /// The same, also of a directory that was removed while somebody has it open.
-    pub(crate) fn dir_or_held(&self, ino: u64) -> Result<Arc<Dir>> {
+    pub(crate) fn dir_or_held(&self, ino: u64) -> Result<Arc<DirPair>> {
         let error = match self.dir(ino) {
             Ok(dir) => return Ok(dir),
             Err(error) => error,
@@ -166,19 +166,19 @@ impl Hybrid {
         sides[tier as usize] = Some(fd.try_clone().map_err(|_| Errno::MFILE)?);
         let mut backing = [0, 0];
         backing[tier as usize] = self.tier(tier).stat_fd(fd.as_fd())?.ino;
-        Ok(Dir::new(ino, sides, backing))
+        Ok(DirPair::new(ino, sides, backing))
     }
 
     /// Opens a directory from the nearest open one above it; deep trees make no deep recursion.
-    fn open_chain(&self, ino: u64) -> Result<Arc<Dir>> {
-        let mut chain: Vec<(u64, Place)> = Vec::new();
+    fn open_chain(&self, ino: u64) -> Result<Arc<DirPair>> {
+        let mut chain: Vec<(u64, NodeLocation)> = Vec::new();
         let mut at = ino;
         let mut dir = loop {
             let place = self.nodes.place(at).ok_or(Errno::STALE)?;
             if place.nameless {
                 return Err(Errno::NOENT);
             }
-            if place.kind != Kind::Directory {
+            if place.kind != NodeKind::Directory {
                 return Err(Errno::NOTDIR);
             }
             let parent = place.parent;
@@ -194,7 +194,7 @@ impl Hybrid {
         Ok(dir)
     }
 
-    fn open_child(&self, parent: &Dir, ino: u64, place: &Place) -> Result<Arc<Dir>> {
+    fn open_child(&self, parent: &DirPair, ino: u64, place: &NodeLocation) -> Result<Arc<DirPair>> {
         loop {
             let mut sides = [None, None];
             for tier in [TierName::Ssd, TierName::Hdd] {
@@ -220,7 +220,7 @@ impl Hybrid {
                 return Err(Errno::STALE);
             }
             let opened = [0, 1].map(|side| if sides[side].is_some() { backing[side] } else { 0 });
-            let dir = Dir::new(ino, sides, opened);
+            let dir = DirPair::new(ino, sides, opened);
             self.dirs.put(dir.clone());
             // Another thread may have made the other half meanwhile, and put the whole directory there before us.
             if known()? == backing {
@@ -230,7 +230,7 @@ impl Hybrid {
     }
 
     /// Finds a name on both sides. The SSD's file wins over the HDD's; directories are merged.
-    pub(crate) fn find(&self, dir: &Dir, name: &OsStr) -> Result<Found> {
+    pub(crate) fn find(&self, dir: &DirPair, name: &OsStr) -> Result<FoundName> {
         valid_name(name)?;
         if dir.ino == ROOT && name.as_bytes() == HIDDEN.as_bytes() {
             return Err(Errno::NOENT);
@@ -248,17 +248,17 @@ impl Hybrid {
         }
     }
 
-    fn find_once(&self, dir: &Dir, name: &OsStr) -> Result<Option<Found>> {
+    fn find_once(&self, dir: &DirPair, name: &OsStr) -> Result<Option<FoundName>> {
         loop {
             match self.look_once(dir, name)? {
-                Looked::Is(found) => return Ok(Some(found)),
-                Looked::None => return Ok(None),
-                Looked::Moved => {}
+                PairLookup::Is(found) => return Ok(Some(found)),
+                PairLookup::None => return Ok(None),
+                PairLookup::Moved => {}
             }
         }
     }
 
-    fn look_once(&self, dir: &Dir, name: &OsStr) -> Result<Looked> {
+    fn look_once(&self, dir: &DirPair, name: &OsStr) -> Result<PairLookup> {
         let look = |tier: TierName| -> Result<Option<Stat>> {
             let Some(fd) = dir.on(tier) else { return Ok(None) };
             let seen = self.look_visible(tier, fd, name)?;
@@ -273,7 +273,7 @@ impl Hybrid {
         Ok(self.merge(dir, name, ssd, hdd))
     }
 
-    /// As [`crate::tier::Tier::look`], without what [`Hybrid::is_removed_file`] hides.
+    /// As [`crate::tier::Tier::look`], without what [`TieredFs::is_removed_file`] hides.
     pub(crate) fn look_visible(&self, tier: TierName, fd: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>> {
         let stat = self.noted_by_name(tier, fd, name, self.tier(tier).look(fd, name))?;
         Ok(stat.filter(|stat| !(self.is_nfs_client_name(tier, name.as_bytes()) && self.is_removed_file(tier, name, stat))))
@@ -293,36 +293,36 @@ impl Hybrid {
         // By the backing inode: where a side keeps no marks, a file may be known by the number it had on the other side.
         let mut numbers: Vec<u64> = self.held.lock().keys().copied().collect();
         numbers.extend(self.opens.lock().keys().copied());
-        let is_it = |place: Place| place.on(tier) == Some(stat.ino) && (place.nameless || place.name != name);
+        let is_it = |place: NodeLocation| place.on(tier) == Some(stat.ino) && (place.nameless || place.name != name);
         numbers.into_iter().any(|ino| self.nodes.place(ino).is_some_and(is_it))
     }
 
-    fn merge(&self, dir: &Dir, name: &OsStr, ssd: Option<Stat>, hdd: Option<Stat>) -> Looked {
+    fn merge(&self, dir: &DirPair, name: &OsStr, ssd: Option<Stat>, hdd: Option<Stat>) -> PairLookup {
         let found = match (ssd, hdd) {
             (Some(ssd), Some(hdd)) if ssd.is_dir() && hdd.is_dir() && self.belong_together(dir, name, &ssd, &hdd) => {
                 Some(self.merged_dir(dir, name, ssd, hdd))
             }
             (Some(stat), _) => self.found_on(TierName::Ssd, dir, name, stat),
             (None, Some(stat)) => self.found_on(TierName::Hdd, dir, name, stat),
-            (None, None) => return Looked::None,
+            (None, None) => return PairLookup::None,
         };
-        found.map_or(Looked::Moved, Looked::Is)
+        found.map_or(PairLookup::Moved, PairLookup::Is)
     }
 
     /// What a name on a side stands for; `None`: it is gone since.
-    pub(crate) fn found_on(&self, tier: TierName, dir: &Dir, name: &OsStr, stat: Stat) -> Option<Found> {
+    pub(crate) fn found_on(&self, tier: TierName, dir: &DirPair, name: &OsStr, stat: Stat) -> Option<FoundName> {
         let (ino, marked) = match dir.on(tier) {
             Some(fd) => self.tier(tier).number_of(fd, name, &stat)?,
             None => (crate::number::natural(tier, &stat), false),
         };
         let backing = Backing::default().and(tier, &stat);
         let ino = self.own_number(ino, marked, backing.inos(), dir.ino, name);
-        Some(Found { ino, tier, backing, stat, kind: kind_of(&stat) })
+        Some(FoundName { ino, tier, backing, stat, kind: kind_of(&stat) })
     }
 
     /// Whether two directories of one name are the halves of one: they have one owner, who decides about both; or we have made one of them
     /// for the other. Otherwise whoever may make a directory on one side would get at what is in somebody else's on the other.
-    fn belong_together(&self, dir: &Dir, name: &OsStr, ssd: &Stat, hdd: &Stat) -> bool {
+    fn belong_together(&self, dir: &DirPair, name: &OsStr, ssd: &Stat, hdd: &Stat) -> bool {
         if self.have_one_owner(ssd, hdd) {
             return true;
         }
@@ -343,18 +343,18 @@ impl Hybrid {
         false
     }
 
-    fn merged_dir(&self, dir: &Dir, name: &OsStr, ssd: Stat, hdd: Stat) -> Found {
+    fn merged_dir(&self, dir: &DirPair, name: &OsStr, ssd: Stat, hdd: Stat) -> FoundName {
         let mark = |tier: TierName, stat: &Stat| dir.on(tier).and_then(|fd| self.tier(tier).mark_of(fd, name, stat));
         let marked = mark(TierName::Ssd, &ssd).or_else(|| mark(TierName::Hdd, &hdd));
         let ino = marked.unwrap_or_else(|| crate::number::natural(TierName::Hdd, &hdd));
         let ino = self.own_number(ino, marked.is_some(), [ssd.ino, hdd.ino], dir.ino, name);
         let stat = self.merged_stat(ssd, hdd);
-        Found {
+        FoundName {
             ino,
             tier: TierName::Ssd,
             backing: Backing::default().and(TierName::Ssd, &ssd).and(TierName::Hdd, &hdd),
             stat,
-            kind: Kind::Directory,
+            kind: NodeKind::Directory,
         }
     }
 
@@ -461,7 +461,7 @@ impl Hybrid {
         Ok(self.attr_of(&found))
     }
 
-    pub(crate) fn dir_attr(&self, dir: &Dir) -> Result<Attr> {
+    pub(crate) fn dir_attr(&self, dir: &DirPair) -> Result<Attr> {
         let look = |tier: TierName| dir.on(tier).map(|fd| self.tier(tier).stat_fd(fd)).transpose();
         let stat = match (look(TierName::Ssd)?, look(TierName::Hdd)?) {
             (Some(ssd), Some(hdd)) => self.merged_stat(ssd, hdd),
@@ -471,7 +471,7 @@ impl Hybrid {
     }
 
     /// Looks a known file up again by the place where it was last seen.
-    pub(crate) fn refind(&self, ino: u64) -> Result<(Place, Found)> {
+    pub(crate) fn refind(&self, ino: u64) -> Result<(NodeLocation, FoundName)> {
         let mut last = None;
         loop {
             let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
@@ -482,7 +482,7 @@ impl Hybrid {
             match outcome {
                 Ok(found) if found.ino == ino => {
                     if found.backing != place.backing {
-                        self.nodes.see(ino, place.parent, &place.name, found.backing, found.kind, 0);
+                        self.nodes.upsert(ino, place.parent, &place.name, found.backing, found.kind, 0);
                     }
                     return Ok((place, found));
                 }
@@ -537,7 +537,7 @@ impl Hybrid {
         Err(last_error)
     }
 
-    fn handles_at(&self, ino: u64, place: &Place) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
+    fn handles_at(&self, ino: u64, place: &NodeLocation) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
         let dir = self.dir(place.parent)?;
         let mut handles = Vec::with_capacity(2);
         for tier in [TierName::Ssd, TierName::Hdd] {
@@ -561,27 +561,27 @@ impl Hybrid {
     }
 
     /// Follows a path below the mount; symbolic links are not followed. What lies on the way is told.
-    pub(crate) fn walk_along(&self, path: &[u8], see: &mut dyn FnMut(&Found, u64, &OsStr)) -> Result<u64> {
+    pub(crate) fn walk_along(&self, path: &[u8], visit: &mut dyn FnMut(&FoundName, u64, &OsStr)) -> Result<u64> {
         let mut at = ROOT;
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
             let name = OsStr::from_bytes(part);
             let dir = self.dir(at)?;
             let found = self.find(&dir, name)?;
-            see(&found, at, name);
+            visit(&found, at, name);
             at = found.ino;
         }
         Ok(at)
     }
 
     /// What a path names, which stays known as long as the second of what is returned.
-    pub(crate) fn known_at(&self, path: &[u8]) -> Result<(u64, Known<'_>)> {
-        let mut known = Known::new(self);
-        let ino = self.walk_along(path, &mut |found, parent, name| known.see(found, parent, name))?;
+    pub(crate) fn known_at(&self, path: &[u8]) -> Result<(u64, KnownFiles<'_>)> {
+        let mut known = KnownFiles::new(self);
+        let ino = self.walk_along(path, &mut |found, parent, name| known.upsert(found, parent, name))?;
         Ok((ino, known))
     }
 
     /// The directory on a side, made with all directories above it where it is missing.
-    pub(crate) fn ensure_dir(&self, ino: u64, tier: TierName) -> Result<Arc<Dir>> {
+    pub(crate) fn ensure_dir(&self, ino: u64, tier: TierName) -> Result<Arc<DirPair>> {
         let dir = self.dir(ino)?;
         if dir.on(tier).is_some() {
             return Ok(dir);
@@ -590,7 +590,7 @@ impl Hybrid {
         self.ensure_chain(ino, tier)
     }
 
-    fn ensure_chain(&self, ino: u64, tier: TierName) -> Result<Arc<Dir>> {
+    fn ensure_chain(&self, ino: u64, tier: TierName) -> Result<Arc<DirPair>> {
         let mut missing = Vec::new();
         let mut at = ino;
         let mut dir = loop {
@@ -608,7 +608,7 @@ impl Hybrid {
     }
 
     /// Makes the other half of a directory: in the temporary directory, then in place, complete.
-    fn make_twin(&self, parent: &Dir, dir: &Dir, tier: TierName) -> Result<Arc<Dir>> {
+    fn make_twin(&self, parent: &DirPair, dir: &DirPair, tier: TierName) -> Result<Arc<DirPair>> {
         let place = self.nodes.place(dir.ino).ok_or(Errno::STALE)?;
         let (source_tier, source) = dir.primary()?;
         let target = self.tier(tier);
@@ -633,7 +633,7 @@ impl Hybrid {
     }
 
     /// From now on both halves are used: the very directories that were made and copied, whatever has their name by now.
-    fn twin_made(&self, dir: &Dir, tier: TierName, twin: &OwnedFd) -> Result<Arc<Dir>> {
+    fn twin_made(&self, dir: &DirPair, tier: TierName, twin: &OwnedFd) -> Result<Arc<DirPair>> {
         let (mut sides, mut backing) = ([None, None], Backing::default());
         let known = dir.on(tier.other()).ok_or(Errno::STALE)?;
         for (side, fd) in [(tier, twin.as_fd()), (tier.other(), known)] {
@@ -641,7 +641,7 @@ impl Hybrid {
             sides[side as usize] = Some(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?);
         }
         self.nodes.change(dir.ino, |node| node.backing = backing);
-        let dir = Dir::new(dir.ino, sides, backing.inos());
+        let dir = DirPair::new(dir.ino, sides, backing.inos());
         self.dirs.put(dir.clone());
         Ok(dir)
     }
@@ -652,8 +652,8 @@ impl Hybrid {
         let twin = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
         let stat = self.tier(from).stat_fd(source)?;
         match crate::copy::attributes(source, twin.as_fd(), &stat) {
-            // Of a directory on both sides the SSD's attributes count: these do no harm.
-            Err(crate::copy::Unkept::Cannot(_)) if tier == TierName::Hdd => {}
+            // Of a directory on both sides the SSD's attributes count: these do no file_damage.
+            Err(crate::copy::AttributeLoss::Cannot(_)) if tier == TierName::Hdd => {}
             other => other?,
         }
         self.mark_or_warn(tier, twin.as_fd(), ino)?;
@@ -662,11 +662,11 @@ impl Hybrid {
 }
 
 /// The kinds the table tells apart.
-pub(crate) fn kind_of(stat: &Stat) -> Kind {
+pub(crate) fn kind_of(stat: &Stat) -> NodeKind {
     match stat.kind() {
-        FileType::Directory => Kind::Directory,
-        FileType::RegularFile => Kind::Regular,
-        _ => Kind::Special,
+        FileType::Directory => NodeKind::Directory,
+        FileType::RegularFile => NodeKind::Regular,
+        _ => NodeKind::Special,
     }
 }
 

@@ -14,15 +14,15 @@ use hashbrown::hash_map;
 use parking_lot::{Mutex, RwLock};
 
 use crate::number::ROOT;
-use crate::numbers::Entry;
+use crate::numbers::NumberEntry;
 use crate::report::TierName;
 use crate::tier::Stat;
 
 /// What was known of a file's extended attributes at a moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Bare(u32);
+pub struct XattrHint(u32);
 
-impl Bare {
+impl XattrHint {
     /// It has none.
     pub fn is_sure(self) -> bool {
         self.0 & 1 != 0
@@ -80,7 +80,7 @@ impl From<[u64; 2]> for Backing {
 
 /// Where a file was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// May be on both sides.
     Directory,
     /// The only kind that moves.
@@ -108,7 +108,7 @@ pub struct Node {
     /// Backing inode on the SSD and on the HDD; 0: not there.
     pub backing: Backing,
     /// What it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// The name is gone; what keeps it are open or held handles.
     pub nameless: bool,
     /// It had another name when it lost this one.
@@ -121,10 +121,10 @@ pub struct Node {
     pub last_move: (u32, u8),
     /// Mark of the data the kernel may hold in its page cache, 0: none.
     pub cache_stamp: AtomicU32,
-    /// It was open for writing and did not grow: `Hybrid::may_bypass`.
+    /// It was open for writing and did not grow: `TieredFs::may_bypass`.
     pub settled: AtomicBool,
     /// Lowest bit: it has none of the attributes programs ask for all the time. The rest counts changes of attributes.
-    bare: AtomicU32,
+    xattr_hint: AtomicU32,
     /// References the kernel holds.
     lookups: AtomicU64,
     /// Known files below it.
@@ -143,13 +143,13 @@ impl Node {
     }
 
     /// Where it can be found when its number is asked for again; `None`: it is gone.
-    fn last_seen(&self) -> Option<Entry> {
+    fn last_seen(&self) -> Option<NumberEntry> {
         if self.nameless && !self.linked {
             return None;
         }
         let elsewhere = self.nameless && self.other_parent != 0;
         let parent = if elsewhere { self.other_parent } else { self.parent };
-        Some(Entry { parent, hint: Entry::hint_of(self.backing[self.tier() as usize]), linked: self.nameless })
+        Some(NumberEntry { parent, hint: NumberEntry::hint_of(self.backing[self.tier() as usize]), linked: self.nameless })
     }
 
     fn is_kept(&self) -> bool {
@@ -159,7 +159,7 @@ impl Node {
 
 /// A copy of a node's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NodeLocation {
     /// The directory.
     pub parent: u64,
     /// The name in it.
@@ -167,12 +167,12 @@ pub struct Place {
     /// Backing inodes.
     pub backing: Backing,
     /// What it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// The name is gone.
     pub nameless: bool,
 }
 
-impl Place {
+impl NodeLocation {
     /// The side a file is on (the SSD for a directory on both).
     pub fn tier(&self) -> TierName {
         if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }
@@ -190,7 +190,7 @@ impl Place {
 pub struct Nodes {
     map: RwLock<HashMap<u64, Node>>,
     /// What became of the files that are not known any more, in order, until it is taken.
-    forgotten: Mutex<Vec<(u64, Option<Entry>)>>,
+    forgotten: Mutex<Vec<(u64, Option<NumberEntry>)>>,
     /// Whether anybody takes it.
     remembers: AtomicBool,
 }
@@ -203,7 +203,7 @@ impl Nodes {
             parent: ROOT,
             name: Box::default(),
             backing: root_backing.into(),
-            kind: Kind::Directory,
+            kind: NodeKind::Directory,
             nameless: false,
             linked: false,
             other_parent: 0,
@@ -211,7 +211,7 @@ impl Nodes {
             last_move: (0, 0),
             cache_stamp: AtomicU32::new(0),
             settled: AtomicBool::new(false),
-            bare: AtomicU32::new(0),
+            xattr_hint: AtomicU32::new(0),
             lookups: AtomicU64::new(1),
             children: AtomicU32::new(0),
         };
@@ -225,7 +225,7 @@ impl Nodes {
     }
 
     /// Takes what became of the files that were forgotten since this was called last.
-    pub fn take_forgotten(&self) -> Vec<(u64, Option<Entry>)> {
+    pub fn take_forgotten(&self) -> Vec<(u64, Option<NumberEntry>)> {
         std::mem::take(&mut *self.forgotten.lock())
     }
 
@@ -235,7 +235,7 @@ impl Nodes {
     }
 
     /// Where all known files are that the next mount does not find by itself.
-    pub fn all_last_seen(&self) -> Vec<(u64, Option<Entry>)> {
+    pub fn all_last_seen(&self) -> Vec<(u64, Option<NumberEntry>)> {
         let map = self.map.read();
         let found_by_scan = |node: &Node| node.kept & KeptFor::Policy as u8 != 0 && !node.nameless;
         map.iter().filter(|(_, node)| !found_by_scan(node)).map(|(ino, node)| (*ino, node.last_seen())).collect()
@@ -248,8 +248,8 @@ impl Nodes {
     }
 
     /// Where a file was last seen.
-    pub fn place(&self, ino: u64) -> Option<Place> {
-        self.with(ino, |node| Place {
+    pub fn place(&self, ino: u64) -> Option<NodeLocation> {
+        self.with(ino, |node| NodeLocation {
             parent: node.parent,
             name: OsString::from_vec(node.name.to_vec()),
             backing: node.backing,
@@ -263,19 +263,20 @@ impl Nodes {
         self.map.read().get(&ino).map(look)
     }
 
-    /// What is known of a file's attributes: see [`Bare`].
-    pub fn bare(&self, ino: u64) -> Option<Bare> {
-        self.with(ino, |node| Bare(node.bare.load(Ordering::Acquire)))
+    /// What is known of a file's attributes: see [`XattrHint`].
+    pub fn xattr_hint(&self, ino: u64) -> Option<XattrHint> {
+        self.with(ino, |node| XattrHint(node.xattr_hint.load(Ordering::Acquire)))
     }
 
-    /// Notes that a file was seen without attributes, unless they were changed since `before` was taken.
-    pub fn seen_bare(&self, ino: u64, before: Bare) {
-        let _ = self.with(ino, |node| node.bare.compare_exchange(before.0, before.0 | 1, Ordering::AcqRel, Ordering::Relaxed));
+    /// Records that a file was seen without attributes, unless they were changed since `before` was taken.
+    pub fn note_xattr_hint(&self, ino: u64, before: XattrHint) {
+        let _ = self.with(ino, |node| node.xattr_hint.compare_exchange(before.0, before.0 | 1, Ordering::AcqRel, Ordering::Relaxed));
     }
 
-    /// Notes that a file's attributes were changed; after the change.
+    /// Records that a file's attributes were changed; after the change.
     pub fn attributes_changed(&self, ino: u64) {
-        let _ = self.with(ino, |node| node.bare.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some((old & !1).wrapping_add(2))));
+        let _ = self
+            .with(ino, |node| node.xattr_hint.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some((old & !1).wrapping_add(2))));
     }
 
     /// Changes a node under the table's lock.
@@ -283,8 +284,8 @@ impl Nodes {
         self.map.write().get_mut(&ino).map(change)
     }
 
-    /// Notes that `ino` is `name` in `parent`, adding `lookups` kernel references.
-    pub fn see(&self, ino: u64, parent: u64, name: &OsStr, backing: impl Into<Backing>, kind: Kind, lookups: u64) {
+    /// Records that `ino` is `name` in `parent`, adding `lookups` kernel references.
+    pub fn upsert(&self, ino: u64, parent: u64, name: &OsStr, backing: impl Into<Backing>, kind: NodeKind, lookups: u64) {
         let backing = backing.into();
         {
             let map = self.map.read();
@@ -331,7 +332,7 @@ impl Nodes {
                     last_move: (0, 0),
                     cache_stamp: AtomicU32::new(0),
                     settled: AtomicBool::new(false),
-                    bare: AtomicU32::new(0),
+                    xattr_hint: AtomicU32::new(0),
                     lookups: AtomicU64::new(lookups),
                     children: AtomicU32::new(0),
                 });
@@ -348,12 +349,12 @@ impl Nodes {
 
     /// Adds a reference for one of us, who found the file by himself. Where it is known to be stays, unless that name is gone:
     /// it may have got another name since it was found, and the kernel does not look for it again.
-    pub fn meet(&self, ino: u64, parent: u64, name: &OsStr, backing: impl Into<Backing>, kind: Kind) {
+    pub fn get_or_insert(&self, ino: u64, parent: u64, name: &OsStr, backing: impl Into<Backing>, kind: NodeKind) {
         if let Some(node) = self.map.read().get(&ino).filter(|node| !node.nameless) {
             node.lookups.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.see(ino, parent, name, backing, kind, 1);
+        self.upsert(ino, parent, name, backing, kind, 1);
     }
 
     /// The file has a new name.
@@ -487,15 +488,15 @@ impl Nodes {
 mod test {
     use super::*;
 
-    fn see(nodes: &Nodes, ino: u64, parent: u64, name: &str, lookups: u64) {
-        nodes.see(ino, parent, OsStr::new(name), [ino, 0], Kind::Regular, lookups);
+    fn upsert(nodes: &Nodes, ino: u64, parent: u64, name: &str, lookups: u64) {
+        nodes.upsert(ino, parent, OsStr::new(name), [ino, 0], NodeKind::Regular, lookups);
     }
 
     #[test]
     fn a_directory_stays_while_something_below_it_is_known() {
         let nodes = Nodes::new([2, 0]);
-        nodes.see(10, ROOT, OsStr::new("d"), [10, 0], Kind::Directory, 1);
-        see(&nodes, 11, 10, "f", 2);
+        nodes.upsert(10, ROOT, OsStr::new("d"), [10, 0], NodeKind::Directory, 1);
+        upsert(&nodes, 11, 10, "f", 2);
         assert!(nodes.forget(10, 1));
         assert_eq!(nodes.path(11).as_deref(), Some(&b"d/f"[..]));
         assert!(!nodes.forget(11, 1));
@@ -506,9 +507,9 @@ mod test {
     #[test]
     fn a_move_to_another_directory_lets_the_old_one_go() {
         let nodes = Nodes::new([2, 0]);
-        nodes.see(10, ROOT, OsStr::new("a"), [10, 0], Kind::Directory, 0);
-        nodes.see(20, ROOT, OsStr::new("b"), [20, 0], Kind::Directory, 0);
-        see(&nodes, 11, 10, "f", 1);
+        nodes.upsert(10, ROOT, OsStr::new("a"), [10, 0], NodeKind::Directory, 0);
+        nodes.upsert(20, ROOT, OsStr::new("b"), [20, 0], NodeKind::Directory, 0);
+        upsert(&nodes, 11, 10, "f", 1);
         nodes.renamed(11, 20, OsStr::new("g"));
         assert_eq!(nodes.path(11).as_deref(), Some(&b"b/g"[..]));
         assert!(nodes.place(10).is_none());
@@ -519,7 +520,7 @@ mod test {
     #[test]
     fn a_tracked_file_outlives_the_kernels_interest_but_not_its_name() {
         let nodes = Nodes::new([2, 0]);
-        see(&nodes, 11, ROOT, "f", 1);
+        upsert(&nodes, 11, ROOT, "f", 1);
         assert!(nodes.keep(11, KeptFor::Policy, true));
         assert!(nodes.forget(11, 1));
         assert!(nodes.place(11).is_some());
@@ -529,7 +530,7 @@ mod test {
     #[test]
     fn who_asked_for_a_move_and_who_remembers_a_file_do_not_undo_each_other() {
         let nodes = Nodes::new([2, 0]);
-        see(&nodes, 11, ROOT, "f", 1);
+        upsert(&nodes, 11, ROOT, "f", 1);
         nodes.keep(11, KeptFor::Move, true);
         nodes.keep(11, KeptFor::Policy, true);
         assert!(nodes.forget(11, 1));
@@ -542,9 +543,9 @@ mod test {
     #[test]
     fn who_finds_a_file_late_does_not_take_its_new_name_away() {
         let nodes = Nodes::new([2, 0]);
-        see(&nodes, 11, ROOT, "old", 1);
+        upsert(&nodes, 11, ROOT, "old", 1);
         nodes.renamed(11, ROOT, OsStr::new("new"));
-        nodes.meet(11, ROOT, OsStr::new("old"), [11, 0], Kind::Regular);
+        nodes.get_or_insert(11, ROOT, OsStr::new("old"), [11, 0], NodeKind::Regular);
         assert_eq!(nodes.path(11).as_deref(), Some(&b"new"[..]));
         assert!(!nodes.forget(11, 1));
         assert!(nodes.forget(11, 1));
@@ -555,7 +556,7 @@ mod test {
     fn two_who_forget_files_at_once_leave_nothing_behind() {
         const FILES: u64 = 200_000;
         let nodes = Nodes::new([2, 0]);
-        (0..FILES).for_each(|n| see(&nodes, 10 + n, ROOT, "f", 2));
+        (0..FILES).for_each(|n| upsert(&nodes, 10 + n, ROOT, "f", 2));
         let together = std::sync::Barrier::new(2);
         let forget_all = || {
             together.wait();

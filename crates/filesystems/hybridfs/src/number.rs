@@ -38,21 +38,21 @@ const _: () = assert!(MARK_LEN == TAGGED + size_of::<u128>());
 
 /// The secret of a side: what it has tagged, nobody else has written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Key(pub [u8; 16]);
+pub struct NumberKey(pub [u8; 16]);
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for NumberKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Key(secret)")
+        f.write_str("NumberKey(secret)")
     }
 }
 
-impl Key {
+impl NumberKey {
     /// Returns a new key from the kernel's random numbers.
-    pub fn random() -> std::io::Result<Key> {
+    pub fn random() -> std::io::Result<NumberKey> {
         use std::io::Read;
         let mut bytes = [0u8; 16];
         std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(Key(bytes))
+        Ok(NumberKey(bytes))
     }
 
     fn tag(&self, bytes: &[u8]) -> [u8; 16] {
@@ -68,7 +68,7 @@ impl Key {
     }
 }
 
-impl Key {
+impl NumberKey {
     /// Spreads numbers in a way that nobody without the key can aim at.
     pub fn spread(&self, number: u64) -> u64 {
         self.hash(&[3, number])
@@ -94,17 +94,17 @@ pub fn natural(tier: TierName, stat: &Stat) -> u64 {
 }
 
 /// Identifies an inode of another file system that is mounted below a side, among those of the side.
-pub fn foreign(key: &Key, dev: u64, ino: u64) -> u64 {
+pub fn foreign(key: &NumberKey, dev: u64, ino: u64) -> u64 {
     key.hash(&[1, dev, ino])
 }
 
 /// Returns a number for a backing inode whose own number is taken by another.
-pub fn substitute(key: &Key, tier: TierName, backing_ino: u64, attempt: u64) -> u64 {
+pub fn substitute(key: &NumberKey, tier: TierName, backing_ino: u64, attempt: u64) -> u64 {
     key.hash(&[2, tier as u64, backing_ino, attempt])
 }
 
 /// Returns the bytes of a mark: magic, backing number, birth, presented number, tag; see docs/formats.md.
-pub fn mark(key: &Key, stat: &Stat, presented: u64) -> [u8; MARK_LEN] {
+pub fn mark(key: &NumberKey, stat: &Stat, presented: u64) -> [u8; MARK_LEN] {
     let mut out = [0u8; MARK_LEN];
     out[..4].copy_from_slice(&MAGIC);
     out[4..12].copy_from_slice(&stat.ino.to_le_bytes());
@@ -117,7 +117,7 @@ pub fn mark(key: &Key, stat: &Stat, presented: u64) -> [u8; MARK_LEN] {
 }
 
 /// Returns the number in a mark, if we have written it, and for this very backing inode.
-pub fn read_mark(key: &Key, bytes: &[u8], stat: &Stat) -> Option<u64> {
+pub fn read_mark(key: &NumberKey, bytes: &[u8], stat: &Stat) -> Option<u64> {
     let bytes: &[u8; MARK_LEN] = bytes.try_into().ok()?;
     let presented = u64::from_le_bytes(bytes[24..32].try_into().expect("eight bytes"));
     (presented > ROOT && *bytes == mark(key, stat, presented)).then_some(presented)
@@ -139,7 +139,7 @@ pub fn unsupported(error: Errno) -> bool {
 mod test {
     use super::*;
 
-    const KEY: Key = Key(*b"a key of a side.");
+    const KEY: NumberKey = NumberKey(*b"a key of a side.");
 
     fn file(ino: u64) -> Stat {
         Stat { ino, birth: (100, 1), ..Stat::default() }
@@ -151,7 +151,7 @@ mod test {
         assert_eq!(read_mark(&KEY, &bytes, &file(77)), Some(0xdead_beef));
         assert_eq!(read_mark(&KEY, &bytes, &file(78)), None);
         assert_eq!(read_mark(&KEY, &bytes, &Stat { birth: (100, 2), ..file(77) }), None);
-        assert_eq!(read_mark(&Key([0; 16]), &bytes, &file(77)), None);
+        assert_eq!(read_mark(&NumberKey([0; 16]), &bytes, &file(77)), None);
         assert_eq!(read_mark(&KEY, &bytes[1..], &file(77)), None);
         for at in 0..MARK_LEN {
             let mut broken = bytes;
@@ -193,13 +193,14 @@ mod test {
     fn any_bytes_are_read_as_a_mark_only_if_they_are_one() {
         use proptest::prelude::*;
 
-        use crate::persist::harm::{extreme, harm};
+        use crate::persist::file_damage::{extreme, file_damage};
 
-        proptest!(|(backing in extreme(), presented in extreme(), harm in harm(), bytes in proptest::collection::vec(any::<u8>(), 0..64))| {
+        let any_bytes = || proptest::collection::vec(any::<u8>(), 0..64);
+        proptest!(|(backing in extreme(), presented in extreme(), damage in file_damage(), bytes in any_bytes())| {
             let good = mark(&KEY, &file(backing), presented);
             prop_assert_eq!(read_mark(&KEY, &good, &file(backing)), (presented > ROOT).then_some(presented));
             prop_assert_eq!(read_mark(&KEY, &good, &file(backing.wrapping_add(1))), None);
-            let bad = harm.done_to(&good);
+            let bad = damage.done_to(&good);
             prop_assert!(bad == good || read_mark(&KEY, &bad, &file(backing)).is_none());
             prop_assert_eq!(read_mark(&KEY, &bytes, &file(backing)), None);
         });

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::number::Key;
-use crate::persist::{Fields, PersistError, Store, open_in_place};
+use crate::number::NumberKey;
+use crate::persist::{FieldReader, InPlaceFile, PersistError, open_in_place};
 use crate::tier::Result;
 
 const CLOSED: &str = "numbers";
@@ -40,7 +40,7 @@ const _: () = assert!(HEADER == MAGIC.len() + 2 * size_of::<u32>() + 2 * size_of
 
 /// Where a file was when it was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct NumberEntry {
     /// Number of its directory.
     pub parent: u64,
     /// Low bits of its backing inode, to find it there quickly.
@@ -49,7 +49,7 @@ pub struct Entry {
     pub linked: bool,
 }
 
-impl Entry {
+impl NumberEntry {
     /// What is kept of a backing inode.
     pub fn hint_of(backing_ino: u64) -> u64 {
         backing_ino & !LINKED
@@ -58,16 +58,16 @@ impl Entry {
 
 /// The table. All errors are of the side it is on; after one, it may miss entries.
 #[derive(Debug)]
-pub struct Numbers {
+pub struct NumberTable {
     file: OwnedFd,
-    key: Key,
+    key: NumberKey,
     buckets: u64,
     entries: u64,
 }
 
-impl Numbers {
+impl NumberTable {
     /// Opens the table in the hidden directory. Answers whether every file that was ever forgotten is in it.
-    pub fn open(hidden: BorrowedFd<'_>, key: Key) -> std::result::Result<(Numbers, bool), PersistError> {
+    pub fn open(hidden: BorrowedFd<'_>, key: NumberKey) -> std::result::Result<(NumberTable, bool), PersistError> {
         let io = |source| PersistError::Io { file: CLOSED, source };
         match rustix::fs::unlinkat(hidden, OPEN, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -80,10 +80,10 @@ impl Numbers {
         let file = open_in_place(hidden, OPEN)?;
         let len = u64::try_from(rustix::fs::fstat(&file).map_err(io)?.st_size).unwrap_or(0);
         if let Some((buckets, entries, complete)) = read_header(&file).filter(|(buckets, ..)| len == (buckets + 1) * PAGE as u64) {
-            return Ok((Numbers { file, key, buckets, entries }, complete));
+            return Ok((NumberTable { file, key, buckets, entries }, complete));
         }
         file.set_len(0).and_then(|()| file.set_len((BUCKETS_MIN + 1) * PAGE as u64)).map_err(io)?;
-        Ok((Numbers { file, key, buckets: BUCKETS_MIN, entries: 0 }, false))
+        Ok((NumberTable { file, key, buckets: BUCKETS_MIN, entries: 0 }, false))
     }
 
     /// Makes what is in it durable and keeps it for the next mount.
@@ -101,17 +101,17 @@ impl Numbers {
     }
 
     /// Returns where a file was.
-    pub fn get(&self, number: u64) -> Result<Option<Entry>> {
+    pub fn get(&self, number: u64) -> Result<Option<NumberEntry>> {
         let page = self.read(self.bucket_of(number))?;
         Ok(entries_of(&page).find(|(found, _)| *found == number).map(|(_, entry)| entry))
     }
 
-    /// Notes where a file is, or that it is gone.
-    pub fn set(&mut self, number: u64, entry: Option<Entry>) -> Result<()> {
+    /// Records where a file is, or that it is gone.
+    pub fn set(&mut self, number: u64, entry: Option<NumberEntry>) -> Result<()> {
         loop {
             let bucket = self.bucket_of(number);
             let page = self.read(bucket)?;
-            let mut all: Vec<(u64, Entry)> = entries_of(&page).collect();
+            let mut all: Vec<(u64, NumberEntry)> = entries_of(&page).collect();
             let before = all.len();
             match (all.iter().position(|(found, _)| *found == number), entry) {
                 (Some(at), Some(entry)) if all[at].1 == entry => return Ok(()),
@@ -168,7 +168,7 @@ impl Numbers {
         Ok(if crc32c::crc32c(&page[4..]) == crc { page } else { [0; PAGE] })
     }
 
-    fn write(&self, bucket: u64, entries: &[(u64, Entry)]) -> Result<()> {
+    fn write(&self, bucket: u64, entries: &[(u64, NumberEntry)]) -> Result<()> {
         let mut page = [0u8; PAGE];
         page[4..HEAD].copy_from_slice(&(entries.len() as u32).to_le_bytes());
         for (slot, (number, entry)) in page[HEAD..].chunks_exact_mut(ENTRY).zip(entries) {
@@ -182,11 +182,11 @@ impl Numbers {
     }
 }
 
-fn entries_of(page: &[u8; PAGE]) -> impl Iterator<Item = (u64, Entry)> {
+fn entries_of(page: &[u8; PAGE]) -> impl Iterator<Item = (u64, NumberEntry)> {
     let count = u32::from_le_bytes(page[4..HEAD].try_into().expect("four bytes")) as usize;
     page[HEAD..].chunks_exact(ENTRY).take(count).map(|slot| {
         let word = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
-        (word(0), Entry { parent: word(8), hint: word(16) & !LINKED, linked: word(16) & LINKED != 0 })
+        (word(0), NumberEntry { parent: word(8), hint: word(16) & !LINKED, linked: word(16) & LINKED != 0 })
     })
 }
 
@@ -195,7 +195,7 @@ fn read_header(file: &OwnedFd) -> Option<(u64, u64, bool)> {
     if rustix::io::pread(file.as_fd(), &mut bytes[..], 0).ok()? != HEADER {
         return None;
     }
-    let mut fields = Fields(&bytes);
+    let mut fields = FieldReader(&bytes);
     let (magic, version) = (fields.take(4)?, fields.u32()?);
     let (buckets, entries, complete, crc) = (fields.u64()?, fields.u64()?, fields.u32()?, fields.u32()?);
     let good = magic == MAGIC && version == VERSION && crc == crc32c::crc32c(&bytes[..HEADER - 4]);
@@ -208,18 +208,18 @@ mod test {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::persist::harm::Dir;
+    use crate::persist::file_damage::HiddenTestDir;
 
-    const KEY: Key = Key([7; 16]);
+    const KEY: NumberKey = NumberKey([7; 16]);
 
-    fn entry(n: u64) -> Entry {
-        Entry { parent: n / 10, hint: n * 3, linked: n.is_multiple_of(7) }
+    fn entry(n: u64) -> NumberEntry {
+        NumberEntry { parent: n / 10, hint: n * 3, linked: n.is_multiple_of(7) }
     }
 
     #[test]
     fn it_agrees_with_a_map_through_growth_and_closing() {
-        let dir = Dir::new();
-        let (mut numbers, complete) = Numbers::open(dir.fd(), KEY).expect("opened");
+        let dir = HiddenTestDir::new();
+        let (mut numbers, complete) = NumberTable::open(dir.fd(), KEY).expect("opened");
         assert!(!complete);
         let mut model = HashMap::new();
         let mut random = 1u64;
@@ -236,7 +236,7 @@ mod test {
         assert!(numbers.buckets > BUCKETS_MIN);
         assert_eq!(numbers.entries, model.len() as u64);
         numbers.close(dir.fd(), true).expect("closed");
-        let (numbers, complete) = Numbers::open(dir.fd(), KEY).expect("opened again");
+        let (numbers, complete) = NumberTable::open(dir.fd(), KEY).expect("opened again");
         assert!(complete);
         for number in 0..12_000 {
             assert_eq!(numbers.get(number).expect("read"), model.get(&number).copied());
@@ -245,11 +245,11 @@ mod test {
 
     #[test]
     fn what_a_crash_or_damage_leaves_is_an_empty_table() {
-        let dir = Dir::new();
-        let (mut numbers, _) = Numbers::open(dir.fd(), KEY).expect("opened");
+        let dir = HiddenTestDir::new();
+        let (mut numbers, _) = NumberTable::open(dir.fd(), KEY).expect("opened");
         numbers.set(5, Some(entry(5))).expect("set");
         drop(numbers);
-        let (mut numbers, complete) = Numbers::open(dir.fd(), KEY).expect("opened after a crash");
+        let (mut numbers, complete) = NumberTable::open(dir.fd(), KEY).expect("opened after a crash");
         assert_eq!((numbers.get(5).expect("read"), complete), (None, false));
         numbers.set(5, Some(entry(5))).expect("set");
         numbers.close(dir.fd(), true).expect("closed");
@@ -258,18 +258,18 @@ mod test {
             let mut bad = good.clone();
             bad[at] ^= 1;
             dir.put(CLOSED, &bad);
-            let (numbers, complete) = Numbers::open(dir.fd(), KEY).expect("opened");
+            let (numbers, complete) = NumberTable::open(dir.fd(), KEY).expect("opened");
             assert_eq!((numbers.get(5).expect("read"), complete), (None, false), "byte {at}");
         }
         for len in [0, 10, 32, 4096, good.len() - 1] {
             dir.put(CLOSED, &good[..len]);
-            assert!(!Numbers::open(dir.fd(), KEY).expect("opened").1, "{len} bytes");
+            assert!(!NumberTable::open(dir.fd(), KEY).expect("opened").1, "{len} bytes");
         }
         // A damaged bucket is empty.
         let mut bad = good.clone();
         bad[PAGE..].iter_mut().for_each(|byte| *byte ^= 0x55);
         dir.put(CLOSED, &bad);
-        let (numbers, _) = Numbers::open(dir.fd(), KEY).expect("opened");
+        let (numbers, _) = NumberTable::open(dir.fd(), KEY).expect("opened");
         assert_eq!(numbers.get(5).expect("read"), None);
     }
 }

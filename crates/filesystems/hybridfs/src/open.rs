@@ -23,7 +23,7 @@ use crate::tier::Result;
 
 /// Where the data of an open file is.
 #[derive(Debug)]
-pub struct Io {
+pub struct OpenDescriptors {
     /// The side.
     pub tier: TierName,
     /// Backing inode there.
@@ -36,7 +36,7 @@ pub struct Io {
     pub wr: Option<Arc<OwnedFd>>,
 }
 
-impl Io {
+impl OpenDescriptors {
     /// A descriptor to read from.
     pub fn must_rd(&self) -> Result<&Arc<OwnedFd>> {
         self.rw.as_ref().or(self.rd.as_ref()).ok_or(Errno::BADF)
@@ -60,7 +60,7 @@ pub struct OpenInode {
     /// The number users see.
     pub ino: u64,
     /// Shared by reads and writes, exclusive for a change of side.
-    pub io: RwLock<Io>,
+    pub io: RwLock<OpenDescriptors>,
     pub(crate) handles: AtomicU32,
     pub(crate) writers: AtomicU32,
     pub(crate) holds: AtomicU32,
@@ -70,14 +70,14 @@ pub struct OpenInode {
     pub(crate) promised: AtomicU64,
     /// Counts changes of the data through us.
     pub(crate) changes: AtomicU64,
-    pub(crate) track: Mutex<Option<Changed>>,
+    pub(crate) track: Mutex<Option<ChangedRanges>>,
     /// A write or flush failed: every flush says so until the last handle is closed.
     pub(crate) failed: Mutex<Option<Errno>>,
 }
 
 /// What changed during a copy.
 #[derive(Debug, Default)]
-pub struct Changed {
+pub struct ChangedRanges {
     /// Byte ranges written, joined where they touch.
     pub ranges: Vec<(u64, u64)>,
     /// Too much to list, or not a plain write: copy all again.
@@ -89,7 +89,7 @@ const RANGES_MAX: usize = 4096;
 /// In [`OpenInode::began`]: the first open was not for writing, or made the file.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
-impl Changed {
+impl ChangedRanges {
     fn add(&mut self, start: u64, end: u64) {
         if let Some(last) = self.ranges.last_mut()
             && start <= last.1
@@ -111,7 +111,7 @@ impl Changed {
 
 impl OpenInode {
     /// An open file on `tier` with the descriptors given.
-    pub fn new(ino: u64, io: Io) -> OpenInode {
+    pub fn new(ino: u64, io: OpenDescriptors) -> OpenInode {
         OpenInode {
             ino,
             io: RwLock::new(io),
@@ -138,12 +138,12 @@ impl OpenInode {
     }
 
     /// The descriptors, if one can be written to.
-    pub(crate) fn writable_io(&self) -> Option<RwLockReadGuard<'_, Io>> {
+    pub(crate) fn writable_io(&self) -> Option<RwLockReadGuard<'_, OpenDescriptors>> {
         let io = self.io.read();
         (io.rw.is_some() || io.wr.is_some()).then_some(io)
     }
 
-    /// Notes a write that is done; called with `io` held.
+    /// Records a write that is done; called with `io` held.
     pub(crate) fn note_written(&self, at: u64, len: u64) {
         self.changes.fetch_add(1, Ordering::Relaxed);
         if let Some(changed) = self.track.lock().as_mut() {
@@ -151,7 +151,7 @@ impl OpenInode {
         }
     }
 
-    /// Notes a change that is no plain write; called with `io` held.
+    /// Records a change that is no plain write; called with `io` held.
     pub(crate) fn note_truncated(&self, _size: u64) {
         self.changes.fetch_add(1, Ordering::Relaxed);
         if let Some(changed) = self.track.lock().as_mut() {
@@ -183,7 +183,7 @@ impl OpenInode {
 
 /// One open(2) of a file.
 #[derive(Debug)]
-pub struct Handle {
+pub struct FileHandle {
     /// The file.
     pub inode: Arc<OpenInode>,
     /// Opened for writing.
@@ -198,7 +198,7 @@ mod test {
 
     #[test]
     fn touching_ranges_are_joined_and_their_number_is_bounded() {
-        let mut changed = Changed::default();
+        let mut changed = ChangedRanges::default();
         changed.add(0, 10);
         changed.add(10, 20);
         changed.add(5, 8);

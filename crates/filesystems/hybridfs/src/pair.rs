@@ -12,20 +12,20 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 
-use crate::again::ForgottenFiles;
 use crate::config::{Config, Promotion};
 use crate::dirs::DirCache;
-use crate::intent::Intents;
-use crate::moves::{Mover, Reason};
+use crate::forgotten_files::ForgottenFiles;
+use crate::intent::IntentLog;
+use crate::moves::{MoveReason, Mover};
 use crate::nodes::{KeptFor, Nodes};
 use crate::number::ROOT;
-use crate::numbers::Numbers;
+use crate::numbers::NumberTable;
 use crate::open::OpenInode;
 use crate::persist::Journal;
-use crate::placement::{Placement, Touch};
+use crate::placement::{Placement, TouchResult};
 use crate::report::TierName;
 use crate::settings::Tunables;
-use crate::space::SpaceBook;
+use crate::space::SpaceUsage;
 use crate::tier::{Result, Stat, Tier};
 use crate::times::DirTimes;
 
@@ -41,7 +41,7 @@ pub trait Listener: Send + Sync {
 }
 
 /// The file system over a pair. All methods may be called from many threads.
-pub struct Hybrid {
+pub struct TieredFs {
     pub(crate) config: Config,
     tiers: [Tier; 2],
     pub(crate) nodes: Nodes,
@@ -60,10 +60,10 @@ pub struct Hybrid {
     /// of the owner.
     pub(crate) capabilities_removed: Mutex<HashMap<u64, u32>>,
     pub(crate) placement: Placement,
-    pub(crate) space: SpaceBook,
+    pub(crate) space: SpaceUsage,
     pub(crate) mover: Mover,
     pub(crate) journal: Journal,
-    pub(crate) intents: Intents,
+    pub(crate) intents: IntentLog,
     pub(crate) times: DirTimes,
     /// When files come up, and which.
     pub(crate) tunables: Tunables,
@@ -76,8 +76,8 @@ pub struct Hybrid {
     pub(crate) moves_seen: AtomicU64,
     pub(crate) privileged: bool,
     pub(crate) started: Instant,
-    pub(crate) counters: Counters,
-    pub(crate) notes: Mutex<Notes>,
+    pub(crate) counters: FsCounters,
+    pub(crate) notes: Mutex<StatusNotes>,
     pub(crate) listener: RwLock<Option<Arc<dyn Listener>>>,
     /// Read at the start, until the scan takes it.
     pub(crate) history: Mutex<Vec<crate::persist::HistoryRecord>>,
@@ -87,7 +87,7 @@ pub struct Hybrid {
 
 /// What `status` counts.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct FsCounters {
     pub hits: AtomicU64,
     pub misses: AtomicU64,
     pub promotions: AtomicU64,
@@ -100,29 +100,29 @@ pub(crate) struct Counters {
 
 /// What people should know.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct StatusNotes {
     pub conflicts: Vec<String>,
     pub conflicts_more: u64,
     pub warnings: Vec<String>,
 }
 
-/// What `Hybrid::build` is given by the opening code.
-pub(crate) struct Parts {
+/// What `TieredFs::build` is given by the opening code.
+pub(crate) struct TieredFsParts {
     pub config: Config,
     pub tiers: [Tier; 2],
     pub placement: Placement,
     pub journal: Journal,
-    pub intents: Intents,
+    pub intents: IntentLog,
     pub locks: [Option<OwnedFd>; 2],
-    pub numbers: Option<(Numbers, bool)>,
+    pub numbers: Option<(NumberTable, bool)>,
     pub warnings: Vec<String>,
 }
 
-impl Hybrid {
-    pub(crate) fn build(parts: Parts) -> Result<Hybrid> {
+impl TieredFs {
+    pub(crate) fn build(parts: TieredFsParts) -> Result<TieredFs> {
         let backing = |tier: &Tier| tier.stat_fd(tier.root.as_fd()).map(|stat| stat.ino);
         let roots = [backing(&parts.tiers[0])?, backing(&parts.tiers[1])?];
-        let space = SpaceBook::default();
+        let space = SpaceUsage::default();
         space.refresh(&parts.tiers, &parts.config).map_err(|(_, error)| error)?;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
         // A quarter of the descriptors for directories, two each; the rest is for open files.
@@ -133,7 +133,7 @@ impl Hybrid {
             nodes.remember_forgotten();
         }
         let tunables = Tunables::of(&parts.config);
-        Ok(Hybrid {
+        Ok(TieredFs {
             tunables,
             config: parts.config,
             tiers: parts.tiers,
@@ -158,8 +158,8 @@ impl Hybrid {
             moves_seen: AtomicU64::new(0),
             privileged: rustix::process::geteuid().is_root(),
             started: Instant::now(),
-            counters: Counters::default(),
-            notes: Mutex::new(Notes { warnings: parts.warnings, ..Notes::default() }),
+            counters: FsCounters::default(),
+            notes: Mutex::new(StatusNotes { warnings: parts.warnings, ..StatusNotes::default() }),
             listener: RwLock::new(None),
             history: Mutex::default(),
             tmp_names: AtomicU64::new(1),
@@ -185,7 +185,7 @@ impl Hybrid {
         &self.tiers
     }
 
-    /// The gate of a file: see [`Hybrid`]'s field.
+    /// The gate of a file: see [`TieredFs`]'s field.
     pub(crate) fn gate(&self, ino: u64) -> &RwLock<()> {
         &self.gates[(ino % GATES as u64) as usize]
     }
@@ -276,9 +276,9 @@ impl Hybrid {
 
     /// A file is gone.
     pub(crate) fn forget_file(&self, ino: u64) {
-        self.mover.worth.lock().left(ino, self.space.high(), now_s());
+        self.mover.promotion_feedback.lock().left(ino, self.space.high(), now_s());
         self.placement.left(ino);
-        self.mover.left.lock().forget(ino);
+        self.mover.demotion_history.lock().forget(ino);
         self.nodes.keep(ino, KeptFor::Policy, false);
     }
 
@@ -289,7 +289,7 @@ impl Hybrid {
             TierName::Ssd => {
                 self.counters.hits.fetch_add(1, Ordering::Relaxed);
                 self.placement.touch_ssd(ino, now);
-                self.mover.worth.lock().used(ino, self.space.high(), now);
+                self.mover.promotion_feedback.lock().used(ino, self.space.high(), now);
             }
             TierName::Hdd => {
                 self.counters.misses.fetch_add(1, Ordering::Relaxed);
@@ -298,8 +298,8 @@ impl Hybrid {
                     Promotion::OnOpen => self.mover.opens_wanted() == 0,
                     _ => self.may_come_up(ino),
                 };
-                if self.placement.touch_hdd(ino, now, self.tunables.promotion()) == Touch::Promote && may() {
-                    self.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
+                if self.placement.touch_hdd(ino, now, self.tunables.promotion()) == TouchResult::Promote && may() {
+                    self.ask_move(ino, TierName::Ssd, MoveReason::SecondTouch);
                 }
             }
         }
@@ -310,7 +310,7 @@ impl Hybrid {
         if tier == TierName::Ssd && stat.nlink > 0 {
             self.placement.resized(ino, stat.size);
             if stat.size > self.space.max_file() && !self.is_pinned(ino) {
-                self.ask_move(ino, TierName::Hdd, Reason::TooBig);
+                self.ask_move(ino, TierName::Hdd, MoveReason::TooBig);
             }
         }
         if self.space.above_high() {
@@ -352,7 +352,7 @@ impl Hybrid {
         self.tier(tier).degrade(format!("{path} {what} ({error}); files there cannot be changed or may not be read"));
     }
 
-    /// As [`Hybrid::note_failure`], of a call on an open file or directory: what happens on a file system that is mounted below a side
+    /// As [`TieredFs::note_failure`], of a call on an open file or directory: what happens on a file system that is mounted below a side
     /// says nothing of the side.
     pub(crate) fn note_failure_at(&self, tier: TierName, file: BorrowedFd<'_>, error: Errno) {
         if !self.tier(tier).stat_fd(file).is_ok_and(|stat| stat.foreign) {
@@ -360,12 +360,12 @@ impl Hybrid {
         }
     }
 
-    /// The outcome of a call on an open file or directory, after [`Hybrid::note_failure_at`].
+    /// The outcome of a call on an open file or directory, after [`TieredFs::note_failure_at`].
     pub(crate) fn noted_at<T>(&self, tier: TierName, file: BorrowedFd<'_>, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.note_failure_at(tier, file, *error))
     }
 
-    /// The outcome of a look at a name, after [`Hybrid::note_failure_at`]; the name may be where another file system is mounted.
+    /// The outcome of a look at a name, after [`TieredFs::note_failure_at`]; the name may be where another file system is mounted.
     pub(crate) fn noted_by_name<T>(&self, tier: TierName, dir: BorrowedFd<'_>, name: &OsStr, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| {
             if *error == Errno::IO && self.tier(tier).is_mounted_on(dir, name) {
@@ -375,7 +375,7 @@ impl Hybrid {
         })
     }
 
-    /// The outcome of a call on a side, after [`Hybrid::note_failure`].
+    /// The outcome of a call on a side, after [`TieredFs::note_failure`].
     pub(crate) fn noted<T>(&self, tier: TierName, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|error| self.note_failure(tier, *error))
     }
@@ -460,7 +460,7 @@ impl Hybrid {
         self.nodes.with(ino, |node| node.cache_stamp.load(Ordering::Relaxed) == stamp).unwrap_or(false)
     }
 
-    /// Notes what the kernel's page cache holds when the last open through us ends; `None`: not known.
+    /// Records what the kernel's page cache holds when the last open through us ends; `None`: not known.
     pub fn stamp_cache(&self, ino: u64, stat: Option<&Stat>) {
         let stamp = stat.map_or(0, cache_stamp);
         self.nodes.with(ino, |node| node.cache_stamp.store(stamp, Ordering::Relaxed));
@@ -472,9 +472,9 @@ impl Hybrid {
     }
 }
 
-impl std::fmt::Debug for Hybrid {
+impl std::fmt::Debug for TieredFs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hybrid").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("TieredFs").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::moves::{Job, Outcome, Reason};
-use crate::names::Found;
-use crate::nodes::{KeptFor, Kind};
-use crate::pair::Hybrid;
+use crate::moves::{MoveJob, MoveOutcome, MoveReason};
+use crate::names::FoundName;
+use crate::nodes::{KeptFor, NodeKind};
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::Result;
 
@@ -37,15 +37,15 @@ const ROOM_STEP: u64 = 64 << 10;
 
 /// What is pinned and is still to be looked at, and what stayed.
 #[derive(Debug, Default)]
-pub(crate) struct Pinning {
+pub(crate) struct PinProgress {
     /// Paths whose trees were not looked at since they were pinned.
     todo: BTreeSet<Vec<u8>>,
     /// Names of the walk that were not looked at.
     listed: u64,
     walking: bool,
-    left: Left,
+    left: SkippedPins,
     /// What the last walk of all pins left, while the next one is under way.
-    left_before: Left,
+    left_before: SkippedPins,
     again_at: Option<Instant>,
     pause: Duration,
     no_room: Option<NoRoom>,
@@ -53,7 +53,7 @@ pub(crate) struct Pinning {
 
 /// Pinned files that stay on the HDD.
 #[derive(Debug, Default)]
-struct Left {
+struct SkippedPins {
     files: BTreeMap<Vec<u8>, String>,
     more: u64,
     /// Some of them may move later.
@@ -67,7 +67,7 @@ struct NoRoom {
     free: u64,
 }
 
-impl Pinning {
+impl PinProgress {
     /// Names and trees that were not looked at; each may be a file that moves.
     pub(crate) fn len(&self) -> u64 {
         self.todo.len() as u64 + self.listed + u64::from(self.walking && self.listed == 0)
@@ -96,7 +96,7 @@ impl Pinning {
     }
 }
 
-impl Left {
+impl SkippedPins {
     fn add(&mut self, path: Vec<u8>, why: String, for_now: bool) {
         self.for_now |= for_now;
         if self.files.len() < LEFT_MAX || self.files.contains_key(&path) {
@@ -121,28 +121,28 @@ impl Left {
 
 /// A walk through one pinned tree.
 #[derive(Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct PinWalk {
     /// What is on the way there; these references are given back.
     way: Vec<u64>,
-    levels: Vec<Level>,
+    levels: Vec<PinWalkLevel>,
 }
 
 #[derive(Debug)]
-struct Level {
+struct PinWalkLevel {
     dir: u64,
     names: Vec<Box<[u8]>>,
 }
 
 /// What a look at the pins has found.
 #[derive(Debug)]
-pub(crate) enum Step {
-    Move(Job),
+pub(crate) enum PinStep {
+    Move(MoveJob),
     /// Nothing yet.
     More,
     Nothing,
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Brings up what is below a path, in the background.
     pub(crate) fn look_at_pin(&self, path: &[u8]) {
         self.mover.with_pins(|pins| {
@@ -192,7 +192,7 @@ impl Hybrid {
     }
 
     /// The next pinned file that is on the HDD.
-    pub(crate) fn next_pinned(&self) -> Step {
+    pub(crate) fn next_pinned(&self) -> PinStep {
         if self.mover.with_pins(|pins| pins.again_at.is_some_and(|at| at <= Instant::now()) && !pins.waits()) {
             self.look_at_all_pins();
         }
@@ -221,7 +221,7 @@ impl Hybrid {
     }
 
     /// A remount of a side's file system may end it; the pauses grow meanwhile.
-    fn put_walk_off(&self, walk: &mut Walk) -> Step {
+    fn put_walk_off(&self, walk: &mut PinWalk) -> PinStep {
         walk.levels.drain(..).rev().for_each(|level| self.forget(level.dir, 1));
         self.mover.with_pins(|pins| {
             if pins.waits() {
@@ -229,29 +229,29 @@ impl Hybrid {
                 pins.look_again();
             }
         });
-        Step::Nothing
+        PinStep::Nothing
     }
 
-    fn begin_walk(&self, walk: &mut Walk) -> Step {
-        let Some(path) = self.mover.with_pins(|pins| pins.todo.pop_first()) else { return Step::Nothing };
+    fn begin_walk(&self, walk: &mut PinWalk) -> PinStep {
+        let Some(path) = self.mover.with_pins(|pins| pins.todo.pop_first()) else { return PinStep::Nothing };
         let mut last = None;
         let walked = self.walk_along(&path, &mut |found, parent, name| {
-            self.nodes.meet(found.ino, parent, name, found.backing, found.kind);
+            self.nodes.get_or_insert(found.ino, parent, name, found.backing, found.kind);
             walk.way.push(found.ino);
             last = Some(*found);
         });
         match (walked, last) {
             (Ok(_), Some(found)) => self.arrive(walk, &found),
             // A pin may be there before its file.
-            (Ok(_), None) | (Err(Errno::NOENT | Errno::NOTDIR), _) => Step::More,
+            (Ok(_), None) | (Err(Errno::NOENT | Errno::NOTDIR), _) => PinStep::More,
             (Err(error), _) => {
                 self.pin_left(path, error.to_string(), true);
-                Step::More
+                PinStep::More
             }
         }
     }
 
-    fn walk_on(&self, walk: &mut Walk) -> Step {
+    fn walk_on(&self, walk: &mut PinWalk) -> PinStep {
         for _ in 0..LOOKS {
             let Some(level) = walk.levels.last_mut() else { break };
             let dir = level.dir;
@@ -273,32 +273,32 @@ impl Hybrid {
                     continue;
                 }
             };
-            self.nodes.meet(found.ino, dir, name, found.backing, found.kind);
+            self.nodes.get_or_insert(found.ino, dir, name, found.backing, found.kind);
             let step = self.arrive(walk, &found);
             self.forget(found.ino, 1);
-            if matches!(step, Step::Move(_)) {
+            if matches!(step, PinStep::Move(_)) {
                 return step;
             }
         }
-        Step::More
+        PinStep::More
     }
 
     /// What is found moves, or is walked through. The caller keeps it known.
-    fn arrive(&self, walk: &mut Walk, found: &Found) -> Step {
+    fn arrive(&self, walk: &mut PinWalk, found: &FoundName) -> PinStep {
         match found.kind {
-            Kind::Regular if found.tier == TierName::Hdd => self.offer(found).map_or(Step::More, Step::Move),
-            Kind::Directory => {
+            NodeKind::Regular if found.tier == TierName::Hdd => self.offer(found).map_or(PinStep::More, PinStep::Move),
+            NodeKind::Directory => {
                 match self.names_to_look_at(found.ino) {
                     Ok(names) => {
                         self.nodes.with(found.ino, |node| node.add_reference());
-                        walk.levels.push(Level { dir: found.ino, names });
+                        walk.levels.push(PinWalkLevel { dir: found.ino, names });
                     }
                     Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {}
                     Err(error) => self.pin_left(self.nodes.path(found.ino).unwrap_or_default(), error.to_string(), true),
                 }
-                Step::More
+                PinStep::More
             }
-            _ => Step::More,
+            _ => PinStep::More,
         }
     }
 
@@ -316,28 +316,28 @@ impl Hybrid {
         Ok(wanted.map(|entry| entry.name).rev().collect())
     }
 
-    fn offer(&self, found: &Found) -> Option<Job> {
+    fn offer(&self, found: &FoundName) -> Option<MoveJob> {
         let need = found.stat.blocks * 512;
         if self.mover.with_pins(|pins| pins.no_room.is_some_and(|no_room| need >= no_room.need)) {
             self.pin_left(self.nodes.path(found.ino)?, no_room_for_it(), true);
             return None;
         }
-        let job = Job { need, pinned: true, ..Job::new(found.ino, TierName::Ssd, Reason::Asked) };
+        let job = MoveJob { need, pinned: true, ..MoveJob::new(found.ino, TierName::Ssd, MoveReason::Asked) };
         if self.mover.take(job, || self.nodes.keep(found.ino, KeptFor::Move, true)) {
             return Some(job);
         }
         // It may not go far enough, what goes on with it.
-        self.mover.with_pins(Pinning::look_again);
+        self.mover.with_pins(PinProgress::look_again);
         None
     }
 
     /// Books how the move of a pinned file ended.
-    pub(crate) fn pin_ended(&self, job: &Job, outcome: Outcome) {
+    pub(crate) fn pin_ended(&self, job: &MoveJob, outcome: MoveOutcome) {
         let Some(path) = self.nodes.path(job.ino) else { return };
         match outcome {
-            Outcome::Done | Outcome::Already => self.mover.with_pins(|pins| drop(pins.left.files.remove(&path))),
-            Outcome::Stays(why) => self.pin_left(path, why.into(), self.nothing_goes_up()),
-            Outcome::Failed(Errno::NOSPC | Errno::DQUOT) => {
+            MoveOutcome::Done | MoveOutcome::Already => self.mover.with_pins(|pins| drop(pins.left.files.remove(&path))),
+            MoveOutcome::Stays(why) => self.pin_left(path, why.into(), self.nothing_goes_up()),
+            MoveOutcome::Failed(Errno::NOSPC | Errno::DQUOT) => {
                 let free = self.space.of(TierName::Ssd).free;
                 self.mover.with_pins(|pins| {
                     let need = pins.no_room.map_or(job.need, |no_room| no_room.need.min(job.need));
@@ -345,9 +345,9 @@ impl Hybrid {
                 });
                 self.pin_left(path, no_room_for_it(), true);
             }
-            Outcome::Failed(error) => self.pin_left(path, error.to_string(), true),
-            Outcome::Busy => self.pin_left(path, "it is in use".into(), true),
-            Outcome::Dropped => self.pin_left(path, "it changes all the time".into(), true),
+            MoveOutcome::Failed(error) => self.pin_left(path, error.to_string(), true),
+            MoveOutcome::Busy => self.pin_left(path, "it is in use".into(), true),
+            MoveOutcome::Dropped => self.pin_left(path, "it changes all the time".into(), true),
         }
     }
 
@@ -371,7 +371,7 @@ mod test {
 
     use super::*;
     use crate::config::Size;
-    use crate::names::Known;
+    use crate::names::KnownFiles;
     use crate::number::ROOT;
     use crate::testing::{TestPair, as_nobody};
 
@@ -527,9 +527,9 @@ mod test {
     fn a_directory_that_goes_away_does_not_end_a_migration() {
         let names = names(6);
         let pair = Pair::with(&names);
-        let (ino, mut known) = (pair.look_up("a"), Known::new(&pair.fs));
+        let (ino, mut known) = (pair.look_up("a"), KnownFiles::new(&pair.fs));
         let files = pair.fs.files_below(ino, TierName::Hdd, &mut |found, parent, name| {
-            known.see(found, parent, name);
+            known.upsert(found, parent, name);
             if name == "1" {
                 std::fs::rename(pair.at("hdd/a/1"), pair.at("hdd/gone")).expect("renamed");
             }

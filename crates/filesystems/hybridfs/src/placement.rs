@@ -16,21 +16,21 @@ const GHOST_ENTRIES: usize = 1 << 17;
 
 /// Everything that decides where a file belongs.
 pub struct Placement {
-    order: Mutex<Order>,
+    order: Mutex<EvictionOrder>,
     pin_rules: GlobSet,
     hdd_rules: GlobSet,
     pins: RwLock<BTreeSet<Vec<u8>>>,
     changing_pins: Mutex<()>,
 }
 
-struct Order {
+struct EvictionOrder {
     policy: Box<dyn Policy>,
     ghost: Ghost,
     /// Files that came up as victims and do not move (pinned, too small, hard-linked): out of the policy's way until [`Placement::unpark`].
     parked: HashMap<FileId, Record>,
 }
 
-impl Order {
+impl EvictionOrder {
     fn record(&self, file: FileId) -> Option<Record> {
         self.policy.record(file).or_else(|| self.parked.get(&file).copied())
     }
@@ -45,7 +45,7 @@ impl Order {
 
 /// What may be done with a file that comes up as a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum VictimVerdict {
     /// It leaves.
     Leaves,
     /// Not now: it is in use.
@@ -72,7 +72,7 @@ pub enum PlacementError {
 
 /// What an open means for a file on the HDD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touch {
+pub enum TouchResult {
     /// It stays.
     Stay,
     /// It should come up.
@@ -82,9 +82,9 @@ pub enum Touch {
 impl Placement {
     /// Rules and policy of a configuration.
     pub fn new(config: &Config, pins: BTreeSet<Vec<u8>>) -> Result<Placement, PlacementError> {
-        let order = Order {
+        let order = EvictionOrder {
             policy: policy::by_name(&config.policy)?,
-            ghost: Ghost::new(GHOST_ENTRIES, config.ghost_window_s),
+            ghost: Ghost::new(GHOST_ENTRIES, config.promotion_window_secs),
             parked: HashMap::new(),
         };
         Ok(Placement {
@@ -130,12 +130,12 @@ impl Placement {
     }
 
     /// A file on the HDD was opened.
-    pub fn touch_hdd(&self, ino: u64, now_s: u32, promotion: Promotion) -> Touch {
+    pub fn touch_hdd(&self, ino: u64, now_s: u32, promotion: Promotion) -> TouchResult {
         match promotion {
-            Promotion::Never => Touch::Stay,
-            Promotion::OnOpen => Touch::Promote,
-            Promotion::SecondTouch if self.order.lock().ghost.touch(FileId(ino), now_s) => Touch::Promote,
-            Promotion::SecondTouch => Touch::Stay,
+            Promotion::Never => TouchResult::Stay,
+            Promotion::OnOpen => TouchResult::Promote,
+            Promotion::SecondTouch if self.order.lock().ghost.touch(FileId(ino), now_s) => TouchResult::Promote,
+            Promotion::SecondTouch => TouchResult::Stay,
         }
     }
 
@@ -151,7 +151,7 @@ impl Placement {
         self.order.lock().record(FileId(ino)).map(|record| record.size)
     }
 
-    /// Place in the policy's order, 0.0 leaves next.
+    /// Position in the policy's order, 0.0 leaves next.
     pub fn rank(&self, ino: u64) -> Option<f64> {
         let order = self.order.lock();
         order.policy.rank(FileId(ino)).or_else(|| order.parked.get(&FileId(ino)).map(|_| 1.0))
@@ -164,15 +164,15 @@ impl Placement {
     }
 
     /// The next to leave.
-    pub fn victim(&self, judge: &mut dyn FnMut(u64) -> Verdict) -> Option<u64> {
+    pub fn victim(&self, judge: &mut dyn FnMut(u64) -> VictimVerdict) -> Option<u64> {
         const LOOK_AT: usize = 4096;
         let mut order = self.order.lock();
         loop {
             let mut pinned = Vec::new();
             let victim = order.policy.victim(LOOK_AT, &mut |file| match judge(file.0) {
-                Verdict::Leaves => true,
-                Verdict::NotNow => false,
-                Verdict::Pinned => {
+                VictimVerdict::Leaves => true,
+                VictimVerdict::NotNow => false,
+                VictimVerdict::Pinned => {
                     pinned.push(file);
                     false
                 }
@@ -303,14 +303,15 @@ mod test {
     fn any_number_of_pinned_files_does_not_hide_the_others() {
         let placement = Placement::new(&Config::default(), BTreeSet::new()).expect("defaults");
         (0..20_000).for_each(|ino| placement.arrived(ino, 1, ino as u32, 1));
-        let pinned_below = |limit: u64| placement.victim(&mut |ino| if ino < limit { Verdict::Pinned } else { Verdict::Leaves });
+        let pinned_below =
+            |limit: u64| placement.victim(&mut |ino| if ino < limit { VictimVerdict::Pinned } else { VictimVerdict::Leaves });
         assert_eq!(pinned_below(15_000), Some(15_000));
         assert_eq!((placement.len(), placement.heat(3)), (20_000, Some((3, 1))));
         placement.unpark();
-        assert_eq!(placement.victim(&mut |_| Verdict::Leaves).map(|ino| ino >= 15_000), Some(true), "those not parked are older now");
+        assert_eq!(placement.victim(&mut |_| VictimVerdict::Leaves).map(|ino| ino >= 15_000), Some(true), "those not parked are older now");
         assert_eq!(placement.records().len(), 20_000);
         (15_000..20_000).for_each(|ino| placement.left(ino));
-        assert!(placement.victim(&mut |_| Verdict::Leaves).is_some_and(|ino| ino < 15_000), "unpinned files leave again");
+        assert!(placement.victim(&mut |_| VictimVerdict::Leaves).is_some_and(|ino| ino < 15_000), "unpinned files leave again");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::intent::{RecordedStep, Step};
+use crate::intent::{IntentStep, RecordedStep};
 use crate::listing::read_names;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::persist::{MoveRecord, OpenMove};
 use crate::report::TierName;
 use crate::tier::{InodeId, NAME_ONLY, Result, Stat, Tier};
@@ -17,7 +17,7 @@ use crate::tier::{InodeId, NAME_ONLY, Result, Stat, Tier};
 /// What paths of temporaries begin with.
 const TEMPORARIES: &[u8] = b".hotshelf/tmp/";
 
-impl Hybrid {
+impl TieredFs {
     /// Finishes the rename that was under way, removes duplicates of open moves, and the temporaries.
     /// What cannot be done stays written down for the next mount.
     pub(crate) fn recover(&self, open: &[OpenMove], steps: std::result::Result<Vec<RecordedStep>, &'static str>) {
@@ -29,7 +29,7 @@ impl Hybrid {
                     let step = &recorded.step;
                     crate::crash::point("recovery step");
                     // What a name loses must be elsewhere before.
-                    if let Step::Remove { path, .. } = step
+                    if let IntentStep::Remove { path, .. } = step
                         && (refused.contains(path) || !self.is_replaced(step, &steps))
                     {
                         self.warn(format!(
@@ -44,7 +44,7 @@ impl Hybrid {
                             unfinished = true;
                             break;
                         }
-                        if let Step::Rename { to, .. } = step {
+                        if let IntentStep::Rename { to, .. } = step {
                             refused.push(to.clone());
                         }
                     }
@@ -152,10 +152,10 @@ impl Hybrid {
     }
 
     /// Whether what a list of steps puts where this name goes is there. Where inode numbers do not tell, anything counts.
-    fn is_replaced(&self, removal: &Step, steps: &[RecordedStep]) -> bool {
-        let Step::Remove { path, .. } = removal else { return true };
+    fn is_replaced(&self, removal: &IntentStep, steps: &[RecordedStep]) -> bool {
+        let IntentStep::Remove { path, .. } = removal else { return true };
         steps.iter().all(|RecordedStep { step, birth, parents }| match step {
-            Step::Rename { tier, to, ino, .. } if to == path => {
+            IntentStep::Rename { tier, to, ino, .. } if to == path => {
                 let tier = self.tier(*tier);
                 let there = recorded_parent(tier, to, parents[1])
                     .ok()
@@ -171,9 +171,9 @@ impl Hybrid {
         let parents = recorded.parents;
         let named = |ino| InodeId { ino, birth: recorded.birth };
         match &recorded.step {
-            Step::Rename { tier, from, to, ino } => self.redo_rename(*tier, (from, to), parents, named(*ino), RenameFlags::empty()),
-            Step::Exchange { tier, a, b, ino } => self.redo_rename(*tier, (a, b), parents, named(*ino), RenameFlags::EXCHANGE),
-            Step::Remove { tier, path, ino, directory } => {
+            IntentStep::Rename { tier, from, to, ino } => self.redo_rename(*tier, (from, to), parents, named(*ino), RenameFlags::empty()),
+            IntentStep::Exchange { tier, a, b, ino } => self.redo_rename(*tier, (a, b), parents, named(*ino), RenameFlags::EXCHANGE),
+            IntentStep::Remove { tier, path, ino, directory } => {
                 let tier = self.tier(*tier);
                 let Some((dir, name)) = recorded_parent(tier, path, parents[0])? else { return Ok(()) };
                 if tier.look(dir.as_fd(), name)?.is_none_or(|stat| !named(*ino).is(&stat)) {
@@ -307,7 +307,7 @@ mod test {
     use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
 
-    use crate::intent::{RecordedStep, Step};
+    use crate::intent::{IntentStep, RecordedStep};
     use crate::report::TierName;
     use crate::testing::TestPair;
 
@@ -324,8 +324,8 @@ mod test {
             }
             let path = b"file".to_vec();
             let steps = [
-                Step::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy },
-                Step::Remove { tier: TierName::Ssd, path, ino, directory: false },
+                IntentStep::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy },
+                IntentStep::Remove { tier: TierName::Ssd, path, ino, directory: false },
             ];
             let steps = steps.map(|step| RecordedStep { step, birth: 0, parents: [0; 2] });
             drop(fs.intents.begin(&steps).expect("written"));
@@ -348,8 +348,8 @@ mod test {
             };
             let (copy, source) = (id("hdd/.hotshelf/tmp/copy"), id("ssd/file"));
             let path = b"file".to_vec();
-            let rename = Step::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy.ino };
-            let remove = Step::Remove { tier: TierName::Ssd, path, ino: source.ino, directory: false };
+            let rename = IntentStep::Rename { tier: TierName::Hdd, from: b".hotshelf/tmp/copy".to_vec(), to: path.clone(), ino: copy.ino };
+            let remove = IntentStep::Remove { tier: TierName::Ssd, path, ino: source.ino, directory: false };
             let birth = if theirs == "the number" { source.birth - 1 } else { source.birth };
             let steps =
                 [RecordedStep { step: rename, birth: copy.birth, parents: [0; 2] }, RecordedStep { step: remove, birth, parents: [0; 2] }];
@@ -371,9 +371,9 @@ mod test {
             let fs = TestPair::with(&["ssd/a/new", "ssd/b/file", "ssd/other/file", "ssd/b/gone", "ssd/other/gone"]);
             let ino = |path: &str| std::fs::metadata(fs.at(path)).expect("there").ino();
             let parents = [ino("ssd/a"), ino("ssd/b")];
-            let rename = Step::Rename { tier: TierName::Ssd, from: b"a/new".to_vec(), to: b"b/file".to_vec(), ino: ino("ssd/a/new") };
+            let rename = IntentStep::Rename { tier: TierName::Ssd, from: b"a/new".to_vec(), to: b"b/file".to_vec(), ino: ino("ssd/a/new") };
             let gone = ino(if exchanged { "ssd/other/gone" } else { "ssd/b/gone" });
-            let remove = Step::Remove { tier: TierName::Ssd, path: b"b/gone".to_vec(), ino: gone, directory: false };
+            let remove = IntentStep::Remove { tier: TierName::Ssd, path: b"b/gone".to_vec(), ino: gone, directory: false };
             let steps =
                 [RecordedStep { step: rename, birth: 0, parents }, RecordedStep { step: remove, birth: 0, parents: [parents[1], 0] }];
             drop(fs.intents.begin(&steps).expect("written"));

@@ -11,21 +11,21 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use crate::attrs::Caller;
-use crate::dirs::Dir;
-use crate::names::Found;
-use crate::nodes::Kind;
-use crate::pair::Hybrid;
+use crate::dirs::DirPair;
+use crate::names::FoundName;
+use crate::nodes::NodeKind;
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{NAME_ONLY, Result};
 
-impl Hybrid {
+impl TieredFs {
     /// Removes a name that is no directory (Algorithm 2: from the policy's queue and from its side).
     pub fn unlink(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         self.writable()?;
         let dir = self.dir(parent)?;
         let moves = self.moves_seen.load(Ordering::Acquire);
         let found = self.find(&dir, name)?;
-        if found.kind == Kind::Directory {
+        if found.kind == NodeKind::Directory {
             return Err(Errno::ISDIR);
         }
         let _gate = self.gate(found.ino).read_recursive();
@@ -48,7 +48,7 @@ impl Hybrid {
 
     /// Keeps a handle on a file or directory that is about to lose its name while the kernel may still ask about
     /// it, also after it is closed. Answers whether it is kept by this.
-    pub(crate) fn keep_nameless(&self, dir: &Dir, name: &OsStr, found: &Found) -> bool {
+    pub(crate) fn keep_nameless(&self, dir: &DirPair, name: &OsStr, found: &FoundName) -> bool {
         let Some(fd) = dir.on(found.tier) else { return false };
         let tier = self.tier(found.tier);
         let Ok(file) = tier.open_at(fd, name, NAME_ONLY) else { return false };
@@ -59,19 +59,19 @@ impl Hybrid {
     }
 
     /// The name could not be removed: the file may move again, so no handle on this inode may stand for it.
-    pub(crate) fn still_named(&self, found: &Found, kept: bool) {
+    pub(crate) fn still_named(&self, found: &FoundName, kept: bool) {
         if kept {
             self.held.lock().remove(&found.ino);
         }
     }
 
     /// Books after a name is gone.
-    pub(crate) fn name_removed(&self, found: &Found, parent: u64, name: &OsStr) {
-        if found.kind == Kind::Regular && found.stat.nlink <= 1 {
+    pub(crate) fn name_removed(&self, found: &FoundName, parent: u64, name: &OsStr) {
+        if found.kind == NodeKind::Regular && found.stat.nlink <= 1 {
             self.forget_file(found.ino);
             self.mover.note_removed();
         }
-        let linked = found.kind != Kind::Directory && found.stat.nlink > 1;
+        let linked = found.kind != NodeKind::Directory && found.stat.nlink > 1;
         if !self.nodes.unnamed(found.ino, parent, name, linked) {
             self.held.lock().remove(&found.ino);
         }
@@ -83,7 +83,7 @@ impl Hybrid {
         let _shape = self.shape.lock();
         let dir = self.dir(parent)?;
         let found = self.find(&dir, name)?;
-        if found.kind != Kind::Directory {
+        if found.kind != NodeKind::Directory {
             return Err(Errno::NOTDIR);
         }
         self.must_be_empty(&dir, name, &found)?;
@@ -131,7 +131,7 @@ impl Hybrid {
     }
 
     /// An error unless a directory is empty on all its sides.
-    pub(crate) fn must_be_empty(&self, dir: &Dir, name: &OsStr, found: &Found) -> Result<()> {
+    pub(crate) fn must_be_empty(&self, dir: &DirPair, name: &OsStr, found: &FoundName) -> Result<()> {
         for tier in [TierName::Ssd, TierName::Hdd] {
             if found.backing[tier as usize] == 0 {
                 continue;

@@ -13,12 +13,12 @@ use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::attrs::Caller;
-use crate::dirs::Dir;
-use crate::intent::{RecordedStep, Step};
-use crate::names::Found;
-use crate::nodes::Kind;
+use crate::dirs::DirPair;
+use crate::intent::{IntentStep, RecordedStep};
+use crate::names::FoundName;
+use crate::nodes::NodeKind;
 use crate::number::ROOT;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::recover::passes;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, Result, valid_name};
@@ -26,15 +26,15 @@ use crate::tier::{HIDDEN, Result, valid_name};
 const SIDES: [TierName; 2] = [TierName::Ssd, TierName::Hdd];
 
 /// One end of a rename.
-struct End<'a> {
+struct RenameEnd<'a> {
     caller: Caller,
     parent: u64,
-    dir: Arc<Dir>,
+    dir: Arc<DirPair>,
     name: &'a OsStr,
 }
 
-impl End<'_> {
-    fn path(&self, fs: &Hybrid) -> Result<Vec<u8>> {
+impl RenameEnd<'_> {
+    fn path(&self, fs: &TieredFs) -> Result<Vec<u8>> {
         let mut path = fs.nodes.path(self.parent).ok_or(Errno::STALE)?;
         if !path.is_empty() {
             path.push(b'/');
@@ -44,7 +44,7 @@ impl End<'_> {
     }
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Renames; `flags` may ask not to replace or to exchange.
     pub fn rename(&self, caller: Caller, parent: u64, name: &OsStr, new_parent: u64, new_name: &OsStr, flags: RenameFlags) -> Result<()> {
         self.writable()?;
@@ -55,8 +55,8 @@ impl Hybrid {
         if !(flags - RenameFlags::NOREPLACE - RenameFlags::EXCHANGE).is_empty() {
             return Err(Errno::INVAL);
         }
-        let mut from = End { caller, parent, dir: self.dir(parent)?, name };
-        let mut to = End { caller, parent: new_parent, dir: self.dir(new_parent)?, name: new_name };
+        let mut from = RenameEnd { caller, parent, dir: self.dir(parent)?, name };
+        let mut to = RenameEnd { caller, parent: new_parent, dir: self.dir(new_parent)?, name: new_name };
         let moves = self.moves_seen.load(Ordering::Acquire);
         let source = self.find(&from.dir, name)?;
         let target = match self.find(&to.dir, new_name) {
@@ -72,7 +72,7 @@ impl Hybrid {
         }
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         self.bring_dirs(&mut from, &mut to, &source, target.as_ref().filter(|_| exchange))?;
-        let has_dir = |found: &Found| found.kind == Kind::Directory;
+        let has_dir = |found: &FoundName| found.kind == NodeKind::Directory;
         let dirs = has_dir(&source) || target.as_ref().is_some_and(has_dir);
         let _shape = dirs.then(|| self.shape.lock());
         let _gates = self.gates(&[Some(source.ino), target.as_ref().map(|found| found.ino)]);
@@ -98,17 +98,23 @@ impl Hybrid {
 
     /// A directory gets another parent only from who may write it. The kernel above us has looked at the one that it believes to have the
     /// name; whoever may write the directory below may have given the name to another's, and would carry that away.
-    fn may_move_away(&self, caller: Caller, found: &Found) -> Result<()> {
+    fn may_move_away(&self, caller: Caller, found: &FoundName) -> Result<()> {
         let may = || caller.may_write_directory(&found.stat) || self.has_access_list(found);
-        if found.kind != Kind::Directory || !self.privileged || may() { Ok(()) } else { Err(Errno::ACCESS) }
+        if found.kind != NodeKind::Directory || !self.privileged || may() { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
-    fn has_access_list(&self, found: &Found) -> bool {
+    fn has_access_list(&self, found: &FoundName) -> bool {
         self.primary_handle(found.ino).is_ok_and(|(_, file)| crate::attrs::value_exists(file.as_fd(), "system.posix_acl_access"))
     }
 
     /// Every side a file will be on needs the directory it goes to.
-    fn bring_dirs(&self, from: &mut End<'_>, to: &mut End<'_>, source: &Found, exchanged: Option<&Found>) -> Result<()> {
+    fn bring_dirs(
+        &self,
+        from: &mut RenameEnd<'_>,
+        to: &mut RenameEnd<'_>,
+        source: &FoundName,
+        exchanged: Option<&FoundName>,
+    ) -> Result<()> {
         for tier in SIDES {
             if source.backing[tier as usize] != 0 {
                 to.dir = self.ensure_dir(to.parent, tier)?;
@@ -120,10 +126,10 @@ impl Hybrid {
         Ok(())
     }
 
-    fn replace(&self, from: &End<'_>, to: &End<'_>, source: &Found, target: Option<&Found>) -> Result<()> {
+    fn replace(&self, from: &RenameEnd<'_>, to: &RenameEnd<'_>, source: &FoundName, target: Option<&FoundName>) -> Result<()> {
         let mut kept = false;
         if let Some(target) = target {
-            match (source.kind == Kind::Directory, target.kind == Kind::Directory) {
+            match (source.kind == NodeKind::Directory, target.kind == NodeKind::Directory) {
                 (true, true) => {
                     self.must_be_empty(&to.dir, to.name, target)?;
                     kept = self.keep_nameless(&to.dir, to.name, target);
@@ -138,14 +144,14 @@ impl Hybrid {
         for tier in SIDES {
             if source.backing[tier as usize] != 0 {
                 let ino = source.backing[tier as usize];
-                steps.push(Step::Rename { tier, from: from_path.clone(), to: to_path.clone(), ino });
+                steps.push(IntentStep::Rename { tier, from: from_path.clone(), to: to_path.clone(), ino });
             }
         }
         for tier in SIDES {
             let left = target.map_or(0, |found| found.backing[tier as usize]);
             if left != 0 && source.backing[tier as usize] == 0 {
-                let directory = target.is_some_and(|found| found.kind == Kind::Directory);
-                steps.push(Step::Remove { tier, path: to_path.clone(), ino: left, directory });
+                let directory = target.is_some_and(|found| found.kind == NodeKind::Directory);
+                steps.push(IntentStep::Remove { tier, path: to_path.clone(), ino: left, directory });
             }
         }
         let done = self.run_steps(from, to, &steps);
@@ -163,14 +169,14 @@ impl Hybrid {
         Ok(())
     }
 
-    fn replaced(&self, to: &End<'_>, target: &Found) {
-        if target.kind == Kind::Directory {
+    fn replaced(&self, to: &RenameEnd<'_>, target: &FoundName) {
+        if target.kind == NodeKind::Directory {
             self.dirs.drop_dir(target.ino);
         }
         self.name_removed(target, to.parent, to.name);
     }
 
-    fn exchange(&self, from: &End<'_>, to: &End<'_>, source: &Found, target: &Found) -> Result<()> {
+    fn exchange(&self, from: &RenameEnd<'_>, to: &RenameEnd<'_>, source: &FoundName, target: &FoundName) -> Result<()> {
         let (from_path, to_path) = (from.path(self)?, to.path(self)?);
         let mut steps = Vec::with_capacity(2);
         for tier in SIDES {
@@ -183,9 +189,9 @@ impl Hybrid {
         for tier in SIDES {
             let (a, b) = (source.backing[tier as usize], target.backing[tier as usize]);
             match (a != 0, b != 0) {
-                (true, true) => steps.push(Step::Exchange { tier, a: from_path.clone(), b: to_path.clone(), ino: a }),
-                (true, false) => steps.push(Step::Rename { tier, from: from_path.clone(), to: to_path.clone(), ino: a }),
-                (false, true) => steps.push(Step::Rename { tier, from: to_path.clone(), to: from_path.clone(), ino: b }),
+                (true, true) => steps.push(IntentStep::Exchange { tier, a: from_path.clone(), b: to_path.clone(), ino: a }),
+                (true, false) => steps.push(IntentStep::Rename { tier, from: from_path.clone(), to: to_path.clone(), ino: a }),
+                (false, true) => steps.push(IntentStep::Rename { tier, from: to_path.clone(), to: from_path.clone(), ino: b }),
                 (false, false) => {}
             }
         }
@@ -198,14 +204,14 @@ impl Hybrid {
     }
 
     /// Does the steps; several are written down first and undone together when one fails.
-    fn run_steps(&self, from: &End<'_>, to: &End<'_>, steps: &[Step]) -> Result<()> {
+    fn run_steps(&self, from: &RenameEnd<'_>, to: &RenameEnd<'_>, steps: &[IntentStep]) -> Result<()> {
         if let [step] = steps {
             return self.run_step(from, to, step);
         }
         let intent = self.intents.begin(&self.with_parents(from, to, steps)?)?;
         for (n, step) in steps.iter().enumerate() {
             crate::crash::point("rename step");
-            if let Step::Remove { .. } = step {
+            if let IntentStep::Remove { .. } = step {
                 // What takes the place must be safe before what had it goes.
                 self.sync_ends(from, to)?;
             }
@@ -243,17 +249,17 @@ impl Hybrid {
     }
 
     /// Adds the directories that the steps are done in, as they are held open: a path may lead elsewhere by the time of recovery.
-    fn with_parents(&self, from: &End<'_>, to: &End<'_>, steps: &[Step]) -> Result<Vec<RecordedStep>> {
+    fn with_parents(&self, from: &RenameEnd<'_>, to: &RenameEnd<'_>, steps: &[IntentStep]) -> Result<Vec<RecordedStep>> {
         let to_path = to.path(self)?;
-        let recorded = |step: &Step| {
+        let recorded = |step: &IntentStep| {
             let (tier, first, second) = match step {
-                Step::Rename { tier, to: new, .. } if *new == to_path => (*tier, from, Some(to)),
-                Step::Rename { tier, .. } => (*tier, to, Some(from)),
-                Step::Exchange { tier, .. } => (*tier, from, Some(to)),
-                Step::Remove { tier, .. } => (*tier, to, None),
+                IntentStep::Rename { tier, to: new, .. } if *new == to_path => (*tier, from, Some(to)),
+                IntentStep::Rename { tier, .. } => (*tier, to, Some(from)),
+                IntentStep::Exchange { tier, .. } => (*tier, from, Some(to)),
+                IntentStep::Remove { tier, .. } => (*tier, to, None),
             };
-            let inode = |end: &End<'_>| -> Result<u64> { Ok(self.tier(tier).stat_fd(end.dir.must(tier)?)?.ino) };
-            let (Step::Rename { ino, .. } | Step::Exchange { ino, .. } | Step::Remove { ino, .. }) = step;
+            let inode = |end: &RenameEnd<'_>| -> Result<u64> { Ok(self.tier(tier).stat_fd(end.dir.must(tier)?)?.ino) };
+            let (IntentStep::Rename { ino, .. } | IntentStep::Exchange { ino, .. } | IntentStep::Remove { ino, .. }) = step;
             let seen = self.tier(tier).look(first.dir.must(tier)?, first.name)?.filter(|stat| stat.ino == *ino);
             let birth = seen.map_or(0, |stat| stat.id().birth);
             Ok(RecordedStep { step: step.clone(), birth, parents: [inode(first)?, second.map_or(Ok(0), inode)?] })
@@ -261,7 +267,7 @@ impl Hybrid {
         steps.iter().map(recorded).collect()
     }
 
-    fn sync_ends(&self, from: &End<'_>, to: &End<'_>) -> Result<()> {
+    fn sync_ends(&self, from: &RenameEnd<'_>, to: &RenameEnd<'_>) -> Result<()> {
         for tier in SIDES {
             if let Some(fd) = to.dir.on(tier) {
                 self.tier(tier).sync_name(fd, to.name)?;
@@ -273,23 +279,23 @@ impl Hybrid {
         Ok(())
     }
 
-    fn run_step(&self, from: &End<'_>, to: &End<'_>, step: &Step) -> Result<()> {
+    fn run_step(&self, from: &RenameEnd<'_>, to: &RenameEnd<'_>, step: &IntentStep) -> Result<()> {
         let plain = RenameFlags::empty();
         match step {
-            Step::Rename { tier, to: new, .. } => {
+            IntentStep::Rename { tier, to: new, .. } => {
                 let forward = *new == to.path(self)?;
                 let (a, b) = if forward { (from, to) } else { (to, from) };
                 let (out, into) = (a.dir.must(*tier)?, b.dir.must(*tier)?);
                 let rename = || self.tier(*tier).rename(out, a.name, into, b.name, plain);
                 self.noted_at(*tier, out, self.unless_sticky(from.caller, &[out, into], rename))
             }
-            Step::Exchange { tier, .. } => {
+            IntentStep::Exchange { tier, .. } => {
                 let flags = RenameFlags::EXCHANGE;
                 let (one, other) = (from.dir.must(*tier)?, to.dir.must(*tier)?);
                 let exchange = || self.tier(*tier).rename(one, from.name, other, to.name, flags);
                 self.noted_at(*tier, one, self.unless_sticky(from.caller, &[one, other], exchange))
             }
-            Step::Remove { tier, directory, .. } => {
+            IntentStep::Remove { tier, directory, .. } => {
                 let flags = if *directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 let dir = to.dir.must(*tier)?;
                 self.noted_at(*tier, dir, self.unless_sticky(to.caller, &[dir], || rustix::fs::unlinkat(dir, to.name, flags)))
@@ -297,15 +303,15 @@ impl Hybrid {
         }
     }
 
-    fn undo_step(&self, from: &End<'_>, to: &End<'_>, step: &Step) -> Result<()> {
+    fn undo_step(&self, from: &RenameEnd<'_>, to: &RenameEnd<'_>, step: &IntentStep) -> Result<()> {
         match step {
-            Step::Rename { tier, from: a, to: b, ino } => {
-                let back = Step::Rename { tier: *tier, from: b.clone(), to: a.clone(), ino: *ino };
+            IntentStep::Rename { tier, from: a, to: b, ino } => {
+                let back = IntentStep::Rename { tier: *tier, from: b.clone(), to: a.clone(), ino: *ino };
                 self.run_step(from, to, &back)
             }
-            Step::Exchange { .. } => self.run_step(from, to, step),
+            IntentStep::Exchange { .. } => self.run_step(from, to, step),
             // Removals come last; what is removed cannot be undone, nor need it be.
-            Step::Remove { .. } => Ok(()),
+            IntentStep::Remove { .. } => Ok(()),
         }
     }
 }
@@ -319,9 +325,9 @@ mod test {
     fn a_rename_that_its_owner_spoils_half_way_does_not_refuse_others() {
         let fs = TestPair::with(&["ssd/a/x", "hdd/a/y", "ssd/c/x", "hdd/c/y"]);
         let root = || fs.dir(ROOT).expect("open");
-        let end = |name: &'static str| End { caller: me(), parent: ROOT, dir: root(), name: OsStr::new(name) };
+        let end = |name: &'static str| RenameEnd { caller: me(), parent: ROOT, dir: root(), name: OsStr::new(name) };
         // The second step fails, as somebody has taken the name away; so does what undoes the first one, which finds nothing to rename.
-        let step = |tier, from: &[u8]| Step::Rename { tier, from: from.to_vec(), to: b"b".to_vec(), ino: 1 };
+        let step = |tier, from: &[u8]| IntentStep::Rename { tier, from: from.to_vec(), to: b"b".to_vec(), ino: 1 };
         let steps = [step(TierName::Ssd, b"b"), step(TierName::Hdd, b"gone")];
         std::fs::rename(fs.at("hdd/a"), fs.at("hdd/gone")).expect("renamed");
         assert_eq!(fs.run_steps(&end("a"), &end("b"), &steps), Err(Errno::NOENT));

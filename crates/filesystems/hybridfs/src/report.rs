@@ -59,7 +59,7 @@ pub struct TierStatus {
     pub limits: Vec<String>,
 }
 
-/// Answer to `hotshelf status MOUNTPOINT`.
+/// Reply to `hotshelf status MOUNTPOINT`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the daemon.
@@ -182,7 +182,7 @@ pub struct RunningMove {
     pub total_bytes: u64,
 }
 
-/// Answer to `hotshelf why PATH`.
+/// Reply to `hotshelf why PATH`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Why {
     /// Path below the mount.
@@ -199,7 +199,7 @@ pub struct Why {
     pub opens: u64,
     /// Last open, if remembered.
     pub last_open_s: Option<u64>,
-    /// Place in the policy's order: 0.0 would leave the SSD next, 1.0 last; `None` on the HDD or before the scan.
+    /// Position in the policy's order: 0.0 would leave the SSD next, 1.0 last; `None` on the HDD or before the scan.
     pub rank: Option<f64>,
     /// Pinned to the SSD, by itself or by a rule or a directory above it.
     pub pinned: Option<String>,
@@ -225,7 +225,7 @@ pub struct LastMove {
 /// What a client of the control socket asks, one JSON object a line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
-pub enum Ask {
+pub enum ControlRequest {
     /// The state of the mount.
     Status,
     /// Everything known of one path (relative to the mount, no leading slash, bytes as lossless percent-escapes by `escape`).
@@ -274,7 +274,7 @@ pub enum Ask {
 /// What the daemon answers, one JSON object a line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
-pub enum Answer {
+pub enum ControlReply {
     /// To `Status`.
     Status(Box<Status>),
     /// To `Why`.

@@ -27,13 +27,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::copy::{self, Unkept};
+use crate::copy::{self, AttributeLoss};
 use crate::listing::read_names;
-use crate::moves::{Outcome, Reason};
-use crate::names::{Found, kind_of};
-use crate::nodes::Kind;
+use crate::moves::{MoveOutcome, MoveReason};
+use crate::names::{FoundName, kind_of};
+use crate::nodes::NodeKind;
 use crate::number::ROOT;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, Result, Stat};
 
@@ -47,7 +47,7 @@ const METADATA_SHARE: u64 = 100;
 
 /// What a side holds, as far as it takes room.
 #[derive(Clone, Copy, Debug, Default)]
-struct Holdings {
+struct SideUsage {
     /// Names of everything that is no directory.
     names: u64,
     bytes: u64,
@@ -55,7 +55,7 @@ struct Holdings {
 
 /// Something that stays on the side.
 #[derive(Debug)]
-struct Left {
+struct RemainingEntry {
     path: Vec<u8>,
     why: String,
     /// The next walk may bring it over.
@@ -64,7 +64,7 @@ struct Left {
 
 /// How one thing fared.
 #[derive(Debug)]
-enum Brought {
+enum TransferOutcome {
     Done,
     Gone,
     Later(&'static str),
@@ -73,31 +73,31 @@ enum Brought {
 
 /// Names of one inode that were found.
 #[derive(Debug, Default)]
-struct Linked {
+struct HardLinkNames {
     paths: Vec<Vec<u8>>,
 }
 
 /// One walk through the side.
-struct Walk<'a, 'p> {
-    fs: &'a Hybrid,
+struct RetireWalk<'a, 'p> {
+    fs: &'a TieredFs,
     side: TierName,
     /// By backing inode: files that have several names, until all are found.
-    linked: HashMap<u64, Linked>,
-    left: Vec<Left>,
+    linked: HashMap<u64, HardLinkNames>,
+    left: Vec<RemainingEntry>,
     left_more: u64,
     found: u64,
-    going: &'a mut Going<'p>,
+    going: &'a mut RetireProgress<'p>,
 }
 
 /// What was done, over all walks.
-struct Going<'p> {
+struct RetireProgress<'p> {
     progress: &'p mut dyn FnMut(u64, u64, u64, u64) -> bool,
-    all: Holdings,
-    done: Holdings,
+    all: SideUsage,
+    done: SideUsage,
     stopped: bool,
 }
 
-impl Going<'_> {
+impl RetireProgress<'_> {
     /// Reports `more` bytes beyond those that are done; `false`: stop.
     fn on(&mut self, more: u64) -> bool {
         let names = self.all.names.max(self.done.names);
@@ -107,12 +107,12 @@ impl Going<'_> {
     }
 }
 
-struct Level {
+struct RetireWalkLevel {
     dir: u64,
     names: Vec<Box<[u8]>>,
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Whether nothing goes to this side any more.
     pub(crate) fn is_retiring(&self, side: TierName) -> bool {
         self.retiring.load(Ordering::Acquire) == side as u8 + 1
@@ -152,7 +152,7 @@ impl Hybrid {
         }
         tracing::info!(%side, names = held.names, bytes = held.bytes, "a side is being retired");
         self.retiring.store(side as u8 + 1, Ordering::Release);
-        let mut going = Going { progress, all: held, done: Holdings::default(), stopped: false };
+        let mut going = RetireProgress { progress, all: held, done: SideUsage::default(), stopped: false };
         let outcome = self.bring_all(side, &mut going);
         if outcome.is_err() {
             self.retiring.store(0, Ordering::Release);
@@ -161,12 +161,12 @@ impl Hybrid {
         outcome
     }
 
-    fn bring_all(&self, side: TierName, going: &mut Going<'_>) -> std::result::Result<String, String> {
+    fn bring_all(&self, side: TierName, going: &mut RetireProgress<'_>) -> std::result::Result<String, String> {
         let to = side.other();
         for walk in 1.. {
             let seen = self.walk_side(side, going).map_err(|error| format!("the {side} cannot be walked through: {error}"))?;
             if going.stopped || self.mover.stopping() {
-                let Holdings { names, .. } = going.done;
+                let SideUsage { names, .. } = going.done;
                 return Err(format!("stopped: {names} of {} files and links are on the {to}; the same command goes on", going.all.names));
             }
             if seen.found == 0 && seen.left.is_empty() {
@@ -196,9 +196,9 @@ impl Hybrid {
     }
 
     /// Adds up what a side holds. What is removed meanwhile does not matter.
-    fn holdings(&self, side: TierName) -> Result<Holdings> {
+    fn holdings(&self, side: TierName) -> Result<SideUsage> {
         let tier = self.tier(side);
-        let mut held = Holdings::default();
+        let mut held = SideUsage::default();
         let mut linked = std::collections::HashSet::new();
         let mut todo = vec![tier.root.try_clone().map_err(|_| Errno::MFILE)?];
         let mut top = true;
@@ -229,9 +229,9 @@ impl Hybrid {
         Ok(held)
     }
 
-    fn walk_side(&self, side: TierName, going: &mut Going<'_>) -> Result<Seen> {
-        let mut walk = Walk { fs: self, side, linked: HashMap::new(), left: Vec::new(), left_more: 0, found: 0, going };
-        let mut levels = vec![Level { dir: ROOT, names: self.names_on(ROOT, side)? }];
+    fn walk_side(&self, side: TierName, going: &mut RetireProgress<'_>) -> Result<ObservedEntry> {
+        let mut walk = RetireWalk { fs: self, side, linked: HashMap::new(), left: Vec::new(), left_more: 0, found: 0, going };
+        let mut levels = vec![RetireWalkLevel { dir: ROOT, names: self.names_on(ROOT, side)? }];
         while let Some(level) = levels.last_mut() {
             let dir = level.dir;
             let next = if walk.going.stopped || self.mover.stopping() { None } else { level.names.pop() };
@@ -248,7 +248,7 @@ impl Hybrid {
             }
         }
         walk.note_incomplete();
-        Ok(Seen { found: walk.found, left: walk.left, left_more: walk.left_more })
+        Ok(ObservedEntry { found: walk.found, left: walk.left, left_more: walk.left_more })
     }
 
     /// The names that a directory has on one side.
@@ -267,7 +267,7 @@ impl Hybrid {
     }
 
     /// Gives the half that stays what users see of the directory: owner, mode, attributes and times.
-    fn keep_attributes_of_dir(&self, ino: u64, to: TierName) -> std::result::Result<(), Unkept> {
+    fn keep_attributes_of_dir(&self, ino: u64, to: TierName) -> std::result::Result<(), AttributeLoss> {
         let _gate = self.gate(ino).write();
         let _times = self.times.hold();
         let dir = self.dir(ino)?;
@@ -275,10 +275,10 @@ impl Hybrid {
         let [on_ssd, on_hdd] = [self.tier(TierName::Ssd).stat_fd(ssd)?, self.tier(TierName::Hdd).stat_fd(hdd)?];
         // Whoever owns one half, or let somebody into it, must not get at what is in the other by this.
         if !self.have_one_owner(&on_ssd, &on_hdd) {
-            return Err(Unkept::Cannot("it belongs to different users on the two sides: give both to one"));
+            return Err(AttributeLoss::Cannot("it belongs to different users on the two sides: give both to one"));
         }
         if !copy::same_lists(ssd, hdd)? {
-            return Err(Unkept::Cannot("it has different access control lists on the two sides: make them the same"));
+            return Err(AttributeLoss::Cannot("it has different access control lists on the two sides: make them the same"));
         }
         let mut shown = self.dir_attr(&dir)?.stat;
         if ino == ROOT {
@@ -292,23 +292,23 @@ impl Hybrid {
         }
         let kept = self.tier(to).stat_fd(target)?;
         if kept.mode != shown.mode || (rustix::process::geteuid().is_root() && (kept.uid, kept.gid) != (shown.uid, shown.gid)) {
-            return Err(Unkept::Cannot("the other side cannot keep its owner or permissions"));
+            return Err(AttributeLoss::Cannot("the other side cannot keep its owner or permissions"));
         }
         Ok(())
     }
 }
 
 /// What a walk has found.
-struct Seen {
+struct ObservedEntry {
     /// Names of what is no directory.
     found: u64,
-    left: Vec<Left>,
+    left: Vec<RemainingEntry>,
     left_more: u64,
 }
 
-impl Walk<'_, '_> {
+impl RetireWalk<'_, '_> {
     /// Does with one name what is to be done; a directory is walked through next.
-    fn arrive(&mut self, parent: u64, name: &OsStr) -> Option<Level> {
+    fn arrive(&mut self, parent: u64, name: &OsStr) -> Option<RetireWalkLevel> {
         let mut path = self.fs.nodes.path(parent).unwrap_or_default();
         if !path.is_empty() {
             path.push(b'/');
@@ -316,7 +316,7 @@ impl Walk<'_, '_> {
         path.extend_from_slice(name.as_bytes());
         match self.look(parent, name) {
             Ok(None) => None,
-            Ok(Some((found, stat))) if found.kind == Kind::Directory => self.enter(parent, name, path, &found, &stat),
+            Ok(Some((found, stat))) if found.kind == NodeKind::Directory => self.enter(parent, name, path, &found, &stat),
             Ok(Some((found, stat))) => {
                 self.found += 1;
                 self.bring(parent, name, path, &found, &stat);
@@ -330,9 +330,9 @@ impl Walk<'_, '_> {
     }
 
     /// What a name on this side stands for; `None`: it is gone.
-    fn look(&self, parent: u64, name: &OsStr) -> std::result::Result<Option<(Found, Stat)>, String> {
+    fn look(&self, parent: u64, name: &OsStr) -> std::result::Result<Option<(FoundName, Stat)>, String> {
         let fs = self.fs;
-        let looked = || -> Result<Option<(Found, Stat)>> {
+        let looked = || -> Result<Option<(FoundName, Stat)>> {
             let dir = fs.dir(parent)?;
             let Some(fd) = dir.on(self.side) else { return Ok(None) };
             let seen = fs.noted_at(self.side, fd, fs.tier(self.side).look(fd, name))?;
@@ -355,16 +355,16 @@ impl Walk<'_, '_> {
         Err(format!("the {} has another file of this name: remove one of them (`hotshelf check` lists such names)", self.side.other()))
     }
 
-    fn enter(&mut self, parent: u64, name: &OsStr, path: Vec<u8>, found: &Found, stat: &Stat) -> Option<Level> {
+    fn enter(&mut self, parent: u64, name: &OsStr, path: Vec<u8>, found: &FoundName, stat: &Stat) -> Option<RetireWalkLevel> {
         let fs = self.fs;
-        if kind_of(stat) != Kind::Directory {
+        if kind_of(stat) != NodeKind::Directory {
             self.leaves(path, "something else has its name on the other side".into(), false);
             return None;
         }
-        fs.nodes.meet(found.ino, parent, name, found.backing, found.kind);
+        fs.nodes.get_or_insert(found.ino, parent, name, found.backing, found.kind);
         let names = fs.ensure_dir(found.ino, self.side.other()).and_then(|_| fs.names_on(found.ino, self.side));
         match names {
-            Ok(names) => return Some(Level { dir: found.ino, names }),
+            Ok(names) => return Some(RetireWalkLevel { dir: found.ino, names }),
             Err(Errno::NOENT | Errno::STALE) => self.leaves(path, "it was moved or removed meanwhile".into(), true),
             Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
                 self.leaves(path, "something else has its name on the other side".into(), false);
@@ -380,9 +380,9 @@ impl Walk<'_, '_> {
         let (fs, to) = (self.fs, self.side.other());
         if !self.going.stopped {
             match fs.keep_attributes_of_dir(dir, to) {
-                Ok(()) | Err(Unkept::Failed(Errno::NOENT | Errno::STALE)) => {}
-                Err(Unkept::Cannot(why)) => self.leaves(fs.nodes.path(dir).unwrap_or_default(), why.into(), false),
-                Err(Unkept::Failed(error)) => self.leaves(fs.nodes.path(dir).unwrap_or_default(), error.to_string(), false),
+                Ok(()) | Err(AttributeLoss::Failed(Errno::NOENT | Errno::STALE)) => {}
+                Err(AttributeLoss::Cannot(why)) => self.leaves(fs.nodes.path(dir).unwrap_or_default(), why.into(), false),
+                Err(AttributeLoss::Failed(error)) => self.leaves(fs.nodes.path(dir).unwrap_or_default(), error.to_string(), false),
             }
         }
         if dir != ROOT {
@@ -390,9 +390,9 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn bring(&mut self, parent: u64, name: &OsStr, path: Vec<u8>, found: &Found, stat: &Stat) {
+    fn bring(&mut self, parent: u64, name: &OsStr, path: Vec<u8>, found: &FoundName, stat: &Stat) {
         let bytes = stat.blocks * 512;
-        let (brought, names) = if found.kind == Kind::Regular && stat.nlink == 1 {
+        let (brought, names) = if found.kind == NodeKind::Regular && stat.nlink == 1 {
             (self.move_one(parent, name, found), 1)
         } else {
             let linked = self.linked.entry(stat.ino).or_default();
@@ -406,36 +406,36 @@ impl Walk<'_, '_> {
             (self.fs.bring_names(self.side, &paths, stat.ino, &mut |done| going.on(done)), names)
         };
         match brought {
-            Brought::Done => {
+            TransferOutcome::Done => {
                 self.going.done.names += names;
                 self.going.done.bytes += bytes;
                 self.going.on(0);
             }
-            Brought::Gone => {}
-            Brought::Later(why) => self.leaves(path, why.into(), true),
-            Brought::Stays(why) => self.leaves(path, why, false),
+            TransferOutcome::Gone => {}
+            TransferOutcome::Later(why) => self.leaves(path, why.into(), true),
+            TransferOutcome::Stays(why) => self.leaves(path, why, false),
         }
     }
 
-    fn move_one(&mut self, parent: u64, name: &OsStr, found: &Found) -> Brought {
+    fn move_one(&mut self, parent: u64, name: &OsStr, found: &FoundName) -> TransferOutcome {
         let fs = self.fs;
-        fs.nodes.meet(found.ino, parent, name, found.backing, found.kind);
+        fs.nodes.get_or_insert(found.ino, parent, name, found.backing, found.kind);
         let going = &mut *self.going;
-        let outcome = fs.move_file(found.ino, self.side.other(), Reason::Asked, &mut |done, _| going.on(done));
+        let outcome = fs.move_file(found.ino, self.side.other(), MoveReason::Asked, &mut |done, _| going.on(done));
         fs.forget(found.ino, 1);
         match outcome {
-            Outcome::Done => Brought::Done,
-            Outcome::Already => Brought::Gone,
-            Outcome::Busy => Brought::Later("it is open: run the command again when it is closed"),
-            Outcome::Dropped => Brought::Later("it changes all the time, or was removed"),
-            Outcome::Stays(why) => Brought::Stays(why.into()),
-            Outcome::Failed(error) => Brought::Stays(error.to_string()),
+            MoveOutcome::Done => TransferOutcome::Done,
+            MoveOutcome::Already => TransferOutcome::Gone,
+            MoveOutcome::Busy => TransferOutcome::Later("it is open: run the command again when it is closed"),
+            MoveOutcome::Dropped => TransferOutcome::Later("it changes all the time, or was removed"),
+            MoveOutcome::Stays(why) => TransferOutcome::Stays(why.into()),
+            MoveOutcome::Failed(error) => TransferOutcome::Stays(error.to_string()),
         }
     }
 
     fn leaves(&mut self, path: Vec<u8>, why: String, for_now: bool) {
         if self.left.len() < NAMED_MAX {
-            self.left.push(Left { path, why, for_now });
+            self.left.push(RemainingEntry { path, why, for_now });
         } else {
             self.left_more += 1;
         }
@@ -451,7 +451,7 @@ impl Walk<'_, '_> {
     }
 }
 
-fn what_is_left(side: TierName, seen: &Seen) -> String {
+fn what_is_left(side: TierName, seen: &ObservedEntry) -> String {
     let many = seen.left.len() as u64 + seen.left_more;
     let named: Vec<String> =
         seen.left.iter().map(|left| format!("{}: {}", String::from_utf8_lossy(&left.path), left.why)).take(NAMED_MAX).collect();

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::moves::{Outcome, Reason};
-use crate::open::Handle;
-use crate::pair::Hybrid;
+use crate::moves::{MoveOutcome, MoveReason};
+use crate::open::FileHandle;
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::Result;
 
-impl Hybrid {
+impl TieredFs {
     /// Waits until a write to this file can go on: files leave the SSD, or this one does.
-    pub(crate) fn make_room(&self, handle: &Handle, need: u64) -> Result<()> {
+    pub(crate) fn make_room(&self, handle: &FileHandle, need: u64) -> Result<()> {
         let inode = &handle.inode;
         let _ = self.space.refresh(self.tiers(), &self.config);
         let (tier, file) = inode.any_fd();
@@ -29,12 +29,12 @@ impl Hybrid {
             return Ok(());
         }
         let failed_lately = self.mover.why_it_rests(inode.ino).is_some();
-        let outcome = if failed_lately { Outcome::Dropped } else { self.move_waiting(inode.ino, TierName::Hdd) };
+        let outcome = if failed_lately { MoveOutcome::Dropped } else { self.move_waiting(inode.ino, TierName::Hdd) };
         match outcome {
-            Outcome::Done | Outcome::Already => Ok(()),
+            MoveOutcome::Done | MoveOutcome::Already => Ok(()),
             // It cannot go there, but others can.
             _ if self.others_leave(need) => Ok(()),
-            Outcome::Failed(error) => Err(error),
+            MoveOutcome::Failed(error) => Err(error),
             _ => Err(Errno::NOSPC),
         }
     }
@@ -59,18 +59,18 @@ impl Hybrid {
         if self.space.of(TierName::Hdd).free > need + (1 << 16) {
             return Ok(());
         }
-        if self.space.fits_ssd(size.saturating_add(need)) && self.move_waiting(ino, TierName::Ssd) == Outcome::Done {
+        if self.space.fits_ssd(size.saturating_add(need)) && self.move_waiting(ino, TierName::Ssd) == MoveOutcome::Done {
             return Ok(());
         }
         Err(Errno::NOSPC)
     }
 
-    fn move_waiting(&self, ino: u64, to: TierName) -> Outcome {
-        let mut outcome = Outcome::Busy;
+    fn move_waiting(&self, ino: u64, to: TierName) -> MoveOutcome {
+        let mut outcome = MoveOutcome::Busy;
         for _ in 0..200 {
-            outcome = self.move_file(ino, to, Reason::Full, &mut |_, _| true);
+            outcome = self.move_file(ino, to, MoveReason::Full, &mut |_, _| true);
             match outcome {
-                Outcome::Busy | Outcome::Dropped if !self.mover.stopping() && !self.in_place(ino) => {
+                MoveOutcome::Busy | MoveOutcome::Dropped if !self.mover.stopping() && !self.in_place(ino) => {
                     self.mover.wait_for_any(Duration::from_millis(100));
                 }
                 _ => break,

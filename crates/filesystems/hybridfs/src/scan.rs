@@ -8,27 +8,27 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::FileType;
 
-use crate::dirs::Dir;
+use crate::dirs::DirPair;
 use crate::listing::read_names;
-use crate::names::Known;
-use crate::nodes::{KeptFor, Kind};
+use crate::names::KnownFiles;
+use crate::nodes::{KeptFor, NodeKind};
 use crate::number::ROOT;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::persist::HistoryRecord;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, Result};
 
 /// A file found on the SSD.
-struct Found {
+struct FoundFile {
     ino: u64,
     size: u64,
     last_open_s: u32,
     opens: u16,
-    /// Place in the saved order, for files that have one.
+    /// Position in the saved order, for files that have one.
     order: u32,
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Walks the SSD once, then feeds the policy: the saved history in its order, the rest by access time.
     pub(crate) fn scan(&self) {
         let history = std::mem::take(&mut *self.history.lock());
@@ -36,7 +36,7 @@ impl Hybrid {
         let mut files = Vec::new();
         let mut todo = vec![ROOT];
         // The kernel may look at a directory and forget it before its turn comes.
-        let mut seen = Known::new(self);
+        let mut seen = KnownFiles::new(self);
         while let Some(ino) = todo.pop() {
             if self.mover.stopping() {
                 return;
@@ -60,8 +60,8 @@ impl Hybrid {
         &self,
         ino: u64,
         known: &HashMap<u64, (u32, HistoryRecord)>,
-        seen: &mut Known<'_>,
-        files: &mut Vec<Found>,
+        seen: &mut KnownFiles<'_>,
+        files: &mut Vec<FoundFile>,
         todo: &mut Vec<u64>,
     ) -> Result<()> {
         let dir = self.dir(ino)?;
@@ -77,13 +77,13 @@ impl Hybrid {
             let name = OsStr::from_bytes(name);
             let Ok(found) = self.find(&dir, name) else { continue };
             match found.kind {
-                Kind::Directory => {
-                    seen.see(&found, ino, name);
+                NodeKind::Directory => {
+                    seen.upsert(&found, ino, name);
                     todo.push(found.ino);
                 }
-                Kind::Regular if found.tier == TierName::Ssd => {
-                    let mut file = Known::new(self);
-                    file.see(&found, ino, name);
+                NodeKind::Regular if found.tier == TierName::Ssd => {
+                    let mut file = KnownFiles::new(self);
+                    file.upsert(&found, ino, name);
                     self.nodes.keep(found.ino, KeptFor::Policy, true);
                     files.push(self.remembered(found.ino, &found.stat, known));
                 }
@@ -93,21 +93,21 @@ impl Hybrid {
         Ok(())
     }
 
-    fn remembered(&self, ino: u64, stat: &crate::tier::Stat, known: &HashMap<u64, (u32, HistoryRecord)>) -> Found {
+    fn remembered(&self, ino: u64, stat: &crate::tier::Stat, known: &HashMap<u64, (u32, HistoryRecord)>) -> FoundFile {
         let touched = stat.atime.0.max(stat.mtime.0).clamp(0, i64::from(u32::MAX)) as u32;
         match known.get(&ino) {
             Some((order, row)) => {
                 if row.last_move != 0 {
                     self.nodes.change(ino, |node| node.last_move = (row.last_move_s, row.last_move));
                 }
-                Found { ino, size: stat.size, last_open_s: row.last_open_s, opens: row.opens, order: *order }
+                FoundFile { ino, size: stat.size, last_open_s: row.last_open_s, opens: row.opens, order: *order }
             }
-            None => Found { ino, size: stat.size, last_open_s: touched, opens: 1, order: u32::MAX },
+            None => FoundFile { ino, size: stat.size, last_open_s: touched, opens: 1, order: u32::MAX },
         }
     }
 
     /// Names that are on the HDD too and are not directories on both sides.
-    fn find_conflicts(&self, dir: &Dir, names: &[(Box<[u8]>, FileType)]) -> Result<()> {
+    fn find_conflicts(&self, dir: &DirPair, names: &[(Box<[u8]>, FileType)]) -> Result<()> {
         let Some(hdd) = dir.on(TierName::Hdd) else { return Ok(()) };
         let on_ssd: HashSet<&[u8]> = names.iter().map(|(name, _)| &**name).collect();
         let mut both = Vec::new();
@@ -147,7 +147,7 @@ mod test {
     #[test]
     fn directories_are_scanned_also_when_the_kernel_forgets_them_before_their_turn() {
         let fs = TestPair::with(&["ssd/a/file"]);
-        let (mut seen, mut files, mut todo) = (Known::new(&fs), Vec::new(), Vec::new());
+        let (mut seen, mut files, mut todo) = (KnownFiles::new(&fs), Vec::new(), Vec::new());
         fs.scan_dir(ROOT, &HashMap::new(), &mut seen, &mut files, &mut todo).expect("scanned");
         let ino = fs.look_up("a");
         fs.forget(ino, 1);

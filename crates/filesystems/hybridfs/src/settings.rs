@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::{Config, Promotion, Size};
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::space::Marks;
 
@@ -30,7 +30,7 @@ impl Tunables {
         Tunables {
             promotion: AtomicU8::new(config.promotion as u8),
             min_file_bytes: AtomicU64::new(config.min_file_bytes),
-            touch_window_s: AtomicU32::new(config.ghost_window_s),
+            touch_window_s: AtomicU32::new(config.promotion_window_secs),
         }
     }
 
@@ -52,7 +52,7 @@ impl Tunables {
     }
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Changes the policy, the marks and the limits that are named. Returns a sentence for people, also when nothing was changed because
     /// something is wrong.
     ///

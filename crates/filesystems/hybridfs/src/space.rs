@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 use crate::config::{Config, Size};
 use crate::report::TierName;
-use crate::tier::{Space, Tier};
+use crate::tier::{SpaceInfo, Tier};
 
 /// The latest figures of both sides and the marks in bytes.
 #[derive(Debug, Default)]
-pub struct SpaceBook {
+pub struct SpaceUsage {
     free: [AtomicU64; 2],
     used: [AtomicU64; 2],
     capacity: [AtomicU64; 2],
@@ -41,12 +41,12 @@ pub struct Marks {
     pub max_file: Option<Size>,
 }
 
-impl SpaceBook {
+impl SpaceUsage {
     /// Asks the file systems.
     pub fn refresh(&self, tiers: &[Tier; 2], config: &Config) -> std::result::Result<(), (TierName, Errno)> {
         let mut outcome = Ok(());
         for tier in tiers {
-            let Space { capacity, used, free, reserved } = match self.measure(tier) {
+            let SpaceInfo { capacity, used, free, reserved } = match self.measure(tier) {
                 Ok(space) => space,
                 Err(error) => {
                     outcome = Err((tier.name, error));
@@ -81,7 +81,7 @@ impl SpaceBook {
 
     /// Asks a side, and the SSD again when it seems fuller than it may be: while ext4 allocates what it had delayed it counts
     /// those blocks twice for a moment, and a file would leave for it.
-    fn measure(&self, tier: &Tier) -> std::result::Result<Space, Errno> {
+    fn measure(&self, tier: &Tier) -> std::result::Result<SpaceInfo, Errno> {
         let first = tier.space()?;
         let fine = tier.name == TierName::Hdd || (first.used <= self.high() && first.free >= self.reserve());
         if fine {
@@ -99,9 +99,9 @@ impl SpaceBook {
     }
 
     /// The figures of a side.
-    pub fn of(&self, tier: TierName) -> Space {
+    pub fn of(&self, tier: TierName) -> SpaceInfo {
         let at = tier as usize;
-        Space {
+        SpaceInfo {
             capacity: self.capacity[at].load(Ordering::Relaxed),
             used: self.used[at].load(Ordering::Relaxed),
             free: self.free[at].load(Ordering::Relaxed),
@@ -113,7 +113,7 @@ impl SpaceBook {
     /// figures, so the answer is yes long before.
     pub fn is_near_reserved(&self, tier: TierName) -> bool {
         const MARGIN_MIN: u64 = 256 << 20;
-        let Space { capacity, free, reserved, .. } = self.of(tier);
+        let SpaceInfo { capacity, free, reserved, .. } = self.of(tier);
         reserved > 0 && free < MARGIN_MIN.max(capacity / 16)
     }
 

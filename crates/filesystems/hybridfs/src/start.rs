@@ -12,13 +12,13 @@ use rustix::io::Errno;
 
 use crate::abilities::Abilities;
 use crate::config::Config;
-use crate::intent::Intents;
-use crate::numbers::Numbers;
-use crate::pair::{Hybrid, Parts, now_s};
+use crate::intent::IntentLog;
+use crate::numbers::NumberTable;
+use crate::pair::{TieredFs, TieredFsParts, now_s};
 use crate::persist::{self, HistoryRecord, Identity, Journal, PairId, PersistError};
 use crate::placement::{Placement, PlacementError};
 use crate::report::TierName;
-use crate::tier::{HIDDEN, NotOurs, OpenError, Result, Tier};
+use crate::tier::{HIDDEN, OpenError, Result, Tier, UntrustedHiddenDirError};
 
 /// Why a pair cannot be opened: what happened, to what, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -87,11 +87,11 @@ pub enum StartError {
         "{path}/.hotshelf {what}, so it may have been prepared by somebody else: mount as that user, or see what is in it and \
          remove it (or give it to you with chown -R, and chmod go-w)"
     )]
-    NotOurs {
+    UntrustedHiddenDirError {
         /// The directory it is in.
         path: PathBuf,
         /// Its owner and mode.
-        what: NotOurs,
+        what: UntrustedHiddenDirError,
     },
     /// A directory of somebody has the name of ours.
     #[error(
@@ -166,31 +166,31 @@ fn own(path: &Path) -> impl FnOnce(PersistError) -> StartError {
 }
 
 /// The threads of an open pair; they end with it.
-pub struct Running {
+pub struct RunningFs {
     /// The file system.
-    pub fs: Arc<Hybrid>,
+    pub fs: Arc<TieredFs>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// Opens a pair, puts right what a crash left, and starts the workers.
-pub fn start(config: Config) -> std::result::Result<Running, StartError> {
+pub fn start(config: Config) -> std::result::Result<RunningFs, StartError> {
     let fs = Arc::new(open(config)?);
     let mut threads = Vec::new();
-    let mut spawn = |name: &str, work: fn(&Hybrid)| {
+    let mut spawn = |name: &str, work: fn(&TieredFs)| {
         let fs = fs.clone();
         match std::thread::Builder::new().name(name.into()).spawn(move || work(&fs)) {
             Ok(thread) => threads.push(thread),
             Err(error) => tracing::error!(name, %error, "a worker could not be started"),
         }
     };
-    spawn("mover-1", Hybrid::move_worker);
-    spawn("mover-2", Hybrid::move_worker);
-    spawn("watch", Hybrid::watch);
-    spawn("scan", Hybrid::scan);
-    Ok(Running { fs, threads })
+    spawn("mover-1", TieredFs::move_worker);
+    spawn("mover-2", TieredFs::move_worker);
+    spawn("watch", TieredFs::watch);
+    spawn("scan", TieredFs::scan);
+    Ok(RunningFs { fs, threads })
 }
 
-impl Running {
+impl RunningFs {
     /// Ends the workers and saves the history. Call when nobody uses the file system any more.
     pub fn close(self) {
         self.fs.mover.stop();
@@ -206,7 +206,7 @@ impl Running {
 }
 
 /// Opens a pair without workers.
-pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
+pub fn open(config: Config) -> std::result::Result<TieredFs, StartError> {
     let (ssd, hdd) = (canonical(&config.ssd)?, canonical(&config.hdd)?);
     refuse_nested(&ssd, &hdd)?;
     refuse_same(&ssd, &hdd)?;
@@ -233,10 +233,10 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
     warnings.extend(opened.damaged.map(|damage| {
         format!("the journal was damaged ({}); kept as {}: run `hotshelf check` after unmounting", damage.detail, damage.kept_as)
     }));
-    let (intents, steps) = Intents::open(&tiers[0].hidden).map_err(own(&ssd))?;
+    let (intents, steps) = IntentLog::open(&tiers[0].hidden).map_err(own(&ssd))?;
     let numbers = open_numbers(&tiers[0], &config, &found, &mut warnings);
-    let parts = Parts { config, tiers, placement, journal: opened.journal, intents, locks, numbers, warnings };
-    let fs = Hybrid::build(parts).map_err(os(&ssd, "looking at the directories"))?;
+    let parts = TieredFsParts { config, tiers, placement, journal: opened.journal, intents, locks, numbers, warnings };
+    let fs = TieredFs::build(parts).map_err(os(&ssd, "looking at the directories"))?;
     if !fs.config.read_only {
         fs.recover(&opened.open, steps);
     }
@@ -245,11 +245,11 @@ pub fn open(config: Config) -> std::result::Result<Hybrid, StartError> {
 }
 
 /// Only root can have file handles opened.
-fn open_numbers(ssd: &Tier, config: &Config, found: &[Option<Identity>; 2], warnings: &mut Vec<String>) -> Option<(Numbers, bool)> {
+fn open_numbers(ssd: &Tier, config: &Config, found: &[Option<Identity>; 2], warnings: &mut Vec<String>) -> Option<(NumberTable, bool)> {
     if config.read_only || ssd.is_read_only() || !rustix::process::geteuid().is_root() {
         return None;
     }
-    match Numbers::open(ssd.hidden.as_fd(), ssd.key()) {
+    match NumberTable::open(ssd.hidden.as_fd(), ssd.key()) {
         // There are no handles yet of a new pair.
         Ok((numbers, complete)) => Some((numbers, complete || found.iter().all(Option::is_none))),
         Err(error) => {
@@ -322,7 +322,7 @@ fn open_tier(name: TierName, path: &Path, config: &Config) -> std::result::Resul
 fn not_opened(path: &Path, doing: &'static str) -> impl FnOnce(OpenError) -> StartError {
     move |error| match error {
         OpenError::Os(source) => os(path, doing)(source),
-        OpenError::NotOurs(what) => StartError::NotOurs { path: path.to_owned(), what },
+        OpenError::UntrustedHiddenDirError(what) => StartError::UntrustedHiddenDirError { path: path.to_owned(), what },
         OpenError::NotHidden { holds } => StartError::NotHidden { path: path.to_owned(), holds },
         OpenError::Persist(source) => own(path)(source),
     }
@@ -445,7 +445,7 @@ fn identify(tiers: &[Tier; 2], pair: PairId, found: &[Option<Identity>; 2], adop
     Ok(())
 }
 
-/// Notes in a side's identity that files with marks may be there.
+/// Records in a side's identity that files with marks may be there.
 pub(crate) fn persist_marks(tier: &Tier) -> Result<()> {
     let hidden: BorrowedFd<'_> = tier.hidden.as_fd();
     // One that cannot be read is left alone: a made-up one would part the pair.
@@ -464,7 +464,7 @@ pub(crate) fn persist_marks(tier: &Tier) -> Result<()> {
     Ok(())
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Refreshes the space figures, wakes the mover above the marks, saves the history now and then.
     pub(crate) fn watch(&self) {
         const SAVE_EVERY: Duration = Duration::from_secs(60);
@@ -542,7 +542,7 @@ mod test {
             Pair { temp: TestPair::empty().temp }
         }
 
-        fn open(&self, adopt: bool) -> std::result::Result<Hybrid, StartError> {
+        fn open(&self, adopt: bool) -> std::result::Result<TieredFs, StartError> {
             open(Config { adopt, ..config_of(&self.temp) })
         }
 

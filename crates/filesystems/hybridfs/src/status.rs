@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::moves::{Outcome, Reason};
-use crate::names::Found;
-use crate::nodes::Kind;
+use crate::moves::{MoveOutcome, MoveReason};
+use crate::names::FoundName;
+use crate::nodes::NodeKind;
 use crate::number::ROOT;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 use crate::persist;
 use crate::report::{Status, TierName, TierStatus, Why};
 use crate::tier::{Result, Stat};
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 const ROUNDS: u32 = 20;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(50);
 
-impl Hybrid {
+impl TieredFs {
     /// The state of the file system; what only the front door knows is left empty.
     pub fn status(&self) -> Status {
         let _ = self.space.refresh(self.tiers(), &self.config);
@@ -95,8 +95,8 @@ impl Hybrid {
         let last_move = self.last_move(ino);
         let rank = tier.filter(|tier| *tier == TierName::Ssd).and_then(|_| self.placement.rank(ino));
         let reason = match (&last_move, tier, kind) {
-            (_, _, Kind::Directory) => "a directory is on every side that holds files of it".into(),
-            (_, _, Kind::Special) => "only regular files move".into(),
+            (_, _, NodeKind::Directory) => "a directory is on every side that holds files of it".into(),
+            (_, _, NodeKind::Special) => "only regular files move".into(),
             (Some(last), ..) => format!("moved to the {}: {}", last.to, last.reason),
             (None, Some(TierName::Hdd), _) if self.placement.belongs_on_hdd(&clean) => "a rule keeps it on the HDD".into(),
             (None, Some(TierName::Ssd), _) => "made there or found there: new files go to the SSD".into(),
@@ -120,17 +120,17 @@ impl Hybrid {
         })
     }
 
-    fn where_is(&self, ino: u64) -> Result<(Option<TierName>, Stat, Kind)> {
+    fn where_is(&self, ino: u64) -> Result<(Option<TierName>, Stat, NodeKind)> {
         if ino == ROOT {
-            return Ok((None, self.getattr(ROOT)?.stat, Kind::Directory));
+            return Ok((None, self.getattr(ROOT)?.stat, NodeKind::Directory));
         }
-        let (_, found): (_, Found) = self.refind(ino)?;
+        let (_, found): (_, FoundName) = self.refind(ino)?;
         let both = found.backing[0] != 0 && found.backing[1] != 0;
         Ok(((!both).then_some(found.tier), found.stat, found.kind))
     }
 
-    fn next_move(&self, ino: u64, tier: Option<TierName>, kind: Kind, stat: &Stat, path: &[u8]) -> String {
-        if kind != Kind::Regular {
+    fn next_move(&self, ino: u64, tier: Option<TierName>, kind: NodeKind, stat: &Stat, path: &[u8]) -> String {
+        if kind != NodeKind::Regular {
             return "nothing: only regular files move".into();
         }
         if stat.nlink > 1 {
@@ -200,22 +200,22 @@ impl Hybrid {
         let shown = String::from_utf8_lossy(path).into_owned();
         let (ino, mut known) = self.known_at(path).map_err(|error| format!("{shown}: {error}"))?;
         let (_, _, kind) = self.where_is(ino).map_err(|error| format!("{shown}: {error}"))?;
-        if kind == Kind::Special {
+        if kind == NodeKind::Special {
             return Err(format!("{shown}: only regular files move"));
         }
         let (mut others, mut dirs) = (0u64, Vec::new());
         let files = self.files_below(ino, to.other(), &mut |found, parent, name| {
-            known.see(found, parent, name);
+            known.upsert(found, parent, name);
             match found.kind {
-                Kind::Directory if found.backing[to as usize] == 0 => dirs.push(found.ino),
-                Kind::Special if found.tier != to => others += 1,
+                NodeKind::Directory if found.backing[to as usize] == 0 => dirs.push(found.ino),
+                NodeKind::Special if found.tier != to => others += 1,
                 _ => {}
             }
         });
         let files = files.map_err(|error| format!("{shown}: {error}"))?;
         if files.is_empty() {
             return Ok(match kind {
-                Kind::Regular => format!("{shown} is on the {to} already"),
+                NodeKind::Regular => format!("{shown} is on the {to} already"),
                 _ => format!("all regular files of it are on the {to} already{}", self.what_stays(to, others, &dirs)),
             });
         }
@@ -230,13 +230,13 @@ impl Hybrid {
                 if stopped {
                     break;
                 }
-                let outcome = self.move_file(file, to, Reason::Asked, &mut |done, _| {
+                let outcome = self.move_file(file, to, MoveReason::Asked, &mut |done, _| {
                     stopped = stopped || !progress(all, files_done, bytes, bytes_done + done);
                     !stopped
                 });
                 match outcome {
-                    Outcome::Done | Outcome::Already => files_done += 1,
-                    Outcome::Dropped | Outcome::Busy if round < ROUNDS && !self.mover.stopping() => {
+                    MoveOutcome::Done | MoveOutcome::Already => files_done += 1,
+                    MoveOutcome::Dropped | MoveOutcome::Busy if round < ROUNDS && !self.mover.stopping() => {
                         again.push((file, size));
                         continue;
                     }
@@ -263,9 +263,9 @@ impl Hybrid {
             return Ok(format!("{files_done} {are} on the {to} now{}", self.what_stays(to, others, &dirs)));
         };
         let why = match outcome {
-            Outcome::Stays(why) => (*why).to_owned(),
-            Outcome::Failed(error) => error.to_string(),
-            Outcome::Busy => "it is open; try again when it is closed".into(),
+            MoveOutcome::Stays(why) => (*why).to_owned(),
+            MoveOutcome::Failed(error) => error.to_string(),
+            MoveOutcome::Busy => "it is open; try again when it is closed".into(),
             _ => "it changes all the time".into(),
         };
         Err(format!("{} of {all} files stayed: the first is {}: {why}", stay.len(), String::from_utf8_lossy(path)))
@@ -285,9 +285,9 @@ impl Hybrid {
     }
 
     /// Regular files below a directory (or the file itself) that are on a side, with sizes.
-    pub(crate) fn files_below(&self, ino: u64, tier: TierName, see: &mut dyn FnMut(&Found, u64, &OsStr)) -> Result<Vec<(u64, u64)>> {
+    pub(crate) fn files_below(&self, ino: u64, tier: TierName, visit: &mut dyn FnMut(&FoundName, u64, &OsStr)) -> Result<Vec<(u64, u64)>> {
         let (_, stat, kind) = self.where_is(ino)?;
-        if kind == Kind::Regular {
+        if kind == NodeKind::Regular {
             let there = self.nodes.with(ino, |node| node.tier()) == Some(tier);
             return Ok(if there { vec![(ino, stat.size)] } else { Vec::new() });
         }
@@ -303,10 +303,10 @@ impl Hybrid {
             for entry in entries.iter() {
                 let name = OsStr::from_bytes(&entry.name);
                 let Ok(found) = self.find(&dir, name) else { continue };
-                see(&found, at, name);
+                visit(&found, at, name);
                 match found.kind {
-                    Kind::Directory => todo.push(found.ino),
-                    Kind::Regular if found.tier == tier => files.push((found.ino, found.stat.size)),
+                    NodeKind::Directory => todo.push(found.ino),
+                    NodeKind::Regular if found.tier == tier => files.push((found.ino, found.stat.size)),
                     _ => {}
                 }
             }

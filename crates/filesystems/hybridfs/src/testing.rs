@@ -9,18 +9,18 @@ use tempfile::TempDir;
 use crate::attrs::Caller;
 use crate::config::Config;
 use crate::number::ROOT;
-use crate::pair::Hybrid;
+use crate::pair::TieredFs;
 
 /// The open pair; the directories go away with it.
 pub struct TestPair {
-    pub fs: Hybrid,
+    pub fs: TieredFs,
     pub temp: TempDir,
 }
 
 impl Deref for TestPair {
-    type Target = Hybrid;
+    type Target = TieredFs;
 
-    fn deref(&self) -> &Hybrid {
+    fn deref(&self) -> &TieredFs {
         &self.fs
     }
 }

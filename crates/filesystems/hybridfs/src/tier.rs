@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-use crate::abilities::{Abilities, Placing};
-use crate::config::Honours;
-use crate::number::{self, Key};
+use crate::abilities::{Abilities, NamingMethod};
+use crate::config::HonouredFeatures;
+use crate::number::{self, NumberKey};
 use crate::persist::{self, PersistError};
 use crate::report::TierName;
 
@@ -124,7 +124,7 @@ impl Stat {
 
 /// Space on a tier's file system, bytes, as df(1) counts it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Space {
+pub struct SpaceInfo {
     /// Used plus free for everybody.
     pub capacity: u64,
     /// Used by anybody.
@@ -153,12 +153,12 @@ pub struct Tier {
     /// Device of the root.
     pub dev: u64,
     /// What the mount lets files do.
-    pub honours: Honours,
+    pub honours: HonouredFeatures,
     keeps_owners: OnceLock<bool>,
     /// Some file here may carry a mark.
     pub marks: AtomicBool,
     /// The secret that makes marks unforgeable.
-    key: Key,
+    key: NumberKey,
     /// The attribute that holds marks.
     mark_name: &'static str,
     seen_marks: SeenMarks,
@@ -186,7 +186,7 @@ impl Tier {
             tmp,
             hidden_ino: 0,
             dev: 0,
-            honours: Honours::default(),
+            honours: HonouredFeatures::default(),
             keeps_owners: OnceLock::new(),
             marks: AtomicBool::new(false),
             key,
@@ -324,14 +324,14 @@ impl Tier {
     /// Gives the file that is `tmp_name` in the temporary directory its name, and returns its inode by that name. Never replaces a file
     /// that another program made. `tag` names the move in a placeholder: see [`Tier::is_placeholder`].
     pub fn place(&self, (tmp_name, tmp): (&OsStr, InodeId), to: BorrowedFd<'_>, name: &OsStr, tag: u64) -> Result<InodeId> {
-        match self.abilities.placing() {
-            Placing::Rename => {
+        match self.abilities.naming_method() {
+            NamingMethod::Rename => {
                 self.rename(self.tmp.as_fd(), tmp_name, to, name, RenameFlags::NOREPLACE)?;
                 if self.abilities.syncs_names() && self.keeps_inodes() {
                     return Ok(tmp);
                 }
             }
-            Placing::Link => match rustix::fs::linkat(&self.tmp, tmp_name, to, name, AtFlags::empty()) {
+            NamingMethod::Link => match rustix::fs::linkat(&self.tmp, tmp_name, to, name, AtFlags::empty()) {
                 // The kernel refuses links to files of others (fs.protected_hardlinks), and some servers links to what is no regular file.
                 Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => self.place_by_placeholder(tmp_name, to, name, tag)?,
                 linked => {
@@ -343,7 +343,7 @@ impl Tier {
                     }
                 }
             },
-            Placing::Placeholder => self.place_by_placeholder(tmp_name, to, name, tag)?,
+            NamingMethod::Placeholder => self.place_by_placeholder(tmp_name, to, name, tag)?,
         }
         let placed = self.placed(to, name);
         // An error must mean that the name is not given.
@@ -400,7 +400,7 @@ impl Tier {
     /// Gives the directory `tmp_name` in the temporary directory its name. What is there already makes it fail, but for an empty
     /// directory where the file system cannot refuse that.
     pub fn place_dir(&self, tmp_name: &OsStr, to: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
-        let flags = if self.abilities.placing() == Placing::Rename { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let flags = if self.abilities.naming_method() == NamingMethod::Rename { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         self.rename(self.tmp.as_fd(), tmp_name, to, name, flags)
     }
 
@@ -464,13 +464,13 @@ impl Tier {
     }
 
     /// Space on the file system, as df(1) has it.
-    pub fn space(&self) -> Result<Space> {
+    pub fn space(&self) -> Result<SpaceInfo> {
         let st = rustix::fs::fstatvfs(&self.root)?;
         self.note_read_only(st.f_flag.contains(StatVfsMountFlags::RDONLY));
         let used = st.f_blocks.saturating_sub(st.f_bfree) * st.f_frsize;
         let free = st.f_bavail * st.f_frsize;
         let reserved = st.f_bfree.saturating_sub(st.f_bavail) * st.f_frsize;
-        Ok(Space { capacity: used + free, used, free, reserved })
+        Ok(SpaceInfo { capacity: used + free, used, free, reserved })
     }
 
     /// The number a mark on `name` in `dir` gives, if there is a good one.
@@ -518,7 +518,7 @@ impl Tier {
     }
 
     /// The secret of this side.
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> NumberKey {
         self.key
     }
 
@@ -610,7 +610,7 @@ impl Tier {
         format!("{} is on a read-only file system; files there cannot be changed", self.path.display())
     }
 
-    /// Notes that the tier misbehaves, once; the first reason stays.
+    /// Records that the tier misbehaves, once; the first reason stays.
     pub fn degrade(&self, why: String) {
         let mut degraded = self.degraded.lock();
         if degraded.is_none() {
@@ -626,7 +626,7 @@ pub enum OpenError {
     /// A system call failed.
     Os(Errno),
     /// A directory of ours is not ours.
-    NotOurs(NotOurs),
+    UntrustedHiddenDirError(UntrustedHiddenDirError),
     /// It has neither our identity nor our key, and something in it.
     NotHidden {
         /// A name in it.
@@ -644,14 +644,14 @@ impl From<Errno> for OpenError {
 
 /// A hidden directory that somebody else made, or may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotOurs {
+pub struct UntrustedHiddenDirError {
     /// Its owner.
     pub owner: u32,
     /// Its permission bits.
     pub mode: u32,
 }
 
-impl std::fmt::Display for NotOurs {
+impl std::fmt::Display for UntrustedHiddenDirError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "belongs to user {} and has mode {:04o}", self.owner, self.mode)
     }
@@ -698,7 +698,7 @@ fn own_directory(root: BorrowedFd<'_>, at: BorrowedFd<'_>, child: &str, make: bo
     let stat = rustix::fs::fstat(&dir)?;
     let foreign_owner = || stat.st_uid != rustix::process::geteuid().as_raw() && Some(stat.st_uid) != owner_given(root);
     if others_may_write(stat.st_mode) || foreign_owner() {
-        return Err(OpenError::NotOurs(NotOurs { owner: stat.st_uid, mode: stat.st_mode & 0o7777 }));
+        return Err(OpenError::UntrustedHiddenDirError(UntrustedHiddenDirError { owner: stat.st_uid, mode: stat.st_mode & 0o7777 }));
     }
     // What the root's default ACL grants to others would come upon every file that is made in here.
     for inherited in ["system.posix_acl_default", "system.posix_acl_access"] {
@@ -712,7 +712,7 @@ fn own_directory(root: BorrowedFd<'_>, at: BorrowedFd<'_>, child: &str, make: bo
 /// Returns the owner that the file system gives to what we make. That is us, unless it knows no owners (sshfs, vfat) or takes us for
 /// somebody else (NFS with root_squash).
 fn owner_given(root: BorrowedFd<'_>) -> Option<u32> {
-    let name = format!("{HIDDEN}.{:016x}", u64::from_le_bytes(Key::random().ok()?.0[..8].try_into().expect("eight bytes")));
+    let name = format!("{HIDDEN}.{:016x}", u64::from_le_bytes(NumberKey::random().ok()?.0[..8].try_into().expect("eight bytes")));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(root, &*name, flags, Mode::RUSR | Mode::WUSR).ok()?;
     // Of the file that is open: the name may lead elsewhere by now.
@@ -751,11 +751,11 @@ fn is_empty_but_for_probes(hidden: BorrowedFd<'_>) -> Result<bool> {
 }
 
 /// The key in the hidden directory, made if there is none. Where none can be written, one that nothing was tagged with.
-fn own_key(hidden: BorrowedFd<'_>, writable: bool) -> std::result::Result<Key, OpenError> {
+fn own_key(hidden: BorrowedFd<'_>, writable: bool) -> std::result::Result<NumberKey, OpenError> {
     if let Some(key) = persist::read_key(hidden).map_err(OpenError::Persist)? {
         return Ok(key);
     }
-    let key = Key::random().map_err(|error| OpenError::Os(crate::moves::errno(error)))?;
+    let key = NumberKey::random().map_err(|error| OpenError::Os(crate::moves::errno(error)))?;
     if !writable {
         return Ok(key);
     }

@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::dirs::Dir;
-use crate::pair::Hybrid;
+use crate::dirs::DirPair;
+use crate::pair::TieredFs;
 use crate::tier::{Result, Tier};
 
 /// Many: directories that share one wait for each other's passes.
@@ -44,12 +44,12 @@ pub(crate) struct DirTimes {
     setting: Mutex<()>,
     /// The passes of all directories.
     passes: AtomicU64,
-    running: Mutex<Option<Pass>>,
+    running: Mutex<Option<ActiveDirectory>>,
 }
 
 /// The directory that a move changes now.
 #[derive(Debug)]
-struct Pass {
+struct ActiveDirectory {
     dir: u64,
     /// By a user, since the pass began.
     changed: bool,
@@ -86,9 +86,9 @@ impl DirTimes {
     }
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Around every change a user makes to the names in a directory.
-    pub(crate) fn changing<T>(&self, dir: &Dir, change: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn changing<T>(&self, dir: &DirPair, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let counted = self.times.passes_of(dir.ino);
         let passes = counted.load(SeqCst);
         let changed = change()?;
@@ -118,7 +118,7 @@ impl Hybrid {
         let _setting = self.times.hold();
         let counted = self.times.passes_of(ino);
         // Before this is odd nobody looks at what runs.
-        *self.times.running.lock() = Some(Pass { dir: ino, changed: false });
+        *self.times.running.lock() = Some(ActiveDirectory { dir: ino, changed: false });
         self.times.passes.fetch_add(1, SeqCst);
         counted.fetch_add(1, SeqCst);
         let before = tier.stat_fd(dir);
@@ -177,7 +177,7 @@ mod test {
 
     use super::*;
     use crate::attrs::{SetAttr, SetTime};
-    use crate::create::Make;
+    use crate::create::NewNode;
     use crate::moves::Duplicate;
     use crate::report::TierName;
     use crate::testing::{TestPair, as_nobody, me};
@@ -203,7 +203,7 @@ mod test {
             self.fs.setattr(me(), ino, &set, None).expect("set");
         }
 
-        fn dir(&self) -> Arc<Dir> {
+        fn dir(&self) -> Arc<DirPair> {
             self.fs.dir(self.ino).expect("open")
         }
 
@@ -256,18 +256,18 @@ mod test {
         let tree = Tree::new();
         tree.pass(|| tree.fs.changing(&tree.dir(), || Err::<(), _>(Errno::NOTEMPTY)).expect_err("fails"));
         assert_eq!(tree.mtime(), OLD);
-        tree.pass(|| tree.fs.make(me(), tree.ino, OsStr::new("new"), Make::Directory(0o755), 0).expect("made"));
+        tree.pass(|| tree.fs.make(me(), tree.ino, OsStr::new("new"), NewNode::Directory(0o755), 0).expect("made"));
         assert_ne!(tree.mtime(), OLD);
     }
 
     #[test]
     fn a_change_of_another_directory_does_not_show() {
         let tree = Tree::new();
-        let other = tree.fs.make(me(), crate::number::ROOT, OsStr::new("other"), Make::Directory(0o755), 0).expect("made");
+        let other = tree.fs.make(me(), crate::number::ROOT, OsStr::new("other"), NewNode::Directory(0o755), 0).expect("made");
         let other = tree.fs.dir(other.ino).expect("open");
         // The worst number that it may have.
         let sides = other.sides.each_ref().map(|side| side.as_ref().map(|fd| fd.try_clone().expect("a descriptor")));
-        let other = Dir::new(tree.ino.wrapping_add(COUNTS), sides, other.backing);
+        let other = DirPair::new(tree.ino.wrapping_add(COUNTS), sides, other.backing);
         tree.pass(|| tree.fs.changing(&other, || Ok(())).expect("changed"));
         assert_eq!(tree.mtime(), OLD);
     }
@@ -348,7 +348,7 @@ mod test {
     #[test]
     fn the_other_half_of_a_directory_has_its_times() {
         let tree = Tree::new();
-        let made = tree.fs.make(me(), tree.ino, OsStr::new("below"), Make::Directory(0o755), 0).expect("made");
+        let made = tree.fs.make(me(), tree.ino, OsStr::new("below"), NewNode::Directory(0o755), 0).expect("made");
         tree.set(made.ino);
         tree.set(tree.ino);
         tree.fs.ensure_dir(made.ino, TierName::Hdd).expect("made");

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hybridfs::report::{Answer, Ask, Status, TierName, Why};
+use hybridfs::report::{ControlReply, ControlRequest, Status, TierName, Why};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::source::Mounted;
+use crate::source::MountEntry;
 
 const SOCKET: &str = "control";
 const LINE_MAX: usize = 1 << 20;
@@ -105,9 +105,9 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn ControlHandler>, ended: &At
         if !may_ask(&stream) {
             continue;
         }
-        let counted = Counted::new(&clients);
+        let counted = CountedClient::new(&clients);
         if clients.load(Ordering::Relaxed) > CLIENTS_MAX {
-            let _ = send(&mut stream, &Answer::Failed { message: format!("{CLIENTS_MAX} others ask already: try again") });
+            let _ = send(&mut stream, &ControlReply::Failed { message: format!("{CLIENTS_MAX} others ask already: try again") });
             continue;
         }
         let handler = handler.clone();
@@ -124,16 +124,16 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn ControlHandler>, ended: &At
 }
 
 /// One client; not one any more when dropped, by a panic too.
-struct Counted(Arc<AtomicUsize>);
+struct CountedClient(Arc<AtomicUsize>);
 
-impl Counted {
-    fn new(clients: &Arc<AtomicUsize>) -> Counted {
+impl CountedClient {
+    fn new(clients: &Arc<AtomicUsize>) -> CountedClient {
         clients.fetch_add(1, Ordering::Relaxed);
-        Counted(clients.clone())
+        CountedClient(clients.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedClient {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -148,25 +148,25 @@ fn may_ask(stream: &UnixStream) -> bool {
 fn serve(stream: UnixStream, handler: &dyn ControlHandler) -> std::io::Result<()> {
     stream.set_write_timeout(Some(IDLE))?;
     let mut out = stream.try_clone()?;
-    let mut input = Lines::new(stream, LINE_MAX);
+    let mut input = LineReader::new(stream, LINE_MAX);
     loop {
         let line = match input.next(Some(Instant::now() + IDLE), Some(REQUEST)) {
             Ok(Some(line)) => line,
             Ok(None) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                return send(&mut out, &Answer::Failed { message: "a request must be one line of at most 1 MiB".into() });
+                return send(&mut out, &ControlReply::Failed { message: "a request must be one line of at most 1 MiB".into() });
             }
             Err(error) => return Err(error),
         };
-        match serde_json::from_slice::<Ask>(&line) {
+        match serde_json::from_slice::<ControlRequest>(&line) {
             Ok(ask) => answer(&mut out, handler, ask)?,
-            Err(error) => send(&mut out, &Answer::Failed { message: format!("not a request this version knows: {error}") })?,
+            Err(error) => send(&mut out, &ControlReply::Failed { message: format!("not a request this version knows: {error}") })?,
         }
     }
 }
 
 /// Lines from a peer that may send too much, too slowly or nothing.
-struct Lines {
+struct LineReader {
     stream: UnixStream,
     /// Longer lines are an error.
     max: usize,
@@ -175,9 +175,9 @@ struct Lines {
     searched: usize,
 }
 
-impl Lines {
-    fn new(stream: UnixStream, max: usize) -> Lines {
-        Lines { stream, max, read: Vec::new(), searched: 0 }
+impl LineReader {
+    fn new(stream: UnixStream, max: usize) -> LineReader {
+        LineReader { stream, max, read: Vec::new(), searched: 0 }
     }
 
     /// The next line until the deadline; once it has begun it must end within `whole`. None: the peer has closed.
@@ -228,42 +228,42 @@ fn has_hung_up(stream: &UnixStream) -> bool {
     }
 }
 
-fn answer(out: &mut UnixStream, handler: &dyn ControlHandler, ask: Ask) -> std::io::Result<()> {
+fn answer(out: &mut UnixStream, handler: &dyn ControlHandler, ask: ControlRequest) -> std::io::Result<()> {
     let done = |outcome: Result<String, String>| match outcome {
-        Ok(message) => Answer::Done { message },
-        Err(message) => Answer::Failed { message },
+        Ok(message) => ControlReply::Done { message },
+        Err(message) => ControlReply::Failed { message },
     };
     let answer = match ask {
-        Ask::Status => Answer::Status(Box::new(handler.status())),
-        Ask::Why { path } => match handler.why(&unescape(&path)) {
-            Ok(why) => Answer::Why(Box::new(why)),
-            Err(message) => Answer::Failed { message },
+        ControlRequest::Status => ControlReply::Status(Box::new(handler.status())),
+        ControlRequest::Why { path } => match handler.why(&unescape(&path)) {
+            Ok(why) => ControlReply::Why(Box::new(why)),
+            Err(message) => ControlReply::Failed { message },
         },
-        Ask::Pin { path } => done(handler.pin(&unescape(&path), true)),
-        Ask::Unpin { path } => done(handler.pin(&unescape(&path), false)),
-        Ask::Migrate { path, to } => {
+        ControlRequest::Pin { path } => done(handler.pin(&unescape(&path), true)),
+        ControlRequest::Unpin { path } => done(handler.pin(&unescape(&path), false)),
+        ControlRequest::Migrate { path, to } => {
             let outcome = handler.migrate(&unescape(&path), to, &mut |files, files_done, bytes, bytes_done| {
-                !has_hung_up(out) && send(out, &Answer::Progress { files, files_done, bytes, bytes_done }).is_ok()
+                !has_hung_up(out) && send(out, &ControlReply::Progress { files, files_done, bytes, bytes_done }).is_ok()
             });
             done(outcome)
         }
-        Ask::Retire { side, dry_run } => {
+        ControlRequest::Retire { side, dry_run } => {
             let outcome = handler.retire(side, dry_run, &mut |files, files_done, bytes, bytes_done| {
-                !has_hung_up(out) && send(out, &Answer::Progress { files, files_done, bytes, bytes_done }).is_ok()
+                !has_hung_up(out) && send(out, &ControlReply::Progress { files, files_done, bytes, bytes_done }).is_ok()
             });
             done(outcome)
         }
-        Ask::Set { changes, dry_run } => done(handler.set(&changes, dry_run)),
-        Ask::Flush => done(handler.flush()),
-        Ask::Stop => {
+        ControlRequest::Set { changes, dry_run } => done(handler.set(&changes, dry_run)),
+        ControlRequest::Flush => done(handler.flush()),
+        ControlRequest::Stop => {
             handler.stop();
-            Answer::Done { message: "unmounting".into() }
+            ControlReply::Done { message: "unmounting".into() }
         }
     };
     send(out, &answer)
 }
 
-fn send(out: &mut UnixStream, answer: &Answer) -> std::io::Result<()> {
+fn send(out: &mut UnixStream, answer: &ControlReply) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
     out.write_all(&line)
@@ -274,14 +274,14 @@ fn send(out: &mut UnixStream, answer: &Answer) -> std::io::Result<()> {
 /// The daemon may be another user's, and so may the directories of the pair. So the socket is that of the user whom the kernel names as
 /// the one who mounted, nothing is followed on the way to it, and what comes back has a limit.
 pub struct ControlClient {
-    input: Lines,
+    input: LineReader,
     out: UnixStream,
     deadline: Option<Instant>,
 }
 
 impl ControlClient {
     /// Connects to the daemon of a mount. The conversation must end by the deadline.
-    pub fn connect(mounted: &Mounted, deadline: Option<Instant>) -> std::io::Result<ControlClient> {
+    pub fn connect(mounted: &MountEntry, deadline: Option<Instant>) -> std::io::Result<ControlClient> {
         let on = |side: &Path| Self::connect_in(side, mounted.owner, deadline);
         on(&mounted.ssd).or_else(|error| on(&mounted.hdd).map_err(|_| error))
     }
@@ -305,7 +305,7 @@ impl ControlClient {
             return Err(stranger("the process behind the control socket"));
         }
         let stream = UnixStream::from(socket);
-        Ok(ControlClient { out: stream.try_clone()?, input: Lines::new(stream, ANSWER_MAX), deadline })
+        Ok(ControlClient { out: stream.try_clone()?, input: LineReader::new(stream, ANSWER_MAX), deadline })
     }
 
     /// The connection, to say by closing its way there that the work shall stop.
@@ -314,7 +314,7 @@ impl ControlClient {
     }
 
     /// Asks once; `progress` sees what comes before the answer.
-    pub fn ask(&mut self, ask: &Ask, progress: &mut dyn FnMut(&Answer)) -> std::io::Result<Answer> {
+    pub fn ask(&mut self, ask: &ControlRequest, progress: &mut dyn FnMut(&ControlReply)) -> std::io::Result<ControlReply> {
         let mut line = serde_json::to_vec(ask)?;
         line.push(b'\n');
         match self.out.write_all(&line) {
@@ -326,8 +326,8 @@ impl ControlClient {
             let Some(line) = self.input.next(self.deadline, None)? else {
                 return Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the daemon ended"));
             };
-            match serde_json::from_slice::<Answer>(&line)? {
-                going @ Answer::Progress { .. } => progress(&going),
+            match serde_json::from_slice::<ControlReply>(&line)? {
+                going @ ControlReply::Progress { .. } => progress(&going),
                 answer => return Ok(answer),
             }
         }
@@ -379,11 +379,11 @@ mod test {
     use std::sync::atomic::AtomicU64;
 
     #[derive(Default)]
-    struct Fake {
+    struct FakeHandler {
         stopped: AtomicU64,
     }
 
-    impl ControlHandler for Fake {
+    impl ControlHandler for FakeHandler {
         fn status(&self) -> Status {
             Status { pid: 7, ..Status::default() }
         }
@@ -417,7 +417,7 @@ mod test {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join(".hotshelf")).expect("hidden");
         let hidden = std::fs::File::open(dir.path().join(".hotshelf")).expect("opened");
-        let server = ControlServer::start(hidden.into(), Arc::new(Fake::default())).expect("started");
+        let server = ControlServer::start(hidden.into(), Arc::new(FakeHandler::default())).expect("started");
         (dir, server)
     }
 
@@ -433,10 +433,10 @@ mod test {
         let mut gone = connect(dir.path());
         gone.out.write_all(b"{\"ask\":\"migrate\",\"path\":\"x\",\"to\":\"hdd\"}\n").expect("sent");
         drop(gone);
-        assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(status)) if status.pid == 7));
+        assert!(matches!(client.ask(&ControlRequest::Status, &mut |_| {}), Ok(ControlReply::Status(status)) if status.pid == 7));
         let mut seen = 0;
-        let moved = client.ask(&Ask::Migrate { path: "x".into(), to: TierName::Hdd }, &mut |_| seen += 1);
-        assert!(matches!(moved, Ok(Answer::Done { message }) if message == "moved"));
+        let moved = client.ask(&ControlRequest::Migrate { path: "x".into(), to: TierName::Hdd }, &mut |_| seen += 1);
+        assert!(matches!(moved, Ok(ControlReply::Done { message }) if message == "moved"));
         assert_eq!(seen, 1000);
         drop(server);
         assert!(!dir.path().join(".hotshelf/control").exists());
@@ -447,16 +447,18 @@ mod test {
         let (dir, _server) = server();
         let mut clients: Vec<ControlClient> = (0..CLIENTS_MAX).map(|_| connect(dir.path())).collect();
         for client in &mut clients {
-            assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(_))));
+            assert!(matches!(client.ask(&ControlRequest::Status, &mut |_| {}), Ok(ControlReply::Status(_))));
         }
         let mut late = connect(dir.path());
-        let answer = late.ask(&Ask::Status, &mut |_| {});
-        assert!(matches!(&answer, Ok(Answer::Failed { message }) if message.contains("try again")), "{answer:?}");
+        let answer = late.ask(&ControlRequest::Status, &mut |_| {});
+        assert!(matches!(&answer, Ok(ControlReply::Failed { message }) if message.contains("try again")), "{answer:?}");
         drop(clients);
         let free = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             let client = ControlClient::connect(&mounted(dir.path()), None);
-            client.and_then(|mut client| client.ask(&Ask::Status, &mut |_| {})).is_ok_and(|answer| matches!(answer, Answer::Status(_)))
+            client
+                .and_then(|mut client| client.ask(&ControlRequest::Status, &mut |_| {}))
+                .is_ok_and(|answer| matches!(answer, ControlReply::Status(_)))
         });
         assert!(free);
     }
@@ -466,17 +468,17 @@ mod test {
         let (dir, _server) = server();
         for _ in 0..=CLIENTS_MAX {
             let mut client = connect(dir.path());
-            client.ask(&Ask::Pin { path: "panic".into() }, &mut |_| {}).expect_err("no answer");
+            client.ask(&ControlRequest::Pin { path: "panic".into() }, &mut |_| {}).expect_err("no answer");
         }
         // The last one's place may not be free yet.
         std::thread::sleep(Duration::from_millis(50));
         let mut client = connect(dir.path());
-        assert!(matches!(client.ask(&Ask::Status, &mut |_| {}), Ok(Answer::Status(_))));
+        assert!(matches!(client.ask(&ControlRequest::Status, &mut |_| {}), Ok(ControlReply::Status(_))));
     }
 
-    fn mounted(dir: &Path) -> Mounted {
+    fn mounted(dir: &Path) -> MountEntry {
         let owner = rustix::process::geteuid().as_raw();
-        Mounted { mountpoint: dir.into(), ssd: dir.into(), hdd: dir.into(), owner }
+        MountEntry { mountpoint: dir.into(), ssd: dir.into(), hdd: dir.into(), owner }
     }
 
     fn connect(dir: &Path) -> ControlClient {
@@ -495,7 +497,7 @@ mod test {
     #[test]
     fn an_endless_answer_and_a_silent_daemon_are_given_up() {
         let dir = impostor(|mut client| while client.write_all(&[b'x'; 1 << 16]).is_ok() {});
-        let error = connect(dir.path()).ask(&Ask::Status, &mut |_| {}).expect_err("too long");
+        let error = connect(dir.path()).ask(&ControlRequest::Status, &mut |_| {}).expect_err("too long");
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
         // A byte now and then does not help.
         let dir = impostor(|mut client| {
@@ -506,7 +508,7 @@ mod test {
         let begun = Instant::now();
         let deadline = Some(begun + Duration::from_millis(300));
         let mut client = ControlClient::connect(&mounted(dir.path()), deadline).expect("connected");
-        let error = client.ask(&Ask::Status, &mut |_| {}).expect_err("too slow");
+        let error = client.ask(&ControlRequest::Status, &mut |_| {}).expect_err("too slow");
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         assert!(begun.elapsed() < Duration::from_secs(10));
     }
@@ -514,7 +516,7 @@ mod test {
     #[test]
     fn a_socket_of_another_user_is_not_asked() {
         let dir = impostor(|_| ());
-        let stranger = Mounted { owner: rustix::process::geteuid().as_raw() + 1, ..mounted(dir.path()) };
+        let stranger = MountEntry { owner: rustix::process::geteuid().as_raw() + 1, ..mounted(dir.path()) };
         let error = ControlClient::connect(&stranger, None).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
         // Nor one elsewhere, by a link.
@@ -533,16 +535,16 @@ mod test {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join(".hotshelf")).expect("hidden");
         let hidden = std::fs::File::open(dir.path().join(".hotshelf")).expect("opened");
-        let fake = Arc::new(Fake::default());
+        let fake = Arc::new(FakeHandler::default());
         let _server = ControlServer::start(hidden.into(), fake.clone()).expect("started");
-        let endless = Ask::Migrate { path: "endless".into(), to: TierName::Hdd };
+        let endless = ControlRequest::Migrate { path: "endless".into(), to: TierName::Hdd };
         // Interrupted: it says how far it came.
         let mut client = connect(dir.path());
         let mut stopper = Some(client.stopper().expect("a connection"));
         let answer = client.ask(&endless, &mut |_| {
             stopper.take().into_iter().for_each(|stream| stream.shutdown(std::net::Shutdown::Write).expect("shut"));
         });
-        assert!(matches!(&answer, Ok(Answer::Failed { message }) if message == "stopped"), "{answer:?}");
+        assert!(matches!(&answer, Ok(ControlReply::Failed { message }) if message == "stopped"), "{answer:?}");
         // Gone.
         let mut gone = connect(dir.path());
         gone.out.write_all(&[&serde_json::to_vec(&endless).expect("plain data")[..], b"\n"].concat()).expect("sent");
@@ -568,7 +570,7 @@ mod test {
             });
         let deep = (1usize..5000).prop_map(|depth| vec![b'['; depth]);
         let path = "(%[0-9a-fA-F+-]{0,3}|[./]|\\PC){0,20}".prop_map(|path: String| {
-            let mut line = serde_json::to_vec(&Ask::Why { path }).expect("plain data");
+            let mut line = serde_json::to_vec(&ControlRequest::Why { path }).expect("plain data");
             line.push(b'\n');
             line
         });
@@ -587,13 +589,13 @@ mod test {
             hostile.out.read_to_end(&mut answers).expect("the server ends the talk");
             let asked = bytes.split(|byte| *byte == b'\n').count() - usize::from(bytes.is_empty() || bytes.ends_with(b"\n"));
             let answered = answers.split_inclusive(|byte| *byte == b'\n').filter(|line| {
-                let answer = serde_json::from_slice::<Answer>(line).expect("every line is an answer");
-                !matches!(answer, Answer::Progress { .. })
+                let answer = serde_json::from_slice::<ControlReply>(line).expect("every line is an answer");
+                !matches!(answer, ControlReply::Progress { .. })
             });
             proptest::prop_assert_eq!(answered.count(), asked);
             let mut client = connect(dir.path());
-            let answer = client.ask(&Ask::Status, &mut |_| {});
-            proptest::prop_assert!(matches!(answer, Ok(Answer::Status(status)) if status.pid == 7));
+            let answer = client.ask(&ControlRequest::Status, &mut |_| {});
+            proptest::prop_assert!(matches!(answer, Ok(ControlReply::Status(status)) if status.pid == 7));
         });
     }
 

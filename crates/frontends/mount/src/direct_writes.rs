@@ -15,7 +15,7 @@
 //! waits for its answer. A direct write holds no page itself, and FUSE_WRITE_LOCKOWNER, which only the kernel's direct way sets
 //! (fuse_send_write), tells one from the other. The invalidation runs on a thread of its own, so that the threads that serve
 //! requests do not wait for each other; over io_uring, where a thread waits for the answer of its request, only so many do that others
-//! are left (`Aside::may_wait`).
+//! are left (`BlockingExecutor::may_wait`).
 //!
 //! *No cost without readers.* Nothing is invalidated of a file of which the kernel has no page and was given no attributes since the last
 //! write.
@@ -23,12 +23,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-use crate::changed::Changed;
-use crate::lanes::Lanes;
+use crate::blocking_pool::BlockingPool;
+use crate::kernel_notifier::KernelNotifier;
 
 /// What the kernel may have cached of one file since it was opened, or since the kernel has known it.
 #[derive(Debug)]
-pub struct Cached {
+pub struct KernelCacheState {
     pages: AtomicBool,
     /// Attributes were given out since the last invalidation.
     attributes: AtomicBool,
@@ -36,7 +36,7 @@ pub struct Cached {
     unknown: Arc<AtomicUsize>,
 }
 
-impl Cached {
+impl KernelCacheState {
     /// The page cache is about to get data of the file. To be called before the data are read.
     pub fn has_pages(&self) {
         if !self.pages.load(SeqCst) {
@@ -64,7 +64,7 @@ impl Cached {
     }
 }
 
-impl Drop for Cached {
+impl Drop for KernelCacheState {
     fn drop(&mut self) {
         if !*self.attributes.get_mut() {
             self.unknown.fetch_sub(1, SeqCst);
@@ -73,50 +73,50 @@ impl Drop for Cached {
 }
 
 /// A direct write whose data are in the file.
-pub struct Landed<'a> {
+pub struct CompletedDirectWrite<'a> {
     pub ino: u64,
     pub offset: u64,
     pub length: usize,
-    pub cached: &'a Cached,
+    pub cached: &'a KernelCacheState,
 }
 
 /// Invalidates for all files of a mount.
 #[derive(Default)]
 pub struct DirectWrites {
-    changed: Arc<Changed>,
-    lanes: Lanes,
+    changed: Arc<KernelNotifier>,
+    blocking_pool: BlockingPool,
     unknown: Arc<AtomicUsize>,
 }
 
 impl DirectWrites {
     /// Tells the kernel by this.
-    pub fn new(changed: Arc<Changed>) -> DirectWrites {
+    pub fn new(changed: Arc<KernelNotifier>) -> DirectWrites {
         DirectWrites { changed, ..DirectWrites::default() }
     }
 
     /// For a file of which the kernel has no page.
-    pub fn cached(&self) -> Arc<Cached> {
-        Arc::new(Cached { pages: AtomicBool::new(false), attributes: AtomicBool::new(true), unknown: Arc::clone(&self.unknown) })
+    pub fn cached(&self) -> Arc<KernelCacheState> {
+        Arc::new(KernelCacheState { pages: AtomicBool::new(false), attributes: AtomicBool::new(true), unknown: Arc::clone(&self.unknown) })
     }
 
-    /// Whether attributes need [`Cached::give_attributes`]. A direct write that ends after this invalidates them.
+    /// Whether attributes need [`KernelCacheState::give_attributes`]. A direct write that ends after this invalidates them.
     pub fn are_under_way(&self) -> bool {
         self.unknown.load(SeqCst) > 0
     }
 
     /// Answers a direct write when no reader can find older data or attributes in the kernel. `may_wait`: the answer may come later.
-    pub fn answer(&self, landed: &Landed<'_>, may_wait: impl FnOnce() -> bool, answer: impl FnOnce() + Send + 'static) {
+    pub fn answer(&self, landed: &CompletedDirectWrite<'_>, may_wait: impl FnOnce() -> bool, answer: impl FnOnce() + Send + 'static) {
         let (ino, offset, length) = (landed.ino, landed.offset, landed.length);
         let given = landed.cached.take_attributes();
         if !landed.cached.pages.load(SeqCst) || length == 0 {
             if given {
-                self.changed.tell(ino);
+                self.changed.invalidate_attributes(ino);
             }
             return answer();
         }
         let changed = Arc::clone(&self.changed);
         if may_wait() {
-            self.lanes.run(move || {
+            self.blocking_pool.run(move || {
                 changed.drop_pages(ino, offset, length);
                 answer();
             });
@@ -124,7 +124,7 @@ impl DirectWrites {
             // All threads but the last ones wait already. Old pages go as soon as they can.
             tracing::debug!(ino, "a direct write is answered before its pages are dropped");
             answer();
-            self.lanes.run(move || changed.drop_pages(ino, offset, length));
+            self.blocking_pool.run(move || changed.drop_pages(ino, offset, length));
         }
     }
 }
@@ -134,8 +134,8 @@ mod test {
     use super::*;
     use std::sync::mpsc::channel;
 
-    fn landed(cached: &Cached) -> Landed<'_> {
-        Landed { ino: 7, offset: 0, length: 4096, cached }
+    fn landed(cached: &KernelCacheState) -> CompletedDirectWrite<'_> {
+        CompletedDirectWrite { ino: 7, offset: 0, length: 4096, cached }
     }
 
     #[test]

@@ -9,18 +9,18 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use fuser::{AccessFlags, FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
-use hybridfs::{Attr, Caller, DOTS, Handle, Hybrid, Listing, Make, Outcome, Reason, Written, behind, first_at};
+use hybridfs::{Attr, Caller, DOTS, FileHandle, Listing, MoveOutcome, MoveReason, NewNode, TieredFs, WriteOutcome, behind, first_at};
 use parking_lot::Mutex;
 use rustix::fs::{FileType as Kind, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::ahead::Ahead;
-use crate::changed::Changed;
-use crate::direct_writes::{DirectWrites, Landed};
+use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::handles::{Handles, OpenDir, OpenFile};
-use crate::modes::Modes;
+use crate::kernel_notifier::KernelNotifier;
+use crate::modes::BypassModes;
 use crate::wire::{
-    self, Changes, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    self, AttrChanges, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 
@@ -39,23 +39,23 @@ const ABSENT_TTL: Duration = Duration::from_secs(1);
 /// names does not raise what it compares (attr_version, in fs/fuse/dir.c). So not for long.
 pub(crate) const DIRECTORY_TTL: Duration = Duration::from_secs(1);
 
-/// The front door; cheap to clone for requests that go on on another thread.
+/// The front end; cheap to clone for requests that go on on another thread.
 #[derive(Clone)]
-pub struct Front {
-    pub(crate) inner: Arc<Inner>,
+pub struct FuseFilesystem {
+    pub(crate) inner: Arc<MountShared>,
 }
 
-pub(crate) struct Inner {
-    pub fs: Arc<Hybrid>,
+pub(crate) struct MountShared {
+    pub fs: Arc<TieredFs>,
     pub handles: Handles,
-    pub modes: Modes,
+    pub modes: BypassModes,
     pub ahead: Ahead,
     /// The kernel gathers writes: its write-back cache.
     pub gathers: bool,
     pub ttl: Duration,
     /// The kernel checks permissions by mode and ACL.
     pub checked: bool,
-    pub changed: Arc<Changed>,
+    pub changed: Arc<KernelNotifier>,
     pub direct_writes: DirectWrites,
 }
 
@@ -113,7 +113,7 @@ fn sync_flags(flags: OpenFlags) -> ReadWriteFlags {
     }
 }
 
-impl Front {
+impl FuseFilesystem {
     /// access(2) and chdir(2) of root, when the kernel leaves them to us: all but executing what nobody may execute.
     fn root_may(&self, ino: u64, mask: AccessFlags) -> Result<(), Errno> {
         if !mask.contains(AccessFlags::X_OK) {
@@ -181,7 +181,7 @@ impl Front {
             Some(backing) => {
                 if write {
                     // From now on data may change without a request; what the kernel knew was for longer.
-                    self.inner.changed.tell(ino);
+                    self.inner.changed.invalidate_attributes(ino);
                     fs.stamp_cache(ino, None);
                 }
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: true, cached });
@@ -200,7 +200,7 @@ impl Front {
     }
 
     /// How a handle that goes through us and was opened with this access is written to.
-    fn write_only(&self, handle: &Handle, access: i32) -> FopenFlags {
+    fn write_only(&self, handle: &FileHandle, access: i32) -> FopenFlags {
         let direct = match self.inner.gathers {
             false => access == O_WRONLY,
             // To gather parts of pages the kernel must read the rest of them.
@@ -288,7 +288,7 @@ impl Front {
     fn written(&self, file: &OpenFile, direct: bool, (offset, length): (u64, usize), may_wait: impl FnOnce() -> bool, reply: ReplyWrite) {
         let answer = move || reply.written(length as u32);
         if direct {
-            let landed = Landed { ino: file.handle.inode.ino, offset, length, cached: &file.cached };
+            let landed = CompletedDirectWrite { ino: file.handle.inode.ino, offset, length, cached: &file.cached };
             self.inner.direct_writes.answer(&landed, may_wait, answer);
         } else {
             answer();
@@ -298,12 +298,12 @@ impl Front {
     fn write_done(&self, file: &OpenFile, flags: WriteFlags) {
         // Written back from a shared mapping: the kernel has not seen the time change.
         if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            self.inner.changed.tell(file.handle.inode.ino);
+            self.inner.changed.invalidate_attributes(file.handle.inode.ino);
         }
     }
 }
 
-impl FileSystem for Front {
+impl FileSystem for FuseFilesystem {
     fn init(&self, config: &mut KernelConfig) {
         let mut want = |flags: InitFlags| config.add_capabilities(flags).is_ok();
         if self.inner.checked {
@@ -341,10 +341,10 @@ impl FileSystem for Front {
         let found = match number {
             // Where it is may have to be looked for.
             Some(number) if !fs.is_known(number) => {
-                let front = self.clone();
-                return req.aside(move || {
-                    let found = front.inner.fs.lookup_again(number);
-                    front.entry(reply, found);
+                let filesystem = self.clone();
+                return req.run_blocking(move || {
+                    let found = filesystem.inner.fs.lookup_again(number);
+                    filesystem.entry(reply, found);
                 });
             }
             Some(number) => fs.lookup_again(number),
@@ -374,7 +374,7 @@ impl FileSystem for Front {
         }
     }
 
-    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &Changes, reply: ReplyAttr) {
+    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
         let set = &changes.set;
         let open = changes.fh.and_then(|fh| self.file(fh).ok());
         // Of a write that it took, or of a cut: the kernel's own note of when.
@@ -397,17 +397,17 @@ impl FileSystem for Front {
     }
 
     fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, rdev: u32, reply: ReplyEntry) {
-        let made = self.inner.fs.make(caller(req), parent, name, Make::Node(new.mode, rdev_from_fuse(rdev)), new.umask);
+        let made = self.inner.fs.make(caller(req), parent, name, NewNode::Node(new.mode, rdev_from_fuse(rdev)), new.umask);
         self.entry(reply, made);
     }
 
     fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, reply: ReplyEntry) {
-        let made = self.inner.fs.make(caller(req), parent, name, Make::Directory(new.mode), new.umask);
+        let made = self.inner.fs.make(caller(req), parent, name, NewNode::Directory(new.mode), new.umask);
         self.entry(reply, made);
     }
 
     fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
-        let made = self.inner.fs.make(caller(req), parent, name, Make::Symlink(target), 0);
+        let made = self.inner.fs.make(caller(req), parent, name, NewNode::Symlink(target), 0);
         self.entry(reply, made);
     }
 
@@ -433,12 +433,13 @@ impl FileSystem for Front {
             return self.open_now(caller, ino, flags, reply);
         }
         // The paper's way: the open waits until the file is on the SSD, or cannot be.
-        let front = self.clone();
-        req.aside(move || {
+        let filesystem = self.clone();
+        req.run_blocking(move || {
             let tier = hybridfs::report::TierName::Ssd;
-            while front.inner.fs.move_file(ino, tier, Reason::OnOpen, &mut |_, _| true) == Outcome::Busy && front.inner.fs.wait_for_move() {
-            }
-            front.open_now(caller, ino, flags, reply);
+            while filesystem.inner.fs.move_file(ino, tier, MoveReason::OnOpen, &mut |_, _| true) == MoveOutcome::Busy
+                && filesystem.inner.fs.wait_for_move()
+            {}
+            filesystem.open_now(caller, ino, flags, reply);
         });
     }
 
@@ -478,7 +479,7 @@ impl FileSystem for Front {
             Ok(n) => reply.filled(n),
             Err(Errno::AGAIN) => {
                 let fs = self.inner.fs.clone();
-                req.aside(move || match fs.read(&file.handle, offset, reply.room(size), true) {
+                req.run_blocking(move || match fs.read(&file.handle, offset, reply.room(size), true) {
                     Ok(n) => reply.filled(n),
                     Err(error) => reply.error(error),
                 });
@@ -499,19 +500,19 @@ impl FileSystem for Front {
             file.cached.has_pages();
         }
         match self.inner.fs.write(&file.handle, offset, data, sync, kill) {
-            Ok(Written::Done(n)) => {
+            Ok(WriteOutcome::Done(n)) => {
                 self.written(&file, direct, (offset, n), || req.may_wait(), reply);
                 self.write_done(&file, how);
             }
-            Ok(Written::Full) => {
-                let (front, data) = (self.clone(), data.to_vec());
+            Ok(WriteOutcome::Full) => {
+                let (filesystem, data) = (self.clone(), data.to_vec());
                 let may_wait = direct && req.may_wait();
-                req.aside(move || {
-                    match front.inner.fs.write_waiting(&file.handle, offset, &data, sync, kill) {
-                        Ok(n) => front.written(&file, direct, (offset, n), || may_wait, reply),
+                req.run_blocking(move || {
+                    match filesystem.inner.fs.write_waiting(&file.handle, offset, &data, sync, kill) {
+                        Ok(n) => filesystem.written(&file, direct, (offset, n), || may_wait, reply),
                         Err(error) => reply.error(error),
                     }
-                    front.write_done(&file, how);
+                    filesystem.write_done(&file, how);
                 });
             }
             Err(error) => reply.error(error),
@@ -537,7 +538,7 @@ impl FileSystem for Front {
         match self.file(fh) {
             Ok(file) => {
                 let fs = self.inner.fs.clone();
-                req.aside(move || Self::empty(reply, fs.fsync(&file.handle, datasync)));
+                req.run_blocking(move || Self::empty(reply, fs.fsync(&file.handle, datasync)));
             }
             Err(error) => reply.error(error),
         }
@@ -587,7 +588,7 @@ impl FileSystem for Front {
 
     fn fsyncdir(&self, req: &Request<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {
         let fs = self.inner.fs.clone();
-        req.aside(move || Self::empty(reply, fs.fsync_dir(ino)));
+        req.run_blocking(move || Self::empty(reply, fs.fsync_dir(ino)));
     }
 
     fn statfs(&self, _req: &Request<'_>, reply: ReplyStatfs) {
@@ -628,7 +629,7 @@ impl FileSystem for Front {
         match self.file(fh) {
             Ok(file) => {
                 let (fs, caller) = (self.inner.fs.clone(), caller(req));
-                req.aside(move || Self::empty(reply, fs.fallocate(caller, &file.handle, mode as u32, offset, length)));
+                req.run_blocking(move || Self::empty(reply, fs.fallocate(caller, &file.handle, mode as u32, offset, length)));
             }
             Err(error) => reply.error(error),
         }
@@ -657,7 +658,7 @@ impl FileSystem for Front {
         };
         let (offset_in, offset_out) = (from.1, to.1);
         let (fs, caller) = (self.inner.fs.clone(), caller(req));
-        req.aside(move || {
+        req.run_blocking(move || {
             let len = len.min(64 << 20) as usize;
             match fs.copy_range(caller, &source.handle, offset_in, &target.handle, offset_out, len) {
                 Ok(n) => reply.written(n as u32),

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hybridfs::{Handle, Listing};
+use hybridfs::{FileHandle, Listing};
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 
-use crate::direct_writes::Cached;
+use crate::direct_writes::KernelCacheState;
 
 /// An open file as the kernel knows it.
 #[derive(Debug)]
 pub struct OpenFile {
     /// The file.
-    pub handle: Handle,
+    pub handle: FileHandle,
     /// Its data bypasses us.
     pub bypass: bool,
     /// What the kernel may have cached of it.
-    pub cached: Arc<Cached>,
+    pub cached: Arc<KernelCacheState>,
 }
 
 /// An open directory as the kernel knows it.
@@ -32,18 +32,18 @@ pub enum OpenDir {
 
 /// Numbered open things.
 #[derive(Debug)]
-pub struct Table<T> {
+pub struct HandleTable<T> {
     map: RwLock<HashMap<u64, Arc<T>>>,
     next: AtomicU64,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for HandleTable<T> {
     fn default() -> Self {
-        Table { map: RwLock::default(), next: AtomicU64::new(1) }
+        HandleTable { map: RwLock::default(), next: AtomicU64::new(1) }
     }
 }
 
-impl<T> Table<T> {
+impl<T> HandleTable<T> {
     /// A number for something.
     pub fn add(&self, what: T) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl<T> Table<T> {
 #[derive(Debug, Default)]
 pub struct Handles {
     /// Files.
-    pub files: Table<OpenFile>,
+    pub files: HandleTable<OpenFile>,
     /// Directories.
-    pub dirs: Table<OpenDir>,
+    pub dirs: HandleTable<OpenDir>,
 }

@@ -1,26 +1,26 @@
-//! The FUSE front door of the hybrid file system.
+//! The FUSE front end of the hybrid file system.
 //!
-//! Translates the kernel's requests into calls on [`hybridfs::Hybrid`] and decides which opens bypass us
+//! Translates the kernel's requests into calls on [`hybridfs::TieredFs`] and decides which opens bypass us
 //! (FUSE passthrough). Knows nothing of policies and moves.
 #![forbid(unsafe_code)]
 
 mod ahead;
-mod changed;
+mod blocking_pool;
 pub mod control;
 mod direct_writes;
 mod filesystem;
 mod handles;
-mod lanes;
+mod kernel_notifier;
 mod modes;
 pub mod options;
 pub mod raw;
+mod reader_pool;
 mod session;
 pub mod source;
-mod turns;
 pub mod unmount;
 mod wire;
 
 pub use ahead::help as tell_ahead;
 pub use options::{MountFlags, Options, PassthroughMode};
 pub use session::{MountError, run};
-pub use wire::{Uring, uring_offered};
+pub use wire::{UringMode, uring_offered};

@@ -20,28 +20,28 @@ use hybridfs::OpenInode;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::direct_writes::Cached;
+use crate::direct_writes::KernelCacheState;
 use crate::wire::Backing;
 
 /// Decides for every inode.
 #[derive(Debug)]
-pub struct Modes {
-    open: Mutex<HashMap<u64, Mode>>,
+pub struct BypassModes {
+    open: Mutex<HashMap<u64, InodeMode>>,
     enabled: AtomicBool,
     reason: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
-struct Mode {
+struct InodeMode {
     opens: u32,
     backing: Option<Arc<Backing>>,
-    cached: Arc<Cached>,
+    cached: Arc<KernelCacheState>,
 }
 
-impl Modes {
+impl BypassModes {
     /// Bypassing is tried until the kernel refuses, or not at all (`why_not`).
-    pub fn new(why_not: Option<String>) -> Modes {
-        Modes { open: Mutex::default(), enabled: AtomicBool::new(why_not.is_none()), reason: Mutex::new(why_not) }
+    pub fn new(why_not: Option<String>) -> BypassModes {
+        BypassModes { open: Mutex::default(), enabled: AtomicBool::new(why_not.is_none()), reason: Mutex::new(why_not) }
     }
 
     /// Never from now on, for this reason.
@@ -64,8 +64,8 @@ impl Modes {
         inode: &OpenInode,
         may_bypass: impl FnOnce() -> bool,
         register: impl FnOnce(&OwnedFd) -> rustix::io::Result<Backing>,
-        cached: impl FnOnce() -> Arc<Cached>,
-    ) -> (Option<Arc<Backing>>, Arc<Cached>) {
+        cached: impl FnOnce() -> Arc<KernelCacheState>,
+    ) -> (Option<Arc<Backing>>, Arc<KernelCacheState>) {
         let mut open = self.open.lock();
         if let Some(mode) = open.get_mut(&inode.ino) {
             mode.opens += 1;
@@ -73,12 +73,12 @@ impl Modes {
         }
         let backing = self.first(inode, may_bypass, register);
         let cached = cached();
-        open.insert(inode.ino, Mode { opens: 1, backing: backing.clone(), cached: cached.clone() });
+        open.insert(inode.ino, InodeMode { opens: 1, backing: backing.clone(), cached: cached.clone() });
         (backing, cached)
     }
 
     /// What the kernel may have cached of an open file.
-    pub fn cached(&self, ino: u64) -> Option<Arc<Cached>> {
+    pub fn cached(&self, ino: u64) -> Option<Arc<KernelCacheState>> {
         self.open.lock().get(&ino).map(|mode| mode.cached.clone())
     }
 

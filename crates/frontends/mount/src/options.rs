@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::wire::Uring;
+use crate::wire::UringMode;
 
 /// Everything `run` needs to know.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Options {
     /// Give each thread its own copy of the FUSE device.
     pub clone_fd: bool,
     /// Whether requests come over io_uring.
-    pub uring: Uring,
+    pub uring: UringMode,
     /// Whether file data may bypass the daemon.
     pub passthrough: PassthroughMode,
     /// How long the kernel may trust names and attributes, seconds.
@@ -69,7 +69,7 @@ impl Options {
             allow_other: false,
             threads: 8,
             clone_fd: false,
-            uring: Uring::Auto,
+            uring: UringMode::Auto,
             passthrough: PassthroughMode::Auto,
             cache_ttl_s: 3600,
             flags: MountFlags::default(),

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 use fuser::{Config, MountOption, SessionACL};
 use hybridfs::report::{Status, TierName, Why};
-use hybridfs::{Hybrid, StartError};
+use hybridfs::{StartError, TieredFs};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
-use crate::changed::Changed;
 use crate::control::{ControlHandler, ControlServer};
 use crate::direct_writes::DirectWrites;
-use crate::filesystem::{Front, Inner};
+use crate::filesystem::{FuseFilesystem, MountShared};
 use crate::handles::Handles;
-use crate::modes::Modes;
+use crate::kernel_notifier::KernelNotifier;
+use crate::modes::BypassModes;
 use crate::options::{Options, PassthroughMode};
 use crate::source;
 use crate::unmount::unmount;
-use crate::wire::{self, Started, Way};
+use crate::wire::{self, PreparedMount, Transport};
 
 /// Why there is no mount: what happened, to what, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +115,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     if let Err(error) = fusedev::give_up_reserved_resources() {
         tracing::warn!(%error, "quotas and reserved blocks do not bind what is written through this mount");
     }
-    let honours = hybridfs::Honours { set_id: options.flags.suid, devices: options.flags.dev };
+    let honours = hybridfs::HonouredFeatures { set_id: options.flags.suid, devices: options.flags.dev };
     let running = hybridfs::start(hybridfs::Config { honours, ..options.hybrid.clone() })?;
     // fusermount3 opens it with our rights too, and says less when it may not.
     if let Err(source) = File::options().read(true).write(true).open("/dev/fuse") {
@@ -128,11 +128,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         PassthroughMode::Auto if !is_privileged() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
         PassthroughMode::Auto => None,
     };
-    let changed: Arc<Changed> = Arc::default();
-    let inner = Arc::new(Inner {
+    let changed: Arc<KernelNotifier> = Arc::default();
+    let inner = Arc::new(MountShared {
         fs: running.fs.clone(),
         handles: Handles::default(),
-        modes: Modes::new(why_not),
+        modes: BypassModes::new(why_not),
         ahead: Ahead::default(),
         gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
@@ -140,8 +140,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         changed: changed.clone(),
         direct_writes: DirectWrites::new(changed),
     });
-    let front = Front { inner: inner.clone() };
-    let session = match begin(front, &options, &mountpoint, &source::source_name(&ssd, &hdd)) {
+    let filesystem = FuseFilesystem { inner: inner.clone() };
+    let session = match begin(filesystem, &options, &mountpoint, &source::source_name(&ssd, &hdd)) {
         Ok(session) => session,
         Err(source) => {
             running.close();
@@ -163,7 +163,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         Arc::new(move || unmount_patiently(&mountpoint))
     };
     let signals = watch_signals(stop.clone());
-    let asked = Arc::new(Asked { inner: inner.clone(), way: session.way(), mountpoint: mountpoint.clone(), stop });
+    let asked = Arc::new(MountControl { inner: inner.clone(), way: session.way(), mountpoint: mountpoint.clone(), stop });
     let control = start_control(&running.fs, asked);
     ready();
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
@@ -236,9 +236,14 @@ pub(crate) fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     Ok(real)
 }
 
-fn begin(front: Front, options: &Options, mountpoint: &Path, source_name: &OsStr) -> std::io::Result<Started<Front>> {
+fn begin(
+    filesystem: FuseFilesystem,
+    options: &Options,
+    mountpoint: &Path,
+    source_name: &OsStr,
+) -> std::io::Result<PreparedMount<FuseFilesystem>> {
     let config = fuse_config(options, &source_name.to_string_lossy());
-    wire::begin(front, mountpoint, config, options.uring, |device| mount_directly(device, options, mountpoint, source_name))
+    wire::begin(filesystem, mountpoint, config, options.uring, |device| mount_directly(device, options, mountpoint, source_name))
 }
 
 fn mount_directly(device: &File, options: &Options, mountpoint: &Path, source_name: &OsStr) -> rustix::io::Result<()> {
@@ -343,7 +348,7 @@ pub(crate) fn watch_signals(stop: Arc<dyn Fn() + Send + Sync>) -> Option<signal_
     }
 }
 
-fn start_control(fs: &Hybrid, asked: Arc<Asked>) -> Option<ControlServer> {
+fn start_control(fs: &TieredFs, asked: Arc<MountControl>) -> Option<ControlServer> {
     let on = |tier| fs.hidden_dir(tier).and_then(|dir| ControlServer::start(dir, asked.clone()));
     // An SSD that cannot be written takes no socket.
     let started = on(TierName::Ssd).or_else(|error| on(TierName::Hdd).map_err(|_| error));
@@ -351,14 +356,14 @@ fn start_control(fs: &Hybrid, asked: Arc<Asked>) -> Option<ControlServer> {
 }
 
 /// Answers the control socket.
-struct Asked {
-    inner: Arc<Inner>,
-    way: Arc<Way>,
+struct MountControl {
+    inner: Arc<MountShared>,
+    way: Arc<Transport>,
     mountpoint: PathBuf,
     stop: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl ControlHandler for Asked {
+impl ControlHandler for MountControl {
     fn status(&self) -> Status {
         let why_not = self.inner.modes.why_not();
         Status {
@@ -381,12 +386,12 @@ impl ControlHandler for Asked {
 
     fn migrate(&self, path: &[u8], to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String> {
         // This thread is the asking client's own.
-        hybridfs::give_way();
+        hybridfs::yield_to_foreground();
         self.inner.fs.migrate(path, to, progress)
     }
 
     fn retire(&self, side: TierName, dry_run: bool, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String> {
-        hybridfs::give_way();
+        hybridfs::yield_to_foreground();
         self.inner.fs.retire(side, dry_run, progress)
     }
 

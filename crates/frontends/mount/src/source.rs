@@ -41,7 +41,7 @@ pub fn parse_source_name(name: &[u8]) -> Option<(PathBuf, PathBuf)> {
 
 /// A mounted pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
+pub struct MountEntry {
     /// Where.
     pub mountpoint: PathBuf,
     /// The SSD directory.
@@ -53,7 +53,7 @@ pub struct Mounted {
 }
 
 /// The mounted pairs, from the kernel's list (proc(5), mountinfo).
-pub fn mounted() -> std::io::Result<Vec<Mounted>> {
+pub fn mounted() -> std::io::Result<Vec<MountEntry>> {
     Ok(parse_mountinfo(&std::fs::read("/proc/self/mountinfo")?))
 }
 
@@ -121,7 +121,7 @@ fn last_fields_at<T>(path: &Path, pick: impl Fn(&[&[u8]]) -> Option<T>) -> Optio
     })
 }
 
-fn parse_mountinfo(text: &[u8]) -> Vec<Mounted> {
+fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
     let mut all = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
@@ -134,7 +134,7 @@ fn parse_mountinfo(text: &[u8]) -> Vec<Mounted> {
         let owner = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"user_id="));
         let owner = owner.and_then(|uid| std::str::from_utf8(uid).ok()?.parse().ok());
         if let (Some((ssd, hdd)), Some(owner)) = (parse_source_name(&unescape_octal(source)), owner) {
-            all.push(Mounted { mountpoint: OsString::from_vec(unescape_octal(at)).into(), ssd, hdd, owner });
+            all.push(MountEntry { mountpoint: OsString::from_vec(unescape_octal(at)).into(), ssd, hdd, owner });
         }
     }
     all
@@ -179,6 +179,6 @@ mod test {
         let line = b"36 35 0:50 / /mnt/my\\040pool rw,nosuid - fuse.hotshelf /ssd:/hdd rw,user_id=1000,group_id=0\n\
             25 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
         let found = parse_mountinfo(line);
-        assert_eq!(found, [Mounted { mountpoint: "/mnt/my pool".into(), ssd: "/ssd".into(), hdd: "/hdd".into(), owner: 1000 }]);
+        assert_eq!(found, [MountEntry { mountpoint: "/mnt/my pool".into(), ssd: "/ssd".into(), hdd: "/hdd".into(), owner: 1000 }]);
     }
 }

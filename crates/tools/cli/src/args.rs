@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use hybridfs::{Promotion, Size};
-use mount::Uring;
+use mount::UringMode;
 
 use crate::cache::args::CacheArgs;
 use crate::fs::args::FsArgs;
@@ -210,8 +210,8 @@ pub struct MountArgs {
     pub threads: Option<u16>,
     /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
     #[arg(long, value_name = "WHEN", hide_possible_values = true,
-          value_parser = PossibleValuesParser::new(["auto", "off"]).try_map(|when| when.parse::<Uring>()))]
-    pub uring: Option<Uring>,
+          value_parser = PossibleValuesParser::new(["auto", "off"]).try_map(|when| when.parse::<UringMode>()))]
+    pub uring: Option<UringMode>,
     /// Take all file data through the daemon
     #[arg(long)]
     pub no_passthrough: bool,

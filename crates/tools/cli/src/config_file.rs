@@ -115,7 +115,7 @@ fn parse(text: &str, path: &Path) -> anyhow::Result<MountArgs> {
 
 fn setting<T>(value: Option<String>, at: &impl Fn(&str) -> String, name: &str) -> anyhow::Result<Option<T>>
 where
-    T: std::str::FromStr<Err = hybridfs::config::BadSetting>,
+    T: std::str::FromStr<Err = hybridfs::config::SettingError>,
 {
     let Some(value) = value else { return Ok(None) };
     let parsed = value.parse().map_err(|error| crate::Usage(format!("{}: {error}", at(name))))?;
@@ -223,7 +223,7 @@ mod test {
         assert_eq!(shown.policy, Some(defaults.policy));
         assert_eq!([shown.high, shown.low, shown.reserve], [Some(defaults.high), Some(defaults.low), Some(defaults.reserve)]);
         assert_eq!(shown.min_file_size, Some(Size::Bytes(defaults.min_file_bytes)));
-        assert_eq!((shown.promotion, shown.touch_window), (Some(defaults.promotion), Some(defaults.ghost_window_s)));
+        assert_eq!((shown.promotion, shown.touch_window), (Some(defaults.promotion), Some(defaults.promotion_window_secs)));
     }
 
     #[test]

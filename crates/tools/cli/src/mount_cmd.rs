@@ -192,7 +192,7 @@ fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlag
     fn number<T: std::str::FromStr>(text: &str) -> Result<T, Usage> {
         text.parse().map_err(|_| Usage(format!("`{text}` is not a number of this option: see `hotshelf mount --help`")))
     }
-    let bad = |error: hybridfs::config::BadSetting| Usage(format!("-o {name}: {error}"));
+    let bad = |error: hybridfs::config::SettingError| Usage(format!("-o {name}: {error}"));
     match name.replace('_', "-").as_str() {
         "" => {}
         "ro" | "read-only" => args.read_only = true,
@@ -280,10 +280,10 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
         pin_rules: args.pin.clone(),
         hdd_rules: args.hdd_only.clone(),
         move_bytes_per_s: args.move_rate.map(|size| bytes(size, "--move-rate")).transpose()?,
-        ghost_window_s: args.touch_window.unwrap_or(defaults.ghost_window_s),
+        promotion_window_secs: args.touch_window.unwrap_or(defaults.promotion_window_secs),
         adopt: args.adopt,
         read_only: args.read_only,
-        honours: hybridfs::Honours::default(),
+        honours: hybridfs::HonouredFeatures::default(),
         noatime: flags.noatime,
     };
     sizes_make_sense(&hybrid)?;

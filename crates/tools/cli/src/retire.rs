@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use hybridfs::Config;
-use hybridfs::report::{Ask, TierName};
+use hybridfs::report::{ControlRequest, TierName};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::{RetireArgs, Side};
@@ -22,7 +22,7 @@ pub fn retire(args: &RetireArgs) -> anyhow::Result<bool> {
     match (&args.mountpoint, &args.ssd, &args.hdd) {
         (Some(mountpoint), ..) => {
             let mounted = talk::at_mountpoint(mountpoint)?;
-            talk::long_work(&mounted, &Ask::Retire { side, dry_run: args.dry_run })
+            talk::long_work(&mounted, &ControlRequest::Retire { side, dry_run: args.dry_run })
         }
         (None, Some(ssd), Some(hdd)) => unmounted(ssd, hdd, side, args.dry_run),
         _ => Err(Usage("give the mount point, or --ssd and --hdd of a pair that is not mounted".into()).into()),

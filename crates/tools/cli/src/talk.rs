@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use hybridfs::report::{Answer, Ask, Status, TierName};
+use hybridfs::report::{ControlReply, ControlRequest, Status, TierName};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use mount::control::{ControlClient, escape};
-use mount::source::{Mounted, is_dead, mounted, without_following};
+use mount::source::{MountEntry, is_dead, mounted, without_following};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -20,7 +20,7 @@ use crate::verbosity::{is_verbose, shows_progress};
 use crate::{Usage, cache, prometheus, show};
 
 /// The mount a path is below, and the path below it. The last name is not followed if it is a link.
-fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
+fn locate(path: &Path) -> anyhow::Result<(MountEntry, PathBuf)> {
     let absolute = std::path::absolute(path).with_context(|| format!("{}", path.display()))?;
     let real = match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => match std::fs::canonicalize(parent) {
@@ -40,7 +40,7 @@ fn locate(path: &Path) -> anyhow::Result<(Mounted, PathBuf)> {
 }
 
 /// The pair that is mounted there.
-pub fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
+pub fn at_mountpoint(path: &Path) -> anyhow::Result<MountEntry> {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| without_following(path));
     let all = mounted().context("reading the list of mounts")?;
     match all.into_iter().find(|mounted| mounted.mountpoint == real) {
@@ -50,11 +50,11 @@ pub fn at_mountpoint(path: &Path) -> anyhow::Result<Mounted> {
 }
 
 /// Whether the kernel's directory may be looked at without waiting for a stranger's daemon.
-fn is_mine(mounted: &Mounted) -> bool {
+fn is_mine(mounted: &MountEntry) -> bool {
     mounted.owner == rustix::process::geteuid().as_raw()
 }
 
-fn connect(mounted: &Mounted, deadline: Option<Instant>) -> anyhow::Result<ControlClient> {
+fn connect(mounted: &MountEntry, deadline: Option<Instant>) -> anyhow::Result<ControlClient> {
     ControlClient::connect(mounted, deadline).with_context(|| {
         let at = mounted.mountpoint.display();
         if is_mine(mounted) && is_dead(&mounted.mountpoint) {
@@ -65,36 +65,41 @@ fn connect(mounted: &Mounted, deadline: Option<Instant>) -> anyhow::Result<Contr
 }
 
 /// How long a daemon may take for its answer. None: as long as it works.
-fn patience(question: &Ask) -> Option<Duration> {
+fn patience(question: &ControlRequest) -> Option<Duration> {
     match question {
-        Ask::Status => Some(Duration::from_secs(10)),
-        Ask::Migrate { .. } | Ask::Retire { .. } => None,
+        ControlRequest::Status => Some(Duration::from_secs(10)),
+        ControlRequest::Migrate { .. } | ControlRequest::Retire { .. } => None,
         // A slow disk may have to be asked, or a large tree.
-        Ask::Why { .. } | Ask::Pin { .. } | Ask::Unpin { .. } | Ask::Set { .. } | Ask::Flush | Ask::Stop => Some(Duration::from_secs(60)),
+        ControlRequest::Why { .. }
+        | ControlRequest::Pin { .. }
+        | ControlRequest::Unpin { .. }
+        | ControlRequest::Set { .. }
+        | ControlRequest::Flush
+        | ControlRequest::Stop => Some(Duration::from_secs(60)),
     }
 }
 
-fn ask(mounted: &Mounted, question: &Ask) -> anyhow::Result<Answer> {
+fn ask(mounted: &MountEntry, question: &ControlRequest) -> anyhow::Result<ControlReply> {
     ask_within(mounted, question, patience(question))
 }
 
-fn ask_within(mounted: &Mounted, question: &Ask, patience: Option<Duration>) -> anyhow::Result<Answer> {
+fn ask_within(mounted: &MountEntry, question: &ControlRequest, patience: Option<Duration>) -> anyhow::Result<ControlReply> {
     let deadline = patience.map(|patience| Instant::now() + patience);
     let answer = connect(mounted, deadline)?.ask(question, &mut |_| {});
     match answer.with_context(|| format!("the daemon of {} does not answer as it should", mounted.mountpoint.display()))? {
-        Answer::Failed { message } => bail!("{message}"),
+        ControlReply::Failed { message } => bail!("{message}"),
         answer => Ok(answer),
     }
 }
 
 /// The state of a mount.
-pub fn status_of(mounted: &Mounted) -> anyhow::Result<Box<Status>> {
-    status_within(mounted, patience(&Ask::Status))
+pub fn status_of(mounted: &MountEntry) -> anyhow::Result<Box<Status>> {
+    status_within(mounted, patience(&ControlRequest::Status))
 }
 
-fn status_within(mounted: &Mounted, patience: Option<Duration>) -> anyhow::Result<Box<Status>> {
-    match ask_within(mounted, &Ask::Status, patience)? {
-        Answer::Status(status) => Ok(status),
+fn status_within(mounted: &MountEntry, patience: Option<Duration>) -> anyhow::Result<Box<Status>> {
+    match ask_within(mounted, &ControlRequest::Status, patience)? {
+        ControlReply::Status(status) => Ok(status),
         _ => bail!("the daemon of {} gave an answer of another kind", mounted.mountpoint.display()),
     }
 }
@@ -106,7 +111,7 @@ const AT_A_TIME: usize = 8;
 
 /// Asks many daemons at a time. Those that have not answered within [`ALL_MOUNTS`] are left alone: the directories of a stranger's pair
 /// may be on a file system that never answers, which no deadline of ours ends.
-fn status_of_all(mounts: &[Mounted]) -> Vec<anyhow::Result<Box<Status>>> {
+fn status_of_all(mounts: &[MountEntry]) -> Vec<anyhow::Result<Box<Status>>> {
     let (send, answers) = std::sync::mpsc::channel();
     let todo = Arc::new(Mutex::new((0..mounts.len()).zip(mounts.to_vec()).collect::<VecDeque<_>>()));
     for _ in 0..AT_A_TIME.min(mounts.len()) {
@@ -133,7 +138,8 @@ fn status_of_all(mounts: &[Mounted]) -> Vec<anyhow::Result<Box<Status>>> {
 /// Of the mounts that this user may ask: first its own, then, if it is root, those of others. Of the others' there is nothing to tell, and
 /// that is no failure.
 fn status_of_mounts(complete: &mut bool) -> anyhow::Result<Vec<Status>> {
-    let (mine, others): (Vec<Mounted>, Vec<Mounted>) = mounted().context("reading the list of mounts")?.into_iter().partition(is_mine);
+    let (mine, others): (Vec<MountEntry>, Vec<MountEntry>) =
+        mounted().context("reading the list of mounts")?.into_iter().partition(is_mine);
     let others = if rustix::process::geteuid().is_root() { others } else { Vec::new() };
     let mut told = Vec::new();
     for mounts in [mine, others] {
@@ -201,8 +207,8 @@ pub fn set(args: &SetArgs) -> anyhow::Result<bool> {
 }
 
 /// Changes settings of a mount.
-pub fn set_on(mounted: &Mounted, changes: BTreeMap<String, String>, dry_run: bool) -> anyhow::Result<bool> {
-    if let Answer::Done { message } = ask(mounted, &Ask::Set { changes, dry_run })? {
+pub fn set_on(mounted: &MountEntry, changes: BTreeMap<String, String>, dry_run: bool) -> anyhow::Result<bool> {
+    if let ControlReply::Done { message } = ask(mounted, &ControlRequest::Set { changes, dry_run })? {
         say!("{message}");
     }
     Ok(true)
@@ -223,9 +229,9 @@ pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     let well = for_each(&args.paths, |path| {
         let (mounted, below) = locate(path)?;
-        match ask(&mounted, &Ask::Why { path: escape(&below) })? {
-            Answer::Why(why) if args.json => all.push(why),
-            Answer::Why(why) => show::why(&why),
+        match ask(&mounted, &ControlRequest::Why { path: escape(&below) })? {
+            ControlReply::Why(why) if args.json => all.push(why),
+            ControlReply::Why(why) => show::why(&why),
             _ => bail!("the daemon gave an answer of another kind"),
         }
         Ok(true)
@@ -261,7 +267,9 @@ pub fn pin(paths: &[PathBuf], on: bool) -> anyhow::Result<bool> {
     for_each(paths, |path| {
         let (mounted, below) = locate(path)?;
         let path = escape(&below);
-        if let Answer::Done { message } = ask(&mounted, &if on { Ask::Pin { path } } else { Ask::Unpin { path } })? {
+        if let ControlReply::Done { message } =
+            ask(&mounted, &if on { ControlRequest::Pin { path } } else { ControlRequest::Unpin { path } })?
+        {
             tell!("{message}");
         }
         Ok(true)
@@ -282,7 +290,7 @@ fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
         bail!("{}: not begun", path.display());
     }
     let (mounted, below) = locate(path)?;
-    long_work(&mounted, &Ask::Migrate { path: escape(&below), to })
+    long_work(&mounted, &ControlRequest::Migrate { path: escape(&below), to })
 }
 
 /// The bar of a long work that says how far it is in files and bytes.
@@ -294,12 +302,12 @@ pub fn progress_bar() -> anyhow::Result<ProgressBar> {
 }
 
 /// Asks for something that takes long, and shows how far it is.
-pub fn long_work(mounted: &Mounted, question: &Ask) -> anyhow::Result<bool> {
+pub fn long_work(mounted: &MountEntry, question: &ControlRequest) -> anyhow::Result<bool> {
     let bar = progress_bar()?;
     let mut client = connect(mounted, None)?;
     stop_when_interrupted(&client)?;
     let answer = client.ask(question, &mut |going| {
-        if let Answer::Progress { files, files_done, bytes, bytes_done } = going {
+        if let ControlReply::Progress { files, files_done, bytes, bytes_done } = going {
             bar.set_length(*bytes);
             bar.set_position(*bytes_done);
             bar.set_message(format!("{files_done} of {files} files"));
@@ -307,8 +315,8 @@ pub fn long_work(mounted: &Mounted, question: &Ask) -> anyhow::Result<bool> {
     });
     bar.finish_and_clear();
     match answer.context("asking the daemon")? {
-        Answer::Done { message } => tell!("{message}"),
-        Answer::Failed { message } => bail!("{message}"),
+        ControlReply::Done { message } => tell!("{message}"),
+        ControlReply::Failed { message } => bail!("{message}"),
         _ => bail!("the daemon gave an answer of another kind"),
     }
     Ok(true)
@@ -332,8 +340,8 @@ fn would_migrate(path: &Path, to: TierName) -> anyhow::Result<bool> {
             continue;
         }
         let (_, below) = locate(&path)?;
-        let answer = client.ask(&Ask::Why { path: escape(&below) }, &mut |_| {}).context("asking the daemon")?;
-        if let Answer::Why(why) = answer
+        let answer = client.ask(&ControlRequest::Why { path: escape(&below) }, &mut |_| {}).context("asking the daemon")?;
+        if let ControlReply::Why(why) = answer
             && why.tier.is_some_and(|tier| tier != to)
         {
             files += 1;

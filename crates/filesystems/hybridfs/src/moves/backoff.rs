@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::Outcome;
+use super::MoveOutcome;
 use crate::report::{MoveTrouble, TierName};
 
 /// First pause of a file whose move failed, and the longest.
@@ -32,28 +32,28 @@ const SAID_AGAIN: Duration = Duration::from_secs(3600);
 pub(crate) struct Backoff {
     files: HashMap<u64, FilePause>,
     sides: [SidePause; 2],
-    causes: HashMap<(TierName, Cause), CauseCount>,
+    causes: HashMap<(TierName, FailureCause), CauseCount>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Cause {
+enum FailureCause {
     Failed(i32),
     Stays(&'static str),
 }
 
-impl Cause {
+impl FailureCause {
     /// Whether it is told: a failure, or what the other side cannot hold; not what every file system has, such as hard links.
     fn is_shown(self) -> bool {
         match self {
-            Cause::Failed(_) => true,
-            Cause::Stays(why) => why.contains("other side"),
+            FailureCause::Failed(_) => true,
+            FailureCause::Stays(why) => why.contains("other side"),
         }
     }
 
     fn text(self) -> String {
         match self {
-            Cause::Failed(code) => Errno::from_raw_os_error(code).to_string(),
-            Cause::Stays(why) => why.into(),
+            FailureCause::Failed(code) => Errno::from_raw_os_error(code).to_string(),
+            FailureCause::Stays(why) => why.into(),
         }
     }
 }
@@ -62,7 +62,7 @@ impl Cause {
 struct FilePause {
     until: Instant,
     tries: u32,
-    cause: Option<Cause>,
+    cause: Option<FailureCause>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,16 +83,16 @@ fn pause((first, longest): (Duration, Duration), tries: u32) -> Duration {
 }
 
 impl Backoff {
-    /// Notes how a move ended; `true` when that is worth a line in the log.
-    pub(super) fn note(&mut self, ino: u64, to: TierName, path: &str, outcome: Outcome, now: Instant) -> bool {
+    /// Records how a move ended; `true` when that is worth a line in the log.
+    pub(super) fn note(&mut self, ino: u64, to: TierName, path: &str, outcome: MoveOutcome, now: Instant) -> bool {
         let (lengths, cause) = match outcome {
-            Outcome::Done | Outcome::Already => {
+            MoveOutcome::Done | MoveOutcome::Already => {
                 self.succeeded(ino, to);
                 return false;
             }
-            Outcome::Busy | Outcome::Dropped => (USED, None),
-            Outcome::Stays(why) => (FAILED, Some(Cause::Stays(why))),
-            Outcome::Failed(error) => (FAILED, Some(Cause::Failed(error.raw_os_error()))),
+            MoveOutcome::Busy | MoveOutcome::Dropped => (USED, None),
+            MoveOutcome::Stays(why) => (FAILED, Some(FailureCause::Stays(why))),
+            MoveOutcome::Failed(error) => (FAILED, Some(FailureCause::Failed(error.raw_os_error()))),
         };
         let tries = self.files.get(&ino).filter(|file| file.until + REMEMBERED > now).map_or(0, |file| file.tries);
         if self.files.len() >= FILES_MAX {
@@ -103,8 +103,8 @@ impl Backoff {
         }
         let Some(cause) = cause else { return false };
         // A file that does not fit on the SSD says nothing of the others.
-        let no_room = matches!(outcome, Outcome::Failed(Errno::NOSPC | Errno::DQUOT)) && to == TierName::Ssd;
-        if matches!(cause, Cause::Failed(_)) && !no_room {
+        let no_room = matches!(outcome, MoveOutcome::Failed(Errno::NOSPC | Errno::DQUOT)) && to == TierName::Ssd;
+        if matches!(cause, FailureCause::Failed(_)) && !no_room {
             let side = &mut self.sides[to as usize];
             side.failures += 1;
             if side.failures >= FAILURES_MAX {
@@ -123,14 +123,14 @@ impl Backoff {
     fn succeeded(&mut self, ino: u64, to: TierName) {
         self.files.remove(&ino);
         self.sides[to as usize] = SidePause::default();
-        self.causes.retain(|(side, cause), _| *side != to || matches!(cause, Cause::Stays(_)));
+        self.causes.retain(|(side, cause), _| *side != to || matches!(cause, FailureCause::Stays(_)));
     }
 
     /// Forgets the failures of a side: what caused them may be over.
     pub(super) fn side_is_better(&mut self, to: TierName) {
         self.sides[to as usize] = SidePause::default();
-        self.causes.retain(|(side, cause), _| *side != to || matches!(cause, Cause::Stays(_)));
-        self.files.retain(|_, file| !matches!(file.cause, Some(Cause::Failed(_))));
+        self.causes.retain(|(side, cause), _| *side != to || matches!(cause, FailureCause::Stays(_)));
+        self.files.retain(|_, file| !matches!(file.cause, Some(FailureCause::Failed(_))));
     }
 
     /// Whether a file is not to be moved now.
@@ -141,7 +141,7 @@ impl Backoff {
     /// Why a file is not to be moved now, if its last move failed or could not be.
     pub(crate) fn why(&self, ino: u64, now: Instant) -> Option<String> {
         let file = self.files.get(&ino).filter(|file| file.until > now)?;
-        file.cause.filter(|cause| cause.is_shown()).map(Cause::text)
+        file.cause.filter(|cause| cause.is_shown()).map(FailureCause::text)
     }
 
     /// Until when nothing is to be moved to a side.
@@ -166,7 +166,7 @@ impl Backoff {
                 cause: cause.text(),
                 moves: count.moves,
                 first: count.first.clone(),
-                stays: matches!(cause, Cause::Stays(_)),
+                stays: matches!(cause, FailureCause::Stays(_)),
                 next_try_s: self.side_rests(*to, now).map(|until| until.duration_since(now).as_secs()),
             })
             .collect();
@@ -182,7 +182,7 @@ mod test {
     const HDD: TierName = TierName::Hdd;
 
     /// A mover that moves one file after the other as soon as it may, for this long; answers how many it tried.
-    fn tries(backoff: &mut Backoff, files: u64, seconds: u64, outcome: impl Fn(u64, u64) -> Outcome) -> u64 {
+    fn tries(backoff: &mut Backoff, files: u64, seconds: u64, outcome: impl Fn(u64, u64) -> MoveOutcome) -> u64 {
         let begin = Instant::now();
         let mut tried = 0;
         for step in 0..seconds * 10 {
@@ -199,7 +199,7 @@ mod test {
     #[test]
     fn a_side_that_refuses_everything_is_tried_ever_more_rarely() {
         let mut backoff = Backoff::default();
-        let failed = Outcome::Failed(Errno::INVAL);
+        let failed = MoveOutcome::Failed(Errno::INVAL);
         // 530 failed moves in two minutes were seen without this.
         let tried = tries(&mut backoff, 10_000, 120, |_, _| failed);
         assert!((4..16).contains(&tried), "{tried}");
@@ -210,7 +210,7 @@ mod test {
     #[test]
     fn one_bad_file_does_not_keep_the_others_and_is_tried_again() {
         let mut backoff = Backoff::default();
-        let outcome = |ino: u64, _: u64| if ino == 0 { Outcome::Failed(Errno::IO) } else { Outcome::Done };
+        let outcome = |ino: u64, _: u64| if ino == 0 { MoveOutcome::Failed(Errno::IO) } else { MoveOutcome::Done };
         let begin = Instant::now();
         for ino in 0..50 {
             assert_eq!(backoff.side_rests(HDD, begin), None);
@@ -219,17 +219,18 @@ mod test {
         assert!(backoff.rests(0, begin + Duration::from_secs(29)) && !backoff.rests(0, begin + Duration::from_secs(31)));
         backoff.note(0, HDD, "a file", outcome(0, 0), begin + Duration::from_secs(31));
         assert!(backoff.rests(0, begin + Duration::from_secs(31 + 59)), "twice as long");
-        backoff.note(0, HDD, "a file", Outcome::Done, begin + Duration::from_secs(100));
+        backoff.note(0, HDD, "a file", MoveOutcome::Done, begin + Duration::from_secs(100));
         assert!(!backoff.rests(0, begin + Duration::from_secs(100)));
     }
 
     #[test]
     fn it_goes_on_when_the_side_is_better() {
         let mut backoff = Backoff::default();
-        let tried = tries(&mut backoff, 1000, 300, |_, second| if second < 60 { Outcome::Failed(Errno::IO) } else { Outcome::Done });
+        let tried =
+            tries(&mut backoff, 1000, 300, |_, second| if second < 60 { MoveOutcome::Failed(Errno::IO) } else { MoveOutcome::Done });
         assert!(tried > 1000, "{tried}");
         for ino in 0..10 {
-            backoff.note(ino, HDD, "a file", Outcome::Failed(Errno::NOSPC), Instant::now());
+            backoff.note(ino, HDD, "a file", MoveOutcome::Failed(Errno::NOSPC), Instant::now());
         }
         assert!(backoff.side_rests(HDD, Instant::now()).is_some() && backoff.rests(3, Instant::now()));
         backoff.side_is_better(HDD);
@@ -240,15 +241,15 @@ mod test {
     fn a_cause_is_said_once_and_shown_until_it_is_over() {
         let mut backoff = Backoff::default();
         let now = Instant::now();
-        let said = (0..100).filter(|ino| backoff.note(*ino, HDD, &format!("f{ino}"), Outcome::Failed(Errno::INVAL), now)).count();
+        let said = (0..100).filter(|ino| backoff.note(*ino, HDD, &format!("f{ino}"), MoveOutcome::Failed(Errno::INVAL), now)).count();
         assert_eq!(said, 1);
-        assert!(backoff.note(7, HDD, "f7", Outcome::Failed(Errno::IO), now), "another cause");
-        assert!(backoff.note(8, HDD, "f8", Outcome::Stays("the other side cannot keep its owner"), now));
-        assert!(!backoff.note(9, HDD, "f9", Outcome::Stays("the other side cannot keep its owner"), now));
+        assert!(backoff.note(7, HDD, "f7", MoveOutcome::Failed(Errno::IO), now), "another cause");
+        assert!(backoff.note(8, HDD, "f8", MoveOutcome::Stays("the other side cannot keep its owner"), now));
+        assert!(!backoff.note(9, HDD, "f9", MoveOutcome::Stays("the other side cannot keep its owner"), now));
         let shown = backoff.report(now);
         assert_eq!((shown.len(), shown[0].moves, &*shown[0].first), (3, 100, "f0"));
         assert!(shown[0].next_try_s.is_some());
-        backoff.note(200, HDD, "good", Outcome::Done, now);
+        backoff.note(200, HDD, "good", MoveOutcome::Done, now);
         let shown = backoff.report(now);
         assert!(shown.len() == 1 && shown[0].stays, "{shown:?}");
     }
@@ -258,7 +259,7 @@ mod test {
         let mut backoff = Backoff::default();
         let now = Instant::now();
         for ino in 0..(FILES_MAX as u64 + 1000) {
-            backoff.note(ino, HDD, "f", Outcome::Dropped, now);
+            backoff.note(ino, HDD, "f", MoveOutcome::Dropped, now);
         }
         assert_eq!(backoff.files.len(), FILES_MAX);
     }

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::queue::{Again, Job, QUEUE_MAX, Stuck, TRIES_MAX, give_way};
-use super::{Outcome, Reason};
+use super::queue::{DemotionStall, MoveJob, QUEUE_MAX, RetryTime, TRIES_MAX, yield_to_foreground};
+use super::{MoveOutcome, MoveReason};
 use crate::nodes::KeptFor;
-use crate::pair::{Hybrid, now_s};
-use crate::pinning::Step;
-use crate::placement::Verdict;
+use crate::pair::{TieredFs, now_s};
+use crate::pinning::PinStep;
+use crate::placement::VictimVerdict;
 use crate::report::TierName;
 
 /// Bytes that must become free on a full HDD before demotions try again.
@@ -17,9 +17,9 @@ const ROOM_STEP: u64 = 64 << 10;
 /// How long a file is left alone that was in use, or changed.
 const SHORT_REST: Duration = Duration::from_secs(1);
 
-impl Hybrid {
+impl TieredFs {
     /// Asks for a move in the background. The file stays known until that is done with.
-    pub(crate) fn ask_move(&self, ino: u64, to: TierName, reason: Reason) {
+    pub(crate) fn ask_move(&self, ino: u64, to: TierName, reason: MoveReason) {
         if self.is_retiring(to) {
             return;
         }
@@ -32,34 +32,34 @@ impl Hybrid {
         if state.queue.len() >= QUEUE_MAX {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
         } else if self.nodes.keep(ino, KeptFor::Move, true) {
-            state.enqueue(Job::new(ino, to, reason));
+            state.enqueue(MoveJob::new(ino, to, reason));
             self.mover.wake.notify_one();
         }
     }
 
     /// One worker: does what is asked, and keeps the SSD below its marks. Ends with the file system.
     pub(crate) fn move_worker(&self) {
-        give_way();
+        yield_to_foreground();
         while let Some(job) = self.next_job() {
             self.do_job(job);
         }
     }
 
-    pub(crate) fn do_job(&self, job: Job) {
+    pub(crate) fn do_job(&self, job: MoveJob) {
         if let Some(until) = self.mover.side_rests(job.to) {
             return self.put_off(job, until);
         }
         // Unpinned since it was asked for, it stays where it is.
         let wanted = !job.pinned || self.is_pinned(job.ino);
-        let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| true) } else { Outcome::Already };
+        let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| true) } else { MoveOutcome::Already };
         tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");
         self.after(job, outcome);
     }
 
     /// Nothing is moved to that side for a while. What was asked for comes up then; a file of the policy's is chosen anew.
-    fn put_off(&self, job: Job, until: Instant) {
+    fn put_off(&self, job: MoveJob, until: Instant) {
         let mut state = self.mover.state.lock();
-        if job.reason == Reason::HighMark {
+        if job.reason == MoveReason::HighMark {
             state.leaving.remove(&job.ino);
             return;
         }
@@ -71,7 +71,7 @@ impl Hybrid {
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self) -> Option<MoveJob> {
         loop {
             if let Some(job) = self.next_now() {
                 return Some(job);
@@ -90,25 +90,25 @@ impl Hybrid {
     }
 
     /// What is to be done now: room first, then what was asked for, then what is pinned.
-    pub(crate) fn next_now(&self) -> Option<Job> {
+    pub(crate) fn next_now(&self) -> Option<MoveJob> {
         while !self.mover.stopping() {
             if let Some(job) = self.next_demotion().or_else(|| self.mover.next_asked()) {
                 return Some(job);
             }
             match self.next_pinned() {
-                Step::Move(job) => return Some(job),
-                Step::More => {}
-                Step::Nothing => return None,
+                PinStep::Move(job) => return Some(job),
+                PinStep::More => {}
+                PinStep::Nothing => return None,
             }
         }
         None
     }
 
-    fn next_demotion(&self) -> Option<Job> {
+    fn next_demotion(&self) -> Option<MoveJob> {
         let _one = self.mover.choosing.lock();
         let ino = self.must_demote().then(|| self.next_victim()).flatten()?;
         self.mover.state.lock().leaving.insert(ino, self.placement.size(ino).unwrap_or(0));
-        Some(Job::new(ino, TierName::Hdd, Reason::HighMark))
+        Some(MoveJob::new(ino, TierName::Hdd, MoveReason::HighMark))
     }
 
     /// Demotion begins above the high mark and ends below the low one.
@@ -152,11 +152,11 @@ impl Hybrid {
         };
         let victim = self.placement.victim(&mut |ino| {
             if self.is_pinned(ino) {
-                Verdict::Pinned
+                VictimVerdict::Pinned
             } else if busy.contains(&ino) || self.is_in_place(ino) {
-                Verdict::NotNow
+                VictimVerdict::NotNow
             } else {
-                Verdict::Leaves
+                VictimVerdict::Leaves
             }
         });
         if victim.is_none() {
@@ -170,8 +170,8 @@ impl Hybrid {
         self.opens.lock().get(&ino).is_some_and(|open| open.held_in_place())
     }
 
-    pub(crate) fn after(&self, job: Job, outcome: Outcome) {
-        if job.reason == Reason::HighMark {
+    pub(crate) fn after(&self, job: MoveJob, outcome: MoveOutcome) {
+        if job.reason == MoveReason::HighMark {
             return self.victim_ended(job.ino, outcome);
         }
         let again = self.comes_back(&job, outcome);
@@ -181,18 +181,21 @@ impl Hybrid {
         let mut state = self.mover.state.lock();
         state.taken.remove(&job.ino);
         match again {
-            Some(Again::Closed) => drop(state.waiting.insert(job.ino, job)),
-            Some(Again::In(pause)) => drop(state.later.insert(job.ino, (Instant::now() + pause, Job { tries: job.tries + 1, ..job }))),
+            Some(RetryTime::Closed) => drop(state.waiting.insert(job.ino, job)),
+            Some(RetryTime::In(pause)) => {
+                let retry = MoveJob { tries: job.tries + 1, ..job };
+                state.later.insert(job.ino, (Instant::now() + pause, retry));
+            }
             None if state.is_asked(job.ino) => {}
             None => drop(self.nodes.keep(job.ino, KeptFor::Move, false)),
         }
         drop(state);
         // It may have been closed between the look and the note.
-        if matches!(again, Some(Again::Closed)) && !self.is_in_place(job.ino) {
+        if matches!(again, Some(RetryTime::Closed)) && !self.is_in_place(job.ino) {
             self.mover.closed(job.ino);
         }
-        let came_by_itself = job.to == TierName::Ssd && matches!(job.reason, Reason::SecondTouch | Reason::OnOpen);
-        if outcome == Outcome::Done
+        let came_by_itself = job.to == TierName::Ssd && matches!(job.reason, MoveReason::SecondTouch | MoveReason::OnOpen);
+        if outcome == MoveOutcome::Done
             && came_by_itself
             && let Ok(attr) = self.getattr(job.ino)
         {
@@ -202,7 +205,7 @@ impl Hybrid {
     }
 
     /// A file that is in use waits until it is closed, one for which nobody would ask again waits a while.
-    fn comes_back(&self, job: &Job, outcome: Outcome) -> Option<Again> {
+    fn comes_back(&self, job: &MoveJob, outcome: MoveOutcome) -> Option<RetryTime> {
         let full = {
             let state = self.mover.state.lock();
             state.waiting.len().max(state.later.len()) >= QUEUE_MAX
@@ -211,27 +214,29 @@ impl Hybrid {
             return None;
         }
         match outcome {
-            Outcome::Busy if self.is_in_place(job.ino) => Some(Again::Closed),
+            MoveOutcome::Busy if self.is_in_place(job.ino) => Some(RetryTime::Closed),
             // Another move of it runs, or did: maybe to the other side.
-            Outcome::Busy => Some(Again::In(SHORT_REST)),
-            Outcome::Dropped if job.comes_back() && self.still_moves(job) => Some(Again::In(SHORT_REST * (1 << job.tries.min(TRIES_MAX)))),
+            MoveOutcome::Busy => Some(RetryTime::In(SHORT_REST)),
+            MoveOutcome::Dropped if job.comes_back() && self.still_moves(job) => {
+                Some(RetryTime::In(SHORT_REST * (1 << job.tries.min(TRIES_MAX))))
+            }
             _ => None,
         }
     }
 
-    fn still_moves(&self, job: &Job) -> bool {
+    fn still_moves(&self, job: &MoveJob) -> bool {
         self.nodes.with(job.ino, |node| !node.nameless && node.tier() != job.to).unwrap_or(false)
     }
 
-    fn victim_ended(&self, ino: u64, outcome: Outcome) {
-        if matches!(outcome, Outcome::Stays(_)) {
+    fn victim_ended(&self, ino: u64, outcome: MoveOutcome) {
+        if matches!(outcome, MoveOutcome::Stays(_)) {
             // More of these than a policy is asked for at once would keep every other file from leaving.
             self.placement.stays(ino);
-        } else if outcome == Outcome::Dropped && !self.nodes.with(ino, |node| !node.nameless).unwrap_or(false) {
+        } else if outcome == MoveOutcome::Dropped && !self.nodes.with(ino, |node| !node.nameless).unwrap_or(false) {
             // It would come up again and again.
             self.placement.left(ino);
         }
-        if outcome == Outcome::Done {
+        if outcome == MoveOutcome::Done {
             let _ = self.space.refresh(self.tiers(), &self.config);
         }
         // Only now that its room is counted as free.
@@ -247,7 +252,7 @@ impl Hybrid {
         if !more_room && (self.space.above_high() || self.space.tight()) {
             return;
         }
-        *stuck = Stuck::default();
+        *stuck = DemotionStall::default();
         drop(stuck);
         if more_room {
             self.mover.state.lock().backoff.side_is_better(TierName::Hdd);
@@ -262,7 +267,7 @@ impl Hybrid {
         Some(format!("{hdd} is full: files that should leave the SSD stay there; they go on leaving when there is room again"))
     }
 
-    /// Notes that a file found no room on the HDD.
+    /// Records that a file found no room on the HDD.
     pub(super) fn note_hdd_full(&self) {
         let _ = self.space.refresh(self.tiers(), &self.config);
         self.mover.stuck.lock().hdd_full_at = Some(self.space.of(TierName::Hdd).free);

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::backoff::Backoff;
-use super::left::Left;
-use super::worth::Worth;
-use super::{Duplicate, Reason};
-use crate::pinning::{Pinning, Walk};
+use super::demotion_history::DemotionHistory;
+use super::promotion_feedback::PromotionFeedback;
+use super::{Duplicate, MoveReason};
+use crate::pinning::{PinProgress, PinWalk};
 use crate::report::{MoveTrouble, RunningMove, TierName};
 
 /// Waiting moves beyond this many are given up: the next touch asks again.
@@ -23,10 +23,10 @@ pub(super) const TRIES_MAX: u32 = 8;
 
 /// A move that is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
+pub(crate) struct MoveJob {
     pub ino: u64,
     pub to: TierName,
-    pub reason: Reason,
+    pub reason: MoveReason,
     /// It belongs on the SSD because of a pin.
     pub pinned: bool,
     /// Room it takes, as far as it is known.
@@ -37,26 +37,26 @@ pub(crate) struct Job {
 
 /// When a move that could not be is tried again.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Again {
+pub(super) enum RetryTime {
     Closed,
     In(Duration),
 }
 
-impl Job {
-    pub(crate) fn new(ino: u64, to: TierName, reason: Reason) -> Job {
-        Job { ino, to, reason, pinned: false, need: 0, tries: 0 }
+impl MoveJob {
+    pub(crate) fn new(ino: u64, to: TierName, reason: MoveReason) -> MoveJob {
+        MoveJob { ino, to, reason, pinned: false, need: 0, tries: 0 }
     }
 
     /// Whether a move that is dropped must be tried again: for these nobody asks a second time.
     pub(super) fn comes_back(&self) -> bool {
-        (self.pinned || self.reason == Reason::TooBig) && self.tries < TRIES_MAX
+        (self.pinned || self.reason == MoveReason::TooBig) && self.tries < TRIES_MAX
     }
 }
 
 /// Queue and books of the mover.
 #[derive(Debug)]
 pub struct Mover {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<MoverState>,
     pub(super) wake: Condvar,
     /// Told whenever a move ends.
     pub(super) ended: Condvar,
@@ -65,16 +65,16 @@ pub struct Mover {
     /// Copies on the HDD that could not be removed, by their inodes: their moves stay in the journal.
     pub(crate) left_behind: Mutex<HashSet<u64>>,
     /// Why files are on the HDD that were on the SSD.
-    pub(crate) left: Mutex<Left>,
+    pub(crate) demotion_history: Mutex<DemotionHistory>,
     /// What becomes of promoted files.
-    pub(crate) worth: Mutex<Worth>,
+    pub(crate) promotion_feedback: Mutex<PromotionFeedback>,
     /// Through a pinned tree; held while a few names are looked at.
-    pub(crate) walk: Mutex<Walk>,
+    pub(crate) walk: Mutex<PinWalk>,
     pub(super) demoting: AtomicBool,
     /// Held by the worker that chooses a victim: two must not take what one is enough for.
     pub(super) choosing: Mutex<()>,
     pub(super) unparked_s: AtomicU32,
-    pub(super) stuck: Mutex<Stuck>,
+    pub(super) stuck: Mutex<DemotionStall>,
     stop: AtomicBool,
     /// 0: no limit.
     bytes_per_s: AtomicU64,
@@ -86,29 +86,29 @@ pub struct Mover {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) queue: VecDeque<Job>,
+pub(super) struct MoverState {
+    pub(super) queue: VecDeque<MoveJob>,
     pub(super) queued: HashSet<u64>,
-    pub(super) waiting: HashMap<u64, Job>,
+    pub(super) waiting: HashMap<u64, MoveJob>,
     /// Not before their time.
-    pub(super) later: HashMap<u64, (Instant, Job)>,
-    pub(super) pins: Pinning,
+    pub(super) later: HashMap<u64, (Instant, MoveJob)>,
+    pub(super) pins: PinProgress,
     /// Taken from the queue by a worker and not done with.
     pub(super) taken: HashSet<u64>,
-    pub(super) running: HashMap<u64, Progress>,
+    pub(super) running: HashMap<u64, MoveProgress>,
     /// Not to be tried now.
     pub(super) backoff: Backoff,
     /// Chosen to leave, and their sizes: room that is as good as free.
     pub(super) leaving: HashMap<u64, u64>,
 }
 
-impl State {
+impl MoverState {
     /// Whether a move of this file is asked for and not done with.
     pub(super) fn is_asked(&self, ino: u64) -> bool {
         self.queued.contains(&ino) || self.waiting.contains_key(&ino) || self.taken.contains(&ino) || self.later.contains_key(&ino)
     }
 
-    pub(super) fn enqueue(&mut self, job: Job) {
+    pub(super) fn enqueue(&mut self, job: MoveJob) {
         if self.queued.insert(job.ino) {
             self.queue.push_back(job);
         }
@@ -117,7 +117,7 @@ impl State {
     /// Queues what is due.
     pub(super) fn bring_back(&mut self) {
         let now = Instant::now();
-        let due: Vec<Job> = self.later.extract_if(|_, (at, _)| *at <= now).map(|(_, (_, job))| job).collect();
+        let due: Vec<MoveJob> = self.later.extract_if(|_, (at, _)| *at <= now).map(|(_, (_, job))| job).collect();
         due.into_iter().for_each(|job| self.enqueue(job));
     }
 
@@ -128,7 +128,7 @@ impl State {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Progress {
+pub(super) struct MoveProgress {
     pub(super) path: Vec<u8>,
     pub(super) to: TierName,
     pub(super) total: u64,
@@ -137,7 +137,7 @@ pub(super) struct Progress {
 
 /// Demotions that found the HDD full.
 #[derive(Debug, Default)]
-pub(super) struct Stuck {
+pub(super) struct DemotionStall {
     /// Bytes that were free on the HDD when a file did not fit there.
     pub(super) hdd_full_at: Option<u64>,
 }
@@ -152,8 +152,8 @@ impl Mover {
             paused: Condvar::new(),
             duplicates: Mutex::default(),
             left_behind: Mutex::default(),
-            left: Mutex::new(Left::new(LEFT_MAX)),
-            worth: Mutex::default(),
+            demotion_history: Mutex::new(DemotionHistory::new(LEFT_MAX)),
+            promotion_feedback: Mutex::default(),
             walk: Mutex::default(),
             demoting: AtomicBool::new(false),
             choosing: Mutex::default(),
@@ -177,7 +177,7 @@ impl Mover {
     }
 
     /// The books of what is pinned. Whoever enters something makes the workers look at it.
-    pub(crate) fn with_pins<T>(&self, change: impl FnOnce(&mut Pinning) -> T) -> T {
+    pub(crate) fn with_pins<T>(&self, change: impl FnOnce(&mut PinProgress) -> T) -> T {
         let mut state = self.state.lock();
         let before = (state.pins.waits(), state.pins.again_at());
         let answer = change(&mut state.pins);
@@ -188,7 +188,7 @@ impl Mover {
     }
 
     /// A worker does this job without a queue, unless one of the same file is under way, or `keep` says that there is none.
-    pub(crate) fn take(&self, job: Job, keep: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn take(&self, job: MoveJob, keep: impl FnOnce() -> bool) -> bool {
         let mut state = self.state.lock();
         let free = !state.is_asked(job.ino) && !state.running.contains_key(&job.ino);
         let taken = free && keep();
@@ -198,7 +198,7 @@ impl Mover {
         taken
     }
 
-    pub(super) fn next_asked(&self) -> Option<Job> {
+    pub(super) fn next_asked(&self) -> Option<MoveJob> {
         let mut state = self.state.lock();
         state.bring_back();
         let job = state.queue.pop_front()?;
@@ -245,7 +245,7 @@ impl Mover {
     /// Moves running.
     pub fn running(&self) -> Vec<RunningMove> {
         let state = self.state.lock();
-        let show = |progress: &Progress| RunningMove {
+        let show = |progress: &MoveProgress| RunningMove {
             path: String::from_utf8_lossy(&progress.path).into_owned(),
             to: progress.to,
             done_bytes: progress.done.load(Ordering::Relaxed),
@@ -283,7 +283,7 @@ impl Mover {
 
     /// Opens within a residency that a file needs to come up; 0: as the policy has it.
     pub(crate) fn opens_wanted(&self) -> u32 {
-        self.worth.lock().opens_wanted()
+        self.promotion_feedback.lock().opens_wanted()
     }
 
     /// Whether a file is not to be moved now.
@@ -352,6 +352,6 @@ impl Mover {
 }
 
 /// Lets other threads have the processor first: sched(7), a nice value is a thread's own.
-pub fn give_way() {
+pub fn yield_to_foreground() {
     let _ = rustix::process::setpriority_process(None, 10);
 }

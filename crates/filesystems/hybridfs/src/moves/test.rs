@@ -9,16 +9,16 @@ use super::*;
 use crate::attrs::SetAttr;
 use crate::config::Size;
 use crate::number::ROOT;
-use crate::open::Handle;
+use crate::open::FileHandle;
 use crate::persist::{MoveRecord, OpenMove};
 use crate::testing::{TestPair, me};
 
-fn write(fs: &Hybrid, handle: &Handle, at: u64, byte: u8) {
+fn write(fs: &TieredFs, handle: &FileHandle, at: u64, byte: u8) {
     fs.write(handle, at, &vec![byte; 1 << 20], ReadWriteFlags::empty(), None).expect("written");
 }
 
 /// Moves a file of 4 MiB to the HDD, and does something to it in the middle of the copy.
-fn disturbed(begin_open: bool, meanwhile: impl FnOnce(&Hybrid, u64, Option<Handle>) -> Option<Handle>) -> (Outcome, Vec<u8>) {
+fn disturbed(begin_open: bool, meanwhile: impl FnOnce(&TieredFs, u64, Option<FileHandle>) -> Option<FileHandle>) -> (MoveOutcome, Vec<u8>) {
     let fs = TestPair::empty();
     let (attr, handle) = fs.create(me(), ROOT, OsStr::new("file"), 0o644, 0, true).expect("made");
     (0..4).for_each(|n| write(&fs, &handle, n << 20, b'a'));
@@ -27,7 +27,7 @@ fn disturbed(begin_open: bool, meanwhile: impl FnOnce(&Hybrid, u64, Option<Handl
         fs.release(&handle.take().expect("open"), None);
     }
     let mut meanwhile = Some(meanwhile);
-    let outcome = fs.move_file(attr.ino, TierName::Hdd, Reason::Asked, &mut |done, _| {
+    let outcome = fs.move_file(attr.ino, TierName::Hdd, MoveReason::Asked, &mut |done, _| {
         if done >= 2 << 20
             && let Some(disturb) = meanwhile.take()
         {
@@ -56,7 +56,7 @@ fn writes_through_the_same_open_file_are_in_the_copy() {
         write(fs, handle.as_ref().expect("open"), 0, b'b');
         handle
     });
-    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Done, b'b', b'z'));
+    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (MoveOutcome::Done, b'b', b'z'));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_file_closed_and_opened_again_during_its_move_loses_nothing() {
         write(fs, &again, 0, b'b');
         Some(again)
     });
-    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Dropped, b'b', b'z'));
+    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (MoveOutcome::Dropped, b'b', b'z'));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_file_closed_and_cut_during_its_move_stays_cut() {
         fs.setattr(me(), ino, &SetAttr { size: Some(5), ..SetAttr::default() }, None).expect("cut");
         None
     });
-    assert_eq!((outcome, bytes.len()), (Outcome::Dropped, 5));
+    assert_eq!((outcome, bytes.len()), (MoveOutcome::Dropped, 5));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_file_that_is_only_closed_during_its_move_moves() {
         fs.release(&handle.expect("open"), None);
         None
     });
-    assert_eq!((outcome, bytes.len()), (Outcome::Done, 4 << 20));
+    assert_eq!((outcome, bytes.len()), (MoveOutcome::Done, 4 << 20));
 }
 
 #[test]
@@ -96,19 +96,19 @@ fn a_file_opened_and_closed_or_changed_during_its_move_is_left_alone() {
         write(fs, &handle, 0, b'b');
         Some(handle)
     });
-    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (Outcome::Dropped, b'b', b'z'));
+    assert_eq!((outcome, piece(&bytes, 0), piece(&bytes, 3)), (MoveOutcome::Dropped, b'b', b'z'));
 }
 
 #[test]
 fn what_is_asked_for_moves_also_when_the_kernel_forgets_it_and_is_not_known_for_ever() {
     let fs = TestPair::with(&["hdd/file"]);
     let ino = fs.look_up("file");
-    fs.ask_move(ino, TierName::Ssd, Reason::Asked);
+    fs.ask_move(ino, TierName::Ssd, MoveReason::Asked);
     fs.forget(ino, 1);
     fs.do_job(fs.next_now().expect("asked for"));
     assert!(fs.at("ssd/file").exists());
     assert_eq!(fs.nodes.len(), 2, "the policy remembers what is on the SSD");
-    fs.ask_move(ino, TierName::Hdd, Reason::Asked);
+    fs.ask_move(ino, TierName::Hdd, MoveReason::Asked);
     fs.do_job(fs.next_now().expect("asked for"));
     assert!(fs.at("hdd/file").exists());
     assert_eq!((fs.nodes.len(), fs.mover.queue_len()), (1, 0));
@@ -118,7 +118,7 @@ fn what_is_asked_for_moves_also_when_the_kernel_forgets_it_and_is_not_known_for_
 fn a_file_that_is_removed_does_not_stay_for_the_move_that_was_asked_for() {
     let fs = TestPair::with(&["hdd/file"]);
     let ino = fs.look_up("file");
-    fs.ask_move(ino, TierName::Ssd, Reason::Asked);
+    fs.ask_move(ino, TierName::Ssd, MoveReason::Asked);
     fs.forget(ino, 1);
     fs.unlink(crate::testing::me(), ROOT, OsStr::new("file")).expect("removed");
     assert_eq!((fs.nodes.len(), fs.held.lock().len()), (1, 0));
@@ -130,9 +130,9 @@ fn a_file_that_is_removed_does_not_stay_for_the_move_that_was_asked_for() {
 fn a_file_that_another_move_has_is_put_off_and_not_asked_for_all_the_time() {
     let fs = TestPair::with(&["hdd/file"]);
     let ino = fs.look_up("file");
-    fs.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
+    fs.ask_move(ino, TierName::Ssd, MoveReason::SecondTouch);
     let job = fs.next_now().expect("asked for");
-    fs.after(job, Outcome::Busy);
+    fs.after(job, MoveOutcome::Busy);
     assert!(fs.next_now().is_none(), "not at once");
     assert_eq!(fs.mover.queue_len(), 1);
     fs.mover.state.lock().later.values_mut().for_each(|(at, _)| *at = Instant::now());
@@ -144,18 +144,18 @@ fn a_file_that_another_move_has_is_put_off_and_not_asked_for_all_the_time() {
 fn a_move_that_nobody_would_ask_for_again_is_tried_again_but_not_for_ever() {
     let fs = TestPair::with(&["ssd/file"]);
     let ino = fs.look_up("file");
-    fs.ask_move(ino, TierName::Hdd, Reason::TooBig);
+    fs.ask_move(ino, TierName::Hdd, MoveReason::TooBig);
     for _ in 0..TRIES_MAX {
         let job = fs.next_now().expect("asked for, or due");
-        fs.after(job, Outcome::Dropped);
+        fs.after(job, MoveOutcome::Dropped);
         assert_eq!(fs.mover.queue_len(), 1);
         fs.mover.state.lock().later.values_mut().for_each(|(at, _)| *at = Instant::now());
     }
     let job = fs.next_now().expect("due");
-    fs.after(job, Outcome::Dropped);
+    fs.after(job, MoveOutcome::Dropped);
     assert_eq!(fs.mover.queue_len(), 0);
     // It rests, but who outgrows the SSD once more asks for himself.
-    fs.ask_move(ino, TierName::Hdd, Reason::TooBig);
+    fs.ask_move(ino, TierName::Hdd, MoveReason::TooBig);
     assert_eq!(fs.mover.queue_len(), 1);
 }
 
@@ -165,9 +165,9 @@ fn a_file_that_is_gone_does_not_come_up_as_a_victim_for_ever() {
     let ino = fs.look_up("file");
     fs.placement.arrived(ino, 2, 1, 1);
     fs.placement.arrived(ino + 1_000_000, 1, 1, 1);
-    fs.do_job(Job::new(ino + 1_000_000, TierName::Hdd, Reason::HighMark));
+    fs.do_job(MoveJob::new(ino + 1_000_000, TierName::Hdd, MoveReason::HighMark));
     assert_eq!(fs.placement.len(), 1);
-    fs.after(Job::new(ino, TierName::Hdd, Reason::HighMark), Outcome::Dropped);
+    fs.after(MoveJob::new(ino, TierName::Hdd, MoveReason::HighMark), MoveOutcome::Dropped);
     assert_eq!(fs.placement.len(), 1, "one that only changed stays on the books");
 }
 
@@ -175,7 +175,7 @@ fn a_file_that_is_gone_does_not_come_up_as_a_victim_for_ever() {
 fn a_file_that_is_small_again_does_not_leave_for_its_size() {
     let fs = TestPair::with(&["ssd/file"]);
     let ino = fs.look_up("file");
-    assert_eq!(fs.move_file(ino, TierName::Hdd, Reason::TooBig, &mut |_, _| true), Outcome::Dropped);
+    assert_eq!(fs.move_file(ino, TierName::Hdd, MoveReason::TooBig, &mut |_, _| true), MoveOutcome::Dropped);
     assert!(fs.at("ssd/file").exists());
 }
 
@@ -206,7 +206,7 @@ fn a_file_that_outgrows_the_ssd_while_it_comes_leaves_again() {
     let mut handle = Some(fs.open(me(), ino, true, true).expect("opened"));
     write(&fs, handle.as_ref().expect("open"), 0, b'a');
     let reader = fs.open(me(), ino, true, false).expect("opened");
-    fs.ask_move(ino, TierName::Ssd, Reason::SecondTouch);
+    fs.ask_move(ino, TierName::Ssd, MoveReason::SecondTouch);
     let job = fs.next_now().expect("asked for");
     let outcome = fs.move_file(ino, job.to, job.reason, &mut |_, _| {
         if let Some(handle) = handle.take() {
@@ -215,7 +215,7 @@ fn a_file_that_outgrows_the_ssd_while_it_comes_leaves_again() {
         }
         true
     });
-    assert_eq!((outcome, fs.at("ssd/file").metadata().expect("it came").len()), (Outcome::Done, 4 << 20));
+    assert_eq!((outcome, fs.at("ssd/file").metadata().expect("it came").len()), (MoveOutcome::Done, 4 << 20));
     fs.release(&reader, None);
     fs.after(job, outcome);
     fs.do_job(fs.next_now().expect("it is too large"));
@@ -235,9 +235,9 @@ fn limited(fs: &mut TestPair, links: bool) {
     }
 }
 
-fn moved(fs: &TestPair, to: TierName) -> Outcome {
+fn moved(fs: &TestPair, to: TierName) -> MoveOutcome {
     let ino = fs.look_up("file");
-    let outcome = fs.move_file(ino, to, Reason::Asked, &mut |_, _| true);
+    let outcome = fs.move_file(ino, to, MoveReason::Asked, &mut |_, _| true);
     fs.forget(ino, 1);
     outcome
 }
@@ -251,19 +251,19 @@ fn files_move_where_no_rename_refuses_to_replace_and_replace_nothing() {
     for links in [true, false] {
         let mut fs = TestPair::with(&["ssd/file"]);
         limited(&mut fs, links);
-        assert_eq!(moved(&fs, TierName::Hdd), Outcome::Done, "links: {links}");
+        assert_eq!(moved(&fs, TierName::Hdd), MoveOutcome::Done, "links: {links}");
         assert_eq!(std::fs::read(fs.at("hdd/file")).expect("there"), b"ssd/file");
         assert!(!fs.at("ssd/file").exists() && temporaries(&fs) == 0);
         match moved(&fs, TierName::Ssd) {
-            Outcome::Done => assert!(links && !fs.at("hdd/file").exists()),
+            MoveOutcome::Done => assert!(links && !fs.at("hdd/file").exists()),
             // A placeholder on the SSD would be taken for the file.
-            Outcome::Stays(_) => assert!(!links && fs.at("hdd/file").exists() && !fs.at("ssd/file").exists()),
+            MoveOutcome::Stays(_) => assert!(!links && fs.at("hdd/file").exists() && !fs.at("ssd/file").exists()),
             other => panic!("{other:?}"),
         }
         let mut fs = TestPair::with(&["ssd/file"]);
         limited(&mut fs, links);
         std::fs::write(fs.at("hdd/file"), "theirs").expect("written");
-        assert!(matches!(moved(&fs, TierName::Hdd), Outcome::Stays(_)));
+        assert!(matches!(moved(&fs, TierName::Hdd), MoveOutcome::Stays(_)));
         assert_eq!(std::fs::read(fs.at("hdd/file")).expect("there"), b"theirs");
         assert_eq!(std::fs::read(fs.at("ssd/file")).expect("there"), b"ssd/file");
         assert_eq!(temporaries(&fs), 0);
@@ -274,7 +274,7 @@ fn files_move_where_no_rename_refuses_to_replace_and_replace_nothing() {
 fn what_the_other_side_cannot_hold_stays_and_is_told() {
     let mut fs = TestPair::with(&["ssd/file"]);
     fs.fs.limit(TierName::Hdd, |abilities| abilities.largest_file_bytes = Some(4));
-    assert!(matches!(moved(&fs, TierName::Hdd), Outcome::Stays(why) if why.contains("as large")));
+    assert!(matches!(moved(&fs, TierName::Hdd), MoveOutcome::Stays(why) if why.contains("as large")));
     assert!(fs.at("ssd/file").exists() && temporaries(&fs) == 0);
     let troubles = fs.status().move_troubles;
     assert!(matches!(&*troubles, [one] if one.stays && one.moves == 1 && one.first == "file"), "{troubles:?}");
@@ -362,14 +362,14 @@ fn a_move_stops_while_it_copies_again_what_was_written_meanwhile() {
     let (attr, handle) = fs.create(me(), ROOT, OsStr::new("file"), 0o644, 0, true).expect("made");
     (0..12).for_each(|n| write(&fs, &handle, n << 20, b'a'));
     let (mut written, mut at_the_end) = (false, 0);
-    let outcome = fs.move_file(attr.ino, TierName::Hdd, Reason::Asked, &mut |done, all| {
+    let outcome = fs.move_file(attr.ino, TierName::Hdd, MoveReason::Asked, &mut |done, all| {
         if !std::mem::replace(&mut written, true) {
             (0..12).for_each(|n| write(&fs, &handle, n << 20, b'b'));
         }
         at_the_end += u32::from(done == all);
         at_the_end < 2
     });
-    assert_eq!((outcome, at_the_end), (Outcome::Dropped, 2));
+    assert_eq!((outcome, at_the_end), (MoveOutcome::Dropped, 2));
     fs.release(&handle, None);
     assert!(fs.at("ssd/file").exists() && !fs.at("hdd/file").exists());
     assert_eq!(std::fs::read_dir(fs.at("hdd/.hotshelf/tmp")).expect("there").count(), 0);

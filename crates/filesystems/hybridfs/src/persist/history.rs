@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::{Damage, Fields, PersistError, VERSION, put_aside, read_all, replace};
+use super::{FieldReader, PersistError, SetAsideFile, VERSION, put_aside, read_all, replace};
 
 const FILE: &str = "history";
 const MAGIC: [u8; 4] = *b"hshi";
@@ -41,13 +41,13 @@ pub struct HistoryRecord {
 
 /// What the file holds.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LoadedHistory {
     /// The policy that wrote it.
     pub policy_name: String,
     /// The next to leave first.
     pub records: Vec<HistoryRecord>,
     /// The file was damaged; the good blocks are in `records`.
-    pub damaged: Option<Damage>,
+    pub damaged: Option<SetAsideFile>,
 }
 
 /// Writes the history, atomically and durably; answers the number of records. More than the file may hold are
@@ -99,8 +99,8 @@ fn put_block(bytes: &mut Vec<u8>, records: &[HistoryRecord]) {
 }
 
 /// Reads the history; no file is an empty history.
-pub fn load_history(dir: BorrowedFd<'_>) -> Result<Loaded, PersistError> {
-    let mut loaded = Loaded::default();
+pub fn load_history(dir: BorrowedFd<'_>) -> Result<LoadedHistory, PersistError> {
+    let mut loaded = LoadedHistory::default();
     if !read(dir, &mut loaded)? {
         loaded.damaged = Some(put_aside(dir, FILE, DETAIL)?);
     }
@@ -109,12 +109,12 @@ pub fn load_history(dir: BorrowedFd<'_>) -> Result<Loaded, PersistError> {
 
 /// Looks without changing anything; answers 0 when all is well.
 pub fn probe_history(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
-    let whole = read(dir, &mut Loaded::default())?;
+    let whole = read(dir, &mut LoadedHistory::default())?;
     if whole { Ok(0) } else { Err(PersistError::Damaged { file: FILE, detail: DETAIL }) }
 }
 
 /// Reads what is good; `false` when something is not.
-fn read(dir: BorrowedFd<'_>, loaded: &mut Loaded) -> Result<bool, PersistError> {
+fn read(dir: BorrowedFd<'_>, loaded: &mut LoadedHistory) -> Result<bool, PersistError> {
     let Some(bytes) = read_all(dir, FILE, BYTES_MAX + 1)? else { return Ok(true) };
     if let Some(found) = later_version(&bytes) {
         return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
@@ -123,14 +123,14 @@ fn read(dir: BorrowedFd<'_>, loaded: &mut Loaded) -> Result<bool, PersistError> 
 }
 
 fn later_version(bytes: &[u8]) -> Option<u32> {
-    let mut fields = Fields(bytes);
+    let mut fields = FieldReader(bytes);
     let magic = fields.take(MAGIC.len())? == MAGIC;
     fields.u32().filter(|found| magic && *found > VERSION)
 }
 
 /// Fills `loaded` block by block; `None` at the first that is not whole.
-fn parse(bytes: &[u8], loaded: &mut Loaded) -> Option<()> {
-    let mut fields = Fields(bytes);
+fn parse(bytes: &[u8], loaded: &mut LoadedHistory) -> Option<()> {
+    let mut fields = FieldReader(bytes);
     if fields.take(MAGIC.len())? != MAGIC || fields.u32()? != VERSION {
         return None;
     }
@@ -150,7 +150,7 @@ fn parse(bytes: &[u8], loaded: &mut Loaded) -> Option<()> {
         if crc32c::crc32c(block) != crc {
             return None;
         }
-        let mut rows = Fields(block);
+        let mut rows = FieldReader(block);
         while let Some(ino) = rows.u64() {
             let (last_open_s, last_move_s, opens) = (rows.u32()?, rows.u32()?, rows.u16()?);
             let last_move = rows.u16()? as u8;
@@ -200,7 +200,7 @@ mod test {
         use proptest::sample::Index;
 
         use super::*;
-        use crate::persist::harm::{Dir, Harm, extreme, harm};
+        use crate::persist::file_damage::{FileDamage, HiddenTestDir, extreme, file_damage};
 
         fn records() -> impl Strategy<Value = Vec<HistoryRecord>> {
             let record = (extreme(), any::<(u32, u16, u32, u8)>()).prop_map(|(ino, (last_open_s, opens, last_move_s, last_move))| {
@@ -218,7 +218,7 @@ mod test {
 
         #[test]
         fn records_come_back_as_they_were() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             proptest!(|(name in "[a-z0-9/é-]{0,20}", records in records(), rows in 1usize..20)| {
                 dir.put(FILE, &written(&name, &records, rows));
                 let loaded = load_history(dir.fd()).expect("loaded");
@@ -228,24 +228,24 @@ mod test {
 
         #[test]
         fn a_harmed_history_gives_its_beginning_and_tells() {
-            let dir = Dir::new();
-            proptest!(|(records in records(), rows in 1usize..20, harm in harm())| {
+            let dir = HiddenTestDir::new();
+            proptest!(|(records in records(), rows in 1usize..20, file_damage in file_damage())| {
                 let bytes = written("lru", &records, rows);
-                dir.put(FILE, &harm.done_to(&bytes));
+                dir.put(FILE, &file_damage.done_to(&bytes));
                 let probed = probe_history(dir.fd());
                 match load_history(dir.fd()) {
                     Ok(loaded) => {
                         prop_assert!(records.starts_with(&loaded.records));
                         prop_assert_eq!(probed.is_err(), loaded.damaged.is_some());
                         // Cut between two blocks it is a whole file, and only heat is lost.
-                        let between = matches!(&harm, Harm::Cut(_)) && loaded.records.len().is_multiple_of(rows);
+                        let between = matches!(&file_damage, FileDamage::Cut(_)) && loaded.records.len().is_multiple_of(rows);
                         prop_assert!(between || loaded.damaged.is_some());
                         if let Some(damage) = loaded.damaged {
-                            prop_assert_eq!(dir.get(&damage.kept_as), harm.done_to(&bytes));
+                            prop_assert_eq!(dir.get(&damage.kept_as), file_damage.done_to(&bytes));
                         }
                     }
                     Err(PersistError::FutureVersion { .. }) => {
-                        prop_assert!(matches!(&harm, Harm::Flip(at, _) if (4..8).contains(&at.index(bytes.len()))));
+                        prop_assert!(matches!(&file_damage, FileDamage::Flip(at, _) if (4..8).contains(&at.index(bytes.len()))));
                     }
                     Err(error) => prop_assert!(false, "{error}"),
                 }
@@ -254,7 +254,7 @@ mod test {
 
         #[test]
         fn any_bytes_are_no_history() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             proptest!(|(magic in 0usize..3, bytes in vec(any::<u8>(), 0..300))| {
                 let head = header("lru");
                 dir.put(FILE, &[&head[..[0, MAGIC.len(), HEADER][magic]], &bytes].concat());
@@ -265,7 +265,7 @@ mod test {
 
         #[test]
         fn extremes_behind_a_good_checksum_do_no_harm() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             proptest!(|(name in vec(any::<u8>(), NAME), rows in extreme(), block in vec(any::<u8>(), 0..200), at in any::<Index>())| {
                 let mut bytes = header("");
                 bytes[8..8 + NAME].copy_from_slice(&name);

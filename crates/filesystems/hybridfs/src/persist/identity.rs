@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::{Fields, PersistError, VERSION, read_all, replace};
+use super::{FieldReader, PersistError, VERSION, read_all, replace};
 use crate::report::TierName;
 
 const FILE: &str = "id";
@@ -42,7 +42,7 @@ pub struct Identity {
 pub fn read_identity(dir: BorrowedFd<'_>) -> Result<Option<Identity>, PersistError> {
     let Some(bytes) = read_all(dir, FILE, 4096)? else { return Ok(None) };
     let damaged = |detail| PersistError::Damaged { file: FILE, detail };
-    let mut fields = Fields(&bytes);
+    let mut fields = FieldReader(&bytes);
     if fields.take(4) != Some(&MAGIC[..]) {
         return Err(damaged("wrong magic"));
     }
@@ -59,7 +59,7 @@ pub fn read_identity(dir: BorrowedFd<'_>) -> Result<Option<Identity>, PersistErr
     parse(fields).map(Some).ok_or(damaged("senseless fields"))
 }
 
-fn parse(mut fields: Fields<'_>) -> Option<Identity> {
+fn parse(mut fields: FieldReader<'_>) -> Option<Identity> {
     let pair = PairId(fields.take(16)?.try_into().ok()?);
     let tier = match fields.u8()? {
         0 => TierName::Ssd,
@@ -119,7 +119,7 @@ mod test {
         use proptest::prelude::*;
 
         use super::*;
-        use crate::persist::harm::{Dir, Harm, extreme, harm};
+        use crate::persist::file_damage::{FileDamage, HiddenTestDir, extreme, file_damage};
 
         fn identities() -> impl Strategy<Value = Identity> {
             (any::<[u8; 16]>(), any::<(bool, bool)>(), extreme()).prop_map(|(pair, (ssd, marks), created_s)| {
@@ -130,7 +130,7 @@ mod test {
 
         #[test]
         fn what_is_written_is_read() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             proptest!(|(id in identities())| {
                 dir.put(FILE, &encode(&id));
                 prop_assert_eq!(read_identity(dir.fd()).expect("read"), Some(id));
@@ -139,14 +139,14 @@ mod test {
 
         #[test]
         fn a_harmed_identity_is_refused() {
-            let dir = Dir::new();
-            proptest!(|(id in identities(), harm in harm())| {
+            let dir = HiddenTestDir::new();
+            proptest!(|(id in identities(), file_damage in file_damage())| {
                 let good = encode(&id);
-                dir.put(FILE, &harm.done_to(&good));
+                dir.put(FILE, &file_damage.done_to(&good));
                 match read_identity(dir.fd()) {
                     Err(PersistError::Damaged { .. }) => {}
                     Err(PersistError::FutureVersion { .. }) => {
-                        prop_assert!(matches!(&harm, Harm::Flip(at, _) if (4..8).contains(&at.index(LEN))));
+                        prop_assert!(matches!(&file_damage, FileDamage::Flip(at, _) if (4..8).contains(&at.index(LEN))));
                     }
                     other => prop_assert!(false, "{other:?}"),
                 }
@@ -155,7 +155,7 @@ mod test {
 
         #[test]
         fn any_bytes_are_no_identity() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             proptest!(|(magic in any::<bool>(), bytes in vec(any::<u8>(), 0..60))| {
                 dir.put(FILE, &if magic { [&MAGIC[..], &VERSION.to_le_bytes(), &bytes].concat() } else { bytes });
                 let damaged = matches!(read_identity(dir.fd()), Err(PersistError::Damaged { .. }));
@@ -165,7 +165,7 @@ mod test {
 
         #[test]
         fn any_fields_behind_a_good_checksum_are_read_or_refused() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             proptest!(|(fields in vec(any::<u8>(), LEN - 12), tier in prop_oneof![0u8..3, any::<u8>()])| {
                 let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &fields].concat();
                 bytes[24] = tier;

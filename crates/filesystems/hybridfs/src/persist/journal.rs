@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::{Damage, Fields, PersistError, Store, VERSION, again, io_error, open_in_place, put_aside, read_all};
+use super::{FieldReader, InPlaceFile, PersistError, SetAsideFile, VERSION, again, io_error, open_in_place, put_aside, read_all};
 use crate::report::TierName;
 use crate::tier::InodeId;
 
@@ -75,11 +75,11 @@ pub struct OpenMove {
 /// The log, open for appending.
 #[derive(Debug)]
 pub struct Journal {
-    log: Mutex<Log<OwnedFd>>,
+    log: Mutex<JournalLog<OwnedFd>>,
 }
 
 #[derive(Debug)]
-struct Log<S> {
+struct JournalLog<S> {
     file: S,
     /// Where the next record goes.
     len: u64,
@@ -94,13 +94,13 @@ struct Log<S> {
 
 /// What opening found.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedJournal {
     /// The log.
     pub journal: Journal,
     /// Moves to be recovered.
     pub open: Vec<OpenMove>,
     /// The old log was damaged and is put aside.
-    pub damaged: Option<Damage>,
+    pub damaged: Option<SetAsideFile>,
 }
 
 /// Looks without changing anything; answers the number of open moves.
@@ -113,24 +113,24 @@ pub fn probe_journal(dir: BorrowedFd<'_>) -> Result<u64, PersistError> {
 }
 
 /// Reads the log; nothing, or less than a header, is an empty log.
-fn read(dir: BorrowedFd<'_>) -> Result<Replay, PersistError> {
+fn read(dir: BorrowedFd<'_>) -> Result<JournalReplay, PersistError> {
     let bytes = read_all(dir, FILE, BYTES_MAX + 1)?.unwrap_or_default();
-    let mut fields = Fields(&bytes);
+    let mut fields = FieldReader(&bytes);
     let magic = fields.take(MAGIC.len()) == Some(&MAGIC[..]);
     match fields.u32() {
         // The making of the file was cut off: nothing was begun.
-        None => Ok(Replay::default()),
-        Some(_) if !magic => Ok(Replay::bad("wrong magic")),
+        None => Ok(JournalReplay::default()),
+        Some(_) if !magic => Ok(JournalReplay::bad("wrong magic")),
         Some(found) if found > VERSION => Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION }),
-        Some(found) if found < VERSION => Ok(Replay::bad("no such version")),
-        Some(_) if bytes.len() > BYTES_MAX => Ok(Replay::bad("too long")),
+        Some(found) if found < VERSION => Ok(JournalReplay::bad("no such version")),
+        Some(_) if bytes.len() > BYTES_MAX => Ok(JournalReplay::bad("too long")),
         Some(_) => Ok(replay(fields.0)),
     }
 }
 
 impl Journal {
     /// Opens the log in the hidden directory, making it if there is none.
-    pub fn open(dir: OwnedFd) -> Result<Opened, PersistError> {
+    pub fn open(dir: OwnedFd) -> Result<OpenedJournal, PersistError> {
         let replay = read(dir.as_fd())?;
         let damaged = replay.damaged.map(|detail| put_aside(dir.as_fd(), FILE, detail)).transpose()?;
         let (file, closed) = match open_in_place(dir.as_fd(), FILE) {
@@ -142,20 +142,20 @@ impl Journal {
         };
         let len = replay.good.map_or(0, |good| (HEADER + good) as u64);
         let open = replay.open.keys().copied().collect();
-        let mut log = Log { file, len, next_id: replay.next_id, open, torn: false, closed };
+        let mut log = JournalLog { file, len, next_id: replay.next_id, open, torn: false, closed };
         if replay.good.is_none() && closed.is_none() {
             log.restart().map_err(io_error(FILE))?;
         }
         let open = replay.open.into_iter().map(|(id, record)| OpenMove { id, record }).collect();
-        Ok(Opened { journal: Journal { log: Mutex::new(log) }, open, damaged })
+        Ok(OpenedJournal { journal: Journal { log: Mutex::new(log) }, open, damaged })
     }
 
-    /// Notes that a move begins; durable when this returns.
+    /// Records that a move begins; durable when this returns.
     pub fn begin(&self, record: &MoveRecord) -> io::Result<u64> {
         Ok(self.log.lock().begin(record)?)
     }
 
-    /// Notes that a move is over, either way; once is enough. `durable`: it must not be recovered any more.
+    /// Records that a move is over, either way; once is enough. `durable`: it must not be recovered any more.
     pub fn end(&self, id: u64, durable: bool) -> io::Result<()> {
         Ok(self.log.lock().end(id, durable)?)
     }
@@ -168,7 +168,7 @@ impl Journal {
     }
 }
 
-impl<S: Store> Log<S> {
+impl<S: InPlaceFile> JournalLog<S> {
     fn begin(&mut self, record: &MoveRecord) -> Result<u64, Errno> {
         if record.path.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -270,7 +270,7 @@ fn checksum(position: u64, body: &[u8]) -> u32 {
 }
 
 #[derive(Debug, Default)]
-struct Replay {
+struct JournalReplay {
     open: BTreeMap<u64, MoveRecord>,
     next_id: u64,
     /// Bytes of good records; `None`: there is no log that could go on.
@@ -278,31 +278,31 @@ struct Replay {
     damaged: Option<&'static str>,
 }
 
-impl Replay {
-    fn bad(detail: &'static str) -> Replay {
-        Replay { damaged: Some(detail), ..Replay::default() }
+impl JournalReplay {
+    fn bad(detail: &'static str) -> JournalReplay {
+        JournalReplay { damaged: Some(detail), ..JournalReplay::default() }
     }
 }
 
-fn replay(log: &[u8]) -> Replay {
-    let mut found = Replay { next_id: 1, ..Replay::default() };
+fn replay(log: &[u8]) -> JournalReplay {
+    let mut found = JournalReplay { next_id: 1, ..JournalReplay::default() };
     let mut good = 0;
     while let Some(body) = record_at(log, good) {
         if apply(body, &mut found).is_none() {
-            return Replay::bad("a record makes no sense");
+            return JournalReplay::bad("a record makes no sense");
         }
         good += HEAD + body.len();
     }
     // Good records behind a bad one: this was no torn write.
     if (good + 1..log.len()).take(1 << 20).any(|at| record_at(log, at).is_some()) {
-        return Replay::bad("a bad record in the middle");
+        return JournalReplay::bad("a bad record in the middle");
     }
     found.good = Some(good);
     found
 }
 
 fn record_at(log: &[u8], at: usize) -> Option<&[u8]> {
-    let mut fields = Fields(log.get(at..)?);
+    let mut fields = FieldReader(log.get(at..)?);
     let len = fields.u32()? as usize;
     let crc = fields.u32()?;
     if !(END..=BEGIN + PATH_MAX).contains(&len) {
@@ -312,8 +312,8 @@ fn record_at(log: &[u8], at: usize) -> Option<&[u8]> {
     (checksum(at as u64, body) == crc).then_some(body)
 }
 
-fn apply(body: &[u8], found: &mut Replay) -> Option<()> {
-    let mut fields = Fields(body);
+fn apply(body: &[u8], found: &mut JournalReplay) -> Option<()> {
+    let mut fields = FieldReader(body);
     let (code, tier) = (fields.u8()?, fields.u8()?);
     fields.u16()?;
     let id = fields.u64().filter(|id| *id < ID_MAX)?;
@@ -324,8 +324,9 @@ fn apply(body: &[u8], found: &mut Replay) -> Option<()> {
                 1 => TierName::Hdd,
                 _ => return None,
             };
-            let inode =
-                |fields: &mut Fields<'_>| Some(InodeId { ino: fields.u64()?, birth: if code == CODE_BEGIN { fields.u64()? } else { 0 } });
+            let inode = |fields: &mut FieldReader<'_>| {
+                Some(InodeId { ino: fields.u64()?, birth: if code == CODE_BEGIN { fields.u64()? } else { 0 } })
+            };
             let (ino, source, target, size) = (fields.u64()?, inode(&mut fields)?, inode(&mut fields)?, fields.u64()?);
             let mtime = (fields.u64()? as i64, fields.u32()?);
             let len = fields.u32()? as usize;
@@ -355,7 +356,7 @@ mod test {
         MoveRecord { to, path, ino: n, source: inode(n + 1), target: inode(n + 2), size: n * 4096, mtime: (-5, 7) }
     }
 
-    fn open(dir: &tempfile::TempDir) -> Opened {
+    fn open(dir: &tempfile::TempDir) -> OpenedJournal {
         Journal::open(std::fs::File::open(dir.path()).expect("directory").into()).expect("opened")
     }
 
@@ -380,7 +381,7 @@ mod test {
         body.drain(44..52);
         body.drain(28..36);
         body[0] = CODE_WITHOUT_BIRTHS;
-        let mut found = Replay::default();
+        let mut found = JournalReplay::default();
         apply(&body, &mut found).expect("it makes sense");
         let without = |id: InodeId| InodeId { birth: 0, ..id };
         let whole = record(3);
@@ -451,7 +452,7 @@ mod test {
         use proptest::sample::Index;
 
         use super::*;
-        use crate::persist::harm::{Dir, Flaky, Harm, extreme, harm, path};
+        use crate::persist::file_damage::{FailingStore, FileDamage, HiddenTestDir, extreme, file_damage, path};
 
         fn records() -> impl Strategy<Value = MoveRecord> {
             let inode = || (extreme(), extreme()).prop_map(|(ino, birth)| InodeId { ino, birth });
@@ -473,8 +474,8 @@ mod test {
             vec(prop_oneof![records().prop_map(Op::Begin), any::<(Index, bool)>().prop_map(|(at, durable)| Op::End(at, durable))], 0..12)
         }
 
-        fn empty(file: Flaky) -> Log<Flaky> {
-            let mut log = Log { file, len: 0, next_id: 1, open: BTreeSet::new(), torn: false, closed: None };
+        fn empty(file: FailingStore) -> JournalLog<FailingStore> {
+            let mut log = JournalLog { file, len: 0, next_id: 1, open: BTreeSet::new(), torn: false, closed: None };
             log.restart().expect("an empty log");
             log
         }
@@ -483,7 +484,7 @@ mod test {
 
         /// The bytes of a log, and what is open after each record.
         fn written(ops: &[Op]) -> (Vec<u8>, Vec<(usize, Moves)>) {
-            let mut log = empty(Flaky::default());
+            let mut log = empty(FailingStore::default());
             let mut states = vec![(HEADER, Moves::new())];
             for op in ops {
                 let mut moves = states[states.len() - 1].1.clone();
@@ -511,7 +512,7 @@ mod test {
 
         #[test]
         fn open_moves_come_back_as_they_were() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             proptest!(|(ops in ops())| {
                 let (bytes, states) = written(&ops);
                 dir.put(FILE, &bytes);
@@ -523,15 +524,15 @@ mod test {
 
         #[test]
         fn a_harmed_log_tells_or_gives_what_was_written_first() {
-            let dir = Dir::new();
-            proptest!(|(ops in ops(), harm in harm())| {
+            let dir = HiddenTestDir::new();
+            proptest!(|(ops in ops(), file_damage in file_damage())| {
                 let (bytes, states) = written(&ops);
-                dir.put(FILE, &harm.done_to(&bytes));
+                dir.put(FILE, &file_damage.done_to(&bytes));
                 let probed = probe_journal(dir.fd());
                 let opened = match Journal::open(dir.owned()) {
                     Ok(opened) => opened,
                     Err(PersistError::FutureVersion { .. }) => {
-                        let in_version = matches!(&harm, Harm::Flip(at, _) if (4..8).contains(&at.index(bytes.len())));
+                        let in_version = matches!(&file_damage, FileDamage::Flip(at, _) if (4..8).contains(&at.index(bytes.len())));
                         prop_assert!(in_version && probed.is_err());
                         return Ok(());
                     }
@@ -539,19 +540,19 @@ mod test {
                 };
                 prop_assert_eq!(probed.is_err(), opened.damaged.is_some());
                 if let Some(damage) = &opened.damaged {
-                    prop_assert!(matches!(harm, Harm::Flip(..)) && opened.open.is_empty());
-                    prop_assert_eq!(dir.get(&damage.kept_as), harm.done_to(&bytes));
+                    prop_assert!(matches!(file_damage, FileDamage::Flip(..)) && opened.open.is_empty());
+                    prop_assert_eq!(dir.get(&damage.kept_as), file_damage.done_to(&bytes));
                 } else {
-                    let good = match &harm {
-                        Harm::Flip(at, _) => {
+                    let good = match &file_damage {
+                        FileDamage::Flip(at, _) => {
                             // Not to be told from a torn write, and only there.
                             let at = at.index(bytes.len());
                             let last = states.len().saturating_sub(2);
                             prop_assert!(at >= states[last].0, "byte {} before {}", at, states[last].0);
                             at
                         }
-                        Harm::Cut(at) => at.index(bytes.len()),
-                        Harm::Append(_) => bytes.len(),
+                        FileDamage::Cut(at) => at.index(bytes.len()),
+                        FileDamage::Append(_) => bytes.len(),
                     };
                     let want = states.iter().rev().find(|(len, _)| *len <= good).map(|(_, moves)| moves.clone());
                     prop_assert_eq!(moves(opened.open), want.unwrap_or_default());
@@ -567,7 +568,7 @@ mod test {
 
         #[test]
         fn any_bytes_are_no_moves() {
-            let dir = Dir::new();
+            let dir = HiddenTestDir::new();
             let versions = prop_oneof![Just(VERSION), any::<u32>()];
             proptest!(|(magic in any::<bool>(), version in versions, bytes in vec(any::<u8>(), 0..400))| {
                 let head = [&MAGIC[..], &version.to_le_bytes()].concat();
@@ -624,10 +625,10 @@ mod test {
                     return Ok(());
                 };
                 // It goes on behind them, wherever their numbers led.
-                let file = Flaky::default();
+                let file = FailingStore::default();
                 file.bytes.replace([&MAGIC[..], &VERSION.to_le_bytes(), &log[..good]].concat());
                 let open = found.open.keys().copied().collect();
-                let mut log = Log { file, len: (HEADER + good) as u64, next_id: found.next_id, open, torn: false, closed: None };
+                let mut log = JournalLog { file, len: (HEADER + good) as u64, next_id: found.next_id, open, torn: false, closed: None };
                 let id = log.begin(&record(1)).expect("begun");
                 let again = replay(&log.file.bytes.borrow()[HEADER..]);
                 prop_assert_eq!((again.open.len(), again.open.get(&id)), (found.open.len() + 1, Some(&record(1))));
@@ -638,10 +639,10 @@ mod test {
         fn behind_the_last_number_comes_the_first_that_is_free() {
             let log = summed([ID_MAX - 1, 1, 2].map(|id| begin_body(id, &record(1))));
             let found = replay(&log);
-            let file = Flaky::default();
+            let file = FailingStore::default();
             file.bytes.replace([&MAGIC[..], &VERSION.to_le_bytes(), &log[..]].concat());
             let (len, open) = ((HEADER + log.len()) as u64, found.open.keys().copied().collect());
-            let mut log = Log { file, len, next_id: found.next_id, open, torn: false, closed: None };
+            let mut log = JournalLog { file, len, next_id: found.next_id, open, torn: false, closed: None };
             let ids: Vec<_> = (0..2).map(|_| log.begin(&record(2)).expect("begun")).collect();
             assert_eq!(ids, [3, 4]);
             let again = replay(&log.file.bytes.borrow()[HEADER..]);
@@ -661,7 +662,7 @@ mod test {
             let plans = vec(prop_oneof![4 => Just(None), 1 => (0usize..200).prop_map(Some)], 0..40);
             let rooms = prop_oneof![Just(0), 100usize..3000];
             proptest!(|(ops in ops(), plan in plans, room in rooms)| {
-                let mut log = empty(Flaky::default());
+                let mut log = empty(FailingStore::default());
                 log.file.plan.replace(plan);
                 log.file.room.set(room);
                 let (mut must, mut may) = (Moves::new(), BTreeSet::new());
@@ -706,7 +707,7 @@ mod test {
 
         #[test]
         fn a_full_disk_does_not_keep_moves_from_beginning() {
-            let mut log = empty(Flaky::default());
+            let mut log = empty(FailingStore::default());
             log.file.room.set(300);
             for n in 0..50 {
                 let id = log.begin(&record(n)).expect("begun");
@@ -721,7 +722,7 @@ mod test {
 
         #[test]
         fn half_a_record_that_could_not_be_cut_off_never_has_another_behind_it() {
-            let mut log = empty(Flaky::default());
+            let mut log = empty(FailingStore::default());
             let id = log.begin(&record(1)).expect("begun");
             // From the end: the write fails after 30 bytes, the cut fails; then the cut fails once more.
             log.file.plan.replace(vec![Some(0), Some(0), Some(30)]);
@@ -735,7 +736,7 @@ mod test {
 
         #[test]
         fn one_end_told_twice_does_not_forget_another_move() {
-            let mut log = empty(Flaky::default());
+            let mut log = empty(FailingStore::default());
             let (a, b) = (log.begin(&record(1)).expect("begun"), log.begin(&record(2)).expect("begun"));
             // Long enough to be begun anew.
             let long = MoveRecord { path: vec![b'x'; PATH_MAX], ..record(3) };
@@ -748,7 +749,7 @@ mod test {
 
         #[test]
         fn a_log_that_never_comes_to_rest_stays_within_what_the_reader_takes() {
-            let mut log = empty(Flaky::default());
+            let mut log = empty(FailingStore::default());
             let id = log.begin(&record(1)).expect("begun");
             log.len = FULL_BYTES + 1;
             assert_eq!(log.begin(&record(2)), Err(Errno::AGAIN));
@@ -759,7 +760,7 @@ mod test {
 
         #[test]
         fn a_path_too_long_for_the_reader_is_not_written() {
-            let mut log = empty(Flaky::default());
+            let mut log = empty(FailingStore::default());
             log.begin(&MoveRecord { path: vec![b'x'; PATH_MAX], ..record(1) }).expect("the longest");
             assert_eq!(log.begin(&MoveRecord { path: vec![b'x'; PATH_MAX + 1], ..record(2) }), Err(Errno::NAMETOOLONG));
             let id = log.begin(&record(3)).expect("begun");

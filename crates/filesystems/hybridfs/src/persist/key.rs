@@ -2,19 +2,19 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::{Fields, PersistError, VERSION, read_all, replace};
-use crate::number::Key;
+use super::{FieldReader, PersistError, VERSION, read_all, replace};
+use crate::number::NumberKey;
 
 const FILE: &str = "key";
 const MAGIC: [u8; 4] = *b"hsky";
 const LEN: usize = 28;
 
-const _: () = assert!(LEN == MAGIC.len() + size_of::<u32>() + size_of::<Key>() + size_of::<u32>());
+const _: () = assert!(LEN == MAGIC.len() + size_of::<u32>() + size_of::<NumberKey>() + size_of::<u32>());
 
 /// Reads the key of a side; `None`: it has none, or one that is damaged. A new key costs inode numbers, not data.
-pub fn read_key(dir: BorrowedFd<'_>) -> Result<Option<Key>, PersistError> {
+pub fn read_key(dir: BorrowedFd<'_>) -> Result<Option<NumberKey>, PersistError> {
     let Some(bytes) = read_all(dir, FILE, LEN + 1)? else { return Ok(None) };
-    let mut fields = Fields(&bytes);
+    let mut fields = FieldReader(&bytes);
     let magic = fields.take(4) == Some(&MAGIC[..]);
     if let Some(found) = fields.u32().filter(|found| magic && *found > VERSION) {
         return Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION });
@@ -23,11 +23,11 @@ pub fn read_key(dir: BorrowedFd<'_>) -> Result<Option<Key>, PersistError> {
 }
 
 /// Writes the key; it is durable when this returns.
-pub fn write_key(dir: BorrowedFd<'_>, key: &Key) -> Result<(), PersistError> {
+pub fn write_key(dir: BorrowedFd<'_>, key: &NumberKey) -> Result<(), PersistError> {
     replace(dir, FILE, &encode(key))
 }
 
-fn encode(key: &Key) -> [u8; LEN] {
+fn encode(key: &NumberKey) -> [u8; LEN] {
     let mut bytes = [0u8; LEN];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -37,8 +37,8 @@ fn encode(key: &Key) -> [u8; LEN] {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Key> {
-    let key = Key(bytes.get(8..24)?.try_into().ok()?);
+fn decode(bytes: &[u8]) -> Option<NumberKey> {
+    let key = NumberKey(bytes.get(8..24)?.try_into().ok()?);
     (bytes == encode(&key)).then_some(key)
 }
 
@@ -47,18 +47,18 @@ mod test {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::persist::harm::{Dir, harm};
+    use crate::persist::file_damage::{HiddenTestDir, file_damage};
 
     #[test]
     fn a_key_comes_back_and_a_harmed_one_does_not() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         assert_eq!(read_key(dir.fd()).expect("none"), None);
-        proptest!(|(secret in any::<[u8; 16]>(), harm in harm())| {
-            write_key(dir.fd(), &Key(secret)).expect("written");
-            prop_assert_eq!(read_key(dir.fd()).expect("read"), Some(Key(secret)));
-            let bad = harm.done_to(&encode(&Key(secret)));
+        proptest!(|(secret in any::<[u8; 16]>(), file_damage in file_damage())| {
+            write_key(dir.fd(), &NumberKey(secret)).expect("written");
+            prop_assert_eq!(read_key(dir.fd()).expect("read"), Some(NumberKey(secret)));
+            let bad = file_damage.done_to(&encode(&NumberKey(secret)));
             dir.put(FILE, &bad);
-            prop_assert!(!matches!(read_key(dir.fd()), Ok(Some(_))) || bad == encode(&Key(secret)));
+            prop_assert!(!matches!(read_key(dir.fd()), Ok(Some(_))) || bad == encode(&NumberKey(secret)));
         });
     }
 }

@@ -4,7 +4,7 @@
 //! hostile when it is read. Everything is reached by a handle on the hidden directory, never by path.
 
 #[cfg(test)]
-pub(crate) mod harm;
+pub(crate) mod file_damage;
 mod history;
 mod identity;
 mod journal;
@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use history::{HistoryRecord, Loaded, load_history, probe_history, save_history};
+pub use history::{HistoryRecord, LoadedHistory, load_history, probe_history, save_history};
 pub use identity::{Identity, PairId, read_identity, write_identity};
-pub use journal::{Journal, MoveRecord, OpenMove, Opened, probe_journal};
+pub use journal::{Journal, MoveRecord, OpenMove, OpenedJournal, probe_journal};
 pub use key::{read_key, write_key};
 pub use pins::{load_pins, probe_pins, save_pins};
 
@@ -47,7 +47,7 @@ pub enum PersistError {
     },
     /// Somebody else may have written it.
     #[error(".hotshelf/{file} is not a regular file of the owner of .hotshelf that nobody else may write: see what it is, and remove it")]
-    NotOurs {
+    UntrustedHiddenDirError {
         /// Which file.
         file: &'static str,
     },
@@ -63,7 +63,7 @@ pub enum PersistError {
 
 /// A damaged file that was put aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
+pub struct SetAsideFile {
     /// Its name now, in `.hotshelf`.
     pub kept_as: String,
     /// What is wrong with it.
@@ -106,7 +106,7 @@ pub fn must_be_ours(dir: BorrowedFd<'_>, file: &OwnedFd, name: &'static str) -> 
     let owner = rustix::fs::fstat(dir).map_err(io_error(name))?.st_uid;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     if !is_file || stat.st_uid != owner || crate::tier::others_may_write(stat.st_mode) {
-        return Err(PersistError::NotOurs { file: name });
+        return Err(PersistError::UntrustedHiddenDirError { file: name });
     }
     Ok(stat)
 }
@@ -145,7 +145,7 @@ fn replace(dir: BorrowedFd<'_>, file: &'static str, bytes: &[u8]) -> Result<(), 
 }
 
 /// What is written in place: a file, and in tests one that fails.
-pub(crate) trait Store {
+pub(crate) trait InPlaceFile {
     /// Writes all bytes; on failure some of them may be there.
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), Errno>;
     /// Cuts or grows.
@@ -154,7 +154,7 @@ pub(crate) trait Store {
     fn sync(&self) -> Result<(), Errno>;
 }
 
-impl Store for OwnedFd {
+impl InPlaceFile for OwnedFd {
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes.len() {
@@ -178,14 +178,14 @@ impl Store for OwnedFd {
 }
 
 /// Puts a damaged file aside under a free name.
-pub(crate) fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -> Result<Damage, PersistError> {
+pub(crate) fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -> Result<SetAsideFile, PersistError> {
     for n in 1..10_000 {
         let kept_as = format!("{file}.damaged-{n}");
         match rustix::fs::renameat_with(dir, file, dir, &*kept_as, rustix::fs::RenameFlags::NOREPLACE) {
-            Ok(()) => return Ok(Damage { kept_as, detail: detail.to_owned() }),
+            Ok(()) => return Ok(SetAsideFile { kept_as, detail: detail.to_owned() }),
             Err(Errno::EXIST) => {}
             // It cannot be written over either.
-            Err(Errno::ROFS) => return Ok(Damage { kept_as: file.to_owned(), detail: detail.to_owned() }),
+            Err(Errno::ROFS) => return Ok(SetAsideFile { kept_as: file.to_owned(), detail: detail.to_owned() }),
             Err(source) => return Err(PersistError::Io { file, source }),
         }
     }
@@ -193,9 +193,9 @@ pub(crate) fn put_aside(dir: BorrowedFd<'_>, file: &'static str, detail: &str) -
 }
 
 /// Little-endian fields, taken one after the other from hostile bytes.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+pub(crate) struct FieldReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -225,12 +225,12 @@ fn again(dir: &OwnedFd) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod test {
-    use super::harm::Dir;
+    use super::file_damage::HiddenTestDir;
     use super::*;
 
     #[test]
     fn a_file_that_cannot_be_replaced_stays_and_leftovers_are_no_hindrance() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         replace(dir.fd(), "pins", b"one").expect("written");
         std::fs::write(dir.path("pins.new"), b"left by a crash").expect("written");
         replace(dir.fd(), "pins", b"two").expect("written");
@@ -242,7 +242,7 @@ mod test {
 
     #[test]
     fn writers_of_one_file_do_not_mix() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         std::thread::scope(|scope| {
             for byte in 0..4u8 {
                 let dir = &dir;
@@ -256,9 +256,9 @@ mod test {
 
     #[test]
     fn what_is_no_file_is_not_waited_for() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         rustix::fs::mknodat(dir.fd(), "id", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-        assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::NotOurs { file: "id" })));
+        assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::UntrustedHiddenDirError { file: "id" })));
         std::os::unix::fs::symlink("/etc/passwd", dir.path("pins")).expect("a link");
         assert!(matches!(read_all(dir.fd(), "pins", 10), Err(PersistError::Io { source: Errno::LOOP, .. })));
     }
@@ -266,18 +266,18 @@ mod test {
     #[test]
     fn what_others_could_have_written_is_refused() {
         use std::os::unix::fs::PermissionsExt;
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         dir.put("id", b"bytes");
         for mode in [0o660, 0o602] {
             std::fs::set_permissions(dir.path("id"), std::fs::Permissions::from_mode(mode)).expect("set");
-            assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::NotOurs { .. })), "{mode:o}");
-            assert!(matches!(open_in_place(dir.fd(), "id"), Err(PersistError::NotOurs { .. })), "{mode:o}");
+            assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::UntrustedHiddenDirError { .. })), "{mode:o}");
+            assert!(matches!(open_in_place(dir.fd(), "id"), Err(PersistError::UntrustedHiddenDirError { .. })), "{mode:o}");
         }
         std::fs::set_permissions(dir.path("id"), std::fs::Permissions::from_mode(0o644)).expect("set");
         assert!(read_all(dir.fd(), "id", 10).expect("read").is_some());
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(dir.path("id"), Some(65534), None).expect("given away");
-            assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::NotOurs { .. })));
+            assert!(matches!(read_all(dir.fd(), "id", 10), Err(PersistError::UntrustedHiddenDirError { .. })));
         }
         std::fs::create_dir(dir.path("journal")).expect("made");
         open_in_place(dir.fd(), "journal").expect_err("a directory");
@@ -287,7 +287,7 @@ mod test {
 
     #[test]
     fn a_huge_file_is_read_up_to_its_limit() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         std::fs::File::create(dir.path("history")).expect("made").set_len(1 << 40).expect("sparse");
         assert_eq!(read_all(dir.fd(), "history", 1000).expect("read").map(|bytes| bytes.len()), Some(1000));
     }

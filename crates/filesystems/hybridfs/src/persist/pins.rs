@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-use super::{Damage, Fields, PersistError, VERSION, put_aside, read_all, replace};
+use super::{FieldReader, PersistError, SetAsideFile, VERSION, put_aside, read_all, replace};
 
 const FILE: &str = "pins";
 const MAGIC: [u8; 4] = *b"hspn";
@@ -16,7 +16,7 @@ const BYTES_MAX: usize = 64 << 20;
 const _: () = assert!(HEADER == MAGIC.len() + 2 * size_of::<u32>());
 
 /// The pinned paths, relative to the mount; no file: none.
-pub fn load_pins(dir: BorrowedFd<'_>) -> Result<(BTreeSet<Vec<u8>>, Option<Damage>), PersistError> {
+pub fn load_pins(dir: BorrowedFd<'_>) -> Result<(BTreeSet<Vec<u8>>, Option<SetAsideFile>), PersistError> {
     match read(dir)? {
         Ok(pins) => Ok((pins, None)),
         Err(detail) => put_aside(dir, FILE, detail).map(|damage| (BTreeSet::new(), Some(damage))),
@@ -30,7 +30,7 @@ pub fn probe_pins(dir: BorrowedFd<'_>) -> Result<(), PersistError> {
 
 fn read(dir: BorrowedFd<'_>) -> Result<Result<BTreeSet<Vec<u8>>, &'static str>, PersistError> {
     let Some(bytes) = read_all(dir, FILE, BYTES_MAX + 1)? else { return Ok(Ok(BTreeSet::new())) };
-    let mut fields = Fields(&bytes);
+    let mut fields = FieldReader(&bytes);
     let magic = fields.take(MAGIC.len()) == Some(&MAGIC[..]);
     let version = fields.u32();
     if let Some(found) = version.filter(|found| magic && *found > VERSION) {
@@ -46,7 +46,7 @@ fn read(dir: BorrowedFd<'_>) -> Result<Result<BTreeSet<Vec<u8>>, &'static str>, 
     Ok(parse(fields).ok_or("its paths make no sense"))
 }
 
-fn parse(mut fields: Fields<'_>) -> Option<BTreeSet<Vec<u8>>> {
+fn parse(mut fields: FieldReader<'_>) -> Option<BTreeSet<Vec<u8>>> {
     let mut pins = BTreeSet::new();
     while !fields.0.is_empty() {
         let len = fields.u32()? as usize;
@@ -91,11 +91,11 @@ mod test {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::persist::harm::{Dir, Harm, extreme, harm, path};
+    use crate::persist::file_damage::{FileDamage, HiddenTestDir, extreme, file_damage, path};
 
     #[test]
     fn pins_come_back_as_they_were() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         assert_eq!(load_pins(dir.fd()).expect("none yet"), (BTreeSet::new(), None));
         proptest!(|(pins in btree_set(path(), 0..6))| {
             dir.put(FILE, &encode(&pins));
@@ -106,15 +106,17 @@ mod test {
 
     #[test]
     fn harmed_pins_are_put_aside_and_none() {
-        let dir = Dir::new();
-        proptest!(|(pins in btree_set(path(), 0..6), harm in harm())| {
+        let dir = HiddenTestDir::new();
+        proptest!(|(pins in btree_set(path(), 0..6), file_damage in file_damage())| {
             let bytes = encode(&pins);
-            dir.put(FILE, &harm.done_to(&bytes));
+            dir.put(FILE, &file_damage.done_to(&bytes));
             prop_assert!(probe_pins(dir.fd()).is_err());
             match load_pins(dir.fd()) {
-                Ok((left, Some(damage))) => prop_assert_eq!((left, dir.get(&damage.kept_as)), (BTreeSet::new(), harm.done_to(&bytes))),
+                Ok((left, Some(aside))) => {
+                    prop_assert_eq!((left, dir.get(&aside.kept_as)), (BTreeSet::new(), file_damage.done_to(&bytes)));
+                }
                 Err(PersistError::FutureVersion { .. }) => {
-                    prop_assert!(matches!(&harm, Harm::Flip(at, _) if (4..8).contains(&at.index(bytes.len()))));
+                    prop_assert!(matches!(&file_damage, FileDamage::Flip(at, _) if (4..8).contains(&at.index(bytes.len()))));
                 }
                 other => prop_assert!(false, "{other:?}"),
             }
@@ -123,7 +125,7 @@ mod test {
 
     #[test]
     fn any_bytes_are_no_pins() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         proptest!(|(magic in any::<bool>(), bytes in vec(any::<u8>(), 0..200))| {
             dir.put(FILE, &if magic { [&MAGIC[..], &VERSION.to_le_bytes(), &bytes].concat() } else { bytes });
             prop_assert!(matches!(load_pins(dir.fd()), Ok((pins, Some(_))) if pins.is_empty()));
@@ -132,7 +134,7 @@ mod test {
 
     #[test]
     fn extremes_behind_a_good_checksum_do_no_harm() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         proptest!(|(entries in vec((proptest::option::of(extreme()), vec(any::<u8>(), 0..20)), 0..6))| {
             let mut body = Vec::new();
             for (len, path) in &entries {
@@ -147,7 +149,7 @@ mod test {
 
     #[test]
     fn more_than_the_reader_takes_is_not_written() {
-        let dir = Dir::new();
+        let dir = HiddenTestDir::new();
         save_pins(dir.fd(), &BTreeSet::from([b"a".to_vec()])).expect("saved");
         let huge = BTreeSet::from([vec![b'x'; BYTES_MAX]]);
         assert!(matches!(save_pins(dir.fd(), &huge), Err(PersistError::Io { source: Errno::FBIG, .. })));

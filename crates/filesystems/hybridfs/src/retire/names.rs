@@ -14,14 +14,14 @@ use parking_lot::{MutexGuard, RwLockWriteGuard};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::Brought;
-use crate::abilities::Placing;
-use crate::copy::{self, Failed, Unkept};
-use crate::dirs::Dir;
-use crate::intent::{RecordedStep, Step};
-use crate::names::Known;
-use crate::nodes::{Backing, KeptFor, Kind};
-use crate::pair::{Hybrid, now_s};
+use super::TransferOutcome;
+use crate::abilities::NamingMethod;
+use crate::copy::{self, AttributeLoss, CopyError};
+use crate::dirs::DirPair;
+use crate::intent::{IntentStep, RecordedStep};
+use crate::names::KnownFiles;
+use crate::nodes::{Backing, KeptFor, NodeKind};
+use crate::pair::{TieredFs, now_s};
 use crate::recover::passes;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, InodeId, NAME_ONLY, Result, Stat, Tier};
@@ -33,23 +33,23 @@ const SUBSTITUTES_MAX: usize = 1 << 15;
 const GATE_WAIT: Duration = Duration::from_millis(20);
 
 /// One name that changes sides.
-struct End<'a> {
+struct TransferName<'a> {
     path: &'a [u8],
     parent_path: &'a [u8],
     name: &'a OsStr,
     parent: u64,
     /// Open on both sides.
-    dir: Arc<Dir>,
-    _known: Known<'a>,
+    dir: Arc<DirPair>,
+    _known: KnownFiles<'a>,
 }
 
 /// The copy's names in the temporary directory; those that are left go when this is dropped.
-struct Temporaries<'a> {
+struct TemporaryNames<'a> {
     tier: &'a Tier,
     names: Vec<OsString>,
 }
 
-impl Drop for Temporaries<'_> {
+impl Drop for TemporaryNames<'_> {
     fn drop(&mut self) {
         for name in &self.names {
             let _ = self.tier.unlink(self.tier.tmp.as_fd(), name);
@@ -57,7 +57,7 @@ impl Drop for Temporaries<'_> {
     }
 }
 
-impl Temporaries<'_> {
+impl TemporaryNames<'_> {
     /// The next mount needs them.
     fn keep(&mut self) {
         self.names.clear();
@@ -72,63 +72,78 @@ struct PlacedName {
 }
 
 /// Why nothing was brought over.
-enum Not {
+enum TransferError {
     Later(&'static str),
     Stays(String),
 }
 
-impl From<Errno> for Not {
-    fn from(error: Errno) -> Not {
+impl From<Errno> for TransferError {
+    fn from(error: Errno) -> TransferError {
         match error {
-            Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::CANCELED => Not::Later("it was changed meanwhile"),
-            error => Not::Stays(error.to_string()),
+            Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::CANCELED => TransferError::Later("it was changed meanwhile"),
+            error => TransferError::Stays(error.to_string()),
         }
     }
 }
 
-impl From<Unkept> for Not {
-    fn from(unkept: Unkept) -> Not {
+impl From<AttributeLoss> for TransferError {
+    fn from(unkept: AttributeLoss) -> TransferError {
         match unkept {
-            Unkept::Cannot(why) => Not::Stays(why.into()),
-            Unkept::Failed(error) => error.into(),
+            AttributeLoss::Cannot(why) => TransferError::Stays(why.into()),
+            AttributeLoss::Failed(error) => error.into(),
         }
     }
 }
 
-type Tried<T> = std::result::Result<T, Not>;
+type TransferResult<T> = std::result::Result<T, TransferError>;
 
-impl Hybrid {
+impl TieredFs {
     /// Brings over the inode `source_ino` of `side` with all its names. `progress` is told bytes done; false stops.
-    pub(super) fn bring_names(&self, side: TierName, paths: &[Vec<u8>], source_ino: u64, progress: &mut dyn FnMut(u64) -> bool) -> Brought {
+    pub(super) fn bring_names(
+        &self,
+        side: TierName,
+        paths: &[Vec<u8>],
+        source_ino: u64,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> TransferOutcome {
         match self.try_bring_names(side, paths, source_ino, progress) {
-            Ok(()) => Brought::Done,
-            Err(Not::Later(why)) => Brought::Later(why),
-            Err(Not::Stays(why)) => Brought::Stays(why),
+            Ok(()) => TransferOutcome::Done,
+            Err(TransferError::Later(why)) => TransferOutcome::Later(why),
+            Err(TransferError::Stays(why)) => TransferOutcome::Stays(why),
         }
     }
 
-    fn try_bring_names(&self, side: TierName, paths: &[Vec<u8>], source_ino: u64, progress: &mut dyn FnMut(u64) -> bool) -> Tried<()> {
+    fn try_bring_names(
+        &self,
+        side: TierName,
+        paths: &[Vec<u8>],
+        source_ino: u64,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> TransferResult<()> {
         let to = side.other();
         if paths.len() > NAMES_MAX {
-            return Err(Not::Stays(format!("it has {} names (hard links), and at most {NAMES_MAX} can change sides at once", paths.len())));
+            return Err(TransferError::Stays(format!(
+                "it has {} names (hard links), and at most {NAMES_MAX} can change sides at once",
+                paths.len()
+            )));
         }
-        let ends = paths.iter().map(|path| self.end(path, to)).collect::<Tried<Vec<_>>>()?;
+        let ends = paths.iter().map(|path| self.end(path, to)).collect::<TransferResult<Vec<_>>>()?;
         let first = ends.first().ok_or(Errno::NOENT)?;
         let found = self.find(&first.dir, first.name)?;
         if found.backing[side as usize] != source_ino {
             return Err(Errno::STALE.into());
         }
-        let mut known = Known::new(self);
-        known.see(&found, first.parent, first.name);
+        let mut known = KnownFiles::new(self);
+        known.upsert(&found, first.parent, first.name);
         let before = found.stat;
         if before.nlink as usize != ends.len() {
             return Err(Errno::STALE.into());
         }
-        if to == TierName::Ssd && self.tier(to).abilities.placing() == Placing::Placeholder {
-            return Err(Not::Stays("the SSD's file system can neither rename without replacing nor make hard links".into()));
+        if to == TierName::Ssd && self.tier(to).abilities.naming_method() == NamingMethod::Placeholder {
+            return Err(TransferError::Stays("the SSD's file system can neither rename without replacing nor make hard links".into()));
         }
         if before.fixed {
-            return Err(Not::Stays("it is immutable or append-only (chattr)".into()));
+            return Err(TransferError::Stays("it is immutable or append-only (chattr)".into()));
         }
         self.note_marks(to)?;
         let mut temporaries = self.copy_aside(side, first, found.ino, &before, ends.len(), progress)?;
@@ -144,38 +159,40 @@ impl Hybrid {
         Ok(())
     }
 
-    fn end<'a>(&'a self, path: &'a [u8], to: TierName) -> Tried<End<'a>> {
+    fn end<'a>(&'a self, path: &'a [u8], to: TierName) -> TransferResult<TransferName<'a>> {
         let cut = path.iter().rposition(|byte| *byte == b'/');
         let (parent_path, name) = cut.map_or((&b""[..], path), |cut| (&path[..cut], &path[cut + 1..]));
         let (parent, known) = self.known_at(parent_path)?;
         let dir = self.ensure_dir(parent, to)?;
-        Ok(End { path, parent_path, name: OsStr::from_bytes(name), parent, dir, _known: known })
+        Ok(TransferName { path, parent_path, name: OsStr::from_bytes(name), parent, dir, _known: known })
     }
 
     /// Makes the copy, complete and durable, under as many temporary names as it will have.
     fn copy_aside(
         &self,
         side: TierName,
-        first: &End<'_>,
+        first: &TransferName<'_>,
         ino: u64,
         before: &Stat,
         names: usize,
         progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Tried<Temporaries<'_>> {
+    ) -> TransferResult<TemporaryNames<'_>> {
         let (from, target) = (self.tier(side), self.tier(side.other()));
         let dir = first.dir.must(side)?;
         let base = self.tmp_name(ino);
         let name = OsString::from(&base);
-        let mut temporaries = Temporaries { tier: target, names: Vec::with_capacity(names) };
+        let mut temporaries = TemporaryNames { tier: target, names: Vec::with_capacity(names) };
         let named = from.open_at(dir, first.name, NAME_ONLY)?;
         if !from.stat_fd(named.as_fd())?.is_same_file(before) {
             return Err(Errno::STALE.into());
         }
         if before.is_file() && self.would_gain_rights(target.name, named.as_fd(), before.mode) {
-            return Err(Not::Stays("it has set-id bits or capabilities that its file system, mounted nosuid, does not honour".into()));
+            return Err(TransferError::Stays(
+                "it has set-id bits or capabilities that its file system, mounted nosuid, does not honour".into(),
+            ));
         }
         if before.is_device() && !from.gives_devices(named.as_fd())? && target.gives_devices(target.root.as_fd())? {
-            return Err(Not::Stays("it is a device that its file system, mounted nodev, does not honour".into()));
+            return Err(TransferError::Stays("it is a device that its file system, mounted nodev, does not honour".into()));
         }
         temporaries.names.push(name.clone());
         let payer = (before.uid, before.gid);
@@ -196,9 +213,9 @@ impl Hybrid {
             };
             let copied = self.in_the_name_of(payer, || copy::data(source.as_fd(), file.as_fd(), before.size, &mut pace))?;
             copied.map_err(|failed| match failed {
-                Failed::Source(error) => self.noted::<()>(side, Err(error)).err().unwrap_or(error),
-                Failed::Target(error) => self.noted::<()>(target.name, Err(error)).err().unwrap_or(error),
-                Failed::Ended(error) => error,
+                CopyError::Source(error) => self.noted::<()>(side, Err(error)).err().unwrap_or(error),
+                CopyError::Target(error) => self.noted::<()>(target.name, Err(error)).err().unwrap_or(error),
+                CopyError::Ended(error) => error,
             })?;
             self.mark_or_warn(target.name, file.as_fd(), ino)?;
             if target.abilities.keeps_all() {
@@ -222,7 +239,7 @@ impl Hybrid {
             let other = OsString::from(format!("{base}.{n}"));
             match rustix::fs::linkat(&target.tmp, &*name, &target.tmp, &*other, AtFlags::empty()) {
                 Err(error) if crate::number::unsupported(error) || matches!(error, Errno::PERM | Errno::MLINK) => {
-                    return Err(Not::Stays("it has several names, and the other side has no hard links".into()));
+                    return Err(TransferError::Stays("it has several names, and the other side has no hard links".into()));
                 }
                 linked => linked?,
             }
@@ -233,7 +250,7 @@ impl Hybrid {
         Ok(temporaries)
     }
 
-    /// Nobody uses the file, and no directory above it is renamed: see `Step::alone` of a move.
+    /// Nobody uses the file, and no directory above it is renamed: see `IntentStep::alone` of a move.
     fn alone_with(&self, ino: u64) -> (MutexGuard<'_, ()>, RwLockWriteGuard<'_, ()>) {
         loop {
             let shape = self.shape.lock();
@@ -244,10 +261,10 @@ impl Hybrid {
     }
 
     /// Whether all names still lead to what was copied. The caller is alone with it.
-    fn is_as_it_was(&self, side: TierName, ends: &[End<'_>], ino: u64, before: &Stat) -> Tried<()> {
+    fn is_as_it_was(&self, side: TierName, ends: &[TransferName<'_>], ino: u64, before: &Stat) -> TransferResult<()> {
         let (from, target) = (self.tier(side), self.tier(side.other()));
         if self.opens.lock().contains_key(&ino) {
-            return Err(Not::Later("it is open: run the command again when it is closed"));
+            return Err(TransferError::Later("it is open: run the command again when it is closed"));
         }
         for end in ends {
             if self.nodes.path(end.parent).as_deref() != Some(end.parent_path) {
@@ -258,13 +275,19 @@ impl Hybrid {
                 return Err(Errno::STALE.into());
             }
             if target.look(end.dir.must(target.name)?, end.name)?.is_some() {
-                return Err(Not::Stays("another file has its name on the other side".into()));
+                return Err(TransferError::Stays("another file has its name on the other side".into()));
             }
         }
         Ok(())
     }
 
-    fn change_sides(&self, side: TierName, ends: &[End<'_>], temporaries: &mut Temporaries<'_>, ids: (InodeId, InodeId)) -> Tried<()> {
+    fn change_sides(
+        &self,
+        side: TierName,
+        ends: &[TransferName<'_>],
+        temporaries: &mut TemporaryNames<'_>,
+        ids: (InodeId, InodeId),
+    ) -> TransferResult<()> {
         let (source, copy) = ids;
         let (from, target) = (self.tier(side), self.tier(side.other()));
         let mut steps = Vec::with_capacity(2 * ends.len());
@@ -272,11 +295,11 @@ impl Hybrid {
         let tmp = inode(target, target.tmp.as_fd())?;
         for (end, name) in ends.iter().zip(&temporaries.names) {
             let aside = [HIDDEN.as_bytes(), b"/tmp/", name.as_bytes()].concat();
-            let step = Step::Rename { tier: target.name, from: aside, to: end.path.to_vec(), ino: copy.ino };
+            let step = IntentStep::Rename { tier: target.name, from: aside, to: end.path.to_vec(), ino: copy.ino };
             steps.push(RecordedStep { step, birth: copy.birth, parents: [tmp, inode(target, end.dir.must(target.name)?)?] });
         }
         for end in ends {
-            let step = Step::Remove { tier: side, path: end.path.to_vec(), ino: source.ino, directory: false };
+            let step = IntentStep::Remove { tier: side, path: end.path.to_vec(), ino: source.ino, directory: false };
             steps.push(RecordedStep { step, birth: source.birth, parents: [inode(from, end.dir.must(side)?)?, 0] });
         }
         let intent = self.intents.begin(&steps)?;
@@ -308,7 +331,7 @@ impl Hybrid {
             }
             intent.done()?;
             return Err(if error == Errno::EXIST {
-                Not::Stays("another file has its name on the other side".into())
+                TransferError::Stays("another file has its name on the other side".into())
             } else {
                 error.into()
             });
@@ -325,7 +348,7 @@ impl Hybrid {
     /// Gives the copy all its names; fails with EEXIST, and replaces nothing, where another program has made a file of that name.
     fn place_all(
         &self,
-        ends: &[End<'_>],
+        ends: &[TransferName<'_>],
         target: &Tier,
         (names, copy): (&[OsString], InodeId),
         placed: &mut Vec<PlacedName>,
@@ -345,7 +368,7 @@ impl Hybrid {
         Ok(())
     }
 
-    fn remove_all(&self, ends: &[End<'_>], from: &Tier, source: InodeId, removed: &mut usize) -> Result<()> {
+    fn remove_all(&self, ends: &[TransferName<'_>], from: &Tier, source: InodeId, removed: &mut usize) -> Result<()> {
         for end in ends {
             let dir = end.dir.must(from.name)?;
             let unlink = || from.unlink_if(dir, end.name, source);
@@ -360,7 +383,7 @@ impl Hybrid {
     }
 
     /// Undoes what was done, as far as that goes: originals get their names again, copies are aside again.
-    fn undo(&self, side: TierName, ends: &[End<'_>], (names, placed): (&[OsString], &[PlacedName]), removed: usize) -> Result<()> {
+    fn undo(&self, side: TierName, ends: &[TransferName<'_>], (names, placed): (&[OsString], &[PlacedName]), removed: usize) -> Result<()> {
         let (from, target) = (self.tier(side), self.tier(side.other()));
         let mut undone = Ok(());
         if let Some(left) = ends.get(removed).filter(|_| removed > 0) {
@@ -417,7 +440,7 @@ impl Hybrid {
                 }
             }
         }
-        debug_assert!(crate::names::kind_of(copy) != Kind::Directory);
+        debug_assert!(crate::names::kind_of(copy) != NodeKind::Directory);
     }
 }
 
@@ -426,7 +449,7 @@ mod test {
     use super::*;
     use crate::testing::TestPair;
 
-    /// Between the last look at the name and the placing of the copy, another program makes a file of that name on the other side.
+    /// Between the last look at the name and the naming_method of the copy, another program makes a file of that name on the other side.
     #[test]
     fn a_file_that_another_program_makes_meanwhile_is_not_replaced() {
         for (noreplace, links) in [(true, true), (false, true), (false, false)] {
@@ -445,7 +468,7 @@ mod test {
             let copy = hdd.stat(hdd.tmp.as_fd(), &temporaries.names[0]).expect("there").id();
             std::fs::write(fs.at("hdd/dir/link"), "theirs").expect("written");
             let refused = fs.change_sides(TierName::Ssd, &[end], &mut temporaries, (before.id(), copy));
-            assert!(matches!(refused, Err(Not::Stays(why)) if why.contains("has its name")));
+            assert!(matches!(refused, Err(TransferError::Stays(why)) if why.contains("has its name")));
             drop(temporaries);
             assert_eq!(std::fs::read(fs.at("hdd/dir/link")).expect("there"), b"theirs");
             assert_eq!(std::fs::read_link(fs.at("ssd/dir/link")).expect("there").to_str(), Some("target"));

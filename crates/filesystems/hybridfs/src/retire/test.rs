@@ -2,7 +2,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use super::*;
-use crate::create::Make;
+use crate::create::NewNode;
 use crate::testing::{TestPair, me};
 
 fn retire(fs: &TestPair, side: TierName) -> std::result::Result<String, String> {
@@ -77,7 +77,7 @@ fn nothing_new_goes_to_a_retired_side_until_it_is_mounted_again() {
     let fs = TestPair::with(&["ssd/file"]);
     retire(&fs, TierName::Ssd).expect("retired");
     assert_eq!(fs.status().retired, Some(TierName::Ssd));
-    fs.make(me(), ROOT, OsStr::new("new"), Make::Symlink(OsStr::new("x")), 0).expect("made");
+    fs.make(me(), ROOT, OsStr::new("new"), NewNode::Symlink(OsStr::new("x")), 0).expect("made");
     assert!(fs.at("hdd/new").symlink_metadata().is_ok());
     let error = fs.migrate(b"file", TierName::Ssd, &mut |_, _, _, _| true).expect_err("stays");
     assert!(error.contains("is being retired"), "{error}");
@@ -85,7 +85,7 @@ fn nothing_new_goes_to_a_retired_side_until_it_is_mounted_again() {
     retire(&fs, TierName::Ssd).expect("once more does nothing");
     let fs = fs.again();
     assert_eq!(fs.status().retired, None);
-    fs.make(me(), ROOT, OsStr::new("later"), Make::Symlink(OsStr::new("x")), 0).expect("made");
+    fs.make(me(), ROOT, OsStr::new("later"), NewNode::Symlink(OsStr::new("x")), 0).expect("made");
     assert!(fs.at("ssd/later").symlink_metadata().is_ok());
 }
 

@@ -15,12 +15,12 @@ use std::sync::{Arc, OnceLock};
 
 use helper::Helper;
 pub use helper::help;
-use written::Written;
+use written::WriteOutcome;
 
 /// Knows what to tell ahead, and to whom. Tells nothing before it is begun.
 #[derive(Debug, Default)]
 pub struct Ahead {
-    written: Written,
+    written: WriteOutcome,
     helper: OnceLock<Arc<Helper>>,
 }
 

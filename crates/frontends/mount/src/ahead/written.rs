@@ -16,7 +16,7 @@ const LEFT_MIN: usize = 32;
 
 /// By directory, in the order in which they were written.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct WriteOutcome {
     state: Mutex<State>,
     any: AtomicBool,
 }
@@ -31,7 +31,7 @@ struct State {
     row: (u64, usize),
 }
 
-impl Written {
+impl WriteOutcome {
     /// Nothing is kept.
     pub fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Relaxed)
@@ -101,8 +101,8 @@ impl State {
 mod test {
     use super::*;
 
-    fn with_files(dir: u64, files: std::ops::Range<u64>) -> Written {
-        let written = Written::default();
+    fn with_files(dir: u64, files: std::ops::Range<u64>) -> WriteOutcome {
+        let written = WriteOutcome::default();
         files.for_each(|ino| written.add(dir, ino));
         written
     }
@@ -135,7 +135,7 @@ mod test {
 
     #[test]
     fn each_asked_for_as_soon_as_it_is_written_leaves_nothing() {
-        let written = Written::default();
+        let written = WriteOutcome::default();
         for ino in 0..1_000 {
             written.add(7, ino);
             written.add(7, ino);
@@ -146,7 +146,7 @@ mod test {
 
     #[test]
     fn what_is_kept_is_bounded_and_the_oldest_goes() {
-        let written = Written::default();
+        let written = WriteOutcome::default();
         for n in 0..3 * KEPT_MAX as u64 {
             written.add(n / 1000, n);
             if n % 2 == 0 {

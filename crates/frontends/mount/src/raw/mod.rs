@@ -1,6 +1,6 @@
 //! A raw image as a mount, so that ordinary tools can look in (`hotshelf fs mount`).
 
-mod front;
+mod image_filesystem;
 mod nodes;
 mod session;
 

@@ -8,22 +8,22 @@ use parking_lot::RwLock;
 use rawfs::fs::Node;
 use rustix::io::Errno;
 
-use crate::direct_writes::Cached;
+use crate::direct_writes::KernelCacheState;
 
 /// The top's number in the protocol. Its own number in the file system is its, too.
 pub const ROOT: u64 = 1;
 
-struct Known {
+struct KnownInode {
     node: Node,
     /// How often the kernel was told of it, and has not forgotten.
     lookups: u64,
-    cached: Arc<Cached>,
+    cached: Arc<KernelCacheState>,
 }
 
 /// The nodes by number.
 #[derive(Default)]
 pub struct Nodes {
-    map: RwLock<HashMap<u64, Known>>,
+    map: RwLock<HashMap<u64, KnownInode>>,
 }
 
 impl Nodes {
@@ -33,15 +33,15 @@ impl Nodes {
     }
 
     /// What the kernel may have cached of a node that it knows.
-    pub fn cached(&self, ino: u64) -> Option<Arc<Cached>> {
+    pub fn cached(&self, ino: u64) -> Option<Arc<KernelCacheState>> {
         self.map.read().get(&ino).map(|known| Arc::clone(&known.cached))
     }
 
     /// The kernel is told of it.
-    pub fn tell(&self, ino: u64, node: Node, cached: impl FnOnce() -> Arc<Cached>) {
+    pub fn remember(&self, ino: u64, node: Node, cached: impl FnOnce() -> Arc<KernelCacheState>) {
         match self.map.write().entry(ino) {
             Entry::Occupied(mut known) => known.get_mut().lookups += 1,
-            Entry::Vacant(vacant) => drop(vacant.insert(Known { node, lookups: 1, cached: cached() })),
+            Entry::Vacant(vacant) => drop(vacant.insert(KnownInode { node, lookups: 1, cached: cached() })),
         }
     }
 

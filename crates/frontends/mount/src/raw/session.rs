@@ -12,14 +12,14 @@ use parking_lot::{Condvar, Mutex};
 use rawfs::fs::Fs;
 use rustix::io::Errno;
 
-use super::front::{Inner, RawFront, SetId};
+use super::image_filesystem::{ImageFilesystem, ImageShared, SetId};
 use super::nodes::Nodes;
-use crate::changed::Changed;
 use crate::direct_writes::DirectWrites;
-use crate::handles::Table;
+use crate::handles::HandleTable;
+use crate::kernel_notifier::KernelNotifier;
 use crate::options::MountFlags;
 use crate::session::{MountError, check_mountpoint, hint, unmount_patiently, watch_signals};
-use crate::wire::{self, Started, Uring};
+use crate::wire::{self, PreparedMount, UringMode};
 
 /// What is written is durable after so long, if nobody asks for it before; ext4 takes as long.
 const COMMIT: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub struct RawOptions {
     /// Threads that serve requests, at least 1.
     pub threads: usize,
     /// Whether requests come over io_uring.
-    pub uring: Uring,
+    pub uring: UringMode,
     /// Mount flags.
     pub flags: MountFlags,
 }
@@ -73,10 +73,10 @@ pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), Raw
     let mountpoint = check_mountpoint(&options.mountpoint)?;
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let changed: Arc<Changed> = Arc::default();
+    let changed: Arc<KernelNotifier> = Arc::default();
     let direct_writes = DirectWrites::new(changed.clone());
-    let (nodes, opened, set_id) = (Nodes::default(), Table::default(), SetId::default());
-    let inner = Arc::new(Inner { fs, nodes, opened, changed, direct_writes, set_id });
+    let (nodes, opened, set_id) = (Nodes::default(), HandleTable::default(), SetId::default());
+    let inner = Arc::new(ImageShared { fs, nodes, opened, changed, direct_writes, set_id });
     let served = serve(&inner, options, &mountpoint, ready);
     inner.opened.clear();
     inner.nodes.clear();
@@ -90,17 +90,17 @@ pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), Raw
     saved.and(closed).map_err(RawMountError::Close)
 }
 
-fn serve(inner: &Arc<Inner>, options: &RawOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
-    let front = RawFront { inner: Arc::clone(inner) };
+fn serve(inner: &Arc<ImageShared>, options: &RawOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), MountError> {
+    let filesystem = ImageFilesystem { inner: Arc::clone(inner) };
     let failed = |source: std::io::Error| MountError::Mount { path: mountpoint.to_owned(), hint: hint(&source), source };
-    let session = begin(front, options, mountpoint).map_err(failed)?;
+    let session = begin(filesystem, options, mountpoint).map_err(failed)?;
     let stop: Arc<dyn Fn() + Send + Sync> = {
         let mountpoint = mountpoint.to_owned();
         Arc::new(move || unmount_patiently(&mountpoint))
     };
     inner.changed.begin(session.notifier());
     let signals = watch_signals(stop);
-    let committer = Committer::start(inner);
+    let committer = CommitThread::start(inner);
     ready();
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     let served = session.run();
@@ -112,8 +112,8 @@ fn serve(inner: &Arc<Inner>, options: &RawOptions, mountpoint: &Path, ready: imp
     served.map_err(|source| MountError::Serve { path: mountpoint.to_owned(), source })
 }
 
-fn begin(front: RawFront, options: &RawOptions, mountpoint: &Path) -> std::io::Result<Started<RawFront>> {
-    wire::begin(front, mountpoint, config(options), options.uring, |device| mount_directly(device, options, mountpoint))
+fn begin(filesystem: ImageFilesystem, options: &RawOptions, mountpoint: &Path) -> std::io::Result<PreparedMount<ImageFilesystem>> {
+    wire::begin(filesystem, mountpoint, config(options), options.uring, |device| mount_directly(device, options, mountpoint))
 }
 
 fn mount_directly(device: &File, options: &RawOptions, mountpoint: &Path) -> rustix::io::Result<()> {
@@ -159,13 +159,13 @@ fn config(options: &RawOptions) -> Config {
 }
 
 /// Commits now and then what nobody syncs.
-struct Committer {
+struct CommitThread {
     thread: Option<std::thread::JoinHandle<()>>,
     over: Arc<(Mutex<bool>, Condvar)>,
 }
 
-impl Committer {
-    fn start(inner: &Arc<Inner>) -> Committer {
+impl CommitThread {
+    fn start(inner: &Arc<ImageShared>) -> CommitThread {
         let over: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (theirs, inner) = (Arc::clone(&over), Arc::clone(inner));
         let started = std::thread::Builder::new().name("committer".into()).spawn(move || {
@@ -178,7 +178,7 @@ impl Committer {
             }
         });
         let thread = started.map_err(|error| tracing::error!(%error, "no thread: only fsync makes anything durable")).ok();
-        Committer { thread, over }
+        CommitThread { thread, over }
     }
 
     fn end(self) {

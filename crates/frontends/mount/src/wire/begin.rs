@@ -10,24 +10,24 @@ use fuser::{Config, InitFlags, KernelConfig, Notifier, Session};
 use rustix::io::Errno;
 
 use super::filesystem::FileSystem;
-use super::serve::{Uring, Way};
+use super::serve::{Transport, UringMode};
 use crate::unmount::unmount;
 
 /// A mount that waits to be served.
-pub struct Started<F: FileSystem> {
+pub struct PreparedMount<F: FileSystem> {
     pub(super) fs: Arc<F>,
     pub(super) session: Session<Handshake<F>>,
     pub(super) device: Arc<OwnedFd>,
     /// A place of each processor's queue and one to spare, if the kernel agreed.
     pub(super) ports: Vec<Port>,
-    pub(super) way: Arc<Way>,
+    pub(super) way: Arc<Transport>,
     pub(super) config: Config,
 }
 
 /// What is said when the kernel asks who we are.
 pub struct Handshake<F> {
     fs: Arc<F>,
-    way: Arc<Way>,
+    way: Arc<Transport>,
 }
 
 impl<F: FileSystem> fuser::Filesystem for Handshake<F> {
@@ -64,8 +64,8 @@ fn refused(error: std::io::Error) -> String {
 }
 
 /// A place of each processor's queue, and one to spare: everything that may be refused is asked for before we agree on it.
-fn open_ports(uring: Uring, threads: usize) -> Result<Vec<Port>, String> {
-    if uring == Uring::Off {
+fn open_ports(uring: UringMode, threads: usize) -> Result<Vec<Port>, String> {
+    if uring == UringMode::Off {
         return Err("switched off".into());
     }
     if threads == 1 {
@@ -96,10 +96,10 @@ pub fn begin<F: FileSystem>(
     fs: F,
     mountpoint: &Path,
     config: Config,
-    uring: Uring,
+    uring: UringMode,
     directly: impl FnOnce(&File) -> rustix::io::Result<()>,
-) -> std::io::Result<Started<F>> {
-    let (fs, way) = (Arc::new(fs), Arc::new(Way::default()));
+) -> std::io::Result<PreparedMount<F>> {
+    let (fs, way) = (Arc::new(fs), Arc::new(Transport::default()));
     let mut ports = open_ports(uring, config.n_threads.unwrap_or(1)).unwrap_or_else(|why_not| {
         way.is_device(why_not);
         Vec::new()
@@ -110,7 +110,7 @@ pub fn begin<F: FileSystem>(
     if way.why_not().is_some() {
         ports.clear();
     }
-    Ok(Started { fs, session, device, ports, way, config })
+    Ok(PreparedMount { fs, session, device, ports, way, config })
 }
 
 fn shake_hands<F: FileSystem>(
@@ -133,14 +133,14 @@ fn shake_hands<F: FileSystem>(
     Session::new(handshake, mountpoint, config)
 }
 
-impl<F: FileSystem> Started<F> {
+impl<F: FileSystem> PreparedMount<F> {
     /// Tells the kernel of changes.
     pub fn notifier(&self) -> Notifier {
         self.session.notifier()
     }
 
     /// Which way requests come.
-    pub fn way(&self) -> Arc<Way> {
+    pub fn way(&self) -> Arc<Transport> {
         Arc::clone(&self.way)
     }
 }

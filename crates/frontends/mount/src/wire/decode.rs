@@ -12,7 +12,7 @@ pub const HEADER: usize = 40;
 
 /// Who asks what, of which inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RequestHeader {
     pub opcode: u32,
     /// The answer names it.
     pub unique: u64,
@@ -24,7 +24,7 @@ pub struct Head {
 
 /// A change of attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Changes {
+pub struct AttrChanges {
     /// What is to change.
     pub set: SetAttr,
     /// The kernel gives the time of the change, too: its own note of a write that it took, or of a cut.
@@ -35,7 +35,7 @@ pub struct Changes {
 
 /// A request and its arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Op<'a> {
+pub enum FuseOp<'a> {
     Lookup {
         name: &'a OsStr,
     },
@@ -49,7 +49,7 @@ pub enum Op<'a> {
     GetAttr {
         fh: Option<u64>,
     },
-    SetAttr(Changes),
+    SetAttr(AttrChanges),
     ReadLink,
     Symlink {
         name: &'a OsStr,
@@ -178,153 +178,153 @@ pub enum Op<'a> {
 
 /// Shorter than what it says of itself, or without an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedRequestError;
 
 /// Reads numbers one after the other.
-struct Numbers<'a>(&'a [u8]);
+struct ArgReader<'a>(&'a [u8]);
 
-impl Numbers<'_> {
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+impl ArgReader<'_> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], MalformedRequestError> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(MalformedRequestError)?;
         self.0 = rest;
         Ok(*first)
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    fn u16(&mut self) -> Result<u16, MalformedRequestError> {
         self.bytes().map(u16::from_ne_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    fn u32(&mut self) -> Result<u32, MalformedRequestError> {
         self.bytes().map(u32::from_ne_bytes)
     }
 
-    fn i32(&mut self) -> Result<i32, Malformed> {
+    fn i32(&mut self) -> Result<i32, MalformedRequestError> {
         self.bytes().map(i32::from_ne_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    fn u64(&mut self) -> Result<u64, MalformedRequestError> {
         self.bytes().map(u64::from_ne_bytes)
     }
 
-    fn i64(&mut self) -> Result<i64, Malformed> {
+    fn i64(&mut self) -> Result<i64, MalformedRequestError> {
         self.bytes().map(i64::from_ne_bytes)
     }
 }
 
 /// A string up to its NUL, and what follows.
-fn string(from: &[u8]) -> Result<(&OsStr, &[u8]), Malformed> {
-    let end = from.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
+fn string(from: &[u8]) -> Result<(&OsStr, &[u8]), MalformedRequestError> {
+    let end = from.iter().position(|byte| *byte == 0).ok_or(MalformedRequestError)?;
     Ok((OsStr::from_bytes(&from[..end]), &from[end + 1..]))
 }
 
 /// The name of something in a directory: one that would lead elsewhere is none. LOOKUP may ask for "." and "..".
-fn name(from: &[u8], dots: bool) -> Result<(&OsStr, &[u8]), Malformed> {
+fn name(from: &[u8], dots: bool) -> Result<(&OsStr, &[u8]), MalformedRequestError> {
     let (name, rest) = string(from)?;
     let bytes = name.as_bytes();
     let leads_away = bytes.is_empty() || bytes.contains(&b'/') || !dots && matches!(bytes, b"." | b"..");
-    if leads_away { Err(Malformed) } else { Ok((name, rest)) }
+    if leads_away { Err(MalformedRequestError) } else { Ok((name, rest)) }
 }
 
 /// The header, and how long all of the message says it is.
-pub fn head(header: &[u8; HEADER]) -> (Head, u32) {
+pub fn head(header: &[u8; HEADER]) -> (RequestHeader, u32) {
     let number = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
     let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at + byte]));
-    (Head { opcode: number(4), unique: long(8), ino: long(16), uid: number(24), gid: number(28), pid: number(32) }, number(0))
+    (RequestHeader { opcode: number(4), unique: long(8), ino: long(16), uid: number(24), gid: number(28), pid: number(32) }, number(0))
 }
 
 /// A message of `/dev/fuse`: its header, the arguments of fixed size, the rest.
-pub fn split(message: &[u8]) -> Result<(Head, &[u8], &[u8]), Malformed> {
-    let (header, rest) = message.split_first_chunk().ok_or(Malformed)?;
+pub fn split(message: &[u8]) -> Result<(RequestHeader, &[u8], &[u8]), MalformedRequestError> {
+    let (header, rest) = message.split_first_chunk().ok_or(MalformedRequestError)?;
     let (head, length) = head(header);
     // What is behind it would be extensions, for which we did not ask.
-    let mut extensions = Numbers(&header[36..]);
+    let mut extensions = ArgReader(&header[36..]);
     if length as usize != message.len() || extensions.u16()? != 0 {
-        return Err(Malformed);
+        return Err(MalformedRequestError);
     }
-    let (args, rest) = rest.split_at_checked(op::args_len(head.opcode)).ok_or(Malformed)?;
+    let (args, rest) = rest.split_at_checked(op::args_len(head.opcode)).ok_or(MalformedRequestError)?;
     Ok((head, args, rest))
 }
 
 /// What is asked. `args` may be longer than the request's.
-pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<Op<'a>, Malformed> {
-    let mut n = Numbers(args.get(..op::args_len(opcode)).ok_or(Malformed)?);
+pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<FuseOp<'a>, MalformedRequestError> {
+    let mut n = ArgReader(args.get(..op::args_len(opcode)).ok_or(MalformedRequestError)?);
     Ok(match opcode {
-        op::LOOKUP => Op::Lookup { name: name(rest, true)?.0 },
-        op::FORGET => Op::Forget { times: n.u64()? },
+        op::LOOKUP => FuseOp::Lookup { name: name(rest, true)?.0 },
+        op::FORGET => FuseOp::Forget { times: n.u64()? },
         op::BATCH_FORGET => {
-            let bytes = (n.u32()? as usize).checked_mul(16).ok_or(Malformed)?;
-            Op::BatchForget { pairs: rest.get(..bytes).ok_or(Malformed)? }
+            let bytes = (n.u32()? as usize).checked_mul(16).ok_or(MalformedRequestError)?;
+            FuseOp::BatchForget { pairs: rest.get(..bytes).ok_or(MalformedRequestError)? }
         }
         op::GETATTR => {
             let (flags, _) = (n.u32()?, n.u32()?);
             let fh = n.u64()?;
-            Op::GetAttr { fh: (flags & GETATTR_FH != 0).then_some(fh) }
+            FuseOp::GetAttr { fh: (flags & GETATTR_FH != 0).then_some(fh) }
         }
-        op::SETATTR => Op::SetAttr(changes(n)?),
-        op::READLINK => Op::ReadLink,
+        op::SETATTR => FuseOp::SetAttr(changes(n)?),
+        op::READLINK => FuseOp::ReadLink,
         op::SYMLINK => {
             let (name, rest) = name(rest, false)?;
-            Op::Symlink { name, target: string(rest)?.0 }
+            FuseOp::Symlink { name, target: string(rest)?.0 }
         }
         op::MKNOD => {
             let (mode, rdev, umask) = (n.u32()?, n.u32()?, n.u32()?);
-            Op::MkNod { name: name(rest, false)?.0, mode, umask, rdev }
+            FuseOp::MkNod { name: name(rest, false)?.0, mode, umask, rdev }
         }
         op::MKDIR => {
             let (mode, umask) = (n.u32()?, n.u32()?);
-            Op::MkDir { name: name(rest, false)?.0, mode, umask }
+            FuseOp::MkDir { name: name(rest, false)?.0, mode, umask }
         }
-        op::UNLINK => Op::Unlink { name: name(rest, false)?.0 },
-        op::RMDIR => Op::RmDir { name: name(rest, false)?.0 },
+        op::UNLINK => FuseOp::Unlink { name: name(rest, false)?.0 },
+        op::RMDIR => FuseOp::RmDir { name: name(rest, false)?.0 },
         op::RENAME | op::RENAME2 => {
             let new_parent = n.u64()?;
             let flags = if opcode == op::RENAME2 { n.u32()? } else { 0 };
             let (from, rest) = name(rest, false)?;
-            Op::Rename { name: from, new_parent, new_name: name(rest, false)?.0, flags }
+            FuseOp::Rename { name: from, new_parent, new_name: name(rest, false)?.0, flags }
         }
-        op::LINK => Op::Link { ino: n.u64()?, name: name(rest, false)?.0 },
-        op::OPEN => Op::Open { flags: n.i32()? },
-        op::OPENDIR => Op::OpenDir { flags: n.i32()? },
+        op::LINK => FuseOp::Link { ino: n.u64()?, name: name(rest, false)?.0 },
+        op::OPEN => FuseOp::Open { flags: n.i32()? },
+        op::OPENDIR => FuseOp::OpenDir { flags: n.i32()? },
         op::READ | op::READDIR | op::READDIRPLUS => {
             let (fh, offset, size, read_flags, _owner, flags) = (n.u64()?, n.u64()?, n.u32()?, n.u32()?, n.u64()?, n.i32()?);
             match opcode {
-                op::READ => Op::Read { fh, offset, size, read_flags, flags },
-                op::READDIR => Op::ReadDir { fh, offset, size },
-                _ => Op::ReadDirPlus { fh, offset, size },
+                op::READ => FuseOp::Read { fh, offset, size, read_flags, flags },
+                op::READDIR => FuseOp::ReadDir { fh, offset, size },
+                _ => FuseOp::ReadDirPlus { fh, offset, size },
             }
         }
         op::WRITE => {
             let (fh, offset, size, write_flags, _owner, flags) = (n.u64()?, n.u64()?, n.u32()?, n.u32()?, n.u64()?, n.i32()?);
-            Op::Write { fh, offset, data: rest.get(..size as usize).ok_or(Malformed)?, write_flags, flags }
+            FuseOp::Write { fh, offset, data: rest.get(..size as usize).ok_or(MalformedRequestError)?, write_flags, flags }
         }
-        op::STATFS => Op::StatFs,
-        op::RELEASE => Op::Release { fh: n.u64()? },
-        op::RELEASEDIR => Op::ReleaseDir { fh: n.u64()? },
-        op::FSYNC => Op::Fsync { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },
-        op::FSYNCDIR => Op::FsyncDir { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },
+        op::STATFS => FuseOp::StatFs,
+        op::RELEASE => FuseOp::Release { fh: n.u64()? },
+        op::RELEASEDIR => FuseOp::ReleaseDir { fh: n.u64()? },
+        op::FSYNC => FuseOp::Fsync { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },
+        op::FSYNCDIR => FuseOp::FsyncDir { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },
         op::SETXATTR => {
             let (size, flags) = (n.u32()? as usize, n.u32()?);
             let (name, rest) = string(rest)?;
-            Op::SetXattr { name, value: rest.get(..size).ok_or(Malformed)?, flags }
+            FuseOp::SetXattr { name, value: rest.get(..size).ok_or(MalformedRequestError)?, flags }
         }
-        op::GETXATTR => Op::GetXattr { size: n.u32()?, name: string(rest)?.0 },
-        op::LISTXATTR => Op::ListXattr { size: n.u32()? },
-        op::REMOVEXATTR => Op::RemoveXattr { name: string(rest)?.0 },
-        op::ACCESS => Op::Access { mask: n.i32()? },
+        op::GETXATTR => FuseOp::GetXattr { size: n.u32()?, name: string(rest)?.0 },
+        op::LISTXATTR => FuseOp::ListXattr { size: n.u32()? },
+        op::REMOVEXATTR => FuseOp::RemoveXattr { name: string(rest)?.0 },
+        op::ACCESS => FuseOp::Access { mask: n.i32()? },
         op::CREATE => {
             let (flags, mode, umask) = (n.i32()?, n.u32()?, n.u32()?);
-            Op::Create { name: name(rest, false)?.0, mode, umask, flags }
+            FuseOp::Create { name: name(rest, false)?.0, mode, umask, flags }
         }
-        op::INTERRUPT => Op::Interrupt,
-        op::DESTROY => Op::Destroy,
-        op::IOCTL => Op::Ioctl,
-        op::FALLOCATE => Op::Fallocate { fh: n.u64()?, offset: n.u64()?, length: n.u64()?, mode: n.i32()? },
-        op::LSEEK => Op::Lseek { fh: n.u64()?, offset: n.i64()?, whence: n.i32()? },
+        op::INTERRUPT => FuseOp::Interrupt,
+        op::DESTROY => FuseOp::Destroy,
+        op::IOCTL => FuseOp::Ioctl,
+        op::FALLOCATE => FuseOp::Fallocate { fh: n.u64()?, offset: n.u64()?, length: n.u64()?, mode: n.i32()? },
+        op::LSEEK => FuseOp::Lseek { fh: n.u64()?, offset: n.i64()?, whence: n.i32()? },
         op::COPY_FILE_RANGE => {
             let (fh_in, offset_in, _ino_out, fh_out, offset_out, len) = (n.u64()?, n.u64()?, n.u64()?, n.u64()?, n.u64()?, n.u64()?);
-            Op::CopyFileRange { fh_in, offset_in, fh_out, offset_out, len }
+            FuseOp::CopyFileRange { fh_in, offset_in, fh_out, offset_out, len }
         }
-        _ => Op::Unknown,
+        _ => FuseOp::Unknown,
     })
 }
 
@@ -343,7 +343,7 @@ const MTIME_NOW: u32 = 1 << 8;
 const CTIME: u32 = 1 << 10;
 const KILL_SUIDGID: u32 = 1 << 11;
 
-fn changes(mut n: Numbers<'_>) -> Result<Changes, Malformed> {
+fn changes(mut n: ArgReader<'_>) -> Result<AttrChanges, MalformedRequestError> {
     let (valid, _) = (n.u32()?, n.u32()?);
     let (fh, size, _owner) = (n.u64()?, n.u64()?, n.u64()?);
     let (atime, mtime, _ctime) = (n.i64()?, n.i64()?, n.i64()?);
@@ -352,7 +352,7 @@ fn changes(mut n: Numbers<'_>) -> Result<Changes, Malformed> {
     let time = |given: u32, now: u32, sec: i64, nsec: u32| {
         (valid & given != 0).then_some(if valid & now != 0 { SetTime::Now } else { SetTime::At(sec, nsec) })
     };
-    Ok(Changes {
+    Ok(AttrChanges {
         set: SetAttr {
             mode: (valid & MODE != 0).then_some(mode),
             uid: (valid & UID != 0).then_some(uid),
@@ -367,21 +367,21 @@ fn changes(mut n: Numbers<'_>) -> Result<Changes, Malformed> {
     })
 }
 
-impl Op<'_> {
+impl FuseOp<'_> {
     /// The pairs of a batch.
     pub fn forgotten(pairs: &[u8]) -> impl Iterator<Item = (u64, u64)> {
         pairs.chunks_exact(16).filter_map(|pair| {
-            let mut numbers = Numbers(pair);
+            let mut numbers = ArgReader(pair);
             Some((numbers.u64().ok()?, numbers.u64().ok()?))
         })
     }
 
     /// The same, if it is one that brings no bytes of its own, and whose answer may need the room of the request.
-    pub fn answered_in_place(&self) -> Option<Op<'static>> {
+    pub fn answered_in_place(&self) -> Option<FuseOp<'static>> {
         match *self {
-            Op::Read { fh, offset, size, read_flags, flags } => Some(Op::Read { fh, offset, size, read_flags, flags }),
-            Op::ReadDir { fh, offset, size } => Some(Op::ReadDir { fh, offset, size }),
-            Op::ReadDirPlus { fh, offset, size } => Some(Op::ReadDirPlus { fh, offset, size }),
+            FuseOp::Read { fh, offset, size, read_flags, flags } => Some(FuseOp::Read { fh, offset, size, read_flags, flags }),
+            FuseOp::ReadDir { fh, offset, size } => Some(FuseOp::ReadDir { fh, offset, size }),
+            FuseOp::ReadDirPlus { fh, offset, size } => Some(FuseOp::ReadDirPlus { fh, offset, size }),
             _ => None,
         }
     }
@@ -401,7 +401,7 @@ mod test {
         message
     }
 
-    fn whole(message: &[u8]) -> Result<Op<'_>, Malformed> {
+    fn whole(message: &[u8]) -> Result<FuseOp<'_>, MalformedRequestError> {
         split(message).and_then(|(head, args, rest)| decode(head.opcode, args, rest))
     }
 
@@ -411,31 +411,31 @@ mod test {
 
     #[test]
     fn names_end_and_do_not_lead_away() {
-        assert_eq!(whole(&message(op::LOOKUP, b"a\0")), Ok(Op::Lookup { name: OsStr::new("a") }));
-        assert_eq!(whole(&message(op::LOOKUP, b"..\0")), Ok(Op::Lookup { name: OsStr::new("..") }));
+        assert_eq!(whole(&message(op::LOOKUP, b"a\0")), Ok(FuseOp::Lookup { name: OsStr::new("a") }));
+        assert_eq!(whole(&message(op::LOOKUP, b"..\0")), Ok(FuseOp::Lookup { name: OsStr::new("..") }));
         for bad in [&b"a"[..], b"", b"\0", b"a/b\0"] {
-            assert_eq!(whole(&message(op::LOOKUP, bad)), Err(Malformed), "{bad:?}");
+            assert_eq!(whole(&message(op::LOOKUP, bad)), Err(MalformedRequestError), "{bad:?}");
         }
         for opcode in [op::UNLINK, op::RMDIR] {
-            assert_eq!(whole(&message(opcode, b"..\0")), Err(Malformed));
+            assert_eq!(whole(&message(opcode, b"..\0")), Err(MalformedRequestError));
         }
     }
 
     #[test]
     fn a_write_brings_what_it_says() {
         let args = [words(&[3, 0, 4096, 0, 5, 1, 0, 0, 0o100_001, 0]), b"12345".to_vec()].concat();
-        let expected = Op::Write { fh: 3, offset: 4096, data: b"12345", write_flags: 1, flags: 0o100_001 };
+        let expected = FuseOp::Write { fh: 3, offset: 4096, data: b"12345", write_flags: 1, flags: 0o100_001 };
         assert_eq!(whole(&message(op::WRITE, &args)), Ok(expected));
-        assert_eq!(whole(&message(op::WRITE, &args[..args.len() - 1])), Err(Malformed));
+        assert_eq!(whole(&message(op::WRITE, &args[..args.len() - 1])), Err(MalformedRequestError));
     }
 
     #[test]
     fn a_message_is_as_long_as_it_says() {
         let mut message = message(op::STATFS, b"");
-        assert_eq!(whole(&message), Ok(Op::StatFs));
+        assert_eq!(whole(&message), Ok(FuseOp::StatFs));
         message.push(0);
-        assert_eq!(whole(&message), Err(Malformed));
-        assert_eq!(whole(&message[..20]), Err(Malformed));
+        assert_eq!(whole(&message), Err(MalformedRequestError));
+        assert_eq!(whole(&message[..20]), Err(MalformedRequestError));
     }
 
     #[test]
@@ -445,18 +445,18 @@ mod test {
         args.extend([0; 16]);
         args.extend(words(&[800_000_000, 0, 0, 0, 0, 0, 0, 0]));
         let set = SetAttr { atime: Some(SetTime::At(-2, 800_000_000)), mtime: Some(SetTime::Now), ..SetAttr::default() };
-        assert_eq!(whole(&message(op::SETATTR, &args)), Ok(Op::SetAttr(Changes { set, noted: true, fh: Some(9) })));
+        assert_eq!(whole(&message(op::SETATTR, &args)), Ok(FuseOp::SetAttr(AttrChanges { set, noted: true, fh: Some(9) })));
     }
 
     #[test]
     fn a_batch_is_no_longer_than_its_message() {
         let pair = words(&[1, 0, 2, 0]);
         let batch = message(op::BATCH_FORGET, &[words(&[1, 0]), pair.clone()].concat());
-        let Ok(Op::BatchForget { pairs }) = whole(&batch) else { panic!("no batch") };
-        assert_eq!(Op::forgotten(pairs).collect::<Vec<_>>(), [(1, 2)]);
+        let Ok(FuseOp::BatchForget { pairs }) = whole(&batch) else { panic!("no batch") };
+        assert_eq!(FuseOp::forgotten(pairs).collect::<Vec<_>>(), [(1, 2)]);
         for count in [2, u32::MAX] {
             let batch = message(op::BATCH_FORGET, &[words(&[count, 0]), pair.clone()].concat());
-            assert_eq!(whole(&batch), Err(Malformed), "{count}");
+            assert_eq!(whole(&batch), Err(MalformedRequestError), "{count}");
         }
     }
 

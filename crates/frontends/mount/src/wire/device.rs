@@ -10,12 +10,12 @@ use std::thread::{Builder, Scope};
 use rustix::io::Errno;
 
 use super::DATA_MAX;
-use super::answer::Answer;
-use super::decode::{self, Op};
-use super::filesystem::{Aside, FileSystem, Job};
+use super::decode::{self, FuseOp};
+use super::filesystem::{BlockingExecutor, FileSystem, Job};
+use super::pending_reply::PendingReply;
 use super::perform::{forgets, perform};
-use crate::lanes::Lanes;
-use crate::turns::Turns;
+use crate::blocking_pool::BlockingPool;
+use crate::reader_pool::ReaderPool;
 
 /// Besides the data of a write: its header and arguments.
 const BESIDES: usize = 4096;
@@ -29,14 +29,14 @@ pub struct Readers<'a, F> {
     pub threads: usize,
     /// A copy of the device for each.
     pub copies: bool,
-    lanes: Lanes,
-    turns: Turns,
+    blocking_pool: BlockingPool,
+    reader_pool: ReaderPool,
     failed: AtomicBool,
 }
 
-impl Aside for Lanes {
+impl BlockingExecutor for BlockingPool {
     fn run(&self, job: Job) {
-        Lanes::run(self, job);
+        BlockingPool::run(self, job);
     }
 
     /// Any thread may answer.
@@ -47,8 +47,8 @@ impl Aside for Lanes {
 
 impl<'env, F: FileSystem> Readers<'env, F> {
     pub fn new(fs: &'env F, owner: Option<u32>, device: &'env Arc<OwnedFd>, threads: usize, copies: bool) -> Self {
-        let (lanes, turns) = (Lanes::default(), Turns::new(threads));
-        Readers { fs, owner, device, threads, copies, lanes, turns, failed: AtomicBool::new(false) }
+        let (blocking_pool, reader_pool) = (BlockingPool::default(), ReaderPool::new(threads));
+        Readers { fs, owner, device, threads, copies, blocking_pool, reader_pool, failed: AtomicBool::new(false) }
     }
 
     /// Starts all but one: this thread is it.
@@ -74,11 +74,11 @@ impl<'env, F: FileSystem> Readers<'env, F> {
     /// Serves until the mount has gone; `in_turn` with others.
     pub fn read(&self, device: &Arc<OwnedFd>, in_turn: bool) -> io::Result<()> {
         let mut buffer = vec![0; DATA_MAX + BESIDES];
-        let turns = in_turn.then_some(&self.turns);
+        let reader_pool = in_turn.then_some(&self.reader_pool);
         loop {
             match rustix::io::read(device, &mut buffer) {
                 Ok(length) => {
-                    if self.serve_one(device, turns, &buffer[..length])? {
+                    if self.serve_one(device, reader_pool, &buffer[..length])? {
                         return Ok(());
                     }
                 }
@@ -91,21 +91,21 @@ impl<'env, F: FileSystem> Readers<'env, F> {
     }
 
     /// True: it was the last one.
-    fn serve_one(&self, device: &Arc<OwnedFd>, turns: Option<&Turns>, message: &[u8]) -> io::Result<bool> {
+    fn serve_one(&self, device: &Arc<OwnedFd>, reader_pool: Option<&ReaderPool>, message: &[u8]) -> io::Result<bool> {
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a request of FUSE");
         let (head, args, rest) = decode::split(message).map_err(|_| invalid())?;
-        let answer = || Answer::by_device(head.unique, device);
+        let answer = || PendingReply::by_device(head.unique, device);
         match decode::decode(head.opcode, args, rest) {
             Ok(op) if forgets(self.fs, &head, &op) => {}
-            Ok(Op::Destroy) => {
+            Ok(FuseOp::Destroy) => {
                 answer().send(&[]);
                 return Ok(true);
             }
             Ok(op) => {
-                let _turn = turns.map(Turns::take);
+                let _turn = reader_pool.map(ReaderPool::take);
                 let answer = answer();
                 // The answer that is owed is given when it is dropped.
-                if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.lanes, answer))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.blocking_pool, answer))).is_err() {
                     self.failed.store(true, Relaxed);
                 }
             }

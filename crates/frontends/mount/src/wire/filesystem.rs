@@ -6,7 +6,7 @@ use fuser::{AccessFlags, KernelConfig, OpenFlags, WriteFlags};
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::decode::{Changes, Head};
+use super::decode::{AttrChanges, RequestHeader};
 use super::reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr,
@@ -16,7 +16,7 @@ use super::reply::{
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Where such work is done, so that other requests are served meanwhile.
-pub trait Aside {
+pub trait BlockingExecutor {
     /// Here or on another thread.
     fn run(&self, job: Job);
 
@@ -26,8 +26,8 @@ pub trait Aside {
 
 /// Who asks.
 pub struct Request<'a> {
-    pub(super) head: Head,
-    pub(super) aside: &'a dyn Aside,
+    pub(super) head: RequestHeader,
+    pub(super) executor: &'a dyn BlockingExecutor,
 }
 
 impl Request<'_> {
@@ -47,13 +47,13 @@ impl Request<'_> {
     }
 
     /// Goes on with something that may wait for a slow disk; others are served meanwhile.
-    pub fn aside(&self, job: impl FnOnce() + Send + 'static) {
-        self.aside.run(Box::new(job));
+    pub fn run_blocking(&self, job: impl FnOnce() + Send + 'static) {
+        self.executor.run(Box::new(job));
     }
 
     /// Whether the answer may wait for the kernel to drop pages, which may wait for answers to others.
     pub fn may_wait(&self) -> bool {
-        self.aside.may_wait()
+        self.executor.may_wait()
     }
 }
 
@@ -82,7 +82,7 @@ pub trait FileSystem: Send + Sync + 'static {
     fn getattr(&self, req: &Request<'_>, ino: u64, fh: Option<u64>, reply: ReplyAttr);
 
     /// Changes attributes.
-    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &Changes, reply: ReplyAttr);
+    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr);
 
     /// Where a symbolic link leads to.
     fn readlink(&self, req: &Request<'_>, ino: u64, reply: ReplyData);

@@ -5,26 +5,26 @@
 //!                                                                      +--> decode.rs --> perform.rs --> a FileSystem
 //!   queues.rs: FUSE over io_uring, a queue for each processor ---------'                     ^                |
 //!        ^                                                                                   |                v
-//!        '----------------------------------------- answer.rs <---------------------------- reply.rs: what it answers
+//!        '----------------------------------------- pending_reply.rs <---------------------------- reply.rs: what it answers
 //! ```
 //!
 //! All that comes is checked before it is believed. Mounting, the handshake and notices are the fuser crate's.
 
-mod answer;
 mod begin;
+mod cpu_placement;
 mod decode;
 mod device;
 mod encode;
 mod filesystem;
 mod opcodes;
+mod pending_reply;
 mod perform;
-mod place;
 mod queues;
 mod reply;
 mod serve;
 
-pub use begin::{Started, begin, uring_offered};
-pub use decode::Changes;
+pub use begin::{PreparedMount, begin, uring_offered};
+pub use decode::AttrChanges;
 pub use encode::Attr;
 pub use filesystem::{FileSystem, NewMode, Request};
 pub use fusedev::Backing;
@@ -32,7 +32,7 @@ pub use reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr,
 };
-pub use serve::{Uring, Way};
+pub use serve::{Transport, UringMode};
 
 /// The most data of one request, and of one answer.
 pub const DATA_MAX: usize = 1 << 20;

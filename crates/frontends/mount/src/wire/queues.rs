@@ -22,13 +22,13 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::answer::{Answer, Place as Letter};
-use super::decode::{self, Op};
+use super::cpu_placement::CpuPlacement;
+use super::decode::{self, FuseOp};
 use super::device::Readers;
-use super::filesystem::{Aside, FileSystem, Job};
+use super::filesystem::{BlockingExecutor, FileSystem, Job};
+use super::pending_reply::{PendingReply, ReplySlot};
 use super::perform::perform;
-use super::place::Place;
-use super::serve::Way;
+use super::serve::Transport;
 use super::{DATA_MAX, encode};
 
 /// More threads for requests that wait for a slow disk.
@@ -42,7 +42,7 @@ const LARGE: usize = 64 << 10;
 
 /// The threads of one processor's queue.
 #[derive(Debug, Default)]
-struct Queue {
+struct CpuQueue {
     /// Waiting for a request, or about to.
     waiting: AtomicUsize,
     threads: AtomicUsize,
@@ -51,10 +51,10 @@ struct Queue {
 }
 
 /// All queues of a mount.
-pub struct Queues<'a, F> {
+pub struct CpuQueues<'a, F> {
     readers: &'a Readers<'a, F>,
-    way: &'a Way,
-    queues: Vec<Queue>,
+    way: &'a Transport,
+    queues: Vec<CpuQueue>,
     /// Where the daemon may run: a thread has it from the one that starts it, which is bound.
     allowed: CpuSet,
     /// Threads beyond those that each queue may have.
@@ -63,29 +63,29 @@ pub struct Queues<'a, F> {
 }
 
 /// Where a thread is started from.
-struct Here<'scope, 'env, F> {
+struct QueueContext<'scope, 'env, F> {
     scope: &'scope Scope<'scope, 'env>,
-    all: &'env Queues<'env, F>,
+    all: &'env CpuQueues<'env, F>,
     queue: usize,
 }
 
-impl<F> Clone for Here<'_, '_, F> {
+impl<F> Clone for QueueContext<'_, '_, F> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<F> Copy for Here<'_, '_, F> {}
+impl<F> Copy for QueueContext<'_, '_, F> {}
 
 /// One request, and the thread that serves it.
-struct Serving<'a, 'scope, 'env, F> {
-    here: &'a Here<'scope, 'env, F>,
+struct RequestExecutor<'a, 'scope, 'env, F> {
+    here: &'a QueueContext<'scope, 'env, F>,
     /// It is among those that are held.
     held: Cell<bool>,
 }
 
 /// A request that is long goes on here: the thread is nobody else's.
-impl<F: FileSystem> Aside for Serving<'_, '_, '_, F> {
+impl<F: FileSystem> BlockingExecutor for RequestExecutor<'_, '_, '_, F> {
     fn run(&self, job: Job) {
         self.here.start_for_slow();
         job();
@@ -102,7 +102,7 @@ impl<F: FileSystem> Aside for Serving<'_, '_, '_, F> {
     }
 }
 
-impl<F> Drop for Serving<'_, '_, '_, F> {
+impl<F> Drop for RequestExecutor<'_, '_, '_, F> {
     fn drop(&mut self) {
         if self.held.get() {
             self.here.all.queues[self.here.queue].held.fetch_sub(1, SeqCst);
@@ -110,17 +110,17 @@ impl<F> Drop for Serving<'_, '_, '_, F> {
     }
 }
 
-impl<'env, F: FileSystem> Queues<'env, F> {
-    pub fn new(readers: &'env Readers<'env, F>, way: &'env Way, processors: usize) -> Self {
-        let queues = (0..processors).map(|_| Queue::default()).collect();
+impl<'env, F: FileSystem> CpuQueues<'env, F> {
+    pub fn new(readers: &'env Readers<'env, F>, way: &'env Transport, processors: usize) -> Self {
+        let queues = (0..processors).map(|_| CpuQueue::default()).collect();
         let allowed = sched_getaffinity(None).unwrap_or_default();
-        Queues { readers, way, queues, allowed, slow: AtomicUsize::new(0), panicked: AtomicBool::new(false) }
+        CpuQueues { readers, way, queues, allowed, slow: AtomicUsize::new(0), panicked: AtomicBool::new(false) }
     }
 
     /// Starts a thread for each queue. The kernel begins with them when all have an entry; if one cannot, it is refused by `spare`.
     pub fn start<'scope>(&'env self, scope: &'scope Scope<'scope, 'env>, ports: Vec<Port>, mut spare: Port) {
         for (queue, port) in ports.into_iter().enumerate() {
-            let here = Here { scope, all: self, queue };
+            let here = QueueContext { scope, all: self, queue };
             here.counted_in();
             if let Err(error) = here.start(port, true) {
                 here.counted_out();
@@ -132,7 +132,7 @@ impl<'env, F: FileSystem> Queues<'env, F> {
         }
         let each = self.readers.threads.min((FIRST_MAX / self.queues.len().max(1)).max(SPARE));
         for queue in 0..self.queues.len() {
-            let here = Here { scope, all: self, queue };
+            let here = QueueContext { scope, all: self, queue };
             (1..each).for_each(|_| here.start_another());
         }
     }
@@ -143,7 +143,7 @@ impl<'env, F: FileSystem> Queues<'env, F> {
     }
 }
 
-impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
+impl<'scope, 'env, F: FileSystem> QueueContext<'scope, 'env, F> {
     fn counted_in(&self) {
         let mine = &self.all.queues[self.queue];
         mine.threads.fetch_add(1, SeqCst);
@@ -197,8 +197,8 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
     /// Serves until the mount has gone.
     fn serve(self, mut port: Port, first: bool) {
         let mine = &self.all.queues[self.queue];
-        let mut place = Place::of(self.queue, self.all.allowed);
-        let letter = Arc::default();
+        let mut place = CpuPlacement::of(self.queue, self.all.allowed);
+        let reply_slot = Arc::default();
         let mut next = self.register(&mut port);
         if let Err(error) = &next
             && !is_gone(error)
@@ -215,7 +215,7 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
                     if mine.waiting.fetch_sub(1, SeqCst) <= SPARE && mine.threads.load(SeqCst) < self.all.readers.threads {
                         self.start_another();
                     }
-                    let answered = self.serve_one(entry, &letter, &mut place);
+                    let answered = self.serve_one(entry, &reply_slot, &mut place);
                     mine.waiting.fetch_add(1, SeqCst);
                     next = match answered {
                         Some(entry) => port.answer(entry),
@@ -244,7 +244,7 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
     }
 
     /// From a request to its answer, both in the entry.
-    fn serve_one(&self, mut entry: Entry, letter: &Arc<Letter>, place: &mut Place) -> Option<Entry> {
+    fn serve_one(&self, mut entry: Entry, reply_slot: &Arc<ReplySlot>, place: &mut CpuPlacement) -> Option<Entry> {
         let readers = self.all.readers;
         let Some(request) = entry.request() else {
             tracing::error!("a request is longer than its room");
@@ -252,7 +252,7 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
         };
         let (Some(header), args, rest) = (request.header.first_chunk(), request.args, request.rest) else { return None };
         let (head, _) = decode::head(header);
-        let answer = |lent| Answer::by_queue(head.unique, readers.device, letter, lent);
+        let answer = |lent| PendingReply::by_queue(head.unique, readers.device, reply_slot, lent);
         let op = match decode::decode(head.opcode, args, rest) {
             Ok(op) => op,
             Err(_) => {
@@ -262,7 +262,7 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
             }
         };
         place.note(is_waited_for(&op));
-        let serving = &Serving { here: self, held: Cell::new(false) };
+        let serving = &RequestExecutor { here: self, held: Cell::new(false) };
         // After a panic the answer that is owed has been given, as it was dropped.
         let outcome;
         let kept = match op.answered_in_place() {
@@ -280,7 +280,7 @@ impl<'scope, 'env, F: FileSystem> Here<'scope, 'env, F> {
         if outcome.is_err() {
             self.all.panicked.store(true, Relaxed);
         }
-        letter.take(kept)
+        reply_slot.take(kept)
     }
 }
 
@@ -290,10 +290,10 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Whether whoever caused the request does nothing until it is answered.
-fn is_waited_for(op: &Op<'_>) -> bool {
+fn is_waited_for(op: &FuseOp<'_>) -> bool {
     match op {
-        Op::Read { size, flags, .. } => (*size as usize) < LARGE || flags.cast_unsigned() & OFlags::DIRECT.bits() != 0,
-        Op::Write { data, write_flags, .. } => data.len() < LARGE || write_flags & WriteFlags::FUSE_WRITE_CACHE.bits() == 0,
+        FuseOp::Read { size, flags, .. } => (*size as usize) < LARGE || flags.cast_unsigned() & OFlags::DIRECT.bits() != 0,
+        FuseOp::Write { data, write_flags, .. } => data.len() < LARGE || write_flags & WriteFlags::FUSE_WRITE_CACHE.bits() == 0,
         _ => true,
     }
 }

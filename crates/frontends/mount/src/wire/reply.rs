@@ -10,17 +10,17 @@ use fuser::{FileType, FopenFlags};
 use rustix::io::Errno;
 
 use super::DATA_MAX;
-use super::answer::Answer;
 use super::encode::{Attr, ENTRY, Entries, Message};
+use super::pending_reply::PendingReply;
 
 macro_rules! replies {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name(Answer);
+        pub struct $name(PendingReply);
 
-        impl From<Answer> for $name {
-            fn from(answer: Answer) -> $name {
+        impl From<PendingReply> for $name {
+            fn from(answer: PendingReply) -> $name {
                 $name(answer)
             }
         }
@@ -100,7 +100,7 @@ impl ReplyOpen {
     }
 }
 
-fn open_backing(answer: &Answer, file: BorrowedFd<'_>) -> rustix::io::Result<Backing> {
+fn open_backing(answer: &PendingReply, file: BorrowedFd<'_>) -> rustix::io::Result<Backing> {
     Backing::new(answer.device(), file)
 }
 
@@ -179,13 +179,13 @@ impl ReplyLseek {
 /// Entries that are being collected.
 #[derive(Debug)]
 struct Listing {
-    answer: Answer,
+    answer: PendingReply,
     size: usize,
     used: usize,
 }
 
 impl Listing {
-    fn new(answer: Answer, size: u32) -> Listing {
+    fn new(answer: PendingReply, size: u32) -> Listing {
         Listing { answer, size: (size as usize).min(DATA_MAX), used: 0 }
     }
 
@@ -204,7 +204,7 @@ macro_rules! listings {
         pub struct $name(Listing);
 
         impl $name {
-            pub(super) fn new(answer: Answer, size: u32) -> $name {
+            pub(super) fn new(answer: PendingReply, size: u32) -> $name {
                 $name(Listing::new(answer, size))
             }
 

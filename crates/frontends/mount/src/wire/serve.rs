@@ -5,16 +5,16 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use fuser::SessionACL;
-use hybridfs::config::BadSetting;
+use hybridfs::config::SettingError;
 
-use super::begin::Started;
+use super::begin::PreparedMount;
 use super::device::Readers;
 use super::filesystem::FileSystem;
-use super::queues::Queues;
+use super::queues::CpuQueues;
 
 /// Whether requests come over io_uring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Uring {
+pub enum UringMode {
     /// Where the kernel offers it.
     #[default]
     Auto,
@@ -22,25 +22,25 @@ pub enum Uring {
     Off,
 }
 
-impl FromStr for Uring {
-    type Err = BadSetting;
+impl FromStr for UringMode {
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, BadSetting> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         match text {
-            "auto" => Ok(Uring::Auto),
-            "off" => Ok(Uring::Off),
-            _ => Err(BadSetting { text: text.to_owned(), wanted: "one of auto, off" }),
+            "auto" => Ok(UringMode::Auto),
+            "off" => Ok(UringMode::Off),
+            _ => Err(SettingError { text: text.to_owned(), wanted: "one of auto, off" }),
         }
     }
 }
 
 /// Which way requests come.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct Transport {
     why_not: OnceLock<String>,
 }
 
-impl Way {
+impl Transport {
     /// Why not over io_uring, if not.
     pub fn why_not(&self) -> Option<&str> {
         self.why_not.get().map(String::as_str)
@@ -52,15 +52,15 @@ impl Way {
     }
 }
 
-impl<F: FileSystem> Started<F> {
+impl<F: FileSystem> PreparedMount<F> {
     /// Serves until the mount has gone.
     pub fn run(self) -> io::Result<()> {
-        let Started { fs, session, device, mut ports, way, config } = self;
+        let PreparedMount { fs, session, device, mut ports, way, config } = self;
         let threads = config.n_threads.unwrap_or(1).max(1);
         let owner = (config.acl == SessionACL::Owner).then(|| rustix::process::geteuid().as_raw());
         let readers = Readers::new(&*fs, owner, &device, threads, config.clone_fd && threads > 1);
         let spare = ports.pop();
-        let queues = Queues::new(&readers, &way, ports.len());
+        let queues = CpuQueues::new(&readers, &way, ports.len());
         let served = std::thread::scope(|scope| match spare {
             None => {
                 readers.start_others(scope)?;

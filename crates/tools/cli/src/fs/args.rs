@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use hybridfs::Size;
-use mount::Uring;
+use mount::UringMode;
 
 /// `hotshelf fs`.
 #[derive(Debug, Args)]
@@ -124,8 +124,8 @@ pub struct FsMountArgs {
     pub threads: Option<u16>,
     /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
     #[arg(long, value_name = "WHEN", hide_possible_values = true,
-          value_parser = PossibleValuesParser::new(["auto", "off"]).try_map(|when| when.parse::<Uring>()))]
-    pub uring: Option<Uring>,
+          value_parser = PossibleValuesParser::new(["auto", "off"]).try_map(|when| when.parse::<UringMode>()))]
+    pub uring: Option<UringMode>,
     /// Stay in the foreground, log to standard error
     #[arg(long)]
     pub foreground: bool,

@@ -20,7 +20,7 @@ pub enum NvmeCommand {
     /// Take a drive from the kernel, so that programs here can drive it themselves
     #[command(after_help = "Example:\n  hotshelf nvme bind 0000:03:00.0\n  hotshelf nvme bind 0000:03:00.0 --user alice\n  \
                       hotshelf fs mkfs nvme:0000:03:00.0/1\n\n\
-                      Refused while the drive has a mounted file system, swap, a part of a RAID or volume group, or an open user. \
+                      UnmountError while the drive has a mounted file system, swap, a part of a RAID or volume group, or an open user. \
                       Its data stays as it is; its block devices are gone until `unbind`. Only root may.")]
     Bind(BindArgs),
     /// Give a drive back to the kernel

@@ -26,8 +26,8 @@ const FILES_MAX: usize = 1 << 17;
 
 /// The follow-up of promotions.
 #[derive(Debug, Default)]
-pub(crate) struct Worth {
-    promoted: HashMap<u64, Promoted>,
+pub(crate) struct PromotionFeedback {
+    promoted: HashMap<u64, PromotedFile>,
     left_bytes: u64,
     used_bytes: u64,
     /// Opens within a residency before a file comes up; 0: as the policy has it.
@@ -35,23 +35,23 @@ pub(crate) struct Worth {
     changed_s: u32,
     /// Judgements of waste since promotions were last a gain.
     wasted: u32,
-    shadow: Shadow,
+    shadow: ShadowCache,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Promoted {
+struct PromotedFile {
     bytes: u64,
     uses: u32,
     /// The open for which it was brought up comes next: it is no second use.
     awaited: bool,
 }
 
-impl Worth {
+impl PromotionFeedback {
     /// A file came up by itself. `awaited`: the open that brought it up is yet to be counted.
     pub(crate) fn promoted(&mut self, ino: u64, bytes: u64, awaited: bool) {
         self.shadow.forget(ino);
         if self.promoted.len() < FILES_MAX || self.promoted.contains_key(&ino) {
-            self.promoted.insert(ino, Promoted { bytes, uses: 0, awaited });
+            self.promoted.insert(ino, PromotedFile { bytes, uses: 0, awaited });
         }
     }
 
@@ -98,7 +98,7 @@ impl Worth {
         }
         self.wanted = opens;
         if opens == 0 {
-            self.shadow = Shadow::default();
+            self.shadow = ShadowCache::default();
         }
     }
 
@@ -125,8 +125,8 @@ fn halved(opens: u32) -> u32 {
 
 /// Files that would be on the SSD if each had come up, the one opened longest ago first. Only their numbers and sizes.
 #[derive(Debug, Default)]
-struct Shadow {
-    files: HashMap<u64, Entry>,
+struct ShadowCache {
+    files: HashMap<u64, ShadowEntry>,
     /// Number and turn; entries with an older turn than the file's are void.
     order: VecDeque<(u64, u64)>,
     turn: u64,
@@ -134,20 +134,20 @@ struct Shadow {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct ShadowEntry {
     bytes: u64,
     turn: u64,
     opens: u32,
 }
 
-impl Shadow {
-    /// Notes an open and answers how many there were within this residency.
+impl ShadowCache {
+    /// Records an open and answers how many there were within this residency.
     fn touch(&mut self, ino: u64, bytes: u64, capacity: u64) -> u32 {
         self.turn += 1;
         let before = self.files.get(&ino).copied();
         let opens = before.map_or(0, |entry| entry.opens) + 1;
         self.bytes = self.bytes - before.map_or(0, |entry| entry.bytes) + bytes;
-        self.files.insert(ino, Entry { bytes, turn: self.turn, opens });
+        self.files.insert(ino, ShadowEntry { bytes, turn: self.turn, opens });
         self.order.push_back((ino, self.turn));
         while (self.bytes > capacity || self.files.len() > FILES_MAX || self.order.len() > 2 * FILES_MAX) && !self.order.is_empty() {
             let Some((oldest, turn)) = self.order.pop_front() else { break };
@@ -173,7 +173,7 @@ mod test {
 
     /// An SSD with LRU order, and promotion at every open.
     struct Model {
-        worth: Worth,
+        promotion_feedback: PromotionFeedback,
         capacity: u64,
         on_ssd: VecDeque<(u64, u64)>,
         used: u64,
@@ -186,7 +186,7 @@ mod test {
     impl Model {
         fn new(capacity: u64) -> Model {
             Model {
-                worth: Worth::default(),
+                promotion_feedback: PromotionFeedback::default(),
                 capacity,
                 on_ssd: VecDeque::new(),
                 used: 0,
@@ -204,20 +204,20 @@ mod test {
                 let entry = self.on_ssd.remove(at).expect("there");
                 self.on_ssd.push_back(entry);
                 self.hits += 1;
-                return self.worth.used(ino, self.capacity, now_s);
+                return self.promotion_feedback.used(ino, self.capacity, now_s);
             }
-            if !self.worth.may_come_up(ino, bytes, self.capacity, now_s) {
+            if !self.promotion_feedback.may_come_up(ino, bytes, self.capacity, now_s) {
                 return;
             }
             self.promoted_bytes += bytes;
-            self.worth.promoted(ino, bytes, true);
-            self.worth.used(ino, self.capacity, now_s);
+            self.promotion_feedback.promoted(ino, bytes, true);
+            self.promotion_feedback.used(ino, self.capacity, now_s);
             self.on_ssd.push_back((ino, bytes));
             self.used += bytes;
             while self.used > self.capacity {
                 let (file, size) = self.on_ssd.pop_front().expect("one too many");
                 self.used -= size;
-                self.worth.left(file, self.capacity, now_s);
+                self.promotion_feedback.left(file, self.capacity, now_s);
             }
         }
     }
@@ -257,7 +257,7 @@ mod test {
         for _ in 0..20_000 {
             model.open(random(&mut seed) % 200, MIB);
         }
-        assert_eq!((model.promoted_bytes, model.worth.opens_wanted()), (200 * MIB, 0));
+        assert_eq!((model.promoted_bytes, model.promotion_feedback.opens_wanted()), (200 * MIB, 0));
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod test {
                 model.open(phase * 1000 + random(&mut seed) % 200, MIB);
             }
         }
-        assert_eq!((model.promoted_bytes, model.worth.opens_wanted()), (10 * 200 * MIB, 0));
+        assert_eq!((model.promoted_bytes, model.promotion_feedback.opens_wanted()), (10 * 200 * MIB, 0));
     }
 
     #[test]
@@ -277,13 +277,13 @@ mod test {
         for _ in 0..50_000 {
             model.open(random(&mut seed) % 5000, MIB);
         }
-        assert!(model.worth.opens_wanted() > 0);
+        assert!(model.promotion_feedback.opens_wanted() > 0);
         let (hits, opens) = (model.hits, 100_000);
         for _ in 0..opens {
             model.open(100_000 + random(&mut seed) % 150, MIB);
         }
         assert!(model.hits - hits > opens * 9 / 10, "{} of {opens}", model.hits - hits);
-        assert!(model.worth.opens_wanted() <= 8, "{}", model.worth.opens_wanted());
+        assert!(model.promotion_feedback.opens_wanted() <= 8, "{}", model.promotion_feedback.opens_wanted());
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod test {
 
     #[test]
     fn the_shadow_is_bounded() {
-        let mut shadow = Shadow::default();
+        let mut shadow = ShadowCache::default();
         for ino in 0..1_000_000 {
             shadow.touch(ino % 300_000, 1, u64::MAX);
         }

@@ -11,7 +11,7 @@ const PATIENCE: u32 = 4;
 
 /// Of one thread.
 #[derive(Debug)]
-pub struct Place {
+pub struct CpuPlacement {
     own: Option<CpuSet>,
     others: Option<CpuSet>,
     beside: bool,
@@ -19,10 +19,10 @@ pub struct Place {
     against: u32,
 }
 
-impl Place {
+impl CpuPlacement {
     /// Goes to the queue's processor, if it is one where the daemon may run.
-    pub fn of(processor: usize, allowed: CpuSet) -> Place {
-        let mut place = Place { own: None, others: None, beside: false, against: 0 };
+    pub fn of(processor: usize, allowed: CpuSet) -> CpuPlacement {
+        let mut place = CpuPlacement { own: None, others: None, beside: false, against: 0 };
         if processor < CpuSet::MAX_CPU && allowed.is_set(processor) {
             let (mut own, mut others) = (CpuSet::new(), allowed);
             own.set(processor);
@@ -60,7 +60,7 @@ mod test {
     fn a_thread_changes_over_when_requests_of_the_other_kind_go_on() {
         let allowed = sched_getaffinity(None).expect("known");
         let mine = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
-        let mut place = Place::of(mine, allowed);
+        let mut place = CpuPlacement::of(mine, allowed);
         let here = || sched_getaffinity(None).expect("known");
         assert!(here().is_set(mine) && here().count() == 1);
         for round in 0..3 * PATIENCE {
@@ -78,7 +78,7 @@ mod test {
     #[test]
     fn a_processor_that_is_not_ours_is_not_taken() {
         let before = sched_getaffinity(None).expect("known");
-        let mut place = Place::of(CpuSet::MAX_CPU - 1, before);
+        let mut place = CpuPlacement::of(CpuSet::MAX_CPU - 1, before);
         (0..PATIENCE).for_each(|_| place.note(false));
         assert_eq!(sched_getaffinity(None).expect("known"), before);
     }

@@ -13,24 +13,24 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// A pool that grows when it is needed and shrinks when it is not.
 #[derive(Clone, Default)]
-pub struct Lanes {
-    inner: Arc<Inner>,
+pub struct BlockingPool {
+    inner: Arc<PoolInner>,
 }
 
 #[derive(Default)]
-struct Inner {
-    state: Mutex<State>,
+struct PoolInner {
+    state: Mutex<PoolState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
 }
 
-impl Lanes {
+impl BlockingPool {
     /// Does `job` on some other thread.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.inner.state.lock();
@@ -55,7 +55,7 @@ impl Lanes {
     }
 }
 
-impl Inner {
+impl PoolInner {
     fn work(&self) {
         let mut state = self.state.lock();
         loop {

@@ -1,7 +1,7 @@
 //! The way back of an answer.
 //!
 //! Through the device it is one write(2), from whatever thread. In a queue the answer lies where the request was, and the thread that
-//! received it hands it over; so it is put down in the request's [`Place`], which that thread looks into.
+//! received it hands it over; so it is put down in the request's [`ReplySlot`], which that thread looks into.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -24,19 +24,19 @@ thread_local! {
 
 /// An answer that is owed. Dropped without one, it is an input/output error.
 #[derive(Debug)]
-pub struct Answer {
+pub struct PendingReply {
     unique: u64,
     device: Arc<OwnedFd>,
-    way: Way,
+    way: ReplyChannel,
 }
 
 #[derive(Debug)]
-enum Way {
+enum ReplyChannel {
     Device {
         room: Vec<u8>,
     },
     Queue {
-        place: Arc<Place>,
+        place: Arc<ReplySlot>,
         /// With a request whose answer goes where it was itself.
         entry: Option<Entry>,
         /// Else data are collected here.
@@ -47,13 +47,13 @@ enum Way {
 
 /// Where the thread of a queue finds the answer.
 #[derive(Debug, Default)]
-pub struct Place {
-    done: Mutex<Option<Done>>,
+pub struct ReplySlot {
+    done: Mutex<Option<FinishedReply>>,
     bell: Condvar,
 }
 
 #[derive(Debug)]
-pub struct Done {
+pub struct FinishedReply {
     unique: u64,
     error: Option<Errno>,
     /// In the entry's room already, which comes back here.
@@ -63,7 +63,7 @@ pub struct Done {
     long: Vec<u8>,
 }
 
-impl Place {
+impl ReplySlot {
     /// Waits for the answer, and writes it into the request's entry (the one that was lent, or the one that was kept).
     pub fn take(&self, kept: Option<Entry>) -> Option<Entry> {
         let mut done = self.done.lock();
@@ -83,22 +83,22 @@ impl Place {
         Some(entry)
     }
 
-    fn put(&self, done: Done) {
+    fn put(&self, done: FinishedReply) {
         *self.done.lock() = Some(done);
         self.bell.notify_one();
     }
 }
 
-impl Answer {
+impl PendingReply {
     /// By the device that the request came from.
-    pub fn by_device(unique: u64, device: &Arc<OwnedFd>) -> Answer {
-        Answer { unique, device: Arc::clone(device), way: Way::Device { room: Vec::new() } }
+    pub fn by_device(unique: u64, device: &Arc<OwnedFd>) -> PendingReply {
+        PendingReply { unique, device: Arc::clone(device), way: ReplyChannel::Device { room: Vec::new() } }
     }
 
     /// By a queue; `lent` is the request's entry, if the answer may go right into it.
-    pub fn by_queue(unique: u64, device: &Arc<OwnedFd>, place: &Arc<Place>, lent: Option<Entry>) -> Answer {
-        let way = Way::Queue { place: Arc::clone(place), entry: lent, room: Vec::new() };
-        Answer { unique, device: Arc::clone(device), way }
+    pub fn by_queue(unique: u64, device: &Arc<OwnedFd>, place: &Arc<ReplySlot>, lent: Option<Entry>) -> PendingReply {
+        let way = ReplyChannel::Queue { place: Arc::clone(place), entry: lent, room: Vec::new() };
+        PendingReply { unique, device: Arc::clone(device), way }
     }
 
     /// The mount's device.
@@ -109,12 +109,12 @@ impl Answer {
     /// Where `length` bytes of data can be put before they are sent.
     pub fn room(&mut self, length: usize) -> &mut [u8] {
         match &mut self.way {
-            Way::Queue { entry: Some(entry), .. } => {
+            ReplyChannel::Queue { entry: Some(entry), .. } => {
                 let room = entry.room();
                 let length = length.min(room.len());
                 &mut room[..length]
             }
-            Way::Device { room } | Way::Queue { room, .. } => {
+            ReplyChannel::Device { room } | ReplyChannel::Queue { room, .. } => {
                 if room.capacity() == 0 {
                     *room = ROOM.take();
                 }
@@ -123,33 +123,34 @@ impl Answer {
                 }
                 &mut room[..length]
             }
-            Way::Gone => &mut [],
+            ReplyChannel::Gone => &mut [],
         }
     }
 
     /// Sends so many bytes of the room.
     pub fn send_room(mut self, length: usize) {
-        match std::mem::replace(&mut self.way, Way::Gone) {
-            Way::Device { room } => {
+        match std::mem::replace(&mut self.way, ReplyChannel::Gone) {
+            ReplyChannel::Device { room } => {
                 self.write(None, &room[..length]);
                 keep(room);
             }
-            Way::Queue { place, entry, room } => {
-                place.put(Done { unique: self.unique, error: None, entry, length, short: [0; SHORT], long: room });
+            ReplyChannel::Queue { place, entry, room } => {
+                place.put(FinishedReply { unique: self.unique, error: None, entry, length, short: [0; SHORT], long: room });
             }
-            Way::Gone => {}
+            ReplyChannel::Gone => {}
         }
     }
 
     /// Sends these bytes.
     pub fn send(mut self, data: &[u8]) {
-        match std::mem::replace(&mut self.way, Way::Gone) {
-            Way::Device { room } => {
+        match std::mem::replace(&mut self.way, ReplyChannel::Gone) {
+            ReplyChannel::Device { room } => {
                 self.write(None, data);
                 keep(room);
             }
-            Way::Queue { place, entry, .. } => {
-                let mut done = Done { unique: self.unique, error: None, entry, length: data.len(), short: [0; SHORT], long: Vec::new() };
+            ReplyChannel::Queue { place, entry, .. } => {
+                let mut done =
+                    FinishedReply { unique: self.unique, error: None, entry, length: data.len(), short: [0; SHORT], long: Vec::new() };
                 match (&mut done.entry, done.short.get_mut(..data.len())) {
                     (Some(entry), _) => entry.room()[..data.len()].copy_from_slice(data),
                     (None, Some(short)) => short.copy_from_slice(data),
@@ -157,7 +158,7 @@ impl Answer {
                 }
                 place.put(done);
             }
-            Way::Gone => {}
+            ReplyChannel::Gone => {}
         }
     }
 
@@ -167,16 +168,16 @@ impl Answer {
     }
 
     fn failed(&mut self, error: Errno) {
-        match std::mem::replace(&mut self.way, Way::Gone) {
-            Way::Device { room } => {
+        match std::mem::replace(&mut self.way, ReplyChannel::Gone) {
+            ReplyChannel::Device { room } => {
                 self.write(Some(error), &[]);
                 keep(room);
             }
-            Way::Queue { place, entry, .. } => {
+            ReplyChannel::Queue { place, entry, .. } => {
                 let (unique, error) = (self.unique, Some(error));
-                place.put(Done { unique, error, entry, length: 0, short: [0; SHORT], long: Vec::new() });
+                place.put(FinishedReply { unique, error, entry, length: 0, short: [0; SHORT], long: Vec::new() });
             }
-            Way::Gone => {}
+            ReplyChannel::Gone => {}
         }
     }
 
@@ -191,7 +192,7 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         self.failed(Errno::IO);
     }
@@ -208,7 +209,7 @@ fn keep(room: Vec<u8>) {
 mod test {
     use super::*;
 
-    fn queue() -> (Arc<Place>, Arc<OwnedFd>, Entry) {
+    fn queue() -> (Arc<ReplySlot>, Arc<OwnedFd>, Entry) {
         let null = std::fs::File::open("/dev/null").expect("opens");
         (Arc::default(), Arc::new(null.into()), Entry::new(8192).expect("memory"))
     }
@@ -217,7 +218,7 @@ mod test {
     fn a_short_answer_and_a_long_one_come_into_the_entry() {
         let (place, device, mut entry) = queue();
         for data in [&[1_u8; 8][..], &[2; SHORT], &[3; 4000]] {
-            Answer::by_queue(5, &device, &place, None).send(data);
+            PendingReply::by_queue(5, &device, &place, None).send(data);
             entry = place.take(Some(entry)).expect("kept");
             let request = entry.request().expect("fits");
             assert_eq!((request.rest, &request.header[..16]), (data, &encode::header(5, None, data.len())[..]));
@@ -227,7 +228,7 @@ mod test {
     #[test]
     fn data_are_put_where_they_are_sent_from() {
         let (place, device, entry) = queue();
-        let mut answer = Answer::by_queue(5, &device, &place, Some(entry));
+        let mut answer = PendingReply::by_queue(5, &device, &place, Some(entry));
         answer.room(100)[..3].copy_from_slice(b"abc");
         assert_eq!(answer.room(1 << 20).len(), 8192);
         answer.send_room(3);
@@ -239,7 +240,7 @@ mod test {
     fn what_is_forgotten_is_an_error() {
         let (place, device, entry) = queue();
         std::thread::scope(|scope| {
-            scope.spawn(|| drop(Answer::by_queue(5, &device, &place, None)));
+            scope.spawn(|| drop(PendingReply::by_queue(5, &device, &place, None)));
             let entry = place.take(Some(entry)).expect("kept");
             assert_eq!(entry.request().expect("fits").header[..16], encode::header(5, Some(Errno::IO), 0));
         });

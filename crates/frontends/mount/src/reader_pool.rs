@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_millis(100);
 
 /// The threads of a mount.
 #[derive(Debug)]
-pub struct Turns {
+pub struct ReaderPool {
     /// Waiting for a request, or about to.
     ready: AtomicUsize,
     resting: AtomicUsize,
@@ -38,12 +38,12 @@ pub struct Turns {
 
 /// From a request's arrival to its answer.
 #[derive(Debug)]
-pub struct Turn<'a>(&'a Turns);
+pub struct BusyReader<'a>(&'a ReaderPool);
 
-impl Turns {
+impl ReaderPool {
     /// All `threads` are about to wait.
-    pub fn new(threads: usize) -> Turns {
-        Turns {
+    pub fn new(threads: usize) -> ReaderPool {
+        ReaderPool {
             ready: AtomicUsize::new(threads),
             resting: AtomicUsize::new(0),
             calm: AtomicU32::new(0),
@@ -54,7 +54,7 @@ impl Turns {
     }
 
     /// A thread has got a request; it is done with it when the answer is dropped.
-    pub fn take(&self) -> Turn<'_> {
+    pub fn take(&self) -> BusyReader<'_> {
         if self.ready.fetch_sub(1, SeqCst) == 1 {
             self.calm.store(0, SeqCst);
             if self.resting.load(SeqCst) > 0 {
@@ -62,7 +62,7 @@ impl Turns {
                 self.bell.notify_one();
             }
         }
-        Turn(self)
+        BusyReader(self)
     }
 
     fn done(&self) {
@@ -84,7 +84,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for BusyReader<'_> {
     fn drop(&mut self) {
         self.0.done();
     }
@@ -96,24 +96,24 @@ mod test {
 
     #[test]
     fn a_thread_rests_while_others_wait_and_is_called_by_the_last() {
-        let turns = Turns { rest: Duration::from_secs(3600), ..Turns::new(READY + 1) };
+        let reader_pool = ReaderPool { rest: Duration::from_secs(3600), ..ReaderPool::new(READY + 1) };
         std::thread::scope(|scope| {
-            let resting = scope.spawn(|| (0..=PATIENCE).for_each(|_| drop(turns.take())));
-            while turns.resting.load(SeqCst) == 0 {
+            let resting = scope.spawn(|| (0..=PATIENCE).for_each(|_| drop(reader_pool.take())));
+            while reader_pool.resting.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
-            let busy: Vec<Turn<'_>> = (0..READY).map(|_| turns.take()).collect();
+            let busy: Vec<BusyReader<'_>> = (0..READY).map(|_| reader_pool.take()).collect();
             resting.join().expect("called");
-            assert_eq!((turns.ready.load(SeqCst), turns.resting.load(SeqCst)), (1, 0));
+            assert_eq!((reader_pool.ready.load(SeqCst), reader_pool.resting.load(SeqCst)), (1, 0));
             drop(busy);
         });
-        assert_eq!((turns.ready.load(SeqCst), *turns.called.lock()), (READY + 1, 0));
+        assert_eq!((reader_pool.ready.load(SeqCst), *reader_pool.called.lock()), (READY + 1, 0));
     }
 
     #[test]
     fn few_threads_never_rest() {
-        let turns = Turns { rest: Duration::from_secs(3600), ..Turns::new(READY) };
-        (0..PATIENCE * 3).for_each(|_| drop(turns.take()));
-        assert_eq!(turns.ready.load(SeqCst), READY);
+        let reader_pool = ReaderPool { rest: Duration::from_secs(3600), ..ReaderPool::new(READY) };
+        (0..PATIENCE * 3).for_each(|_| drop(reader_pool.take()));
+        assert_eq!(reader_pool.ready.load(SeqCst), READY);
     }
 }

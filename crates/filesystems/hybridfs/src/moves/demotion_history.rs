@@ -4,23 +4,23 @@
 use std::collections::HashMap;
 
 /// When, and the reason's code with the side.
-type Moved = (u32, u8);
+type MoveStamp = (u32, u8);
 
 /// A bounded memory in two generations: a full one takes the place of the one before it.
 #[derive(Debug)]
-pub(crate) struct Left {
-    young: HashMap<u64, Moved>,
-    old: HashMap<u64, Moved>,
+pub(crate) struct DemotionHistory {
+    young: HashMap<u64, MoveStamp>,
+    old: HashMap<u64, MoveStamp>,
     entries: usize,
 }
 
-impl Left {
+impl DemotionHistory {
     /// Remembers the last `entries` files, and at most twice as many.
-    pub(super) fn new(entries: usize) -> Left {
-        Left { young: HashMap::new(), old: HashMap::new(), entries }
+    pub(super) fn new(entries: usize) -> DemotionHistory {
+        DemotionHistory { young: HashMap::new(), old: HashMap::new(), entries }
     }
 
-    pub(super) fn note(&mut self, ino: u64, moved: Moved) {
+    pub(super) fn note(&mut self, ino: u64, moved: MoveStamp) {
         if self.young.len() == self.entries {
             self.old = std::mem::take(&mut self.young);
         }
@@ -33,7 +33,7 @@ impl Left {
         self.old.remove(&ino);
     }
 
-    pub(super) fn last_move(&self, ino: u64) -> Option<Moved> {
+    pub(super) fn last_move(&self, ino: u64) -> Option<MoveStamp> {
         self.young.get(&ino).or_else(|| self.old.get(&ino)).copied()
     }
 }
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_last_files_that_left_are_remembered_and_not_more_than_twice_as_many() {
-        let mut left = Left::new(4);
+        let mut left = DemotionHistory::new(4);
         for ino in 10..30 {
             left.note(ino, (ino as u32, 1));
             let known = (10..=ino).filter(|ino| left.last_move(*ino).is_some()).count() as u64;

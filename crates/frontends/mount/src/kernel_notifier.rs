@@ -6,16 +6,16 @@ use fuser::{INodeNo, Notifier};
 
 /// Tells nothing before the kernel can be told.
 #[derive(Debug, Default)]
-pub struct Changed(OnceLock<Notifier>);
+pub struct KernelNotifier(OnceLock<Notifier>);
 
-impl Changed {
+impl KernelNotifier {
     /// Begins: the file system is mounted.
     pub fn begin(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
     }
 
     /// Answers that were given before now, and that the kernel has not looked at yet, count for nothing either.
-    pub fn tell(&self, ino: u64) {
+    pub fn invalidate_attributes(&self, ino: u64) {
         if let Some(notifier) = self.0.get()
             && let Err(error) = notifier.inval_inode(INodeNo(ino), -1, 0)
         {
@@ -25,11 +25,11 @@ impl Changed {
     }
 }
 
-impl Changed {
+impl KernelNotifier {
     /// The kernel's pages of this part are not right any more, nor the attributes. Waits for pages that are locked: never to be called by
     /// a thread that serves requests.
     pub fn drop_pages(&self, ino: u64, offset: u64, length: usize) {
-        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return self.tell(ino) };
+        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return self.invalidate_attributes(ino) };
         if let Some(notifier) = self.0.get()
             && let Err(error) = notifier.inval_inode(INodeNo(ino), offset, length)
         {
@@ -38,8 +38,8 @@ impl Changed {
     }
 }
 
-impl hybridfs::Listener for Changed {
+impl hybridfs::Listener for KernelNotifier {
     fn attributes_changed(&self, ino: u64) {
-        self.tell(ino);
+        self.invalidate_attributes(ino);
     }
 }

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use rustix::io::Errno;
 
-use super::Store;
+use super::InPlaceFile;
 
 /// What happens to a file.
 #[derive(Clone, Debug)]
-pub enum Harm {
+pub enum FileDamage {
     /// A byte changes.
     Flip(Index, u8),
     /// Its end is missing.
@@ -20,28 +20,28 @@ pub enum Harm {
     Append(Vec<u8>),
 }
 
-impl Harm {
+impl FileDamage {
     /// The file afterwards.
     pub fn done_to(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match self {
-            Harm::Flip(at, with) => {
+            FileDamage::Flip(at, with) => {
                 let at = at.index(bytes.len());
                 bytes[at] ^= with;
             }
-            Harm::Cut(at) => bytes.truncate(at.index(bytes.len())),
-            Harm::Append(more) => bytes.extend_from_slice(more),
+            FileDamage::Cut(at) => bytes.truncate(at.index(bytes.len())),
+            FileDamage::Append(more) => bytes.extend_from_slice(more),
         }
         bytes
     }
 }
 
-/// Any harm that changes a file.
-pub fn harm() -> impl Strategy<Value = Harm> {
+/// Any file_damage that changes a file.
+pub fn file_damage() -> impl Strategy<Value = FileDamage> {
     prop_oneof![
-        (any::<Index>(), 1u8..).prop_map(|(at, with)| Harm::Flip(at, with)),
-        any::<Index>().prop_map(Harm::Cut),
-        proptest::collection::vec(any::<u8>(), 1..100).prop_map(Harm::Append),
+        (any::<Index>(), 1u8..).prop_map(|(at, with)| FileDamage::Flip(at, with)),
+        any::<Index>().prop_map(FileDamage::Cut),
+        proptest::collection::vec(any::<u8>(), 1..100).prop_map(FileDamage::Append),
     ]
 }
 
@@ -61,18 +61,18 @@ pub fn path() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A hidden directory of its own.
-pub struct Dir {
+pub struct HiddenTestDir {
     temp: tempfile::TempDir,
     handle: OwnedFd,
 }
 
-impl Dir {
+impl HiddenTestDir {
     /// An empty one.
-    pub fn new() -> Dir {
+    pub fn new() -> HiddenTestDir {
         // In memory where there is such a place: thousands of files are flushed here.
         let temp = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
         let handle = std::fs::File::open(temp.path()).expect("opened").into();
-        Dir { temp, handle }
+        HiddenTestDir { temp, handle }
     }
 
     /// For the calls of this module.
@@ -106,7 +106,7 @@ impl Dir {
 
 /// A file in memory that fails as it is told.
 #[derive(Debug, Default)]
-pub struct Flaky {
+pub struct FailingStore {
     /// What a reader finds.
     pub bytes: RefCell<Vec<u8>>,
     /// What is left after a power cut, at the least.
@@ -117,13 +117,13 @@ pub struct Flaky {
     pub room: Cell<usize>,
 }
 
-impl Flaky {
+impl FailingStore {
     fn next(&self) -> Option<usize> {
         self.plan.borrow_mut().pop().flatten()
     }
 }
 
-impl Store for Flaky {
+impl InPlaceFile for FailingStore {
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), Errno> {
         let mut file = self.bytes.borrow_mut();
         let at = at as usize;

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::dirs::Dir;
+use crate::dirs::DirPair;
 use crate::listing::names_like;
-use crate::names::{Attr, Found, Known};
-use crate::nodes::Kind;
+use crate::names::{Attr, FoundName, KnownFiles};
+use crate::nodes::NodeKind;
 use crate::number::ROOT;
-use crate::numbers::{Entry, Numbers};
-use crate::pair::Hybrid;
+use crate::numbers::{NumberEntry, NumberTable};
+use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::Result;
 
@@ -30,7 +30,7 @@ const WALK_SHARE: u32 = 10;
 /// What is known of files that are not known.
 #[derive(Debug)]
 pub(crate) struct ForgottenFiles {
-    table: Mutex<Option<Numbers>>,
+    table: Mutex<Option<NumberTable>>,
     /// Every forgotten file is in the table.
     complete: AtomicBool,
     /// End and duration of the last walk; held while one goes on.
@@ -39,14 +39,14 @@ pub(crate) struct ForgottenFiles {
 
 impl ForgottenFiles {
     /// With the table, if there is one, and whether it is complete.
-    pub fn new(numbers: Option<(Numbers, bool)>) -> ForgottenFiles {
+    pub fn new(numbers: Option<(NumberTable, bool)>) -> ForgottenFiles {
         let complete = numbers.as_ref().is_some_and(|(_, complete)| *complete);
         let table = Mutex::new(numbers.map(|(table, _)| table));
         ForgottenFiles { table, complete: AtomicBool::new(complete), walked: Mutex::new(None) }
     }
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Whether a file of this number is known; to find another may take long.
     pub fn is_known(&self, ino: u64) -> bool {
         ino == ROOT || self.nodes.with(ino, |_| ()).is_some()
@@ -59,7 +59,7 @@ impl Hybrid {
         }
     }
 
-    /// Notes where forgotten files were.
+    /// Records where forgotten files were.
     pub(crate) fn note_forgotten(&self) {
         if self.nodes.forgotten_len() == 0 {
             return;
@@ -70,7 +70,7 @@ impl Hybrid {
         self.note(&mut table, &files);
     }
 
-    fn note(&self, table: &mut Option<Numbers>, files: &[(u64, Option<Entry>)]) {
+    fn note(&self, table: &mut Option<NumberTable>, files: &[(u64, Option<NumberEntry>)]) {
         let Some(table) = table else { return };
         for (number, entry) in files {
             if let Err(error) = table.set(*number, *entry) {
@@ -129,10 +129,10 @@ impl Hybrid {
         }
     }
 
-    fn followed(&self, ino: u64) -> Result<Known<'_>> {
+    fn followed(&self, ino: u64) -> Result<KnownFiles<'_>> {
         const DEPTH_MAX: usize = 4096;
         self.note_forgotten();
-        let mut known = Known::new(self);
+        let mut known = KnownFiles::new(self);
         if self.lookup_known(ino).is_ok() {
             known.adopt(ino);
             return Ok(known);
@@ -152,16 +152,16 @@ impl Hybrid {
         Ok(known)
     }
 
-    fn entry(&self, number: u64) -> Result<Option<Entry>> {
+    fn entry(&self, number: u64) -> Result<Option<NumberEntry>> {
         self.numbers.table.lock().as_ref().map_or(Ok(None), |table| table.get(number))
     }
 
     /// The name in a directory that has this number: first of those whose backing inode looks right, then of all.
-    fn child(&self, dir: &Dir, number: u64, hint: u64) -> Result<Option<(Found, Box<[u8]>)>> {
+    fn child(&self, dir: &DirPair, number: u64, hint: u64) -> Result<Option<(FoundName, Box<[u8]>)>> {
         for all in [false, true] {
             for tier in [TierName::Ssd, TierName::Hdd] {
                 let Some(fd) = dir.on(tier) else { continue };
-                let names = self.noted_at(tier, fd, names_like(fd, |ino| all || Entry::hint_of(ino) == hint))?;
+                let names = self.noted_at(tier, fd, names_like(fd, |ino| all || NumberEntry::hint_of(ino) == hint))?;
                 for name in names {
                     match self.find(dir, OsStr::from_bytes(&name)) {
                         Ok(found) if found.ino == number => return Ok(Some((found, name))),
@@ -203,7 +203,7 @@ impl Hybrid {
     }
 
     fn walk(&self) -> Result<()> {
-        let mut known = Known::new(self);
+        let mut known = KnownFiles::new(self);
         let mut todo = vec![ROOT];
         while let Some(at) = todo.pop() {
             if self.mover.stopping() {
@@ -221,11 +221,11 @@ impl Hybrid {
                 for name in self.noted_at(tier, fd, names_like(fd, |_| true))? {
                     let name = OsStr::from_bytes(&name);
                     let Ok(found) = self.find(&dir, name) else { continue };
-                    let hint = Entry::hint_of(found.backing[found.tier as usize]);
-                    files.push((found.ino, Some(Entry { parent: at, hint, linked: false })));
+                    let hint = NumberEntry::hint_of(found.backing[found.tier as usize]);
+                    files.push((found.ino, Some(NumberEntry { parent: at, hint, linked: false })));
                     // A directory on both sides is met twice.
-                    if found.kind == Kind::Directory && (tier == TierName::Ssd || found.backing[0] == 0) {
-                        known.see(&found, at, name);
+                    if found.kind == NodeKind::Directory && (tier == TierName::Ssd || found.backing[0] == 0) {
+                        known.upsert(&found, at, name);
                         todo.push(found.ino);
                     }
                 }

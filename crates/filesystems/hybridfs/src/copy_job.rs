@@ -11,13 +11,13 @@ use parking_lot::{Mutex, MutexGuard, RwLockWriteGuard};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::abilities::Placing;
-use crate::copy::{self, Unkept};
-use crate::dirs::Dir;
-use crate::moves::{Duplicate, Job, Outcome, Reason, errno};
-use crate::nodes::{KeptFor, Place};
-use crate::open::{Changed, OpenInode};
-use crate::pair::{Hybrid, now_s};
+use crate::abilities::NamingMethod;
+use crate::copy::{self, AttributeLoss};
+use crate::dirs::DirPair;
+use crate::moves::{Duplicate, MoveJob, MoveOutcome, MoveReason, errno};
+use crate::nodes::{KeptFor, NodeLocation};
+use crate::open::{ChangedRanges, OpenInode};
+use crate::pair::{TieredFs, now_s};
 use crate::persist::MoveRecord;
 use crate::report::TierName;
 use crate::tier::{InodeId, NAME_ONLY, Result, Stat};
@@ -38,7 +38,7 @@ pub(crate) fn bad_name(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::NAMETOOLONG | Errno::ILSEQ | Errno::PERM | Errno::OPNOTSUPP)
 }
 
-impl Hybrid {
+impl TieredFs {
     /// Whether a copy could be run, by its name on the other side, with rights that the file does not give now: whoever prepared a disk
     /// that is mounted nosuid chose its bits.
     pub(crate) fn would_gain_rights(&self, to: TierName, source: BorrowedFd<'_>, mode: u32) -> bool {
@@ -49,31 +49,31 @@ impl Hybrid {
 }
 
 /// A move between its first look at the file and its end.
-pub(crate) struct Copying {
+pub(crate) struct CopyJob {
     ino: u64,
-    place: Place,
+    place: NodeLocation,
     to: TierName,
-    source_dir: Arc<Dir>,
+    source_dir: Arc<DirPair>,
     source: OwnedFd,
     pub(crate) before: Stat,
-    tmp: Option<Tmp>,
+    tmp: Option<TemporaryCopy>,
 }
 
 /// The copy before it has its name.
-struct Tmp {
+struct TemporaryCopy {
     name: OsString,
     id: InodeId,
     /// Closed when its temporary name must go where a name of an open file would stay.
     file: Mutex<Option<Arc<OwnedFd>>>,
 }
 
-impl Copying {
-    fn tmp(&self) -> Result<&Tmp> {
+impl CopyJob {
+    fn tmp(&self) -> Result<&TemporaryCopy> {
         self.tmp.as_ref().ok_or(Errno::STALE)
     }
 
     /// The copy, open for reading and writing.
-    fn tmp_file(&self, fs: &Hybrid) -> Result<Arc<OwnedFd>> {
+    fn tmp_file(&self, fs: &TieredFs) -> Result<Arc<OwnedFd>> {
         let tmp = self.tmp()?;
         let mut file = tmp.file.lock();
         if let Some(file) = &*file {
@@ -89,9 +89,9 @@ impl Copying {
     }
 
     /// Before the temporary name is removed: what is open would be renamed instead, and keep a second link.
-    fn close_tmp(&self, fs: &Hybrid) -> Result<()> {
+    fn close_tmp(&self, fs: &TieredFs) -> Result<()> {
         let target = fs.tier(self.to);
-        if target.hides_open_files() && target.abilities.placing() == Placing::Link {
+        if target.hides_open_files() && target.abilities.naming_method() == NamingMethod::Link {
             let mut file = self.tmp()?.file.lock();
             let owner_may_write = |stat: Stat| stat.mode & 0o600 == 0o600 || rustix::process::geteuid().is_root();
             if file.as_ref().is_some_and(|file| target.stat_fd(file.as_fd()).is_ok_and(owner_may_write)) {
@@ -102,7 +102,7 @@ impl Copying {
     }
 
     /// The same for the original, of which no more is read: a handle that only names it will do.
-    fn close_source(&mut self, fs: &Hybrid) -> Result<()> {
+    fn close_source(&mut self, fs: &TieredFs) -> Result<()> {
         let from = fs.tier(self.to.other());
         if from.hides_open_files() {
             let named = from.open_at(self.source_dir.must(from.name)?, &self.place.name, NAME_ONLY)?;
@@ -114,7 +114,7 @@ impl Copying {
         Ok(())
     }
 
-    pub(crate) fn begin(fs: &Hybrid, ino: u64, place: Place, to: TierName) -> Result<Copying> {
+    pub(crate) fn begin(fs: &TieredFs, ino: u64, place: NodeLocation, to: TierName) -> Result<CopyJob> {
         let from = fs.tier(to.other());
         let source_dir = fs.dir(place.parent)?;
         let dir = source_dir.must(from.name)?;
@@ -129,54 +129,54 @@ impl Copying {
         if !same || !before.is_file() {
             return Err(Errno::STALE);
         }
-        Ok(Copying { ino, place, to, source_dir, source, before, tmp: None })
+        Ok(CopyJob { ino, place, to, source_dir, source, before, tmp: None })
     }
 
     /// Why this file does not move at all.
-    pub(crate) fn stays(&self, fs: &Hybrid, reason: Reason) -> Option<Outcome> {
+    pub(crate) fn stays(&self, fs: &TieredFs, reason: MoveReason) -> Option<MoveOutcome> {
         if self.before.nlink > 1 {
-            return Some(Outcome::Stays("it has several hard links"));
+            return Some(MoveOutcome::Stays("it has several hard links"));
         }
         if self.before.fixed {
-            return Some(Outcome::Stays("it is immutable or append-only (chattr)"));
+            return Some(MoveOutcome::Stays("it is immutable or append-only (chattr)"));
         }
         if self.before.foreign {
-            return Some(Outcome::Stays("it is on a file system mounted below the directory"));
+            return Some(MoveOutcome::Stays("it is on a file system mounted below the directory"));
         }
         if fs.would_gain_rights(self.to, self.source.as_fd(), self.before.mode) {
-            return Some(Outcome::Stays("it has set-id bits or capabilities that its file system, mounted nosuid, does not honour"));
+            return Some(MoveOutcome::Stays("it has set-id bits or capabilities that its file system, mounted nosuid, does not honour"));
         }
         let small = self.before.size < fs.tunables.min_file_bytes();
-        if small && matches!(reason, Reason::SecondTouch | Reason::OnOpen | Reason::HighMark) {
-            return Some(Outcome::Stays("it is smaller than the smallest file that moves"));
+        if small && matches!(reason, MoveReason::SecondTouch | MoveReason::OnOpen | MoveReason::HighMark) {
+            return Some(MoveOutcome::Stays("it is smaller than the smallest file that moves"));
         }
-        if reason == Reason::TooBig && (self.before.size <= fs.space.max_file() || fs.is_pinned(self.ino)) {
-            return Some(Outcome::Dropped);
+        if reason == MoveReason::TooBig && (self.before.size <= fs.space.max_file() || fs.is_pinned(self.ino)) {
+            return Some(MoveOutcome::Dropped);
         }
         match self.to {
-            TierName::Hdd if !fs.space.fits_hdd(self.before.blocks * 512) => Some(Outcome::Failed(Errno::NOSPC)),
+            TierName::Hdd if !fs.space.fits_hdd(self.before.blocks * 512) => Some(MoveOutcome::Failed(Errno::NOSPC)),
             TierName::Hdd => None,
             TierName::Ssd => self.stays_below(fs, reason),
         }
     }
 
-    fn stays_below(&self, fs: &Hybrid, reason: Reason) -> Option<Outcome> {
+    fn stays_below(&self, fs: &TieredFs, reason: MoveReason) -> Option<MoveOutcome> {
         let need = self.before.blocks * 512;
-        let by_itself = matches!(reason, Reason::SecondTouch | Reason::OnOpen);
+        let by_itself = matches!(reason, MoveReason::SecondTouch | MoveReason::OnOpen);
         if fs.is_retiring(TierName::Hdd) {
             // Nothing may leave for it.
             let _ = fs.space.refresh(fs.tiers(), &fs.config);
-            return (!fs.space.fits_ssd(need)).then_some(Outcome::Failed(Errno::NOSPC));
+            return (!fs.space.fits_ssd(need)).then_some(MoveOutcome::Failed(Errno::NOSPC));
         }
         if by_itself && (self.before.size > fs.space.max_file() || need > fs.space.high()) {
-            return Some(Outcome::Stays("it is larger than the largest file for the SSD"));
+            return Some(MoveOutcome::Stays("it is larger than the largest file for the SSD"));
         }
         if by_itself && fs.nodes.path(self.ino).is_some_and(|path| fs.placement.belongs_on_hdd(&path)) {
-            return Some(Outcome::Stays("a rule keeps it on the HDD"));
+            return Some(MoveOutcome::Stays("a rule keeps it on the HDD"));
         }
         // Nobody has to leave for a file that cannot fit.
         if need.saturating_add(fs.space.reserve()) > fs.space.of(TierName::Ssd).capacity {
-            return Some(Outcome::Failed(Errno::NOSPC));
+            return Some(MoveOutcome::Failed(Errno::NOSPC));
         }
         // Algorithm 1: files leave until the new one fits below the mark.
         for round in 0..10_000 {
@@ -188,39 +188,39 @@ impl Copying {
             }
             let Some(victim) = fs.next_victim().filter(|victim| *victim != self.ino) else {
                 // What leaves by itself, or was removed while it left, makes room when its move ends.
-                let on_its_way = leaving || (reason == Reason::Asked && round < 50 && fs.mover.removed_lately());
+                let on_its_way = leaving || (reason == MoveReason::Asked && round < 50 && fs.mover.removed_lately());
                 if on_its_way && !fs.mover.stopping() {
                     fs.mover.wait_for_any(Duration::from_millis(100));
                     continue;
                 }
                 break;
             };
-            let outcome = fs.move_file(victim, TierName::Hdd, Reason::HighMark, &mut |_, _| true);
-            fs.after(Job::new(victim, TierName::Hdd, Reason::HighMark), outcome);
+            let outcome = fs.move_file(victim, TierName::Hdd, MoveReason::HighMark, &mut |_, _| true);
+            fs.after(MoveJob::new(victim, TierName::Hdd, MoveReason::HighMark), outcome);
             if fs.mover.stopping() {
-                return Some(Outcome::Dropped);
+                return Some(MoveOutcome::Dropped);
             }
-            if matches!(outcome, Outcome::Failed(_)) {
+            if matches!(outcome, MoveOutcome::Failed(_)) {
                 break;
             }
         }
-        (!fs.space.fits_ssd(need)).then_some(Outcome::Failed(Errno::NOSPC))
+        (!fs.space.fits_ssd(need)).then_some(MoveOutcome::Failed(Errno::NOSPC))
     }
 
     pub(crate) fn run(
         &mut self,
-        fs: &Hybrid,
+        fs: &TieredFs,
         open: Option<&Arc<OpenInode>>,
-        reason: Reason,
+        reason: MoveReason,
         done: &Arc<AtomicU64>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
-    ) -> Result<Outcome> {
+    ) -> Result<MoveOutcome> {
         if let Some(open) = open {
             let mut track = open.track.lock();
             if track.is_some() {
-                return Ok(Outcome::Busy);
+                return Ok(MoveOutcome::Busy);
             }
-            *track = Some(Changed::default());
+            *track = Some(ChangedRanges::default());
         }
         let outcome = self.run_tracked(fs, open, reason, done, progress);
         if let Some(open) = open {
@@ -231,30 +231,30 @@ impl Copying {
 
     fn run_tracked(
         &mut self,
-        fs: &Hybrid,
+        fs: &TieredFs,
         open: Option<&Arc<OpenInode>>,
-        reason: Reason,
+        reason: MoveReason,
         done: &Arc<AtomicU64>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
-    ) -> Result<Outcome> {
+    ) -> Result<MoveOutcome> {
         let target_dir = match fs.ensure_dir(self.place.parent, self.to) {
-            Err(error) if bad_name(error) && !fs.tier(self.to).abilities.keeps_all() => return Ok(Outcome::Stays(BAD_DIRECTORY)),
+            Err(error) if bad_name(error) && !fs.tier(self.to).abilities.keeps_all() => return Ok(MoveOutcome::Stays(BAD_DIRECTORY)),
             Err(Errno::NOENT) if !fs.tier(self.to).abilities.any_name && fs.tier(self.to).abilities.probed => {
-                return Ok(Outcome::Stays(BAD_DIRECTORY));
+                return Ok(MoveOutcome::Stays(BAD_DIRECTORY));
             }
-            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => return Ok(Outcome::Stays(NAME_TAKEN_ABOVE)),
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => return Ok(MoveOutcome::Stays(NAME_TAKEN_ABOVE)),
             other => fs.noted(self.to, other)?,
         };
         if fs.tier(self.to).stat_fd(target_dir.must(self.to)?)?.foreign {
-            return Ok(Outcome::Stays("on the other side its directory is on a file system mounted there"));
+            return Ok(MoveOutcome::Stays("on the other side its directory is on a file system mounted there"));
         }
         fs.noted(self.to, fs.note_marks(self.to))?;
         self.make_temporary(fs)?;
         if let Some(why) = self.does_not_fit(fs)? {
-            return Ok(Outcome::Stays(why));
+            return Ok(MoveOutcome::Stays(why));
         }
         match self.copy_all(fs, reason, done, progress) {
-            Err(Errno::FBIG) => return Ok(Outcome::Stays(TOO_LARGE)),
+            Err(Errno::FBIG) => return Ok(MoveOutcome::Stays(TOO_LARGE)),
             other => other?,
         }
         if let Some(open) = open {
@@ -263,7 +263,7 @@ impl Copying {
         if open.is_none() {
             let file = self.tmp_file(fs)?;
             match self.dress(fs, &file) {
-                Err(Unkept::Cannot(why)) => return Ok(Outcome::Stays(why)),
+                Err(AttributeLoss::Cannot(why)) => return Ok(MoveOutcome::Stays(why)),
                 other => other?,
             }
             fs.noted(self.to, rustix::fs::fsync(&*file))?;
@@ -285,7 +285,7 @@ impl Copying {
         let entry = fs.noted(TierName::Ssd, fs.journal.begin(&record).map_err(errno))?;
         crate::crash::point("move journaled");
         let placed = OnceCell::new();
-        let step = Step { copying: self, fs, open, target_dir, placed, path: &record.path, entry };
+        let step = PlacementStep { copying: self, fs, open, target_dir, placed, path: &record.path, entry };
         let outcome = match self.to {
             TierName::Hdd => step.demote(),
             TierName::Ssd => step.promote(),
@@ -293,26 +293,26 @@ impl Copying {
         crate::crash::point("move ended");
         // What could not be removed stays in the journal: the next mount tries again.
         let placed_ino = step.placed.get().map_or(target.ino, |placed| placed.ino);
-        let left_behind = fs.mover.left_behind.lock().remove(&placed_ino) || outcome == Ok(Ended::OnBothSides);
+        let left_behind = fs.mover.left_behind.lock().remove(&placed_ino) || outcome == Ok(PlacementEnd::OnBothSides);
         if !left_behind && let Err(error) = fs.journal.end(entry, false) {
             // The move is over all the same, and its recovery changes nothing.
             tracing::warn!(%error, "the end of a move could not be journaled");
         }
         let outcome = match outcome {
             // Another program made a file of that name meanwhile; it is that program's.
-            Err(Errno::EXIST) => return Ok(Outcome::Stays(NAME_TAKEN)),
+            Err(Errno::EXIST) => return Ok(MoveOutcome::Stays(NAME_TAKEN)),
             other => other?,
         };
         Ok(match outcome {
-            Ended::Done | Ended::OnBothSides => {
+            PlacementEnd::Done | PlacementEnd::OnBothSides => {
                 self.tmp = None;
-                Outcome::Done
+                MoveOutcome::Done
             }
-            Ended::Dropped => Outcome::Dropped,
+            PlacementEnd::Dropped => MoveOutcome::Dropped,
         })
     }
 
-    fn make_temporary(&mut self, fs: &Hybrid) -> Result<()> {
+    fn make_temporary(&mut self, fs: &TieredFs) -> Result<()> {
         let target = fs.tier(self.to);
         let name = OsString::from(fs.tmp_name(self.ino));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -320,12 +320,12 @@ impl Copying {
         let make = || rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR);
         let file = fs.noted(self.to, fs.in_the_name_of(self.payer(), make)?)?;
         let id = target.stat_fd(file.as_fd())?.id();
-        self.tmp = Some(Tmp { name, id, file: Mutex::new(Some(Arc::new(file))) });
+        self.tmp = Some(TemporaryCopy { name, id, file: Mutex::new(Some(Arc::new(file))) });
         crate::crash::point("move temporary made");
         Ok(())
     }
 
-    fn copy_all(&self, fs: &Hybrid, reason: Reason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<()> {
+    fn copy_all(&self, fs: &TieredFs, reason: MoveReason, done: &Arc<AtomicU64>, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<()> {
         let file = self.tmp_file(fs)?;
         let total = self.before.size;
         let mut pacer = Pacer::new(fs, self.ino, reason);
@@ -344,26 +344,26 @@ impl Copying {
         (self.before.uid, self.before.gid)
     }
 
-    /// Notes a failed copy against the side that failed.
-    fn blame<T>(&self, fs: &Hybrid, copied: copy::Copied<T>) -> Result<T> {
+    /// Records a failed copy against the side that failed.
+    fn blame<T>(&self, fs: &TieredFs, copied: copy::CopyResult<T>) -> Result<T> {
         copied.map_err(|failed| match failed {
-            copy::Failed::Source(error) => {
+            copy::CopyError::Source(error) => {
                 fs.note_failure(self.to.other(), error);
                 error
             }
-            copy::Failed::Target(error) => {
+            copy::CopyError::Target(error) => {
                 fs.note_failure(self.to, error);
                 error
             }
-            copy::Failed::Ended(error) => error,
+            copy::CopyError::Ended(error) => error,
         })
     }
 
     /// Copies again what was written meanwhile, until it is little.
-    fn catch_up(&self, fs: &Hybrid, open: &Arc<OpenInode>, reason: Reason, goes_on: &mut dyn FnMut() -> bool) -> Result<()> {
+    fn catch_up(&self, fs: &TieredFs, open: &Arc<OpenInode>, reason: MoveReason, goes_on: &mut dyn FnMut() -> bool) -> Result<()> {
         let file = &*self.tmp_file(fs)?;
         for _ in 0..CATCH_UP_ROUNDS {
-            let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
+            let changed = open.track.lock().replace(ChangedRanges::default()).unwrap_or_default();
             if !changed.all && changed.bytes() <= CATCH_UP_BYTES {
                 if let Some(track) = open.track.lock().as_mut() {
                     track.ranges.extend(changed.ranges);
@@ -381,11 +381,11 @@ impl Copying {
         fs.noted(self.to, rustix::fs::fdatasync(file))
     }
 
-    fn copy_changed(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, pace: &mut copy::Pace<'_>) -> Result<()> {
+    fn copy_changed(&self, fs: &TieredFs, file: &OwnedFd, changed: &ChangedRanges, pace: &mut copy::Pace<'_>) -> Result<()> {
         fs.in_the_name_of(self.payer(), || self.copy_changed_now(fs, file, changed, pace))?
     }
 
-    fn copy_changed_now(&self, fs: &Hybrid, file: &OwnedFd, changed: &Changed, pace: &mut copy::Pace<'_>) -> Result<()> {
+    fn copy_changed_now(&self, fs: &TieredFs, file: &OwnedFd, changed: &ChangedRanges, pace: &mut copy::Pace<'_>) -> Result<()> {
         let size = rustix::fs::fstat(&self.source)?.st_size as u64;
         if changed.all {
             rustix::fs::ftruncate(file, 0)?;
@@ -408,7 +408,7 @@ impl Copying {
         Ok(())
     }
 
-    fn dress(&self, fs: &Hybrid, file: &OwnedFd) -> std::result::Result<(), Unkept> {
+    fn dress(&self, fs: &TieredFs, file: &OwnedFd) -> std::result::Result<(), AttributeLoss> {
         let stat = fs.tier(self.to.other()).stat_fd(self.source.as_fd())?;
         fs.mark_or_warn(self.to, file.as_fd(), self.ino)?;
         if fs.tier(self.to).abilities.keeps_all() {
@@ -419,7 +419,7 @@ impl Copying {
     }
 
     /// Why the other side cannot hold this file, found out before anything is copied.
-    fn does_not_fit(&self, fs: &Hybrid) -> Result<Option<&'static str>> {
+    fn does_not_fit(&self, fs: &TieredFs) -> Result<Option<&'static str>> {
         let target = fs.tier(self.to);
         if target.abilities.keeps_all() {
             return Ok(None);
@@ -440,13 +440,13 @@ impl Copying {
         }
         match self.dress(fs, &*self.tmp_file(fs)?) {
             Ok(()) => Ok(None),
-            Err(Unkept::Cannot(why)) => Ok(Some(why)),
-            Err(Unkept::Failed(error)) => Err(error),
+            Err(AttributeLoss::Cannot(why)) => Ok(Some(why)),
+            Err(AttributeLoss::Failed(error)) => Err(error),
         }
     }
 
     /// Removes the temporary of a move that did not end well.
-    pub(crate) fn clean_up(&mut self, fs: &Hybrid) {
+    pub(crate) fn clean_up(&mut self, fs: &TieredFs) {
         if let Some(tmp) = self.tmp.take() {
             let target = fs.tier(self.to);
             // Closed first; no other has this name, and a number may not be permanent.
@@ -458,7 +458,7 @@ impl Copying {
 
 /// How the last steps ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum PlacementEnd {
     Done,
     /// It is on the SSD, and the HDD's original could not be removed.
     OnBothSides,
@@ -466,12 +466,12 @@ enum Ended {
 }
 
 /// The last steps of a move, from a complete copy on.
-struct Step<'a> {
-    copying: &'a Copying,
-    fs: &'a Hybrid,
+struct PlacementStep<'a> {
+    copying: &'a CopyJob,
+    fs: &'a TieredFs,
     open: Option<&'a Arc<OpenInode>>,
-    target_dir: Arc<Dir>,
-    placed: OnceCell<Placed>,
+    target_dir: Arc<DirPair>,
+    placed: OnceCell<NamedCopy>,
     /// What the journal has for it: where recovery looks for the copy.
     path: &'a [u8],
     /// In the journal.
@@ -479,7 +479,7 @@ struct Step<'a> {
 }
 
 /// The copy by the name it was given.
-struct Placed {
+struct NamedCopy {
     ino: u64,
     /// Opened by that name where the handle that made the copy may stand for another inode: what is written now goes here.
     file: Option<Arc<OwnedFd>>,
@@ -487,7 +487,7 @@ struct Placed {
     _pin: Option<OwnedFd>,
 }
 
-impl Step<'_> {
+impl PlacementStep<'_> {
     /// Gives the copy its name. After an error it does not have it.
     fn place(&self, to: BorrowedFd<'_>) -> Result<InodeId> {
         let (fs, copying) = (self.fs, self.copying);
@@ -511,10 +511,10 @@ impl Step<'_> {
         }
     }
 
-    fn open_placed(&self, to: BorrowedFd<'_>, ino: u64) -> Result<Placed> {
+    fn open_placed(&self, to: BorrowedFd<'_>, ino: u64) -> Result<NamedCopy> {
         let target = self.fs.tier(self.copying.to);
-        let mut placed = Placed { ino, file: None, _pin: None };
-        if target.keeps_inodes() && target.abilities.placing() == Placing::Rename {
+        let mut placed = NamedCopy { ino, file: None, _pin: None };
+        if target.keeps_inodes() && target.abilities.naming_method() == NamingMethod::Rename {
             return Ok(placed);
         }
         let name = &self.copying.place.name;
@@ -541,14 +541,14 @@ impl Step<'_> {
         self.placed.get().map(|placed| placed.ino).ok_or(Errno::STALE)
     }
 
-    fn demote(&self) -> Result<Ended> {
+    fn demote(&self) -> Result<PlacementEnd> {
         let (fs, copying) = (self.fs, self.copying);
         let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
         let target = self.target_dir.must(TierName::Hdd)?;
         {
             let _alone = self.alone();
             if !self.is_at_its_path() || !self.unchanged()? {
-                return Ok(Ended::Dropped);
+                return Ok(PlacementEnd::Dropped);
             }
             let on_hdd = fs.noted(TierName::Hdd, self.place(target))?;
             let duplicate = Duplicate { dir: self.target_dir.clone(), name: copying.place.name.clone(), on_hdd };
@@ -558,7 +558,7 @@ impl Step<'_> {
         let synced = fs.noted(TierName::Hdd, hdd.sync_dir(target));
         let _gate = fs.gate(copying.ino).write();
         let mine = fs.mover.duplicates.lock().remove(&copying.ino);
-        let Some(duplicate) = mine else { return Ok(Ended::Dropped) };
+        let Some(duplicate) = mine else { return Ok(PlacementEnd::Dropped) };
         let committed = synced.and_then(|()| {
             self.with_writers_stopped(|| {
                 let source = copying.source_dir.must(TierName::Ssd)?;
@@ -587,11 +587,11 @@ impl Step<'_> {
                 self.changed_sides([0, self.target_ino()?]);
                 // On the HDD only the kernel's interest keeps a node.
                 fs.nodes.keep(copying.ino, KeptFor::Policy, false);
-                Ok(Ended::Done)
+                Ok(PlacementEnd::Done)
             }
             Ok(false) => {
                 fs.remove_duplicate(&duplicate);
-                Ok(Ended::Dropped)
+                Ok(PlacementEnd::Dropped)
             }
             Err(error) => {
                 fs.remove_duplicate(&duplicate);
@@ -600,7 +600,7 @@ impl Step<'_> {
         }
     }
 
-    fn promote(&self) -> Result<Ended> {
+    fn promote(&self) -> Result<PlacementEnd> {
         let (fs, copying) = (self.fs, self.copying);
         let (ssd, hdd) = (fs.tier(TierName::Ssd), fs.tier(TierName::Hdd));
         let target = self.target_dir.must(TierName::Ssd)?;
@@ -608,7 +608,7 @@ impl Step<'_> {
         {
             let _alone = self.alone();
             if !self.is_at_its_path() {
-                return Ok(Ended::Dropped);
+                return Ok(PlacementEnd::Dropped);
             }
             let committed = self.with_writers_stopped(|| {
                 fs.noted(TierName::Ssd, self.place(target))?;
@@ -618,7 +618,7 @@ impl Step<'_> {
                 Ok(())
             })?;
             if !committed {
-                return Ok(Ended::Dropped);
+                return Ok(PlacementEnd::Dropped);
             }
             // Who takes the name away from now on takes the original away first.
             let (dir, name) = (copying.source_dir.clone(), copying.place.name.clone());
@@ -651,9 +651,9 @@ impl Step<'_> {
             let shown = String::from_utf8_lossy(&path).into_owned();
             fs.warn(format!("{shown} is on the SSD now, but its original on the HDD stays: {error}; the next mount removes it"));
             fs.note_conflict(&path);
-            return Ok(Ended::OnBothSides);
+            return Ok(PlacementEnd::OnBothSides);
         }
-        Ok(Ended::Done)
+        Ok(PlacementEnd::Done)
     }
 
     /// Nobody uses the file, and no directory above it is renamed, between a look at its path and the note of its copy, which such
@@ -706,7 +706,7 @@ impl Step<'_> {
         if open.held_in_place() {
             return Ok(false);
         }
-        let changed = open.track.lock().replace(Changed::default()).unwrap_or_default();
+        let changed = open.track.lock().replace(ChangedRanges::default()).unwrap_or_default();
         let file = self.file()?;
         // Little, and the writers wait.
         self.copying.copy_changed(self.fs, &file, &changed, &mut |_| Ok(()))?;
@@ -734,16 +734,16 @@ impl Step<'_> {
 
 /// Keeps a copy within its limits and out of the way.
 struct Pacer<'a> {
-    fs: &'a Hybrid,
+    fs: &'a TieredFs,
     ino: u64,
     urgent: bool,
     last: Instant,
 }
 
 impl<'a> Pacer<'a> {
-    fn new(fs: &'a Hybrid, ino: u64, reason: Reason) -> Pacer<'a> {
+    fn new(fs: &'a TieredFs, ino: u64, reason: MoveReason) -> Pacer<'a> {
         // Somebody waits for these.
-        let urgent = matches!(reason, Reason::Full | Reason::OnOpen) || fs.space.tight();
+        let urgent = matches!(reason, MoveReason::Full | MoveReason::OnOpen) || fs.space.tight();
         Pacer { fs, ino, urgent, last: Instant::now() }
     }
 

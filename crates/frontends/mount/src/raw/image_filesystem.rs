@@ -13,12 +13,12 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
-use crate::changed::Changed;
-use crate::direct_writes::{Cached, DirectWrites, Landed};
+use crate::direct_writes::{CompletedDirectWrite, DirectWrites, KernelCacheState};
 use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_told, rdev_from_fuse, xattr_reply};
-use crate::handles::Table;
+use crate::handles::HandleTable;
+use crate::kernel_notifier::KernelNotifier;
 use crate::wire::{
-    Attr, Changes, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    Attr, AttrChanges, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 
@@ -32,9 +32,9 @@ const SET_ID: u32 = SET_UID | SET_GID;
 const GROUP_EXEC: u32 = 0o010;
 
 /// An open file or directory.
-pub struct Opened {
+pub struct OpenImageFile {
     file: File,
-    cached: Option<Arc<Cached>>,
+    cached: Option<Arc<KernelCacheState>>,
     /// It may be written through this.
     writes: bool,
     /// A directory is read from where its last reader was.
@@ -42,11 +42,11 @@ pub struct Opened {
 }
 
 /// What all threads share.
-pub struct Inner {
+pub struct ImageShared {
     pub fs: Fs,
     pub nodes: Nodes,
-    pub opened: Table<Opened>,
-    pub changed: Arc<Changed>,
+    pub opened: HandleTable<OpenImageFile>,
+    pub changed: Arc<KernelNotifier>,
     pub direct_writes: DirectWrites,
     pub set_id: SetId,
 }
@@ -60,10 +60,10 @@ pub struct SetId {
     capabilities_removed: Mutex<HashMap<u64, u32>>,
 }
 
-/// The front door.
+/// The front end.
 #[derive(Clone)]
-pub struct RawFront {
-    pub inner: Arc<Inner>,
+pub struct ImageFilesystem {
+    pub inner: Arc<ImageShared>,
 }
 
 fn code(error: &Error) -> Errno {
@@ -135,7 +135,7 @@ fn empty(reply: ReplyEmpty, outcome: Result<(), Error>) {
     }
 }
 
-impl RawFront {
+impl ImageFilesystem {
     fn node(&self, ino: u64) -> Result<Node, Error> {
         if ino == ROOT { Ok(self.inner.fs.root().clone()) } else { Ok(self.inner.nodes.get(ino)?) }
     }
@@ -145,7 +145,7 @@ impl RawFront {
         self.node(ino).or_else(|_| self.inner.fs.by_number(ino))
     }
 
-    fn opened(&self, fh: u64) -> Result<Arc<Opened>, Error> {
+    fn opened(&self, fh: u64) -> Result<Arc<OpenImageFile>, Error> {
         Ok(self.inner.opened.get(fh)?)
     }
 
@@ -164,7 +164,7 @@ impl RawFront {
     /// Tells the kernel of a node, which is held from now on.
     fn told(&self, node: Node) -> Result<Attr, Error> {
         let stat = node.stat()?;
-        self.inner.nodes.tell(stat.ino, node, || self.inner.direct_writes.cached());
+        self.inner.nodes.remember(stat.ino, node, || self.inner.direct_writes.cached());
         Ok(attr(&stat))
     }
 
@@ -193,7 +193,7 @@ impl RawFront {
         }
         self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))?;
         // What the kernel believes of the mode decides about the rights of a program.
-        self.inner.changed.tell(stat.ino);
+        self.inner.changed.invalidate_attributes(stat.ino);
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl RawFront {
         node.stat().map(|stat| attr(&stat))
     }
 
-    fn write_now(&self, req: &Request<'_>, opened: &Opened, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
+    fn write_now(&self, req: &Request<'_>, opened: &OpenImageFile, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.lose_set_id(opened.file.node(), req)?;
         }
@@ -299,7 +299,7 @@ impl RawFront {
             *self.inner.set_id.writers.lock().entry(file.node().ino()).or_default() += 1;
         }
         let cached = self.inner.nodes.cached(file.node().ino());
-        self.inner.opened.add(Opened { file, cached, writes, place: Mutex::new(()) })
+        self.inner.opened.add(OpenImageFile { file, cached, writes, place: Mutex::new(()) })
     }
 
     fn remove(&self, fh: u64) {
@@ -343,7 +343,7 @@ impl RawFront {
     }
 }
 
-impl FileSystem for RawFront {
+impl FileSystem for ImageFilesystem {
     fn init(&self, config: &mut KernelConfig) {
         let mut want = |flags: InitFlags| config.add_capabilities(flags).is_ok();
         // The kernel checks permissions, by lists too; they are inherited here, where the umask does not count then.
@@ -389,7 +389,7 @@ impl FileSystem for RawFront {
         }
     }
 
-    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &Changes, reply: ReplyAttr) {
+    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
         let hybridfs::SetAttr { mode, uid, gid, size, atime, mtime, kill_set_id } = changes.set;
         // A change of nothing is one of the owner to what it is.
         let nothing = mode.is_none() && size.is_none() && atime.is_none() && mtime.is_none();
@@ -439,7 +439,7 @@ impl FileSystem for RawFront {
             let moved = number(dir, from.1);
             let exchanged = number(&target, to.1).filter(|_| flags.contains(RenameFlags::EXCHANGE));
             fs.rename(dir, from.1.as_bytes(), &target, to.1.as_bytes(), flags, &creds)?;
-            [moved, exchanged].into_iter().flatten().for_each(|ino| self.inner.changed.tell(ino));
+            [moved, exchanged].into_iter().flatten().for_each(|ino| self.inner.changed.invalidate_attributes(ino));
             Ok(())
         });
         empty(reply, renamed);
@@ -498,7 +498,7 @@ impl FileSystem for RawFront {
         opened.cached.iter().filter(|_| !direct).for_each(|cached| cached.has_pages());
         match (self.write_now(req, &opened, offset, data, how), &opened.cached) {
             (Ok(length), Some(cached)) if direct => {
-                let landed = Landed { ino: opened.file.node().ino(), offset, length, cached };
+                let landed = CompletedDirectWrite { ino: opened.file.node().ino(), offset, length, cached };
                 self.inner.direct_writes.answer(&landed, || req.may_wait(), move || reply.written(length as u32));
             }
             (Ok(n), _) => reply.written(n as u32),
@@ -514,7 +514,7 @@ impl FileSystem for RawFront {
     fn fsync(&self, req: &Request<'_>, fh: u64, _datasync: bool, reply: ReplyEmpty) {
         match self.opened(fh) {
             // Others are served meanwhile, and join this commit.
-            Ok(opened) => req.aside(move || empty(reply, opened.file.sync())),
+            Ok(opened) => req.run_blocking(move || empty(reply, opened.file.sync())),
             Err(error) => reply.error(code(&error)),
         }
     }
@@ -578,7 +578,7 @@ impl FileSystem for RawFront {
             self.inner.fs.set_xattr(&node, name.as_bytes(), value, flags, &creds(req, 0))?;
             if name == "system.posix_acl_access" && req.uid() != 0 { self.lose_foreign_set_gid(&node, req) } else { Ok(()) }
         });
-        self.inner.changed.tell(ino);
+        self.inner.changed.invalidate_attributes(ino);
         empty(reply, set);
     }
 
@@ -599,7 +599,7 @@ impl FileSystem for RawFront {
             }
             self.inner.fs.remove_xattr(&node, name.as_bytes(), &creds(req, 0))
         });
-        self.inner.changed.tell(ino);
+        self.inner.changed.invalidate_attributes(ino);
         empty(reply, removed);
     }
 
@@ -610,7 +610,7 @@ impl FileSystem for RawFront {
                 self.lose_set_id(opened.file.node(), req)?;
             }
             opened.file.allocate(mode, offset, length)?;
-            self.inner.changed.tell(opened.file.node().ino());
+            self.inner.changed.invalidate_attributes(opened.file.node().ino());
             Ok(())
         });
         empty(reply, allocated);
