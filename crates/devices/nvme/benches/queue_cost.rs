@@ -9,7 +9,7 @@ use std::time::Instant;
 use block::tracked::{Patience, Tracked};
 use block::{Arena, Buf, Completion, Lba, Queue, QueueOptions, Request, Submit, Tag};
 use nvme::{Controller, Options};
-use sim::nvme::{NamespaceShape, Shape, SoftController};
+use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
 
 const BLOCKS: u64 = 4096;
 const BATCHES: usize = 4000;
@@ -71,8 +71,11 @@ struct Bench {
 
 impl Bench {
     fn new(case: &Case) -> Bench {
-        let namespaces = vec![NamespaceShape::plain(4096, BLOCKS)];
-        let device = SoftController::real(Shape { namespaces, doorbell_buffer: case.shadow, vectors: 0, ..Shape::default() }, 1);
+        let namespaces = vec![NamespaceConfig::plain(4096, BLOCKS)];
+        let device = SoftController::real(
+            ControllerConfig { namespaces, doorbell_buffer: case.shadow, vectors: 0, ..ControllerConfig::default() },
+            1,
+        );
         let record_file = case.file.then(|| format!("/dev/shm/hotshelf-queue-cost.{}", std::process::id()).into());
         let options = Options { records: case.records, record_file, ..Options::default() };
         let controller = Controller::open(device.function(), options).expect("ready");

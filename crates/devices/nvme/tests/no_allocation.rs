@@ -2,14 +2,14 @@
 
 use block::{Arena, Completion, Lba, Queue, QueueOptions, Request, Span, Submit, Tag};
 use nvme::{Controller, Options};
-use sim::nvme::{NamespaceShape, Shape, SoftController};
+use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
 
 const DEPTH: u32 = 32;
 
 #[test]
 fn the_path_of_a_request_allocates_nothing() {
-    let namespaces = vec![NamespaceShape::plain(512, 8192)];
-    let device = SoftController::real(Shape { namespaces, transfer_pages_shift: 4, ..Shape::default() }, 1);
+    let namespaces = vec![NamespaceConfig::plain(512, 8192)];
+    let device = SoftController::real(ControllerConfig { namespaces, transfer_pages_shift: 4, ..ControllerConfig::default() }, 1);
     let controller = Controller::open(device.function(), Options::default()).expect("ready");
     let namespace = controller.namespace(1).expect("a namespace");
     let mut queue = namespace.open_queue(&QueueOptions { depth: DEPTH, ..QueueOptions::default() }).expect("a queue");

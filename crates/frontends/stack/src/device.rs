@@ -58,13 +58,13 @@ pub enum DeviceName {
     "`{0}` is no device: use a path (./null for a file named null), nvme:0000:03:00.0/1, vfio-user:SOCKET/1, \
      memory:SIZE such as memory:64MiB, fault:eio@LBA-LBA:DEVICE, or null"
 )]
-pub struct BadDevice(String);
+pub struct DeviceNameError(String);
 
 impl FromStr for DeviceName {
-    type Err = BadDevice;
+    type Err = DeviceNameError;
 
-    fn from_str(text: &str) -> Result<DeviceName, BadDevice> {
-        let bad = || BadDevice(text.to_owned());
+    fn from_str(text: &str) -> Result<DeviceName, DeviceNameError> {
+        let bad = || DeviceNameError(text.to_owned());
         let bytes = |size: &str| match size.parse() {
             Ok(Size::Bytes(bytes)) if bytes >= u64::from(BLOCK_BYTES) => Ok(bytes),
             _ => Err(bad()),
@@ -179,7 +179,7 @@ mod test {
         assert_eq!(parse("/dev/sdb"), Ok(DeviceName::Path("/dev/sdb".into())));
         assert_eq!(parse("./null"), Ok(DeviceName::Path("./null".into())));
         for text in ["memory:", "memory:10%", "memory:1", "", "fault:eio@9-8:null", "fault:eio@1-2:memory:", "fault:bad"] {
-            assert_eq!(parse(text), Err(BadDevice(text.to_owned())));
+            assert_eq!(parse(text), Err(DeviceNameError(text.to_owned())));
         }
         for text in ["null", "memory:1MiB", "some/file", "fault:eio@8-15:memory:1MiB"] {
             let name = parse(text).expect("a device");
@@ -204,7 +204,7 @@ mod test {
         for text in
             ["nvme:", "nvme:03:00.0", "nvme:0000:03:00.8", "nvme:0000:03:00.0/0", "nvme:0000:03:00.0/x", "vfio-user:", "vfio-user:/1"]
         {
-            assert_eq!(text.parse::<DeviceName>(), Err(BadDevice(text.to_owned())));
+            assert_eq!(text.parse::<DeviceName>(), Err(DeviceNameError(text.to_owned())));
         }
         for text in ["nvme:0000:03:00.0/1", "vfio-user:/run/x.sock/3", "vfio-user:x.sock/1"] {
             assert_eq!(text.parse::<DeviceName>().map(|name| name.to_string()), Ok(text.to_owned()));

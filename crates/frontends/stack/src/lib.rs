@@ -9,7 +9,7 @@ mod queue;
 pub use cache::open_cache;
 /// Files through the cache, for programs in Rust: see examples/files.rs.
 pub use cachedfs;
-pub use device::{BadDevice, DeviceName, DeviceOptions};
+pub use device::{DeviceName, DeviceNameError, DeviceOptions};
 pub use disk::{disk_on, open_disk};
 /// Controllers by name.
 pub use nvme::named::{FunctionName, open_controller};

@@ -21,7 +21,7 @@ pub enum Verdict {
 
 /// One figure of both.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Change {
+pub struct MetricChange {
     /// Whose.
     pub experiment: String,
     /// Which side of ours.
@@ -44,7 +44,7 @@ pub struct Change {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
     /// Every figure of ours that both have.
-    pub changes: Vec<Change>,
+    pub changes: Vec<MetricChange>,
     /// Figures that only one of them has.
     pub unmatched: usize,
     /// What else is different: machine, size, seed.
@@ -96,10 +96,10 @@ fn differences(old: &Results, new: &Results) -> Vec<String> {
     notes
 }
 
-fn change(old: &Row, new: &Row) -> Change {
+fn change(old: &Row, new: &Row) -> MetricChange {
     let Row { experiment, side, case, metric, .. } = new.clone();
     let ratio = if old.median == new.median { 1.0 } else { new.median / old.median };
-    Change { experiment, side, case, metric, before: old.median, after: new.median, ratio, verdict: verdict(old, new) }
+    MetricChange { experiment, side, case, metric, before: old.median, after: new.median, ratio, verdict: verdict(old, new) }
 }
 
 fn verdict(old: &Row, new: &Row) -> Verdict {
@@ -117,11 +117,11 @@ fn verdict(old: &Row, new: &Row) -> Verdict {
 
 impl Comparison {
     /// Those that have become worse.
-    pub fn regressions(&self) -> impl Iterator<Item = &Change> {
+    pub fn regressions(&self) -> impl Iterator<Item = &MetricChange> {
         self.of(Verdict::Worse)
     }
 
-    fn of(&self, verdict: Verdict) -> impl Iterator<Item = &Change> {
+    fn of(&self, verdict: Verdict) -> impl Iterator<Item = &MetricChange> {
         self.changes.iter().filter(move |change| change.verdict == verdict)
     }
 
@@ -130,7 +130,7 @@ impl Comparison {
         let mut lines = Vec::new();
         for (verdict, word) in [(Verdict::Worse, "worse"), (Verdict::Better, "better"), (Verdict::Unsure, "unsure")] {
             for one in self.of(verdict) {
-                let Change { experiment, case, metric, ratio, .. } = one;
+                let MetricChange { experiment, case, metric, ratio, .. } = one;
                 let who = one.side.strip_prefix("hotshelf").unwrap_or_default();
                 let values = format!("{} -> {}", short(one.before), short(one.after));
                 lines.push(format!("{word:<7} {experiment:<14} {:<48} {metric:<18} {values:<24} {ratio:.2} times", format!("{case}{who}")));

@@ -37,7 +37,7 @@ pub struct Experiment {
 
 /// How much of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extent {
+pub enum RunScale {
     /// Under a minute: shows that it works, its figures mean little.
     Small,
     /// What is published.
@@ -53,7 +53,7 @@ pub struct Context {
     /// Where scratch files are made; they are removed afterwards.
     pub dir: PathBuf,
     /// How much.
-    pub extent: Extent,
+    pub scale: RunScale,
     /// Times everything is measured.
     pub runs: u32,
     /// Of the random choices.
@@ -72,15 +72,15 @@ pub struct Context {
 
 /// The measuring was stopped from outside.
 #[derive(Debug)]
-pub struct Stopped;
+pub struct StoppedError;
 
-impl std::fmt::Display for Stopped {
+impl std::fmt::Display for StoppedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("stopped")
     }
 }
 
-impl std::error::Error for Stopped {}
+impl std::error::Error for StoppedError {}
 
 impl Context {
     /// For a run nobody stops, in this directory, with nothing named.
@@ -90,7 +90,7 @@ impl Context {
             device: None,
             destroy_data: false,
             dir,
-            extent: Extent::Small,
+            scale: RunScale::Small,
             runs: 1,
             seed: 1,
             traces: Vec::new(),
@@ -108,25 +108,25 @@ impl Context {
 
     /// One of two, by how much is wanted.
     pub fn pick<T>(&self, small: T, full: T) -> T {
-        if self.extent == Extent::Small { small } else { full }
+        if self.scale == RunScale::Small { small } else { full }
     }
 
     /// Whether to go on.
     ///
     /// # Errors
-    /// [`Stopped`].
-    pub fn go_on(&self) -> Result<(), Stopped> {
-        if self.stopped.load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
+    /// [`StoppedError`].
+    pub fn check_stopped(&self) -> Result<(), StoppedError> {
+        if self.stopped.load(Ordering::Relaxed) { Err(StoppedError) } else { Ok(()) }
     }
 
     /// Every side in turn, as often as wanted, the first one another each time; `measure` is told the run and the side.
     ///
     /// # Errors
-    /// What `measure` says; [`Stopped`].
-    pub fn in_turn(&self, sides: usize, mut measure: impl FnMut(u32, usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    /// What `measure` says; [`StoppedError`].
+    pub fn interleave(&self, sides: usize, mut measure: impl FnMut(u32, usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
         for run in 0..self.runs {
             for at in 0..sides {
-                self.go_on()?;
+                self.check_stopped()?;
                 measure(run, (at + run as usize) % sides)?;
                 self.progress.inc(1);
             }

@@ -18,7 +18,7 @@ pub fn fill(context: &Context, path: &Path, mib: u64, seed: u64) -> anyhow::Resu
     let told = || format!("{}", path.display());
     let mut file = File::create(path).with_context(told)?;
     for _ in 0..mib {
-        context.go_on()?;
+        context.check_stopped()?;
         random.fill(&mut piece);
         file.write_all(&piece).with_context(told)?;
     }

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::experiment::Context;
-use crate::load::{Job, Pattern};
+use crate::load::{LoadJob, Pattern};
 use crate::{needs, programs};
 
 /// What fio reports of a load.
@@ -53,7 +53,7 @@ pub fn present() -> bool {
 ///
 /// # Errors
 /// fio fails, or says what cannot be understood.
-pub fn run(context: &Context, engine: Engine, path: &Path, direct: bool, job: &Job) -> anyhow::Result<FioLoad> {
+pub fn run(context: &Context, engine: Engine, path: &Path, direct: bool, job: &LoadJob) -> anyhow::Result<FioLoad> {
     let pattern = match (job.pattern, job.write) {
         (Pattern::Random, false) => "randread",
         (Pattern::Random, true) => "randwrite",
@@ -106,7 +106,7 @@ fn first_job(stdout: &[u8]) -> anyhow::Result<Value> {
     Ok(all["jobs"][0].take())
 }
 
-fn read(did: &Value, job: &Job, command: String) -> anyhow::Result<FioLoad> {
+fn read(did: &Value, job: &LoadJob, command: String) -> anyhow::Result<FioLoad> {
     let side = &did[if job.write { "write" } else { "read" }];
     let number = |value: &Value| value.as_f64().context("fio's JSON lacks a figure");
     let iops = number(&side["iops"])?;

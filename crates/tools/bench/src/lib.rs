@@ -29,7 +29,7 @@ mod row;
 mod svg;
 pub mod write_path;
 
-pub use experiment::{Context, Experiment, Extent, Stopped};
+pub use experiment::{Context, Experiment, RunScale, StoppedError};
 pub use experiments::ALL;
 pub use machine::Machine;
 pub use outcome::{Claim, Missing, Outcome, Plot, Series};

@@ -18,7 +18,7 @@ pub enum Pattern {
 
 /// What to do.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct LoadJob {
     /// Where.
     pub pattern: Pattern,
     /// Write, not read.
@@ -41,7 +41,7 @@ pub struct Job {
 
 /// What a load did in the time that counts.
 #[derive(Debug)]
-pub struct Load {
+pub struct LoadResult {
     /// Requests that ended well.
     pub requests: u64,
     /// Requests that failed.
@@ -54,7 +54,7 @@ pub struct Load {
     pub latency_ns: Histogram<u64>,
 }
 
-impl Load {
+impl LoadResult {
     /// Requests a second.
     pub fn iops(&self) -> f64 {
         self.requests as f64 / self.elapsed.as_secs_f64()
@@ -70,18 +70,18 @@ impl Load {
 ///
 /// # Errors
 /// A queue cannot be opened, or there is no memory for the buffers.
-pub fn run(device: &dyn Device, job: &Job) -> Result<Load, OpenError> {
+pub fn run(device: &dyn Device, job: &LoadJob) -> Result<LoadResult, OpenError> {
     let workers: Vec<Worker> = (0..job.threads).map(|index| Worker::open(device, job, index)).collect::<Result<_, _>>()?;
     let begin = std::sync::Barrier::new(workers.len());
-    let loads: Vec<Load> = std::thread::scope(|scope| {
+    let loads: Vec<LoadResult> = std::thread::scope(|scope| {
         let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.work(&begin))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect()
     });
-    Ok(loads.into_iter().reduce(Load::and).expect("at least one thread"))
+    Ok(loads.into_iter().reduce(LoadResult::and).expect("at least one thread"))
 }
 
-impl Load {
-    fn and(mut self, other: Load) -> Load {
+impl LoadResult {
+    fn and(mut self, other: LoadResult) -> LoadResult {
         self.requests += other.requests;
         self.failed += other.failed;
         self.cpu += other.cpu;
@@ -97,7 +97,7 @@ struct Worker {
     buffers: Vec<Buf>,
     submitted: Vec<Instant>,
     idle: Vec<usize>,
-    job: Job,
+    job: LoadJob,
     /// Of a request.
     blocks: u32,
     /// Requests that fit where this thread works.
@@ -108,7 +108,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn open(device: &dyn Device, job: &Job, index: u32) -> Result<Worker, OpenError> {
+    fn open(device: &dyn Device, job: &LoadJob, index: u32) -> Result<Worker, OpenError> {
         let below = device.queue(&QueueOptions { depth: job.depth, ..job.queue.clone() })?;
         let mut queue = Tracked::new(below, Patience::default());
         let no_memory =
@@ -138,7 +138,7 @@ impl Worker {
         Ok(Worker { queue, submitted, idle, job: job.clone(), blocks, places, first, next: 0, random, buffers })
     }
 
-    fn work(mut self, begin: &std::sync::Barrier) -> Load {
+    fn work(mut self, begin: &std::sync::Barrier) -> LoadResult {
         begin.wait();
         self.serve(self.job.warm_up);
         let cpu = thread_cpu();
@@ -151,10 +151,10 @@ impl Worker {
         load
     }
 
-    fn serve(&mut self, duration: Duration) -> Load {
+    fn serve(&mut self, duration: Duration) -> LoadResult {
         let latency_ns = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("sane bounds");
         let begun = Instant::now();
-        let mut load = Load { requests: 0, failed: 0, elapsed: Duration::ZERO, cpu: Duration::ZERO, latency_ns };
+        let mut load = LoadResult { requests: 0, failed: 0, elapsed: Duration::ZERO, cpu: Duration::ZERO, latency_ns };
         let mut ended = [Completion::EMPTY; 64];
         let mut now = begun;
         while now - begun < duration {
@@ -215,7 +215,7 @@ mod test {
     #[test]
     fn a_load_reaches_the_device_and_counts_what_it_did() {
         let device = MemoryDevice::new(512, 1 << 20).expect("memory");
-        let job = Job {
+        let job = LoadJob {
             pattern: Pattern::Sequential,
             write: true,
             request_bytes: 4096,
@@ -235,7 +235,7 @@ mod test {
             byte[0]
         };
         assert_eq!([written(0), written(1 << 19)], [0xa5; 2], "each thread begins in its own half");
-        let too_long = Job { request_bytes: 2 << 20, ..job };
+        let too_long = LoadJob { request_bytes: 2 << 20, ..job };
         assert!(run(&device, &too_long).is_err());
     }
 }

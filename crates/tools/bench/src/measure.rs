@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::experiment::{Context, Experiment, Extent, Stopped};
+use crate::experiment::{Context, Experiment, RunScale, StoppedError};
 use crate::needs;
 use crate::outcome::Outcome;
 
@@ -25,7 +25,7 @@ impl Experiment {
     }
 
     fn lacks_room(&self, context: &Context) -> Option<String> {
-        let wanted = if context.extent == Extent::Small { self.room_mib.0 } else { self.room_mib.1 };
+        let wanted = if context.scale == RunScale::Small { self.room_mib.0 } else { self.room_mib.1 };
         let dir = context.dir.display();
         match free_mib(&context.dir) {
             Ok(free) if free < wanted => {
@@ -43,7 +43,7 @@ impl Experiment {
     /// The experiment's.
     pub fn measure(&self, context: &Context) -> anyhow::Result<Outcome> {
         (self.run)(context).map_err(|error| match self.lacks_room(context) {
-            Some(why) if !error.is::<Stopped>() => anyhow::anyhow!("{error:#} ({why})"),
+            Some(why) if !error.is::<StoppedError>() => anyhow::anyhow!("{error:#} ({why})"),
             _ => error,
         })
     }
@@ -66,8 +66,8 @@ mod test {
         let broken = Experiment { run: |_| anyhow::bail!("mkfs: Input/output error"), ..*crate::find("policies").expect("there is one") };
         let full = Experiment { room_mib: (u64::MAX, u64::MAX), ..broken };
         assert!(said(&full).contains("mkfs: Input/output error (it needs"));
-        let stopped = Experiment { run: |_| Err(Stopped.into()), ..full };
-        assert!(stopped.measure(&context).expect_err("it ends").is::<Stopped>());
+        let stopped = Experiment { run: |_| Err(StoppedError.into()), ..full };
+        assert!(stopped.measure(&context).expect_err("it ends").is::<StoppedError>());
         assert_eq!(said(&broken), "mkfs: Input/output error");
     }
 

@@ -122,12 +122,12 @@ impl Outcome {
     /// Nothing but what is missing.
     pub fn not_measured(what: &str, why: impl Into<String>) -> Outcome {
         let mut outcome = Outcome::default();
-        outcome.leave_out(what, why);
+        outcome.mark_missing(what, why);
         outcome
     }
 
     /// Something was not measured.
-    pub fn leave_out(&mut self, what: &str, why: impl Into<String>) {
+    pub fn mark_missing(&mut self, what: &str, why: impl Into<String>) {
         self.missing.push(Missing { what: what.to_owned(), why: why.into() });
     }
 }

@@ -17,7 +17,7 @@ use crate::needs::find;
 /// Runs a program found on the path; what it wrote.
 ///
 /// # Errors
-/// It cannot be started or fails, with its first line; [`crate::Stopped`].
+/// It cannot be started or fails, with its first line; [`crate::StoppedError`].
 pub fn run(context: &Context, program: &str, args: &[&OsStr]) -> anyhow::Result<Vec<u8>> {
     run_path(context, &find(program).unwrap_or_else(|| program.into()), args)
 }
@@ -40,7 +40,8 @@ pub fn finish(context: &Context, mut command: Command, input: Option<File>) -> a
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     command.stdin(input.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| name.clone())?;
-    let mut pipes = [Pipe::new(child.stdout.take().context("a pipe")?.into())?, Pipe::new(child.stderr.take().context("a pipe")?.into())?];
+    let mut pipes =
+        [OutputPipe::new(child.stdout.take().context("a pipe")?.into())?, OutputPipe::new(child.stderr.take().context("a pipe")?.into())?];
     let status = until_ended(context, &mut child, &mut pipes)?;
     let [said, complained] = pipes.map(|pipe| pipe.heard);
     if !status.success() {
@@ -54,13 +55,13 @@ pub fn finish(context: &Context, mut command: Command, input: Option<File>) -> a
 /// Until it ends, or we are to stop: then it is ended.
 ///
 /// # Errors
-/// [`crate::Stopped`].
+/// [`crate::StoppedError`].
 pub fn wait(context: &Context, child: &mut Child) -> anyhow::Result<ExitStatus> {
     until_ended(context, child, &mut [])
 }
 
 /// The same, and hears what it says meanwhile. Its end is the program's own: what it has started may hold the pipes for longer.
-fn until_ended(context: &Context, child: &mut Child, pipes: &mut [Pipe]) -> anyhow::Result<ExitStatus> {
+fn until_ended(context: &Context, child: &mut Child, pipes: &mut [OutputPipe]) -> anyhow::Result<ExitStatus> {
     let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok();
     // Without a handle (before Linux 5.3) its end wakes nobody.
     let moment = Timespec { tv_sec: 0, tv_nsec: if handle.is_some() { 100_000_000 } else { 10_000_000 } };
@@ -72,7 +73,7 @@ fn until_ended(context: &Context, child: &mut Child, pipes: &mut [Pipe]) -> anyh
         if let Some(status) = ended {
             return Ok(status);
         }
-        if let Err(stopped) = context.go_on() {
+        if let Err(stopped) = context.check_stopped() {
             kill_with_all_it_started(child)?;
             return Err(stopped.into());
         }
@@ -84,15 +85,15 @@ fn until_ended(context: &Context, child: &mut Child, pipes: &mut [Pipe]) -> anyh
 }
 
 /// What a program writes, and what was read of it.
-struct Pipe {
+struct OutputPipe {
     end: Option<File>,
     heard: Vec<u8>,
 }
 
-impl Pipe {
-    fn new(end: OwnedFd) -> std::io::Result<Pipe> {
+impl OutputPipe {
+    fn new(end: OwnedFd) -> std::io::Result<OutputPipe> {
         rustix::io::ioctl_fionbio(&end, true)?;
-        Ok(Pipe { end: Some(end.into()), heard: Vec::new() })
+        Ok(OutputPipe { end: Some(end.into()), heard: Vec::new() })
     }
 
     /// All that is there now. One that cannot be read to its end gives what it gave.
@@ -108,7 +109,7 @@ impl Pipe {
 /// A job of fio's whose parent is killed while it begins waits for it for ever, in a session of its own.
 fn kill_with_all_it_started(child: &mut Child) -> anyhow::Result<()> {
     let parent = Pid::from_child(child);
-    // Stopped, it starts no more; it may have ended.
+    // StoppedError, it starts no more; it may have ended.
     let _ = kill_process(parent, Signal::STOP);
     let started = descendants(parent);
     child.kill()?;
@@ -165,7 +166,7 @@ mod test {
         static YES: AtomicBool = AtomicBool::new(true);
         let context = Context { stopped: &YES, ..Context::small(".".into()) };
         let error = run(&context, "sleep", &["600".as_ref()]).expect_err("it was stopped");
-        assert!(error.is::<crate::Stopped>());
+        assert!(error.is::<crate::StoppedError>());
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod test {
         assert!(parent_of(started).is_some());
         static YES: AtomicBool = AtomicBool::new(true);
         let error = wait(&Context { stopped: &YES, ..context }, &mut child).expect_err("it was stopped");
-        assert!(error.is::<crate::Stopped>());
+        assert!(error.is::<crate::StoppedError>());
         // All that hold the pipe have ended.
         assert_eq!(out.read_to_end(&mut Vec::new()).expect("its end"), 0);
     }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::csv::quoted;
-use crate::experiment::{Context, Experiment, Extent};
+use crate::experiment::{Context, Experiment, RunScale};
 use crate::machine::Machine;
 use crate::outcome::{Claim, Missing, Outcome, Plot};
 use crate::plot;
@@ -51,7 +51,7 @@ pub struct Results {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
+enum ResultLine {
     Run(Box<Run>),
     Row(Row),
     Claim(Claim),
@@ -66,7 +66,7 @@ impl Run {
         let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Run {
             experiment: experiment.name.into(),
-            size: if context.extent == Extent::Small { "small" } else { "full" }.into(),
+            size: if context.scale == RunScale::Small { "small" } else { "full" }.into(),
             runs: context.runs,
             seed: context.seed,
             command: command.into(),
@@ -90,12 +90,12 @@ impl Run {
 /// The directory cannot be written.
 pub fn write(dir: &Path, run: &Run, outcome: &Outcome) -> anyhow::Result<Vec<PathBuf>> {
     fs::create_dir_all(dir).with_context(|| format!("{}", dir.display()))?;
-    let mut lines = vec![Line::Run(Box::new(run.clone()))];
-    lines.extend(outcome.rows.iter().cloned().map(Line::Row));
-    lines.extend(outcome.claims.iter().cloned().map(Line::Claim));
-    lines.extend(outcome.missing.iter().cloned().map(Line::Missing));
-    lines.extend(outcome.notes.iter().cloned().map(Line::Note));
-    lines.extend(outcome.plots.iter().cloned().map(Line::Plot));
+    let mut lines = vec![ResultLine::Run(Box::new(run.clone()))];
+    lines.extend(outcome.rows.iter().cloned().map(ResultLine::Row));
+    lines.extend(outcome.claims.iter().cloned().map(ResultLine::Claim));
+    lines.extend(outcome.missing.iter().cloned().map(ResultLine::Missing));
+    lines.extend(outcome.notes.iter().cloned().map(ResultLine::Note));
+    lines.extend(outcome.plots.iter().cloned().map(ResultLine::Plot));
     let lines = lines.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
     let mut written = Vec::new();
     for plot in &outcome.plots {
@@ -130,12 +130,12 @@ pub fn read(path: &Path) -> anyhow::Result<Results> {
     for (at, line) in text.lines().enumerate() {
         let wrong = || format!("{}, line {}: not a result of `hotshelf bench run`", path.display(), at + 1);
         match serde_json::from_str(line).with_context(wrong)? {
-            Line::Run(one) => run = Some(*one),
-            Line::Row(row) => outcome.rows.push(row),
-            Line::Claim(claim) => outcome.claims.push(claim),
-            Line::Missing(missing) => outcome.missing.push(missing),
-            Line::Note(note) => outcome.notes.push(note),
-            Line::Plot(plot) => outcome.plots.push(plot),
+            ResultLine::Run(one) => run = Some(*one),
+            ResultLine::Row(row) => outcome.rows.push(row),
+            ResultLine::Claim(claim) => outcome.claims.push(claim),
+            ResultLine::Missing(missing) => outcome.missing.push(missing),
+            ResultLine::Note(note) => outcome.notes.push(note),
+            ResultLine::Plot(plot) => outcome.plots.push(plot),
         }
     }
     let run = run.with_context(|| format!("{}: it does not say how it was measured", path.display()))?;
@@ -269,7 +269,7 @@ mod test {
         let plot = Plot { name: "curve".into(), title: "t".into(), x: "blocks".into(), y: "speedup".into(), log_x: false, series };
         let mut outcome = Outcome { rows: vec![row("hotshelf", 1.5)], notes: vec!["note".into()], plots: vec![plot], ..Outcome::default() };
         outcome.claims.push(Claim::direct("read", "iops", "hotshelf", "ext4", &[2.0]).paper(3.0).why("less of it"));
-        outcome.leave_out("mergerfs", "apt install mergerfs");
+        outcome.mark_missing("mergerfs", "apt install mergerfs");
         let run = Run::new(crate::find("policies").expect("there is one"), &Context::small(".".into()), "hotshelf bench run policies");
         let written = write(dir.path(), &run, &outcome).expect("written");
         let names: Vec<String> = written.iter().map(|path| path.file_name().expect("a name").to_string_lossy().into_owned()).collect();

@@ -6,7 +6,7 @@ use bench::fs::Files;
 use bench::fs::kernel::Kernel;
 use bench::fs::kv::{self, RawFile};
 use bench::fs::raw::{Raw, RawOptions};
-use bench::fs::small::{self, Durable};
+use bench::fs::small::{self, SyncPolicy};
 
 fn raw(dir: &tempfile::TempDir) -> Raw {
     let image = dir.path().join("image");
@@ -22,13 +22,13 @@ fn small_files_are_what_was_written_on_both_sides() {
     let names = dir.path().join("names");
     std::fs::create_dir(&names).expect("made");
     let kernel = Kernel::new(names).expect("there");
-    for (seed, durable) in [(1, Durable::End), (2, Durable::Every(50)), (3, Durable::Each)] {
-        let plan = small::Plan { files: 200, operations: 300, threads: 2, durable, seed };
+    for (seed, durable) in [(1, SyncPolicy::End), (2, SyncPolicy::Every(50)), (3, SyncPolicy::Each)] {
+        let plan = small::SmallFilesPlan { files: 200, operations: 300, threads: 2, durable, seed };
         // Each plan has a directory tree of its own.
         for files in [&raw as &dyn Files, &kernel] {
             let mut begun = false;
             let dir = format!("run{seed}");
-            let below = small::Below::new(files, &dir).expect("made");
+            let below = small::TestFiles::new(files, &dir).expect("made");
             small::run(&below, &plan, || {
                 begun = true;
                 Ok(())
@@ -45,7 +45,7 @@ fn a_key_value_store_works_on_both_sides() {
     let dir = tempfile::tempdir().expect("a directory");
     let raw = raw(&dir);
     let plan =
-        kv::Plan { keys: 300, getters: 1, putters: 1, duration: Duration::from_millis(50), durable_every: 2, cache: 64 << 10, seed: 1 };
+        kv::KvPlan { keys: 300, getters: 1, putters: 1, duration: Duration::from_millis(50), durable_every: 2, cache: 64 << 10, seed: 1 };
     let ours = kv::run(RawFile::make(&raw, "kv").expect("a file"), &plan, || Ok(())).expect("done");
     let theirs = kv::run(kv::kernel_file(&dir.path().join("kv")).expect("a file"), &plan, || Ok(())).expect("done");
     for measured in [ours, theirs] {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use bench::results::{self, Results, Run};
-use bench::{Context, Experiment, Extent, Outcome, Stopped, compare, lab, report};
+use bench::{Context, Experiment, Outcome, RunScale, StoppedError, compare, lab, report};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -90,7 +90,7 @@ fn run(args: &BenchRunArgs) -> anyhow::Result<bool> {
         let done = one(experiment, &context, run, experiments.len() == 1);
         context.progress.finish_and_clear();
         let done = match done {
-            Err(error) if error.is::<Stopped>() => {
+            Err(error) if error.is::<StoppedError>() => {
                 let left = if lab::has_left_something() { "the next start takes away what is left" } else { "nothing is left behind" };
                 anyhow::bail!("stopped, {left}; the same command with --resume goes on at {}", experiment.name)
             }
@@ -142,7 +142,7 @@ fn one(experiment: &Experiment, context: &Context, mut run: Run, alone: bool) ->
         Some(why) => (Outcome::not_measured("all of it", why), None),
         None => match experiment.measure(context) {
             Ok(outcome) => (outcome, None),
-            Err(error) if alone || error.is::<Stopped>() => return Err(error.context(format!("experiment {}", experiment.name))),
+            Err(error) if alone || error.is::<StoppedError>() => return Err(error.context(format!("experiment {}", experiment.name))),
             Err(error) => (Outcome::not_measured("all of it", format!("it failed: {error:#}")), Some(error)),
         },
     };
@@ -170,7 +170,7 @@ fn command() -> String {
 }
 
 fn context(args: &BenchRunArgs) -> anyhow::Result<Context> {
-    let (extent, runs) = if is_small(args) { (Extent::Small, 1) } else { (Extent::Full, 5) };
+    let (scale, runs) = if is_small(args) { (RunScale::Small, 1) } else { (RunScale::Full, 5) };
     let progress = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
     progress
         .set_style(ProgressStyle::with_template("{prefix}\n{bar:30} {pos}/{len} {eta} left {msg}").context("the progress bar's template")?);
@@ -178,7 +178,7 @@ fn context(args: &BenchRunArgs) -> anyhow::Result<Context> {
         device: args.device.clone(),
         destroy_data: args.destroy_data,
         dir: args.dir.clone(),
-        extent,
+        scale,
         runs: args.runs.unwrap_or(runs),
         seed: args.seed,
         traces: args.trace.clone(),

@@ -2,14 +2,14 @@
 
 use libc::{aiocb, c_int, c_long, c_void, ssize_t, timespec};
 
-use crate::evict::{self, Range};
-use crate::files::{self, Way};
+use crate::evict::{self, ByteRange};
+use crate::files::{self, Direction};
 use crate::next::hooks;
 
-fn ended(fd: c_int, way: Way, offset: u64, count: u64) {
+fn ended(fd: c_int, direction: Direction, offset: u64, count: u64) {
     if let Some(file) = files::look(fd) {
-        evict::before(file, way, offset);
-        evict::done(file, way, Range { from: offset, to: offset.saturating_add(count) });
+        evict::before(file, direction, offset);
+        evict::done(file, direction, ByteRange { from: offset, to: offset.saturating_add(count) });
     }
 }
 
@@ -18,22 +18,22 @@ fn ended(fd: c_int, way: Way, offset: u64, count: u64) {
 unsafe fn request_ended(request: *const aiocb) {
     // SAFETY: promised by the caller.
     if let Some(request) = unsafe { request.as_ref() } {
-        ended(request.aio_fildes, Way::Read, request.aio_offset.unsigned_abs(), request.aio_nbytes as u64);
+        ended(request.aio_fildes, Direction::Read, request.aio_offset.unsigned_abs(), request.aio_nbytes as u64);
     }
 }
 
 /// What libaio's `io_event` begins with, and the request it is about.
 #[repr(C)]
-pub struct Event {
+pub struct IoEvent {
     data: u64,
-    request: *const Request,
+    request: *const IoControlBlock,
     result: i64,
     more: i64,
 }
 
 /// A request of libaio, as far as we read it.
 #[repr(C)]
-struct Request {
+struct IoControlBlock {
     data: u64,
     key: u32,
     flags: u32,
@@ -49,7 +49,7 @@ const READS_AND_WRITES: [u16; 4] = [0, 1, 7, 8];
 
 /// # Safety
 /// The kernel has filled in `count` events, of requests that the program still keeps.
-pub unsafe fn events_ended(events: *const Event, count: c_int) {
+pub unsafe fn events_ended(events: *const IoEvent, count: c_int) {
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: promised by the caller.
         let event = unsafe { &*events.add(at) };
@@ -58,7 +58,7 @@ pub unsafe fn events_ended(events: *const Event, count: c_int) {
         if let Some(request) = request.filter(|request| READS_AND_WRITES.contains(&request.what)) {
             ended(
                 request.fd,
-                if [0, 7].contains(&request.what) { Way::Read } else { Way::Write },
+                if [0, 7].contains(&request.what) { Direction::Read } else { Direction::Write },
                 request.offset.unsigned_abs(),
                 u64::try_from(event.result).unwrap_or(0),
             );
@@ -93,14 +93,14 @@ hooks! {
         unsafe { request_ended(request) };
         real(request)
     }
-    fn io_getevents[real](context: *mut c_void, least: c_long, most: c_long, events: *mut Event, time: *mut timespec) -> c_int {
+    fn io_getevents[real](context: *mut c_void, least: c_long, most: c_long, events: *mut IoEvent, time: *mut timespec) -> c_int {
         let count = real(context, least, most, events, time);
         // SAFETY: so many events were filled in.
         unsafe { events_ended(events, count) };
         count
     }
     fn io_pgetevents[real](
-        context: *mut c_void, least: c_long, most: c_long, events: *mut Event, time: *mut timespec, mask: *mut c_void,
+        context: *mut c_void, least: c_long, most: c_long, events: *mut IoEvent, time: *mut timespec, mask: *mut c_void,
     ) -> c_int {
         let count = real(context, least, most, events, time, mask);
         // SAFETY: so many events were filled in.

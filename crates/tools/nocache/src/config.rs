@@ -1,7 +1,7 @@
 //! What is chosen, from the environment: read once, kept in fixed memory, never changed.
 //!
 //! `HOTSHELF_NOCACHE` is `off`, or entries with commas between: `all`; `dMAJOR:MINOR`, a device; `fDEV:INODE`, a file; `tPATH`, a
-//! tree, its path with `%XX` for every byte that is not plain; `u`, no io_uring; `wBYTES`, written bytes that may be on their way.
+//! tree, its path with `%XX` for every byte that is not plain; `u`, no io_uring; `wBYTES`, written bytes that may be on their direction.
 //! The command `hotshelf nocache` writes it.
 
 use core::cell::UnsafeCell;
@@ -156,20 +156,20 @@ fn number(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit.checked_sub(b'0').filter(|d| *d < 10)?)))
 }
 
-struct Once {
+struct ConfigCell {
     state: AtomicU8,
     config: UnsafeCell<Config>,
 }
 
 // SAFETY: written only by the thread that took `state` from NEW to BUSY, read only after it says READY.
-unsafe impl Sync for Once {}
+unsafe impl Sync for ConfigCell {}
 
 const NEW: u8 = 0;
 const BUSY: u8 = 1;
 const READY: u8 = 2;
 const OFF: u8 = 3;
 
-static ONCE: Once = Once { state: AtomicU8::new(NEW), config: UnsafeCell::new(Config::empty()) };
+static ONCE: ConfigCell = ConfigCell { state: AtomicU8::new(NEW), config: UnsafeCell::new(Config::empty()) };
 
 /// What is chosen; `None` if nothing is, or it is just being read.
 #[inline]

@@ -2,39 +2,39 @@
 
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
-use crate::evict::{self, Range};
-use crate::files::{self, File, Way};
+use crate::evict::{self, ByteRange};
+use crate::files::{self, Direction, File};
 use crate::next::hooks;
 use crate::sys;
 
 /// One side of a copy, where it will begin.
-struct Side {
+struct CopySide {
     file: File,
-    way: Way,
+    direction: Direction,
     from: u64,
 }
 
 /// # Safety
 /// `offset` is null or readable.
-unsafe fn side(fd: c_int, way: Way, offset: *const off_t) -> Option<Side> {
+unsafe fn side(fd: c_int, direction: Direction, offset: *const off_t) -> Option<CopySide> {
     let file = files::look(fd)?;
     // SAFETY: promised by the caller; null is none.
     let given = unsafe { offset.as_ref() }.map(|at| at.unsigned_abs());
     let from = given.or_else(|| sys::position(fd)).unwrap_or(0);
-    evict::before(file, way, from);
-    Some(Side { file, way, from })
+    evict::before(file, direction, from);
+    Some(CopySide { file, direction, from })
 }
 
 /// # Safety
 /// Both offsets are null or readable.
 pub unsafe fn copied(from: (c_int, *const off_t), to: (c_int, *const off_t), copy: impl FnOnce() -> ssize_t) -> ssize_t {
     // SAFETY: promised by the caller.
-    let sides = unsafe { [side(from.0, Way::Read, from.1), side(to.0, Way::Write, to.1)] };
+    let sides = unsafe { [side(from.0, Direction::Read, from.1), side(to.0, Direction::Write, to.1)] };
     let count = copy();
     if let Ok(moved) = u64::try_from(count) {
         for side in sides.iter().flatten() {
             let end = if side.file.appends() { sys::position(side.file.fd) } else { None }.unwrap_or(side.from.saturating_add(moved));
-            evict::done(side.file, side.way, Range { from: end.saturating_sub(moved), to: end });
+            evict::done(side.file, side.direction, ByteRange { from: end.saturating_sub(moved), to: end });
         }
     }
     count

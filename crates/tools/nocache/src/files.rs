@@ -19,7 +19,7 @@ const APPEND: u32 = 4;
 /// Its file system has no ranges to write out.
 const WHOLE: u32 = 8;
 
-struct Line {
+struct FileEntry {
     /// Verdict and flags.
     state: AtomicU32,
     /// Where the last read, and the last write, ended, four times, and what is left of it.
@@ -28,8 +28,9 @@ struct Line {
     waiting: AtomicU64,
 }
 
-static TABLE: [Line; LINES] =
-    [const { Line { state: AtomicU32::new(UNKNOWN), last: [AtomicU64::new(0), AtomicU64::new(0)], waiting: AtomicU64::new(0) } }; LINES];
+static TABLE: [FileEntry; LINES] =
+    [const { FileEntry { state: AtomicU32::new(UNKNOWN), last: [AtomicU64::new(0), AtomicU64::new(0)], waiting: AtomicU64::new(0) } };
+        LINES];
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
 /// An open file that is chosen.
@@ -51,13 +52,13 @@ impl File {
         self.state & WHOLE != 0
     }
 
-    /// Where the last access of that way ended, and what is left of it.
-    pub fn last(self, way: Way) -> (u64, Left) {
-        let last = line(self.fd).and_then(|line| line.last.get(way as usize)).map_or(0, |last| last.load(Ordering::Relaxed));
+    /// Where the last access of that direction ended, and what is left of it.
+    pub fn last(self, direction: Direction) -> (u64, ResidualPages) {
+        let last = line(self.fd).and_then(|line| line.last.get(direction as usize)).map_or(0, |last| last.load(Ordering::Relaxed));
         let left = match last & 3 {
-            1 => Left::Behind,
-            2 => Left::InFlight,
-            _ => Left::Nothing,
+            1 => ResidualPages::Behind,
+            2 => ResidualPages::InFlight,
+            _ => ResidualPages::Nothing,
         };
         (last >> 2, left)
     }
@@ -73,16 +74,16 @@ impl File {
     }
 
     /// Notes where an access ended.
-    pub fn set_last(self, way: Way, at: u64, left: Left) {
-        if let Some(last) = line(self.fd).and_then(|line| line.last.get(way as usize)) {
+    pub fn set_last(self, direction: Direction, at: u64, left: ResidualPages) {
+        if let Some(last) = line(self.fd).and_then(|line| line.last.get(direction as usize)) {
             last.store(at << 2 | left as u64, Ordering::Relaxed);
         }
     }
 }
 
-/// Which way the data goes. Each is a stream of its own: copying within a file goes on in two places.
+/// Which direction the data goes. Each is a stream of its own: copying within a file goes on in two places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Out of the file.
     Read = 0,
     /// Into it.
@@ -91,7 +92,7 @@ pub enum Way {
 
 /// What accesses have left in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum ResidualPages {
     /// Nothing.
     Nothing = 0,
     /// The page they stopped in, and what was read ahead: for the next one.
@@ -100,7 +101,7 @@ pub enum Left {
     InFlight = 2,
 }
 
-fn line(fd: c_int) -> Option<&'static Line> {
+fn line(fd: c_int) -> Option<&'static FileEntry> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
@@ -124,8 +125,8 @@ fn first_look(fd: c_int) -> Option<File> {
     let state = flags | CHOSEN;
     let file = File { fd, state };
     note(fd, state);
-    file.set_last(Way::Read, 0, Left::Nothing);
-    file.set_last(Way::Write, 0, Left::Nothing);
+    file.set_last(Direction::Read, 0, ResidualPages::Nothing);
+    file.set_last(Direction::Write, 0, ResidualPages::Nothing);
     // What others have read before is not there either.
     if flags & WHOLE == 0 {
         let _ = sys::write_out(fd, 0, 0);
@@ -152,13 +153,13 @@ fn judge(fd: c_int, config: &config::Config) -> Option<u32> {
     match status.st_mode & libc::S_IFMT {
         libc::S_IFBLK => (config.all || config.has_device(status.st_rdev) || named(fd, &status, config)).then_some(0),
         libc::S_IFREG => {
-            let kind = Kind::of(status.st_dev, sys::file_system(fd)?);
+            let kind = StorageKind::of(status.st_dev, sys::file_system(fd)?);
             let chosen = match kind {
-                Kind::Memory => false,
-                Kind::Block | Kind::Stacked if config.all => true,
+                StorageKind::Memory => false,
+                StorageKind::Block | StorageKind::Stacked if config.all => true,
                 _ => config.has_device(status.st_dev) || named(fd, &status, config),
             };
-            let whole = if kind == Kind::Block { 0 } else { WHOLE };
+            let whole = if kind == StorageKind::Block { 0 } else { WHOLE };
             chosen.then_some(append | whole)
         }
         _ => None,
@@ -175,7 +176,7 @@ fn named(fd: c_int, status: &libc::stat, config: &config::Config) -> bool {
 
 /// What lies below a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StorageKind {
     /// A block device.
     Block,
     /// Nothing: its pages are the file.
@@ -186,7 +187,7 @@ enum Kind {
     Far,
 }
 
-impl Kind {
+impl StorageKind {
     fn of(device: u64, magic: u32) -> Self {
         const TMPFS: u32 = 0x0102_1994;
         const RAMFS: u32 = 0x8584_58f6;
@@ -227,15 +228,15 @@ pub fn highest() -> c_int {
 
 #[cfg(test)]
 mod test {
-    use super::{Kind, line};
+    use super::{StorageKind, line};
 
     #[test]
     fn what_lies_below_is_known_by_its_number() {
-        assert_eq!(Kind::of(libc::makedev(8, 1), 0xef53), Kind::Block);
-        assert_eq!(Kind::of(libc::makedev(0, 40), 0x9123_683e), Kind::Block);
-        assert_eq!(Kind::of(libc::makedev(0, 25), 0x0102_1994), Kind::Memory);
-        assert_eq!(Kind::of(libc::makedev(0, 50), 0x794c_7630), Kind::Stacked);
-        assert_eq!(Kind::of(libc::makedev(0, 60), 0x6969), Kind::Far);
+        assert_eq!(StorageKind::of(libc::makedev(8, 1), 0xef53), StorageKind::Block);
+        assert_eq!(StorageKind::of(libc::makedev(0, 40), 0x9123_683e), StorageKind::Block);
+        assert_eq!(StorageKind::of(libc::makedev(0, 25), 0x0102_1994), StorageKind::Memory);
+        assert_eq!(StorageKind::of(libc::makedev(0, 50), 0x794c_7630), StorageKind::Stacked);
+        assert_eq!(StorageKind::of(libc::makedev(0, 60), 0x6969), StorageKind::Far);
     }
 
     #[test]

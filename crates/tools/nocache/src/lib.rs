@@ -3,7 +3,7 @@
 //! `hotshelf nocache` sets it up; docs/decisions/34-measuring-without-the-page-cache.md says why it is as it is.
 //!
 //! - `config.rs`: what is chosen. `files.rs`: which descriptors are. `evict.rs`: what is done around one access; read it first.
-//!   `behind.rs`: writes that may be on their way.
+//!   `behind.rs`: writes that may be on their direction.
 //! - `transfer.rs`, `copy.rs`, `stdio.rs`, `printf.rs`, `aio.rs`, `raw.rs`, `rings.rs`: the calls. `maps.rs`: what is mapped.
 //! - `descriptors.rs`, `programs.rs`: numbers that change, programs that are started, the end.
 //! - `next.rs`: the functions behind ours. `sys.rs`: system calls that nobody sees.
@@ -14,7 +14,6 @@
 #![allow(unsafe_code)]
 
 mod aio;
-mod behind;
 mod config;
 mod copy;
 mod descriptors;
@@ -30,3 +29,4 @@ mod rings;
 mod stdio;
 mod sys;
 mod transfer;
+mod write_behind;

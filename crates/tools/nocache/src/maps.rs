@@ -21,7 +21,7 @@ const LIVE: u32 = 2;
 /// No longer mapped; the file's pages are still to be dropped.
 const GONE: u32 = 3;
 
-struct Map {
+struct Mapping {
     state: AtomicU32,
     at: AtomicUsize,
     length: AtomicUsize,
@@ -33,10 +33,10 @@ struct Map {
 }
 
 // SAFETY: the path is written by who took `state` from FREE to BUSY, and read while it is LIVE or GONE, which only the thread ends.
-unsafe impl Sync for Map {}
+unsafe impl Sync for Mapping {}
 
-static MAPS: [Map; 256] = [const {
-    Map {
+static MAPS: [Mapping; 256] = [const {
+    Mapping {
         state: AtomicU32::new(FREE),
         at: AtomicUsize::new(0),
         length: AtomicUsize::new(0),
@@ -47,7 +47,7 @@ static MAPS: [Map; 256] = [const {
     }
 }; 256];
 
-impl Map {
+impl Mapping {
     fn is(&self, state: u32) -> bool {
         self.state.load(Ordering::Acquire) == state
     }
@@ -234,7 +234,7 @@ fn mapped(result: *mut c_void, length: usize, flags: c_int, fd: c_int) -> *mut c
     }
     let Some(file) = files::look(fd) else { return result };
     evict::all(file);
-    let free = |map: &&Map| map.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let free = |map: &&Mapping| map.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
     if let Some(map) = MAPS.iter().find(free) {
         map.fill(file, result as usize, length, flags & libc::MAP_TYPE != libc::MAP_PRIVATE);
         map.state.store(LIVE, Ordering::Release);

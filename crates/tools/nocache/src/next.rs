@@ -4,14 +4,14 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// One function, found when the library is loaded.
-pub struct Next {
+pub struct NextSymbol {
     name: &'static CStr,
     found: AtomicUsize,
 }
 
 const ABSENT: usize = 1;
 
-impl Next {
+impl NextSymbol {
     /// The next function of that name.
     pub const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicUsize::new(0) }
@@ -38,7 +38,7 @@ impl Next {
 }
 
 /// What a hook answers when there is nothing behind it.
-pub trait Absent {
+pub trait MissingSymbol {
     /// Failure, with ENOSYS.
     fn absent() -> Self;
 }
@@ -48,35 +48,35 @@ fn not_there() {
     unsafe { *libc::__errno_location() = libc::ENOSYS };
 }
 
-impl Absent for i32 {
+impl MissingSymbol for i32 {
     fn absent() -> Self {
         not_there();
         -1
     }
 }
 
-impl Absent for isize {
+impl MissingSymbol for isize {
     fn absent() -> Self {
         not_there();
         -1
     }
 }
 
-impl Absent for usize {
+impl MissingSymbol for usize {
     fn absent() -> Self {
         not_there();
         0
     }
 }
 
-impl<T> Absent for *mut T {
+impl<T> MissingSymbol for *mut T {
     fn absent() -> Self {
         not_there();
         core::ptr::null_mut()
     }
 }
 
-impl Absent for () {
+impl MissingSymbol for () {
     fn absent() {}
 }
 
@@ -88,7 +88,7 @@ macro_rules! hooks {
         #[allow(dead_code)]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $result)? {
             type Real = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
-            static NEXT: $crate::next::Next = $crate::next::Next::new(
+            static NEXT: $crate::next::NextSymbol = $crate::next::NextSymbol::new(
                 match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => c"",
@@ -102,7 +102,7 @@ macro_rules! hooks {
             static FIND: extern "C" fn() = find;
             #[cfg(test)]
             let _ = find;
-            let Some(address) = NEXT.get() else { return $crate::next::Absent::absent() };
+            let Some(address) = NEXT.get() else { return $crate::next::MissingSymbol::absent() };
             // SAFETY: the function of that name, by its prototype in the C library.
             let function = unsafe { core::mem::transmute::<usize, Real>(address) };
             // SAFETY: the program's own call, with its own arguments.

@@ -56,20 +56,20 @@ static END: extern "C" fn() = end;
 #[cfg(test)]
 const _: [extern "C" fn(); 2] = [begin, end];
 
-type Words = *const *const c_char;
+type ArgList = *const *const c_char;
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len().max(1)).any(|window| window == part)
 }
 
 /// An environment with our variables, in fixed memory: a child that shares its parent's may be calling.
-struct Environment {
+struct ChildEnvironment {
     words: [*const c_char; MOST],
     count: usize,
     preload: [u8; 2 * MOST],
 }
 
-impl Environment {
+impl ChildEnvironment {
     fn push(&mut self, word: *const c_char) -> Option<()> {
         // The last one stays null.
         *self.words.get_mut(..MOST - 1)?.get_mut(self.count)? = word;
@@ -89,7 +89,7 @@ impl Environment {
 
     /// # Safety
     /// `words` is an environment: pointers to strings, then null.
-    unsafe fn complete(&mut self, words: Words, library: &[u8], kept: &'static [u8]) -> Option<()> {
+    unsafe fn complete(&mut self, words: ArgList, library: &[u8], kept: &'static [u8]) -> Option<()> {
         let name = config::VARIABLE.to_bytes();
         let (mut has_ours, mut others) = (false, &[][..]);
         for at in 0.. {
@@ -123,10 +123,10 @@ impl Environment {
 }
 
 /// Starts a program with an environment that has our variables.
-fn with_ours(words: Words, start: impl FnOnce(Words) -> c_int) -> c_int {
+fn with_ours(words: ArgList, start: impl FnOnce(ArgList) -> c_int) -> c_int {
     let library = HERE.load(Ordering::Acquire);
     let Some(config) = config::chosen().filter(|_| !library.is_null()) else { return start(words) };
-    let mut ours = Environment { words: [core::ptr::null(); MOST], count: 0, preload: [0; 2 * MOST] };
+    let mut ours = ChildEnvironment { words: [core::ptr::null(); MOST], count: 0, preload: [0; 2 * MOST] };
     // SAFETY: the name the dynamic linker keeps of this library.
     let library = unsafe { CStr::from_ptr(library) }.to_bytes();
     // SAFETY: the program's environment; null is an empty one for Linux.
@@ -135,10 +135,10 @@ fn with_ours(words: Words, start: impl FnOnce(Words) -> c_int) -> c_int {
 }
 
 unsafe extern "C" {
-    static environ: Words;
+    static environ: ArgList;
 }
 
-fn current() -> Words {
+fn current() -> ArgList {
     // SAFETY: the C library's own variable.
     unsafe { environ }
 }
@@ -148,41 +148,41 @@ mod behind {
 
     use libc::{c_char, c_int};
 
-    use super::{Words, with_ours};
+    use super::{ArgList, with_ours};
     use crate::next::hooks;
 
     hooks! {
-        fn execve[real](path: *const c_char, words: Words, environment: Words) -> c_int {
+        fn execve[real](path: *const c_char, words: ArgList, environment: ArgList) -> c_int {
             with_ours(environment, |environment| real(path, words, environment))
         }
-        fn execvpe[real](file: *const c_char, words: Words, environment: Words) -> c_int {
+        fn execvpe[real](file: *const c_char, words: ArgList, environment: ArgList) -> c_int {
             with_ours(environment, |environment| real(file, words, environment))
         }
     }
 }
 
 hooks! {
-    fn execv[_real](path: *const c_char, words: Words) -> c_int {
+    fn execv[_real](path: *const c_char, words: ArgList) -> c_int {
         // SAFETY: the program's own words.
         unsafe { behind::execve(path, words, current()) }
     }
-    fn execvp[_real](file: *const c_char, words: Words) -> c_int {
+    fn execvp[_real](file: *const c_char, words: ArgList) -> c_int {
         // SAFETY: the program's own words.
         unsafe { behind::execvpe(file, words, current()) }
     }
-    fn fexecve[real](fd: c_int, words: Words, environment: Words) -> c_int {
+    fn fexecve[real](fd: c_int, words: ArgList, environment: ArgList) -> c_int {
         with_ours(environment, |environment| real(fd, words, environment))
     }
-    fn execveat[real](dir: c_int, path: *const c_char, words: Words, environment: Words, flags: c_int) -> c_int {
+    fn execveat[real](dir: c_int, path: *const c_char, words: ArgList, environment: ArgList, flags: c_int) -> c_int {
         with_ours(environment, |environment| real(dir, path, words, environment, flags))
     }
     fn posix_spawn[real](
-        child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, words: Words, environment: Words,
+        child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, words: ArgList, environment: ArgList,
     ) -> c_int {
         with_ours(environment, |environment| real(child, path, actions, how, words, environment))
     }
     fn posix_spawnp[real](
-        child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, words: Words, environment: Words,
+        child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, words: ArgList, environment: ArgList,
     ) -> c_int {
         with_ours(environment, |environment| real(child, file, actions, how, words, environment))
     }
@@ -200,12 +200,12 @@ hooks! {
 mod test {
     use core::ffi::CStr;
 
-    use super::{Environment, MOST};
+    use super::{ChildEnvironment, MOST};
 
     fn completed(words: &[&CStr]) -> Option<Vec<String>> {
         let mut given: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
         given.push(core::ptr::null());
-        let mut ours = Environment { words: [core::ptr::null(); MOST], count: 0, preload: [0; 2 * MOST] };
+        let mut ours = ChildEnvironment { words: [core::ptr::null(); MOST], count: 0, preload: [0; 2 * MOST] };
         // SAFETY: strings and a null.
         unsafe { ours.complete(given.as_ptr(), b"/l.so", b"HOTSHELF_NOCACHE=all\0") }?;
         let texts = ours.words.iter().take_while(|word| !word.is_null());

@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_long, off_t};
 
-use crate::files::Way::{Read, Write};
+use crate::files::Direction::{Read, Write};
 use crate::next::hooks;
 use crate::transfer::{at, at_or_here, here};
 use crate::{aio, copy, descriptors, rings};
@@ -28,7 +28,7 @@ hooks! {
             libc::SYS_io_getevents => {
                 let count = call();
                 // SAFETY: so many events were filled in.
-                unsafe { aio::events_ended(d as *const aio::Event, count as c_int) };
+                unsafe { aio::events_ended(d as *const aio::IoEvent, count as c_int) };
                 count
             }
             libc::SYS_io_uring_setup => rings::set_up(call()),

@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{FILE, c_char, c_int, c_long, c_void, off_t, size_t, ssize_t};
 
-use crate::evict::{self, Range};
-use crate::files::{self, File, Way};
+use crate::evict::{self, ByteRange};
+use crate::files::{self, Direction, File};
 use crate::next::hooks;
-use crate::{behind, descriptors, sys};
+use crate::{descriptors, sys, write_behind};
 
 unsafe extern "C" {
     fn ftrylockfile(stream: *mut FILE) -> c_int;
@@ -44,7 +44,7 @@ fn closed(stream: *mut FILE) {
 
 fn number(stream: *mut FILE) -> c_int {
     // SAFETY: a stream of the C library begins with these words; its user holds it. (`fileno` would change errno.)
-    if stream.is_null() { -1 } else { unsafe { (*stream.cast::<Head>()).number } }
+    if stream.is_null() { -1 } else { unsafe { (*stream.cast::<StreamHead>()).number } }
 }
 
 /// A stream's file, if it is chosen.
@@ -63,19 +63,19 @@ pub fn settle(stream: *mut FILE) {
 
 fn settle_chosen(stream: *mut FILE, file: File) {
     let Some(now) = sys::position(file.fd) else { return };
-    let (last, _) = file.last(Way::Read);
+    let (last, _) = file.last(Direction::Read);
     if now == last {
         return;
     }
     // SAFETY: as in `number`.
-    let head = unsafe { &*stream.cast::<Head>() };
+    let head = unsafe { &*stream.cast::<StreamHead>() };
     let buffer = (head.buffer_end as u64).saturating_sub(head.buffer as u64);
     let from = if last < now { last } else { now.saturating_sub(buffer) };
-    let range = Range { from, to: now };
-    evict::before(file, Way::Read, from);
+    let range = ByteRange { from, to: now };
+    evict::before(file, Direction::Read, from);
     // Read or written: the stream does not tell.
-    behind::take(file, range);
-    evict::done(file, Way::Read, range);
+    write_behind::take(file, range);
+    evict::done(file, Direction::Read, range);
 }
 
 /// A call on a stream, after which it is settled.
@@ -97,7 +97,7 @@ fn moving<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
 
 /// The first words of the C library's stream, which its macros have compiled into programs: they never change.
 #[repr(C)]
-struct Head {
+struct StreamHead {
     flags: c_int,
     read_at: *const u8,
     read_end: *const u8,
@@ -111,18 +111,18 @@ struct Head {
     number: c_int,
 }
 
-const _: () = assert!(core::mem::offset_of!(Head, number) == 112);
+const _: () = assert!(core::mem::offset_of!(StreamHead, number) == 112);
 
 /// One byte: mostly there is nothing to look at.
 fn byte_read(stream: *mut FILE, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: a stream of the C library begins with these words; its user holds it.
-    let there = !stream.is_null() && unsafe { (*stream.cast::<Head>()).read_at < (*stream.cast::<Head>()).read_end };
+    let there = !stream.is_null() && unsafe { (*stream.cast::<StreamHead>()).read_at < (*stream.cast::<StreamHead>()).read_end };
     if there { call() } else { on(stream, call) }
 }
 
 fn byte_written(stream: *mut FILE, byte: c_int, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: a stream of the C library begins with these words; its user holds it.
-    let room = !stream.is_null() && unsafe { (*stream.cast::<Head>()).write_at < (*stream.cast::<Head>()).write_end };
+    let room = !stream.is_null() && unsafe { (*stream.cast::<StreamHead>()).write_at < (*stream.cast::<StreamHead>()).write_end };
     if room && byte != c_int::from(b'\n') { call() } else { on(stream, call) }
 }
 
@@ -146,7 +146,7 @@ pub fn settle_all() {
         if unsafe { ftrylockfile(stream) } == 0 {
             let input = stream == standard()[0];
             // SAFETY: it is locked by us; of what is read nothing is to be flushed.
-            if !input && unsafe { (*stream.cast::<Head>()).write_at > (*stream.cast::<Head>()).write_base } {
+            if !input && unsafe { (*stream.cast::<StreamHead>()).write_at > (*stream.cast::<StreamHead>()).write_base } {
                 // SAFETY: as above; the lock is recursive.
                 let _ = unsafe { fflush(stream) };
             }

@@ -2,32 +2,32 @@
 
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
-use crate::evict::{self, Range};
-use crate::files::{self, File, Way};
+use crate::evict::{self, ByteRange};
+use crate::files::{self, Direction, File};
 use crate::next::hooks;
 use crate::sys;
 
 /// An access where the descriptor stands.
 #[inline]
-pub fn here(fd: c_int, way: Way, access: impl FnOnce() -> ssize_t) -> ssize_t {
+pub fn here(fd: c_int, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
     match files::look(fd) {
         None => access(),
-        Some(file) => here_chosen(file, way, access),
+        Some(file) => here_chosen(file, direction, access),
     }
 }
 
-fn here_chosen(file: File, way: Way, access: impl FnOnce() -> ssize_t) -> ssize_t {
-    let appends = way == Way::Write && file.appends();
+fn here_chosen(file: File, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
+    let appends = direction == Direction::Write && file.appends();
     let stood = sys::position(file.fd).unwrap_or(0);
     if !appends {
-        evict::before(file, way, stood);
+        evict::before(file, direction, stood);
     }
     let count = access();
     let now = sys::position(file.fd);
     match (u64::try_from(count), now) {
-        (Ok(0), _) if way == Way::Read => evict::at_end(file),
-        (Ok(moved), Some(now)) if appends => evict::done(file, way, Range { from: now.saturating_sub(moved), to: now }),
-        (Ok(moved), Some(now)) if moved > 0 => evict::done(file, way, evict::moved(stood, now, moved)),
+        (Ok(0), _) if direction == Direction::Read => evict::at_end(file),
+        (Ok(moved), Some(now)) if appends => evict::done(file, direction, ByteRange { from: now.saturating_sub(moved), to: now }),
+        (Ok(moved), Some(now)) if moved > 0 => evict::done(file, direction, evict::moved(stood, now, moved)),
         _ => {}
     }
     count
@@ -35,41 +35,41 @@ fn here_chosen(file: File, way: Way, access: impl FnOnce() -> ssize_t) -> ssize_
 
 /// An access at an offset.
 #[inline]
-pub fn at(fd: c_int, offset: off_t, way: Way, access: impl FnOnce() -> ssize_t) -> ssize_t {
+pub fn at(fd: c_int, offset: off_t, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
     match files::look(fd) {
         None => access(),
-        Some(file) => at_chosen(file, offset, way, access),
+        Some(file) => at_chosen(file, offset, direction, access),
     }
 }
 
-fn at_chosen(file: File, offset: off_t, way: Way, access: impl FnOnce() -> ssize_t) -> ssize_t {
+fn at_chosen(file: File, offset: off_t, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
     let from = offset.unsigned_abs();
-    evict::before(file, way, from);
+    evict::before(file, direction, from);
     let count = access();
     match u64::try_from(count) {
-        Ok(0) if way == Way::Read => evict::at_end(file),
-        Ok(moved) => evict::done(file, way, where_written(file, way, from, moved)),
+        Ok(0) if direction == Direction::Read => evict::at_end(file),
+        Ok(moved) => evict::done(file, direction, where_written(file, direction, from, moved)),
         Err(_) => {}
     }
     count
 }
 
 /// Linux appends even when it is given an offset.
-fn where_written(file: File, way: Way, from: u64, count: u64) -> Range {
-    if way == Way::Write && file.appends() {
+fn where_written(file: File, direction: Direction, from: u64, count: u64) -> ByteRange {
+    if direction == Direction::Write && file.appends() {
         let end = sys::status(file.fd).map_or(from + count, |status| status.st_size.unsigned_abs());
-        return Range { from: end.saturating_sub(count), to: end };
+        return ByteRange { from: end.saturating_sub(count), to: end };
     }
-    Range { from, to: from.saturating_add(count) }
+    ByteRange { from, to: from.saturating_add(count) }
 }
 
 /// An access at an offset, or where the descriptor stands if that is -1.
 #[inline]
-pub fn at_or_here(fd: c_int, offset: off_t, way: Way, access: impl FnOnce() -> ssize_t) -> ssize_t {
-    if offset == -1 { here(fd, way, access) } else { at(fd, offset, way, access) }
+pub fn at_or_here(fd: c_int, offset: off_t, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
+    if offset == -1 { here(fd, direction, access) } else { at(fd, offset, direction, access) }
 }
 
-use Way::{Read, Write};
+use Direction::{Read, Write};
 
 hooks! {
     fn read[real](fd: c_int, data: *mut c_void, size: size_t) -> ssize_t { here(fd, Read, || real(fd, data, size)) }

@@ -9,12 +9,12 @@ use block::driver::null::{NullDevice, NullQueue};
 use block::{Armed, Completion, Geometry, Op, Queue, Request, Submit, Tag};
 use rustix::event::{PollFd, PollFlags, poll};
 use sim::device::clock::{Real, VirtualClock};
-use sim::device::model::fixed::Reserved;
+use sim::device::model::fixed::Reservations;
 use sim::device::model::presets::{LATENCIES, NYTRO_5000_400GB};
 use sim::device::model::workload::{Workload, measure};
-use sim::device::model::{Fixed, Ssd, Timed};
+use sim::device::model::{FixedLatency, SsdModel, TimedQueue};
 
-type RealQueue = Timed<NullQueue, Reserved<Fixed>, Real>;
+type RealQueue = TimedQueue<NullQueue, Reservations<FixedLatency>, Real>;
 
 fn main() {
     println!("latency   seen by   late: median      p99      max, us");
@@ -31,7 +31,7 @@ fn main() {
 }
 
 fn queue(latency: Duration) -> RealQueue {
-    Timed::real(NullDevice::new(Geometry::plain(512, 1 << 20)).open_queue(32), Fixed(latency)).expect("a timer")
+    TimedQueue::real(NullDevice::new(Geometry::plain(512, 1 << 20)).open_queue(32), FixedLatency(latency)).expect("a timer")
 }
 
 fn lateness(latency: Duration, until: fn(&mut RealQueue), count: usize) -> Vec<Duration> {
@@ -96,8 +96,8 @@ fn cost() {
     median("a random read of the Nytro 5000 at depth 32 in virtual time", 1 << 18, &mut |count| {
         let clock = VirtualClock::default();
         let geometry = NYTRO_5000_400GB.geometry();
-        let device = Ssd::new(NYTRO_5000_400GB.params, &geometry);
-        let mut queue = Timed::simulated(NullDevice::new(geometry).open_queue(32), device, &clock);
+        let device = SsdModel::new(NYTRO_5000_400GB.params, &geometry);
+        let mut queue = TimedQueue::simulated(NullDevice::new(geometry).open_queue(32), device, &clock);
         measure(&mut queue, &clock, Workload::random(Op::Read, 32, count), 1);
     });
 }

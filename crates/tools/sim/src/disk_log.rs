@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::promise::Mark;
+use crate::durability::DurabilityMark;
 
 /// Which disk: an index into the list it was made with.
-pub type Disk = usize;
+pub type DiskIndex = usize;
 
 /// One thing that happened.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum DiskEvent {
     /// Bytes were written; they may stay in the disk's cache until a flush.
     Write {
         /// Where to.
-        disk: Disk,
+        disk: DiskIndex,
         /// Bytes from the disk's beginning.
         offset: u64,
         /// What.
@@ -24,21 +24,21 @@ pub enum Event {
     /// What was written to this disk so far is safe.
     Flush {
         /// Which disk.
-        disk: Disk,
+        disk: DiskIndex,
     },
     /// A program began something, or was promised something.
-    Mark(Mark),
+    DurabilityMark(DurabilityMark),
 }
 
 /// A log that several threads write.
 #[derive(Debug, Default)]
 pub struct DiskLog {
-    events: Mutex<Vec<Event>>,
+    events: Mutex<Vec<DiskEvent>>,
 }
 
 impl DiskLog {
     /// Adds an event.
-    pub fn push(&self, event: Event) {
+    pub fn push(&self, event: DiskEvent) {
         self.events.lock().push(event);
     }
 
@@ -53,7 +53,7 @@ impl DiskLog {
     }
 
     /// Takes the events out.
-    pub fn take(&self) -> Vec<Event> {
+    pub fn take(&self) -> Vec<DiskEvent> {
         std::mem::take(&mut *self.events.lock())
     }
 }

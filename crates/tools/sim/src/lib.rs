@@ -3,7 +3,7 @@
 //! A power cut is simulated at the block level, as CrashMonkey (OSDI 2018) does: [`recording`] serves the
 //! disks of real file systems and writes every write and flush into a [`disk_log`]; [`power_cut`] makes from
 //! it disks as they may be after the power went: what was flushed is there, of the rest any part is.
-//! [`stamped`] contents tell which write a sector comes from, and [`promise`] knows which may be found.
+//! [`stamped`] contents tell which write a sector comes from, and [`durability`] knows which may be found.
 //!
 //! [`posix`] makes random system calls, to be compared.
 //!
@@ -14,9 +14,9 @@
 
 pub mod device;
 pub mod disk_log;
+pub mod durability;
 pub mod nvme;
 pub mod posix;
 pub mod power_cut;
-pub mod promise;
 pub mod recording;
 pub mod stamped;

@@ -2,14 +2,14 @@
 
 use std::cmp::Ordering;
 
-use crate::disk_log::{Disk, Event};
+use crate::disk_log::{DiskEvent, DiskIndex};
 
 /// The unit a disk writes whole or not at all, bytes.
 pub const SECTOR: usize = 512;
 
 /// How much of what was not flushed has reached the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
+pub enum CacheLoss {
     /// Nothing: the cache was lost.
     Lost,
     /// Everything: the cut came late.
@@ -20,14 +20,14 @@ pub enum Cache {
     Any,
 }
 
-impl Cache {
+impl CacheLoss {
     /// The share of the sectors of each of so many writes that arrives, in their order.
     pub fn shares(self, writes: usize, rng: &mut fastrand::Rng) -> Vec<f64> {
         let torn = 0.5;
         match self {
-            Cache::Lost => vec![0.0; writes],
-            Cache::Kept => vec![1.0; writes],
-            Cache::Prefix => {
+            CacheLoss::Lost => vec![0.0; writes],
+            CacheLoss::Kept => vec![1.0; writes],
+            CacheLoss::Prefix => {
                 let whole = rng.usize(0..=writes);
                 (0..writes)
                     .map(|n| match n.cmp(&whole) {
@@ -37,7 +37,7 @@ impl Cache {
                     })
                     .collect()
             }
-            Cache::Any => {
+            CacheLoss::Any => {
                 let share = rng.f64();
                 let arrives = |rng: &mut fastrand::Rng| if rng.u8(0..8) == 0 { torn } else { 1.0 };
                 (0..writes).map(|_| if rng.f64() < share { arrives(rng) } else { 0.0 }).collect()
@@ -48,7 +48,7 @@ impl Cache {
 
 /// Goes through a log once and shows the disks as they may be after a cut at a place in it.
 pub struct PowerCut<'a> {
-    events: &'a [Event],
+    events: &'a [DiskEvent],
     at: usize,
     /// What is safe.
     media: Vec<Vec<u8>>,
@@ -58,7 +58,7 @@ pub struct PowerCut<'a> {
 
 impl<'a> PowerCut<'a> {
     /// `media`: the disks when the log began.
-    pub fn new(events: &'a [Event], media: Vec<Vec<u8>>) -> PowerCut<'a> {
+    pub fn new(events: &'a [DiskEvent], media: Vec<Vec<u8>>) -> PowerCut<'a> {
         let pending = vec![Vec::new(); media.len()];
         PowerCut { events, at: 0, media, pending }
     }
@@ -68,21 +68,21 @@ impl<'a> PowerCut<'a> {
         assert!(self.at <= at && at <= self.events.len(), "a log is gone through once");
         while self.at < at {
             match &self.events[self.at] {
-                Event::Write { disk, .. } => self.pending[*disk].push(self.at),
-                Event::Flush { disk } => {
+                DiskEvent::Write { disk, .. } => self.pending[*disk].push(self.at),
+                DiskEvent::Flush { disk } => {
                     for write in std::mem::take(&mut self.pending[*disk]) {
                         let (_, offset, data) = write_at(self.events, write);
                         self.media[*disk][offset..offset + data.len()].copy_from_slice(data);
                     }
                 }
-                Event::Mark(_) => {}
+                DiskEvent::DurabilityMark(_) => {}
             }
             self.at += 1;
         }
     }
 
     /// The disks after a cut here.
-    pub fn disks(&self, cache: Cache, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
+    pub fn disks(&self, cache: CacheLoss, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
         let mut disks = self.media.clone();
         for (disk, pending) in self.pending.iter().enumerate() {
             for (write, share) in pending.iter().zip(cache.shares(pending.len(), rng)) {
@@ -104,9 +104,9 @@ impl<'a> PowerCut<'a> {
     }
 }
 
-fn write_at(events: &[Event], at: usize) -> (Disk, usize, &[u8]) {
+fn write_at(events: &[DiskEvent], at: usize) -> (DiskIndex, usize, &[u8]) {
     match &events[at] {
-        Event::Write { disk, offset, data } => (*disk, *offset as usize, data),
+        DiskEvent::Write { disk, offset, data } => (*disk, *offset as usize, data),
         other => unreachable!("{other:?} is no write"),
     }
 }
@@ -117,8 +117,8 @@ mod test {
 
     use super::*;
 
-    fn write(disk: Disk, sector: u64, value: u8, sectors: usize) -> Event {
-        Event::Write { disk, offset: sector * SECTOR as u64, data: vec![value; sectors * SECTOR].into() }
+    fn write(disk: DiskIndex, sector: u64, value: u8, sectors: usize) -> DiskEvent {
+        DiskEvent::Write { disk, offset: sector * SECTOR as u64, data: vec![value; sectors * SECTOR].into() }
     }
 
     fn first_bytes(disk: &[u8]) -> Vec<u8> {
@@ -127,15 +127,15 @@ mod test {
 
     #[test]
     fn what_was_flushed_is_always_there_and_what_was_not_may_be() {
-        let events = [write(0, 0, 1, 2), write(1, 0, 1, 1), Event::Flush { disk: 0 }, write(0, 1, 2, 2), write(0, 3, 3, 1)];
+        let events = [write(0, 0, 1, 2), write(1, 0, 1, 1), DiskEvent::Flush { disk: 0 }, write(0, 1, 2, 2), write(0, 3, 3, 1)];
         let mut cut = PowerCut::new(&events, vec![vec![0; 4 * SECTOR], vec![0; SECTOR]]);
         cut.advance(events.len());
         let mut rng = fastrand::Rng::with_seed(1);
-        assert_eq!(first_bytes(&cut.disks(Cache::Lost, &mut rng)[0]), [1, 1, 0, 0]);
-        assert_eq!(first_bytes(&cut.disks(Cache::Kept, &mut rng)[0]), [1, 2, 2, 3]);
+        assert_eq!(first_bytes(&cut.disks(CacheLoss::Lost, &mut rng)[0]), [1, 1, 0, 0]);
+        assert_eq!(first_bytes(&cut.disks(CacheLoss::Kept, &mut rng)[0]), [1, 2, 2, 3]);
         let mut seen = HashSet::new();
         for _ in 0..5000 {
-            let disks = cut.disks(Cache::Any, &mut rng);
+            let disks = cut.disks(CacheLoss::Any, &mut rng);
             let bytes = first_bytes(&disks[0]);
             assert!(bytes[0] == 1 && [1, 2].contains(&bytes[1]) && [0, 2].contains(&bytes[2]) && [0, 3].contains(&bytes[3]));
             seen.insert((bytes, disks[1][0]));

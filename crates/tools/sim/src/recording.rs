@@ -13,7 +13,7 @@ use fuser::{
     LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
 };
 
-use crate::disk_log::{DiskLog, Event};
+use crate::disk_log::{DiskEvent, DiskLog};
 
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -130,7 +130,7 @@ impl Filesystem for Recorder {
         }
         match disk.image.write_all_at(data, offset) {
             Ok(()) => {
-                self.log.push(Event::Write { disk: at, offset, data: data.into() });
+                self.log.push(DiskEvent::Write { disk: at, offset, data: data.into() });
                 reply.written(data.len() as u32);
             }
             Err(_) => reply.error(Errno::EIO),
@@ -140,7 +140,7 @@ impl Filesystem for Recorder {
     fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         match self.disk(ino) {
             Some((at, _)) => {
-                self.log.push(Event::Flush { disk: at });
+                self.log.push(DiskEvent::Flush { disk: at });
                 reply.ok();
             }
             None => reply.error(Errno::EIO),

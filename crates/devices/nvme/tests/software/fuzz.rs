@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use block::{Buf, Completion, Lba, Queue, QueueOptions, Request, Submit, Tag, Tracked};
 use nvme::Controller;
 use sim::device::clock::VirtualClock;
-use sim::nvme::faults::{Fault, Rule};
-use sim::nvme::{NamespaceShape, Shape, SoftController, Timing};
+use sim::nvme::faults::{ControllerFaultRule, Fault};
+use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController};
 
 use super::setting::{Stack, full, options, patience};
 
@@ -73,8 +73,8 @@ fn hostile(device: &SoftController, random: &mut fastrand::Rng) {
                 4 => Fault::Delay(Duration::from_micros(random.u64(..500_000))),
                 _ => Fault::Status(nvme::Status(random.u16(1..1 << 15))),
             };
-            let rule = Rule::one_in(random.u32(1..200), fault);
-            faults.rules.push(if random.bool() { rule } else { Rule { admin: true, ..rule } });
+            let rule = ControllerFaultRule::one_in(random.u32(1..200), fault);
+            faults.rules.push(if random.bool() { rule } else { ControllerFaultRule { admin: true, ..rule } });
         }
         faults.ignores_aborts = random.bool();
         faults.cut_off_fails = random.u32(..3);
@@ -84,16 +84,16 @@ fn hostile(device: &SoftController, random: &mut fastrand::Rng) {
 fn fuzz(seed: u64, seen: &mut Seen) {
     let mut random = fastrand::Rng::with_seed(seed);
     let clock = VirtualClock::default();
-    let shape = Shape {
-        namespaces: vec![NamespaceShape::plain(512, 4096); random.usize(1..3)],
+    let shape = ControllerConfig {
+        namespaces: vec![NamespaceConfig::plain(512, 4096); random.usize(1..3)],
         entries_max: [2, 3, 64, 4096][random.usize(..4)],
-        timing: Timing::Between(1000, 2_000_000),
+        timing: CommandTiming::Between(1000, 2_000_000),
         doorbell_buffer: random.bool(),
         vectors: random.u16(..4),
         stride_shift: random.u8(..3),
         ranges_max: random.u8(..),
         shared_memory_only: random.bool(),
-        ..Shape::default()
+        ..ControllerConfig::default()
     };
     let device = SoftController::new(shape, &clock, random.u64(..));
     if random.bool() {

@@ -2,14 +2,14 @@
 
 use block::{Device, Lba, OpenError, QueueOptions, Request, Tag};
 use nvme::{Controller, Options};
-use sim::nvme::{NamespaceShape, Shape, SoftController, Timing};
+use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController};
 
 use super::cases;
 use super::setting::{Setting, run};
 
 #[test]
 fn what_was_written_is_read() {
-    let setting = Setting::new(Shape::default(), 1);
+    let setting = Setting::new(ControllerConfig::default(), 1);
     let mut queue = setting.queue(8);
     let (data, back) = (setting.buf(8192, 7), setting.buf(8192, 0));
     assert_eq!(run(&mut queue, Request::write(Tag(1), Lba(3), 2), &[&data]), Ok(()));
@@ -21,13 +21,13 @@ fn what_was_written_is_read() {
 }
 
 /// Sizes of blocks, of transfers, doorbells, caches, memory; polled or not.
-fn shapes() -> Vec<(String, Shape, Options)> {
+fn shapes() -> Vec<(String, ControllerConfig, Options)> {
     let mut all = Vec::new();
     for (number, block_bytes) in [512_u32, 4096].into_iter().enumerate() {
         for transfer_pages_shift in [1, 5, 0] {
             for other in [false, true] {
-                let namespaces = vec![NamespaceShape::plain(block_bytes, 1 << 20 >> (9 * number)); 1 + usize::from(other)];
-                let shape = Shape {
+                let namespaces = vec![NamespaceConfig::plain(block_bytes, 1 << 20 >> (9 * number)); 1 + usize::from(other)];
+                let shape = ControllerConfig {
                     namespaces,
                     transfer_pages_shift,
                     entries_max: if other { 16 } else { 1024 },
@@ -36,7 +36,7 @@ fn shapes() -> Vec<(String, Shape, Options)> {
                     volatile_cache: other,
                     ranges_max: if other { 3 } else { 0 },
                     shared_memory_only: other && transfer_pages_shift == 5,
-                    ..Shape::default()
+                    ..ControllerConfig::default()
                 };
                 let name = format!("{block_bytes} bytes, transfers 2^{transfer_pages_shift} pages, the other way: {other}");
                 all.push((name, shape, Options::default()));
@@ -70,7 +70,7 @@ fn every_kind_of_controller_does_what_a_driver_must_in_real_time() {
 #[test]
 fn answers_out_of_order_and_late_are_put_to_their_requests_in_virtual_time() {
     for (name, shape, options) in shapes() {
-        let shape = Shape { timing: Timing::Between(1_000, 500_000), ..shape };
+        let shape = ControllerConfig { timing: CommandTiming::Between(1_000, 500_000), ..shape };
         let setting = Setting::with(shape, options, 3);
         for depth in [1, 64] {
             let options = QueueOptions { depth, ..QueueOptions::default() };
@@ -82,14 +82,14 @@ fn answers_out_of_order_and_late_are_put_to_their_requests_in_virtual_time() {
 
 #[test]
 fn formats_that_nothing_here_can_use_are_refused_with_words() {
-    let plain = NamespaceShape::plain(512, 1000);
+    let plain = NamespaceConfig::plain(512, 1000);
     let namespaces = vec![
         plain,
-        NamespaceShape { metadata_bytes: 8, ..plain },
-        NamespaceShape { write_protected: true, ..plain },
-        NamespaceShape::plain(128 << 10, 4),
+        NamespaceConfig { metadata_bytes: 8, ..plain },
+        NamespaceConfig { write_protected: true, ..plain },
+        NamespaceConfig::plain(128 << 10, 4),
     ];
-    let setting = Setting::new(Shape { namespaces, ..Shape::default() }, 1);
+    let setting = Setting::new(ControllerConfig { namespaces, ..ControllerConfig::default() }, 1);
     let refused = |id| match setting.controller.namespace(id) {
         Err(OpenError::Unusable(what)) => what,
         other => panic!("{other:?}"),
@@ -104,7 +104,7 @@ fn formats_that_nothing_here_can_use_are_refused_with_words() {
 
 #[test]
 fn queues_run_out_and_come_back() {
-    let setting = Setting::new(Shape { queues: 2, ..Shape::default() }, 1);
+    let setting = Setting::new(ControllerConfig { queues: 2, ..ControllerConfig::default() }, 1);
     let (first, second) = (setting.queue(4), setting.queue(4));
     let options = QueueOptions { depth: 4, ..QueueOptions::default() };
     let refused = setting.namespace(1).open_queue(&options).map(drop).expect_err("there are two");

@@ -7,17 +7,17 @@ use nvme::entry::{Answer, admin, nvm};
 use nvme::recorder::{Event, Flights, Reason, Record};
 use nvme::{Controller, Notice, Opening, Options, Status};
 use sim::device::clock::VirtualClock;
-use sim::nvme::faults::{Fault, Rule};
-use sim::nvme::{NamespaceShape, Shape, SoftController, Timing};
+use sim::nvme::faults::{ControllerFaultRule, Fault};
+use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController};
 
 use super::setting::{Setting, Stack, next, options, patience, run};
 
-fn rule(setting: &Setting, rule: Rule) {
+fn rule(setting: &Setting, rule: ControllerFaultRule) {
     setting.device.with_faults(|faults| faults.rules.push(rule));
 }
 
-fn slow() -> Shape {
-    Shape { timing: Timing::Between(10_000, 90_000), ..Shape::default() }
+fn slow() -> ControllerConfig {
+    ControllerConfig { timing: CommandTiming::Between(10_000, 90_000), ..ControllerConfig::default() }
 }
 
 /// The device is as good as before.
@@ -50,7 +50,7 @@ fn released(queue: &mut Stack) {
 fn a_request_that_takes_too_long_is_aborted() {
     let setting = Setting::new(slow(), 1);
     let mut queue = setting.tracked(8);
-    rule(&setting, Rule::next(1, Fault::Delay(Duration::from_secs(1000))));
+    rule(&setting, ControllerFaultRule::next(1, Fault::Delay(Duration::from_secs(1000))));
     timed_out(&setting, &mut queue);
     released(&mut queue);
     assert_eq!((queue.below().counters().aborts, setting.controller.resets()), (1, 0));
@@ -63,7 +63,7 @@ fn a_request_that_takes_too_long_is_aborted() {
 fn a_lost_command_costs_its_queue_and_nobody_else() {
     let setting = Setting::new(slow(), 1);
     let (mut queue, mut other) = (setting.tracked(8), setting.tracked(8));
-    rule(&setting, Rule::next(1, Fault::Drop));
+    rule(&setting, ControllerFaultRule::next(1, Fault::Drop));
     timed_out(&setting, &mut queue);
     assert!(queue.holds(Tag(7)), "nobody knows what the device does with it");
     released(&mut queue);
@@ -78,8 +78,8 @@ fn a_lost_command_costs_its_queue_and_nobody_else() {
 fn a_queue_that_is_not_deleted_costs_a_reset_and_others_notice_nothing() {
     let setting = Setting::new(slow(), 1);
     let (mut queue, mut other) = (setting.tracked(8), setting.tracked(8));
-    rule(&setting, Rule::next(1, Fault::Drop));
-    rule(&setting, Rule::next(1, Fault::Drop).admin(admin::DELETE_SQ));
+    rule(&setting, ControllerFaultRule::next(1, Fault::Drop));
+    rule(&setting, ControllerFaultRule::next(1, Fault::Drop).admin(admin::DELETE_SQ));
     timed_out(&setting, &mut queue);
     let data = setting.buf(4096, 5);
     released(&mut queue);
@@ -96,7 +96,8 @@ fn a_queue_that_is_not_deleted_costs_a_reset_and_others_notice_nothing() {
 
 #[test]
 fn what_others_had_in_flight_is_sent_again_after_a_reset() {
-    let setting = Setting::new(Shape { timing: Timing::Between(50_000_000, 60_000_000), ..Shape::default() }, 1);
+    let setting =
+        Setting::new(ControllerConfig { timing: CommandTiming::Between(50_000_000, 60_000_000), ..ControllerConfig::default() }, 1);
     let mut queue = setting.queue(32);
     let bufs: Vec<_> = (0..32).map(|at| setting.buf(4096, at)).collect();
     for (at, buf) in (0..).zip(&bufs) {
@@ -163,7 +164,7 @@ fn answers_to_nobody_are_counted_and_forgotten() {
     for fault in faults {
         let setting = Setting::new(slow(), 1);
         let mut queue = setting.tracked(2);
-        rule(&setting, Rule::next(1, fault));
+        rule(&setting, ControllerFaultRule::next(1, fault));
         let buf = setting.buf(4096, 0);
         let status = run(&mut queue, Request::read(Tag(7), Lba(0), 1), &[&buf]);
         let twice = matches!(fault, Fault::Twice(_));
@@ -188,7 +189,7 @@ fn a_status_is_tried_again_or_told() {
     let mut queue = setting.tracked(4);
     let buf = setting.buf(4096, 0);
     let mut with = |times, status, expected| {
-        rule(&setting, Rule::next(times, Fault::Status(status)));
+        rule(&setting, ControllerFaultRule::next(times, Fault::Status(status)));
         assert_eq!(run(&mut queue, Request::read(Tag(1), Lba(0), 1), &[&buf]), expected, "{status:?}");
         setting.device.with_faults(|faults| faults.rules.clear());
     };
@@ -206,7 +207,7 @@ fn a_status_is_tried_again_or_told() {
 
 #[test]
 fn half_a_request_that_fails_fails_once() {
-    let shape = Shape { transfer_pages_shift: 1, ..slow() };
+    let shape = ControllerConfig { transfer_pages_shift: 1, ..slow() };
     let setting = Setting::new(shape, 1);
     setting.device.with_faults(|faults| faults.bad = 5..6);
     let mut queue = setting.tracked(4);
@@ -219,7 +220,7 @@ fn half_a_request_that_fails_fails_once() {
 
 fn opens(change: impl Fn(&SoftController)) -> Result<Controller, String> {
     let clock = VirtualClock::default();
-    let device = SoftController::new(Shape::default(), &clock, 1);
+    let device = SoftController::new(ControllerConfig::default(), &clock, 1);
     change(&device);
     let opening = Opening::begin(device.function(), options(), std::sync::Arc::new(clock.clone())).map_err(|error| error.to_string());
     let mut opening = opening?;
@@ -244,12 +245,12 @@ fn opening_ends_whatever_the_controller_does() {
     assert!(fails(&|device| device.with_faults(|faults| faults.frozen = true)).contains("does not answer"));
     assert!(fails(&|device| device.break_down()).contains("fatal"));
     for opcode in [admin::IDENTIFY, admin::SET_FEATURES] {
-        let rule = Rule::next(1, Fault::Drop).admin(opcode);
+        let rule = ControllerFaultRule::next(1, Fault::Drop).admin(opcode);
         assert!(fails(&|device| device.with_faults(|faults| faults.rules.push(rule))).contains("does not answer"));
-        let rule = Rule::next(1, Fault::Status(Status::INTERNAL)).admin(opcode);
+        let rule = ControllerFaultRule::next(1, Fault::Status(Status::INTERNAL)).admin(opcode);
         assert!(fails(&|device| device.with_faults(|faults| faults.rules.push(rule))).contains("refuses"));
     }
-    let rule = Rule::next(9, Fault::Status(Status::INTERNAL)).admin(admin::DOORBELL_BUFFER);
+    let rule = ControllerFaultRule::next(9, Fault::Status(Status::INTERNAL)).admin(admin::DOORBELL_BUFFER);
     let without = opens(|device| device.with_faults(|faults| faults.rules.push(rule))).expect("it does without");
     assert!(!without.has_shadow_doorbells());
     opens(|device| device.with_faults(|faults| faults.ready_after = Duration::from_millis(1900))).expect("in the time it says");
@@ -260,7 +261,7 @@ fn what_the_controller_tells_by_itself_is_heard_again_and_again() {
     let setting = Setting::new(slow(), 1);
     let mut queue = setting.tracked(4);
     for round in 0..10_u64 {
-        setting.device.set_namespace(2, NamespaceShape::plain(512, 100 + round));
+        setting.device.set_namespace(2, NamespaceConfig::plain(512, 100 + round));
         setting.device.set_critical(1 << (round % 4));
         let mut told = Vec::new();
         for _ in 0..2000 {
@@ -283,8 +284,8 @@ fn what_the_controller_tells_by_itself_is_heard_again_and_again() {
 #[test]
 fn a_namespace_of_another_size_is_known_to_its_queues() {
     let (block, blocks) = (4096, 2048);
-    let namespaces = vec![NamespaceShape::plain(block, blocks), NamespaceShape::plain(512, 100)];
-    let setting = Setting::new(Shape { namespaces, ..slow() }, 1);
+    let namespaces = vec![NamespaceConfig::plain(block, blocks), NamespaceConfig::plain(512, 100)];
+    let setting = Setting::new(ControllerConfig { namespaces, ..slow() }, 1);
     let stale = setting.namespace(1);
     let mut queue = setting.tracked(4);
     let options = QueueOptions { depth: 4, ..QueueOptions::default() };
@@ -293,7 +294,7 @@ fn a_namespace_of_another_size_is_known_to_its_queues() {
     fn read(queue: &mut impl Queue, lba: u64, buf: &block::Buf) -> block::Status {
         run(queue, Request::read(Tag(lba), Lba(lba), 1), &[buf])
     }
-    let becomes = |shape: NamespaceShape| {
+    let becomes = |shape: NamespaceConfig| {
         setting.device.set_namespace(1, shape);
         while setting.controller.take_notice() != Some(Notice::Namespaces) {
             setting.device.step();
@@ -303,11 +304,11 @@ fn a_namespace_of_another_size_is_known_to_its_queues() {
     };
     assert_eq!(read(&mut queue, blocks, &buf), Err(Error::OutOfRange));
     // What is refused here never reached the controller; the event did not come yet.
-    becomes(NamespaceShape::plain(block, 2 * blocks));
+    becomes(NamespaceConfig::plain(block, 2 * blocks));
     assert_eq!(read(&mut queue, 0, &buf), Ok(()));
     assert_eq!(queue.geometry().blocks, 2 * blocks);
     assert_eq!(read(&mut queue, 2 * blocks - 1, &buf), Ok(()));
-    becomes(NamespaceShape::plain(block, blocks / 2));
+    becomes(NamespaceConfig::plain(block, blocks / 2));
     // The controller says so, if the queue was not polled since.
     assert_eq!(read(&mut queue, blocks, &buf), Err(Error::OutOfRange));
     assert_eq!((queue.geometry().blocks, read(&mut queue, 0, &buf)), (blocks / 2, Ok(())));
@@ -317,7 +318,7 @@ fn a_namespace_of_another_size_is_known_to_its_queues() {
     assert_eq!((read(&mut late, 0, &buf), late.geometry().blocks), (Ok(()), blocks / 2));
     // Its blocks mean something else: nothing of it is read or written any more.
     let fetched = setting.device.done().fetched;
-    becomes(NamespaceShape::plain(512, blocks));
+    becomes(NamespaceConfig::plain(512, blocks));
     assert_eq!(queue.poll(&mut [Completion::EMPTY; 4]), 0);
     assert_eq!((queue.geometry().blocks, read(&mut queue, 0, &buf)), (0, Err(Error::OutOfRange)));
     assert!(setting.device.done().fetched > fetched, "it looked at the namespaces");
@@ -329,7 +330,8 @@ fn a_namespace_of_another_size_is_known_to_its_queues() {
 
 #[test]
 fn discards_go_together_and_zeroes_in_parts() {
-    let shape = Shape { namespaces: vec![NamespaceShape::plain(512, 400_000)], timing: slow().timing, ..Shape::default() };
+    let shape =
+        ControllerConfig { namespaces: vec![NamespaceConfig::plain(512, 400_000)], timing: slow().timing, ..ControllerConfig::default() };
     let setting = Setting::new(shape, 1);
     let mut queue = setting.queue(64);
     for tag in 0..64 {
@@ -361,14 +363,14 @@ fn a_flight_is_recorded_and_flown_again() {
         assert_eq!(run(&mut queue, Request::flush(Tag(3)), &[]), Ok(()));
     }
     let namespace = setting.namespace(1).info().clone();
-    setting.device.with_faults(|faults| faults.rules.push(Rule::next(1, Fault::Drop).on(nvm::FLUSH)));
+    setting.device.with_faults(|faults| faults.rules.push(ControllerFaultRule::next(1, Fault::Drop).on(nvm::FLUSH)));
     assert_eq!(queue.submit(&Request::flush(Tag(4)), &[]), Submit::Queued);
     queue.wait(Duration::from_millis(1));
     let record = queue.record();
     assert_eq!(record.to_string().parse(), Ok(record.clone()), "as text it is the same");
     let fresh = || {
         SoftController::new(
-            Shape { namespaces: vec![NamespaceShape::plain(namespace.block_bytes, namespace.blocks)], ..slow() },
+            ControllerConfig { namespaces: vec![NamespaceConfig::plain(namespace.block_bytes, namespace.blocks)], ..slow() },
             &VirtualClock::default(),
             2,
         )
@@ -393,8 +395,8 @@ fn what_goes_wrong_is_written_down_and_flown_again() {
     let setting = Setting::with(slow(), options, 1);
     let mut queue = setting.tracked(8);
     works(&setting, &mut queue);
-    rule(&setting, Rule::next(1, Fault::Drop));
-    rule(&setting, Rule::next(1, Fault::Drop).admin(admin::DELETE_SQ));
+    rule(&setting, ControllerFaultRule::next(1, Fault::Drop));
+    rule(&setting, ControllerFaultRule::next(1, Fault::Drop).admin(admin::DELETE_SQ));
     timed_out(&setting, &mut queue);
     released(&mut queue);
     let written: Vec<Flights> = (0..).map_while(|n| Flights::read(&dir.path().join(format!("flight.{n}"))).ok()).collect();
@@ -422,7 +424,7 @@ fn what_goes_wrong_is_written_down_and_flown_again() {
 
 #[test]
 fn memory_that_the_device_cannot_reach_is_copied() {
-    let setting = Setting::with(Shape { shared_memory_only: true, ..slow() }, Options::default(), 1);
+    let setting = Setting::with(ControllerConfig { shared_memory_only: true, ..slow() }, Options::default(), 1);
     let mut queue = Tracked::with_clock(setting.queue(8), patience(), setting.clock.clone());
     works(&setting, &mut queue);
     assert!(queue.below().counters().bounced >= 2);

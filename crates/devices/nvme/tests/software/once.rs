@@ -14,8 +14,8 @@ use std::time::Duration;
 use block::{Buf, Clock, Completion, Error, Lba, Op, Queue, Request, Span, Status, Submit, Tag};
 use nvme::Options;
 use nvme::entry::admin;
-use sim::nvme::faults::{Fault, Rule};
-use sim::nvme::{NamespaceShape, Shape, Timing};
+use sim::nvme::faults::{ControllerFaultRule, Fault};
+use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig};
 
 use super::oracle::{Asked, Oracle, range};
 use super::setting::{Setting, Stack, TIMEOUT, full, options};
@@ -166,19 +166,19 @@ impl Seen {
     }
 }
 
-fn shape(random: &mut fastrand::Rng) -> Shape {
+fn shape(random: &mut fastrand::Rng) -> ControllerConfig {
     let most = [20_000, 200_000, 3_000_000][random.usize(..3)];
-    Shape {
-        namespaces: vec![NamespaceShape::plain(BLOCK as u32, BLOCKS)],
+    ControllerConfig {
+        namespaces: vec![NamespaceConfig::plain(BLOCK as u32, BLOCKS)],
         entries_max: [4, 32, 1024][random.usize(..3)],
         transfer_pages_shift: [0, 1][random.usize(..2)],
         stride_shift: random.u8(..3),
         doorbell_buffer: random.bool(),
         ranges_max: [0, 1, 3][random.usize(..3)],
         vectors: [9, 1, 0][random.usize(..3)],
-        timing: Timing::Between(1_000, most),
+        timing: CommandTiming::Between(1_000, most),
         shared_memory_only: random.u8(..8) == 0,
-        ..Shape::default()
+        ..ControllerConfig::default()
     }
 }
 
@@ -196,11 +196,11 @@ fn break_it(setting: &Setting, random: &mut fastrand::Rng) {
                 5 => Fault::Twice(later(random)),
                 _ => Fault::Status(nvme::Status::INTERRUPTED),
             };
-            faults.rules.push(Rule::one_in(random.u32(200..5000), fault));
+            faults.rules.push(ControllerFaultRule::one_in(random.u32(200..5000), fault));
         }
         for opcode in [admin::ABORT, admin::DELETE_SQ, admin::DELETE_CQ, admin::CREATE_SQ] {
             if random.u8(..4) == 0 {
-                faults.rules.push(Rule::one_in(random.u32(2..10), Fault::Drop).admin(opcode));
+                faults.rules.push(ControllerFaultRule::one_in(random.u32(2..10), Fault::Drop).admin(opcode));
             }
         }
         faults.ignores_aborts = random.u8(..4) == 0;

@@ -7,7 +7,7 @@ use block::tracked::Patience;
 use block::{Arena, Buf, Completion, Queue, QueueOptions, Request, Status, Submit, Tracked};
 use nvme::{Controller, Namespace, NvmeQueue, Options};
 use sim::device::clock::VirtualClock;
-use sim::nvme::{Shape, SoftController};
+use sim::nvme::{ControllerConfig, SoftController};
 
 pub type Stack = Tracked<NvmeQueue, VirtualClock>;
 
@@ -35,11 +35,11 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub fn new(shape: Shape, seed: u64) -> Setting {
+    pub fn new(shape: ControllerConfig, seed: u64) -> Setting {
         Setting::with(shape, options(), seed)
     }
 
-    pub fn with(shape: Shape, options: Options, seed: u64) -> Setting {
+    pub fn with(shape: ControllerConfig, options: Options, seed: u64) -> Setting {
         let clock = VirtualClock::default();
         let device = SoftController::new(shape, &clock, seed);
         let controller = Controller::open_with(device.function(), options, Arc::new(clock.clone())).expect("ready");

@@ -2,7 +2,7 @@
 
 use block::Op;
 use rawfs::Error;
-use sim::device::fault::{Fault, Rule, When};
+use sim::device::fault::{Fault, FaultRule, FaultTrigger};
 
 use super::driver::{Driver, formatted};
 use super::machine::Machine;
@@ -10,7 +10,7 @@ use super::model::Model;
 use super::{Named, open, seeds};
 
 /// Uses a store on a device with this fault until it fails or has had so many turns, then opens what the power leaves.
-fn life_with(rule: Rule, seed: u64, turns: usize) -> bool {
+fn life_with(rule: FaultRule, seed: u64, turns: usize) -> bool {
     let _named = Named("faults", seed);
     let machine = Machine::new(formatted());
     let (store, _) = open(&machine).expect("opened");
@@ -56,10 +56,10 @@ fn an_error_of_any_request_is_told_and_nothing_promised_is_lost() {
     for seed in seeds.iter().copied() {
         let media = Fault::Fail(block::Error::Media);
         let n = 1 + seed % 23;
-        failed += u32::from(life_with(Rule::new(When::Nth(n), media), seed, 60));
-        failed += u32::from(life_with(Rule::new(When::Nth(1 + n / 3), media).on(&[Op::Flush]), seed, 60));
-        failed += u32::from(life_with(Rule::new(When::Every(n), media).on(&[Op::Write]), seed, 60));
-        failed += u32::from(life_with(Rule::new(When::From(n), Fault::Gone), seed, 60));
+        failed += u32::from(life_with(FaultRule::new(FaultTrigger::Nth(n), media), seed, 60));
+        failed += u32::from(life_with(FaultRule::new(FaultTrigger::Nth(1 + n / 3), media).on(&[Op::Flush]), seed, 60));
+        failed += u32::from(life_with(FaultRule::new(FaultTrigger::Every(n), media).on(&[Op::Write]), seed, 60));
+        failed += u32::from(life_with(FaultRule::new(FaultTrigger::From(n), Fault::Gone), seed, 60));
     }
     assert!(failed >= 2 * seeds.len() as u32, "{failed} failures were seen");
 }
@@ -77,7 +77,7 @@ fn an_error_while_opening_is_told_and_opening_again_is_as_if_it_had_not_been() {
         let content = machine.medium.power_cut(seed);
         for n in 1.. {
             let machine = Machine::new(content.clone());
-            machine.faults.add(Rule::new(When::Nth(n), Fault::Fail(block::Error::Media)));
+            machine.faults.add(FaultRule::new(FaultTrigger::Nth(n), Fault::Fail(block::Error::Media)));
             let tried = open(&machine);
             machine.faults.clear();
             let left = match &tried {
@@ -98,5 +98,5 @@ fn an_error_while_opening_is_told_and_opening_again_is_as_if_it_had_not_been() {
 
 /// Whether no fault was injected: there were fewer requests.
 fn sim_quiet(machine: &Machine) -> bool {
-    machine.faults.injected(sim::device::fault::Kind::Fail) == 0
+    machine.faults.injected(sim::device::fault::FaultKind::Fail) == 0
 }

@@ -8,9 +8,9 @@ use block::{Arena, Completion, Device, Error, Geometry, Op, OpenError, Params, Q
 use nvme::Namespace;
 use parking_lot::Mutex;
 use rawfs::{Disk, DiskSettings};
-use sim::device::crash::{Medium, Volatile};
-use sim::device::fault::{Faults, Faulty};
-use sim::nvme::{NamespaceShape, Shape, SoftController};
+use sim::device::crash::{Medium, VolatileQueue};
+use sim::device::fault::{Faults, FaultyQueue};
+use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
 
 pub const SECTOR: usize = 512;
 
@@ -19,7 +19,7 @@ pub type Moment = Box<dyn FnMut() + Send>;
 
 /// What the device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum MachineKind {
     /// Memory, with books of what is durable above it.
     Memory,
     /// A software NVMe controller with a volatile write cache, under the driver of that name.
@@ -42,17 +42,17 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(content: Vec<u8>) -> Arc<Machine> {
-        Machine::of(Kind::Memory, content)
+        Machine::of(MachineKind::Memory, content)
     }
 
-    pub fn of(kind: Kind, content: Vec<u8>) -> Arc<Machine> {
+    pub fn of(kind: MachineKind, content: Vec<u8>) -> Arc<Machine> {
         let (below, medium) = match kind {
-            Kind::Memory => {
+            MachineKind::Memory => {
                 let memory = MemoryDevice::new(SECTOR as u32, content.len() as u64).expect("memory");
                 memory.region().write(0, &content);
                 (Below::Memory(memory), Medium::new(content, SECTOR))
             }
-            Kind::Nvme => over_nvme(content),
+            MachineKind::Nvme => over_nvme(content),
         };
         Arc::new(Machine { medium, below, moment: Mutex::new(None), faults: Faults::default() })
     }
@@ -89,8 +89,11 @@ impl Machine {
 }
 
 fn over_nvme(content: Vec<u8>) -> (Below, Medium) {
-    let namespaces = vec![NamespaceShape::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
-    let controller = SoftController::real(Shape { namespaces, keeps_books: true, transfer_pages_shift: 3, ..Shape::default() }, 1);
+    let namespaces = vec![NamespaceConfig::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
+    let controller = SoftController::real(
+        ControllerConfig { namespaces, tracks_durability: true, transfer_pages_shift: 3, ..ControllerConfig::default() },
+        1,
+    );
     controller.set_content(1, content);
     let namespace = nvme::Controller::open(controller.function(), nvme::Options::default()).expect("ready").namespace(1).expect("one");
     let medium = controller.medium(1).expect("it keeps books");
@@ -117,10 +120,10 @@ impl Device for Drive {
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
         let queue: Box<dyn Queue> = match &self.0.below {
-            Below::Memory(memory) => Box::new(Volatile::new(memory.queue(options)?, &self.0.medium, true)),
+            Below::Memory(memory) => Box::new(VolatileQueue::new(memory.queue(options)?, &self.0.medium, true)),
             Below::Nvme(_, namespace) => namespace.queue(options)?,
         };
-        let faulty = Faulty::new(queue, Monotonic::default(), &self.0.faults, 1).expect("memory");
+        let faulty = FaultyQueue::new(queue, Monotonic::default(), &self.0.faults, 1).expect("memory");
         Ok(Box::new(Watched { queue: faulty, machine: Arc::clone(&self.0) }))
     }
 }

@@ -6,7 +6,7 @@ use rawfs::fs::{Creds, Kind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sim::posix::call::{Call, shown};
-use sim::posix::world::{READ_MAX, Stat, World, content, digest, join, list_all, stat};
+use sim::posix::tree::{FileTree, READ_MAX, Stat, content, digest, join, list_all, stat};
 
 use crate::ours::Ours;
 
@@ -30,7 +30,7 @@ pub struct Look {
     slots: Vec<Both>,
 }
 
-pub fn look(call: &Call, host: &World, ours: &Ours) -> Look {
+pub fn look(call: &Call, host: &FileTree, ours: &Ours) -> Look {
     let path = |path: &&str| {
         let path = if path.is_empty() { "." } else { path };
         (stat(host.root(), path), ours.stat(path))
@@ -41,7 +41,7 @@ pub fn look(call: &Call, host: &World, ours: &Ours) -> Look {
 
 impl Compare {
     /// Compares what a call was about.
-    pub fn after(&mut self, call: &Call, was: &Look, host: &World, ours: &Ours) -> Result<(), String> {
+    pub fn after(&mut self, call: &Call, was: &Look, host: &FileTree, ours: &Ours) -> Result<(), String> {
         let is = look(call, host, ours);
         for ((was, is), path) in was.paths.iter().zip(&is.paths).zip(call.paths()) {
             self.both(is).and_then(|()| changes(was, is)).map_err(|what| format!("{path:?} afterwards: {what}"))?;
@@ -91,7 +91,7 @@ impl Compare {
     }
 
     /// Compares everything below a path.
-    pub fn tree(&mut self, path: &str, host: &World, ours: &Ours) -> Result<(), String> {
+    pub fn tree(&mut self, path: &str, host: &FileTree, ours: &Ours) -> Result<(), String> {
         let theirs = list_all(host, path).map_err(|error| format!("{path:?}: {error}"))?;
         let numbers = names(path, ours)?;
         let names: Vec<&String> = numbers.keys().collect();
@@ -152,7 +152,7 @@ fn changes(was: &Both, is: &Both) -> Result<(), String> {
     Ok(())
 }
 
-fn position(slot: usize, is: &Both, host: &World, ours: &Ours) -> Result<(), String> {
+fn position(slot: usize, is: &Both, host: &FileTree, ours: &Ours) -> Result<(), String> {
     if !is.0.as_ref().is_ok_and(Stat::is_file) {
         return Ok(());
     }

@@ -14,9 +14,9 @@ use rawfs::fs::FsSettings;
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use sim::posix::as_user;
-use sim::posix::call::{Call, Which};
+use sim::posix::call::{Call, CallTarget};
 use sim::posix::generate::{Generator, USERS};
-use sim::posix::world::{SLOTS, Said, World, list_all, stat};
+use sim::posix::tree::{CallResult, FileTree, SLOTS, list_all, stat};
 
 use compare::{Compare, look};
 use ours::Ours;
@@ -43,7 +43,7 @@ const ALWAYS: [(u64, usize, bool); 10] = [
 /// What is not asked: calls of the kernel's own (locks, copies from file to file, advice), sizes of
 /// extended attributes near ext4's limit (which depends on the inode's), modes of links, pipes and devices as such, and what
 /// leads out of the directory.
-fn asked(call: &Call, host: &World, lists: bool) -> bool {
+fn asked(call: &Call, host: &FileTree, lists: bool) -> bool {
     let special_at = |at: BorrowedFd<'_>, path: &str| {
         let path = if path.is_empty() { "." } else { path };
         rustix::fs::statat(at, path, AtFlags::empty()).is_ok_and(|stat| {
@@ -77,15 +77,15 @@ fn asked(call: &Call, host: &World, lists: bool) -> bool {
         Call::OpenAt { at, path, .. } => !host.slot(*at).is_ok_and(|at| special_at(at, path)),
         Call::Open { path, .. } | Call::Truncate { path, .. } => !special(path),
         // Of the directory itself, as this call is made.
-        Call::Stat { which: Which::Link(path) } => !path.is_empty(),
-        Call::ChMod { which, .. } => !matches!(which, Which::Link(_)),
+        Call::Stat { which: CallTarget::Link(path) } => !path.is_empty(),
+        Call::ChMod { which, .. } => !matches!(which, CallTarget::Link(_)),
         _ => true,
     }
 }
 
 /// An open with O_CREAT of what somebody else has put into a sticky directory for all: the kernel refuses it by its own rules before
 /// it looks at what it is (`may_create_in_sticky`; for regular files and pipes by sysctls fs.protected_*, for the others always).
-fn in_anothers_sticky_dir(call: &Call, host: &World, user: Option<usize>) -> bool {
+fn in_anothers_sticky_dir(call: &Call, host: &FileTree, user: Option<usize>) -> bool {
     let (at, mut path, flags) = match call {
         Call::Open { path, flags, .. } => (Ok(host.root()), path.clone(), flags),
         Call::OpenAt { at, path, flags, .. } => (host.slot(*at), path.clone(), flags),
@@ -102,14 +102,14 @@ fn in_anothers_sticky_dir(call: &Call, host: &World, user: Option<usize>) -> boo
             return true;
         }
         let (true, Ok(target)) = (file.is_link() && !name.is_empty(), rustix::fs::readlinkat(at, &*path, Vec::new())) else { return false };
-        path = sim::posix::world::join(above, &target.to_string_lossy());
+        path = sim::posix::tree::join(above, &target.to_string_lossy());
     }
     false
 }
 
 struct Pair {
     generator: Generator,
-    host: World,
+    host: FileTree,
     ours: Ours,
     compare: Compare,
     story: VecDeque<String>,
@@ -128,16 +128,16 @@ impl Pair {
                 Some(self.openers[*slot])
             }
             Call::FTruncate { slot, .. } | Call::Fallocate { slot, .. } => Some(self.openers[*slot]),
-            // Which files an ordinary user may link is a setting of the kernel's.
+            // CallTarget files an ordinary user may link is a setting of the kernel's.
             Call::Link { .. } | Call::LinkSlot { .. } => Some(None),
             _ => None,
         }
     }
 
     /// Where holes are is the file system's choice: ext4 makes zeros of short pieces that were set aside. What is read is compared.
-    fn is_about_holes(&self, call: &Call, host: &Said, ours: &Said) -> bool {
+    fn is_about_holes(&self, call: &Call, host: &CallResult, ours: &CallResult) -> bool {
         let Call::Seek { slot, to: SeekFrom::Data(_) | SeekFrom::Hole(_) } = call else { return false };
-        let found = |said: &Said| matches!(said, Ok(_) | Err(Errno::NXIO));
+        let found = |said: &CallResult| matches!(said, Ok(_) | Err(Errno::NXIO));
         // Both go on from the same place.
         let here = self.host.slot(*slot).and_then(|file| rustix::fs::seek(file, SeekFrom::Start(0)));
         let there = self.ours.slot(*slot).is_ok_and(|file| file.seek(SeekFrom::Start(0)).is_ok());
@@ -219,11 +219,11 @@ impl Pair {
     }
 }
 
-fn walk(host: &World, ours: &Ours, path: &str, known: &mut Vec<(String, bool)>) {
+fn walk(host: &FileTree, ours: &Ours, path: &str, known: &mut Vec<(String, bool)>) {
     // Looking is a read on both sides.
     compare::names(path, ours).expect("there");
     for entry in list_all(host, path).unwrap_or_default() {
-        let path = sim::posix::world::join(path, &entry.name);
+        let path = sim::posix::tree::join(path, &entry.name);
         let Ok(stat) = stat(host.root(), &path) else { continue };
         known.push((path.clone(), stat.is_dir()));
         if stat.is_dir() {
@@ -270,7 +270,7 @@ fn compared(seed: u64, steps: usize, lists: bool) {
     let settings = FsSettings { cache_bytes: 1 << 20, dirty_bytes: 2 << 20, write_back: Duration::ZERO, ..FsSettings::default() };
     let mut pair = Pair {
         generator: Generator { rng: fastrand::Rng::with_seed(seed), known: Vec::new(), dotdot: true, root },
-        host: World::new(below).expect("a directory"),
+        host: FileTree::new(below).expect("a directory"),
         ours: Ours::new(256 << 20, settings),
         compare: Compare::default(),
         story: VecDeque::new(),

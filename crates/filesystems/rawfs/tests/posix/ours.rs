@@ -6,9 +6,9 @@ use rawfs::fs::{Creds, File, Fs, FsSettings, Kind, Node, SetAttr, SetTime, Stamp
 use rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
 use rustix::fs::{OFlags, SeekFrom, XattrFlags, major, minor};
 use rustix::io::{Errno, ReadWriteFlags};
-use sim::posix::call::{Call, Which, bytes, shown};
+use sim::posix::call::{Call, CallTarget, bytes, shown};
 use sim::posix::generate::USERS;
-use sim::posix::world::{self, SLOTS, Said, digest};
+use sim::posix::tree::{self, CallResult, SLOTS, digest};
 
 /// The file system, and what is open there.
 pub struct Ours {
@@ -66,7 +66,7 @@ impl Ours {
     }
 
     /// Does a call as root, or as one of [`USERS`].
-    pub fn run(&mut self, call: &Call, user: Option<usize>) -> Said {
+    pub fn run(&mut self, call: &Call, user: Option<usize>) -> CallResult {
         let creds = match user {
             None => Creds { umask: self.umask, ..Creds::root() },
             Some(user) => {
@@ -91,11 +91,11 @@ impl Ours {
     }
 
     /// As `lstat`.
-    pub fn stat(&self, path: &str) -> Result<world::Stat, Errno> {
+    pub fn stat(&self, path: &str) -> Result<tree::Stat, Errno> {
         self.fs().stat(self.base(), path.as_bytes(), false, &Creds::root()).map(|stat| converted(&stat)).map_err(|error| error.errno())
     }
 
-    pub fn stat_slot(&self, slot: usize) -> Result<world::Stat, Errno> {
+    pub fn stat_slot(&self, slot: usize) -> Result<tree::Stat, Errno> {
         let stat = self.slot(slot).and_then(|file| file.node().stat());
         stat.map(|stat| converted(&stat)).map_err(|error| error.errno())
     }
@@ -236,11 +236,11 @@ impl Ours {
     }
 
     /// A file by its number in a call; not by one that is open only as a path, unless `path` is allowed.
-    fn which(&self, which: &Which, path: bool, creds: &Creds) -> Result<Node, rawfs::fs::Error> {
+    fn which(&self, which: &CallTarget, path: bool, creds: &Creds) -> Result<Node, rawfs::fs::Error> {
         match which {
-            Which::Path(path) => self.fs().lookup(self.base(), path.as_bytes(), true, creds),
-            Which::Link(path) => self.fs().lookup(self.base(), path.as_bytes(), false, creds),
-            Which::Slot(slot) => {
+            CallTarget::Path(path) => self.fs().lookup(self.base(), path.as_bytes(), true, creds),
+            CallTarget::Link(path) => self.fs().lookup(self.base(), path.as_bytes(), false, creds),
+            CallTarget::Slot(slot) => {
                 let file = self.slot(*slot)?;
                 if file.flags().contains(OFlags::PATH) && !path { Err(Errno::BADF.into()) } else { Ok(file.node().clone()) }
             }
@@ -248,8 +248,8 @@ impl Ours {
     }
 
     /// What the kernel looks at before it looks for the file.
-    fn xattr_asked(&self, which: &Which, name: &str, flags: u32, len: usize) -> Result<(), rawfs::fs::Error> {
-        if let Which::Slot(slot) = which {
+    fn xattr_asked(&self, which: &CallTarget, name: &str, flags: u32, len: usize) -> Result<(), rawfs::fs::Error> {
+        if let CallTarget::Slot(slot) = which {
             self.slot(*slot)?;
         }
         match (name.len(), flags, len) {
@@ -277,7 +277,7 @@ impl Ours {
                 fs.set_attr(&self.which(which, false, creds)?, &set, creds).map(done)
             }
             Call::UTimes { which, access, modified } => {
-                if let Which::Slot(slot) = which {
+                if let CallTarget::Slot(slot) = which {
                     self.slot(*slot)?;
                 }
                 if let (Ok(SetTime::Omit), Ok(SetTime::Omit)) = (time(*access), time(*modified)) {
@@ -336,9 +336,9 @@ fn time((sec, nsec): (i64, i64)) -> Result<SetTime, rawfs::fs::Error> {
     }
 }
 
-fn converted(stat: &Stat) -> world::Stat {
+fn converted(stat: &Stat) -> tree::Stat {
     let time = |stamp: Stamp| (stamp.sec, stamp.nsec);
-    world::Stat {
+    tree::Stat {
         ino: stat.ino,
         birth: time(stat.btime),
         mode: stat.mode,

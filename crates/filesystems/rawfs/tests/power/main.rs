@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::Op;
-use machine::{Kind, Machine};
+use machine::{Machine, MachineKind};
 use rawfs::fs::{Fs, FsSettings, Stamp};
 use rawfs::{FormatOptions, Settings, Store};
-use sim::device::fault::{Fault, Rule, When};
+use sim::device::fault::{Fault, FaultRule, FaultTrigger};
 use workload::{Ledger, Workload, verify};
 
 const BYTES: usize = 6 << 20;
@@ -75,7 +75,7 @@ struct Counts {
 }
 
 /// Opens what a cut left, and looks at it. Once, the power may go again meanwhile.
-fn after_cut(kind: Kind, content: Vec<u8>, ledger: &Ledger, counts: &Arc<Counts>, again: Option<fastrand::Rng>) {
+fn after_cut(kind: MachineKind, content: Vec<u8>, ledger: &Ledger, counts: &Arc<Counts>, again: Option<fastrand::Rng>) {
     counts.cuts.fetch_add(1, Ordering::Relaxed);
     let machine = Machine::of(kind, content);
     if let Some(mut rng) = again {
@@ -95,7 +95,7 @@ fn after_cut(kind: Kind, content: Vec<u8>, ledger: &Ledger, counts: &Arc<Counts>
     fs.close().expect("closed");
 }
 
-fn life(kind: Kind, seed: u64, steps: usize, one_in: u8, counts: &Arc<Counts>) {
+fn life(kind: MachineKind, seed: u64, steps: usize, one_in: u8, counts: &Arc<Counts>) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let machine = Machine::of(kind, formatted());
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
@@ -133,15 +133,15 @@ impl Drop for Named {
 
 #[test]
 fn what_was_synced_is_there_and_transactions_are_whole() {
-    lives(Kind::Memory, &seeds(3, 2200));
+    lives(MachineKind::Memory, &seeds(3, 2200));
 }
 
 #[test]
 fn so_they_are_over_the_nvme_driver() {
-    lives(Kind::Nvme, &seeds(1, 200));
+    lives(MachineKind::Nvme, &seeds(1, 200));
 }
 
-fn lives(kind: Kind, seeds: &[u64]) {
+fn lives(kind: MachineKind, seeds: &[u64]) {
     let counts = Arc::default();
     for seed in seeds.iter().copied() {
         let _named = Named(seed);
@@ -153,7 +153,7 @@ fn lives(kind: Kind, seeds: &[u64]) {
 }
 
 /// Uses a file system on a device that fails once; returns whether somebody was told.
-fn life_with(kind: Kind, rule: Rule, seed: u64) -> bool {
+fn life_with(kind: MachineKind, rule: FaultRule, seed: u64) -> bool {
     let machine = Machine::of(kind, formatted());
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
@@ -174,22 +174,22 @@ fn life_with(kind: Kind, rule: Rule, seed: u64) -> bool {
 
 #[test]
 fn an_error_of_any_request_is_told_and_nothing_promised_is_lost() {
-    errors(Kind::Memory, &seeds(10, 500));
+    errors(MachineKind::Memory, &seeds(10, 500));
 }
 
 #[test]
 fn so_it_is_over_the_nvme_driver() {
-    errors(Kind::Nvme, &seeds(2, 100));
+    errors(MachineKind::Nvme, &seeds(2, 100));
 }
 
-fn errors(kind: Kind, seeds: &[u64]) {
+fn errors(kind: MachineKind, seeds: &[u64]) {
     let mut told = 0;
     for seed in seeds {
         let _named = Named(*seed);
         let media = Fault::Fail(block::Error::Media);
-        told += u32::from(life_with(kind, Rule::new(When::Nth(1 + seed * 7 % 150), media).on(&[Op::Write]), *seed));
-        told += u32::from(life_with(kind, Rule::new(When::Nth(1 + seed % 20), media).on(&[Op::Flush]), *seed));
-        told += u32::from(life_with(kind, Rule::new(When::Nth(1 + seed % 5), media).on(&[Op::Read]), *seed));
+        told += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed * 7 % 150), media).on(&[Op::Write]), *seed));
+        told += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed % 20), media).on(&[Op::Flush]), *seed));
+        told += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed % 5), media).on(&[Op::Read]), *seed));
     }
     println!("{told} of {} lives had an error", 3 * seeds.len());
     assert!(told as usize >= seeds.len(), "the test looks at what it should");

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use rawfs::fs::{Creds, Error, Fs, Kind};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use sim::device::crash::Medium;
-use sim::power_cut::Cache;
+use sim::power_cut::CacheLoss;
 
 use crate::machine::Machine;
 use crate::{clean, formatted_of, fs_settings, is_full, settings};
@@ -208,7 +208,7 @@ fn found((content, synced): Cut, steps: &[Shown], sequence: &[Operation]) {
 
 /// What the power leaves at a moment: nothing of what was not flushed, all of it, and a part that chance decides.
 fn cuts(medium: &Medium, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
-    let caches: &[Cache] = if medium.pending() == 0 { &[Cache::Lost] } else { &[Cache::Lost, Cache::Kept, Cache::Any] };
+    let caches: &[CacheLoss] = if medium.pending() == 0 { &[CacheLoss::Lost] } else { &[CacheLoss::Lost, CacheLoss::Kept, CacheLoss::Any] };
     caches.iter().map(|cache| medium.cut(*cache, rng)).collect()
 }
 

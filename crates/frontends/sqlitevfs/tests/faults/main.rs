@@ -17,7 +17,7 @@ use block::Op;
 use machine::Machine;
 use rawfs::fs::{Fs, FsSettings, Stamp};
 use rawfs::{FormatOptions, Settings, Store};
-use sim::device::fault::{Fault, Kind, Rule, When};
+use sim::device::fault::{Fault, FaultKind, FaultRule, FaultTrigger};
 use sqlite::Connection;
 
 const FULL: i32 = 13;
@@ -257,7 +257,7 @@ fn steps() -> Vec<Step> {
 }
 
 /// One life with the n-th request failing, and perhaps all that follow; false: nothing failed.
-fn life(mode: Mode, steps: &[Step], content: &[u8], rule: Rule, n: u64) -> bool {
+fn life(mode: Mode, steps: &[Step], content: &[u8], rule: FaultRule, n: u64) -> bool {
     let machine = Machine::new(content.to_vec());
     let name = format!("/faults-{}-{}-{}", mode.journal, mode.synchronous, steps.len());
     mount(&machine, &name);
@@ -281,7 +281,7 @@ fn life(mode: Mode, steps: &[Step], content: &[u8], rule: Rule, n: u64) -> bool 
             possible.push(told_rows);
         }
     }
-    let failed = machine.faults.injected(Kind::Fail) > 0;
+    let failed = machine.faults.injected(FaultKind::Fail) > 0;
     machine.faults.clear();
     assert!(!mode.undoes() || told.iter().all(|code| [FULL, IOERR].contains(&(code & 0xff))), "{mode:?}: {told:?}");
     drop(db);
@@ -331,8 +331,8 @@ fn whatever_request_fails_a_failed_statement_has_not_happened() {
             for op in [Op::Write, Op::Flush] {
                 for persistent in [false, true] {
                     for n in (1 + rng.u64(..few)..).step_by(few as usize) {
-                        let when = if persistent { When::From(n) } else { When::Nth(n) };
-                        if !life(mode, &steps(), &content, Rule::new(when, Fault::Fail(error)).on(&[op]), n) {
+                        let when = if persistent { FaultTrigger::From(n) } else { FaultTrigger::Nth(n) };
+                        if !life(mode, &steps(), &content, FaultRule::new(when, Fault::Fail(error)).on(&[op]), n) {
                             break;
                         }
                     }
@@ -359,7 +359,7 @@ fn whatever_flush_fails_a_large_statement_that_failed_has_not_happened() {
         let content = machine.content();
         let sql = "begin; insert into u values(1, zeroblob(100)); update t set b = randomblob(9000000); commit";
         let large = [step(sql, |rows| rows[1] = (rows[1].0 + 1, rows[1].1 + 1))];
-        let failing = |n| Rule::new(When::From(n), Fault::Fail(block::Error::Media)).on(&[Op::Flush]);
+        let failing = |n| FaultRule::new(FaultTrigger::From(n), Fault::Fail(block::Error::Media)).on(&[Op::Flush]);
         let tried = (1..).take_while(|n| life(mode, &large, &content, failing(*n), *n)).count();
         assert!(tried > 2, "{mode:?}: {tried} flushes");
     }

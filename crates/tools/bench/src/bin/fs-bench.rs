@@ -10,7 +10,7 @@ use bench::fs::args::{Args, say};
 use bench::fs::kernel::Kernel;
 use bench::fs::kv::{self, RawFile};
 use bench::fs::raw::{Raw, RawOptions};
-use bench::fs::small::{self, Durable};
+use bench::fs::small::{self, SyncPolicy};
 
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
@@ -52,18 +52,18 @@ fn cpu() -> f64 {
 
 /// What had happened when the measurement began.
 #[derive(Default)]
-struct Begin {
+struct StartCounters {
     cpu: f64,
     counted: [u64; 3],
 }
 
 /// Says what the device took from here on; the script takes it off what it sees at the very end.
-fn begin(to: &mut Begin, stat: &str) -> anyhow::Result<()> {
-    *to = Begin { cpu: cpu(), counted: counted(stat)? };
+fn begin(to: &mut StartCounters, stat: &str) -> anyhow::Result<()> {
+    *to = StartCounters { cpu: cpu(), counted: counted(stat)? };
     Ok(())
 }
 
-fn say_begin(begin: &Begin, cpu_s: f64) {
+fn say_begin(begin: &StartCounters, cpu_s: f64) {
     let [requests, sectors, flushes] = begin.counted;
     say("cpu_s", format!("{:.2}", cpu_s - begin.cpu));
     say("requests0", requests);
@@ -73,11 +73,11 @@ fn say_begin(begin: &Begin, cpu_s: f64) {
 
 fn files(args: &mut Args) -> anyhow::Result<()> {
     let durable = match &*args.get("durable", "end".to_owned())? {
-        "end" => Durable::End,
-        "each" => Durable::Each,
-        every => Durable::Every(every.parse().with_context(|| format!("durable={every}"))?),
+        "end" => SyncPolicy::End,
+        "each" => SyncPolicy::Each,
+        every => SyncPolicy::Every(every.parse().with_context(|| format!("durable={every}"))?),
     };
-    let plan = small::Plan {
+    let plan = small::SmallFilesPlan {
         files: args.get("files", 10_000)?,
         operations: args.get("operations", 50_000)?,
         threads: args.get("threads", 1)?,
@@ -87,7 +87,7 @@ fn files(args: &mut Args) -> anyhow::Result<()> {
     let stat = args.get("stat", String::new())?;
     let side = side(args)?;
     args.end()?;
-    let mut from = Begin::default();
+    let mut from = StartCounters::default();
     let of: &dyn Files = match &side {
         Side::Raw(raw) => raw,
         Side::Kernel(kernel, _) => kernel,
@@ -106,7 +106,7 @@ fn files(args: &mut Args) -> anyhow::Result<()> {
 }
 
 fn kv(args: &mut Args) -> anyhow::Result<()> {
-    let plan = kv::Plan {
+    let plan = kv::KvPlan {
         keys: args.get("keys", 10_000)?,
         getters: args.get("getters", 1)?,
         putters: args.get("putters", 1)?,
@@ -118,7 +118,7 @@ fn kv(args: &mut Args) -> anyhow::Result<()> {
     let stat = args.get("stat", String::new())?;
     let side = side(args)?;
     args.end()?;
-    let mut from = Begin::default();
+    let mut from = StartCounters::default();
     let measured = match &side {
         Side::Raw(raw) => kv::run(RawFile::make(raw, "kv")?, &plan, || begin(&mut from, &stat))?,
         Side::Kernel(_, dir) => kv::run(kv::kernel_file(&dir.join("kv"))?, &plan, || begin(&mut from, &stat))?,

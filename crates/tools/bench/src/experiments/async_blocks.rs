@@ -5,7 +5,7 @@ use std::time::Duration;
 use sim::device::curve;
 use sim::device::model::presets;
 
-use crate::experiment::{Context, Experiment, Extent};
+use crate::experiment::{Context, Experiment, RunScale};
 use crate::outcome::{Claim, Outcome, Plot, Series};
 use crate::row::Row;
 
@@ -14,7 +14,7 @@ const NAME: &str = "async-blocks";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "1 to 200 blocks of 512 bytes in sequence: asynchronous against synchronous, on a model of the paper's drive",
-    source: "paper 002, Fig. 3",
+    source: "testFS with SPDK, Fig. 3",
     paper: "reads up to 7 times faster, writes up to 2 times",
     peers: "the same blocks one by one",
     devices: "a model of the paper's drive (Seagate Nytro 5000, 400 GB) in virtual time",
@@ -33,9 +33,9 @@ const PAPERS_SOFTWARE: Duration = Duration::from_micros(12);
 const PAPER: [f64; 2] = [7.0, 2.0];
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {
-    let counts: Vec<u32> = match context.extent {
-        Extent::Small => vec![1, 10, 50, 100, 200],
-        Extent::Full => (1..=200).collect(),
+    let counts: Vec<u32> = match context.scale {
+        RunScale::Small => vec![1, 10, 50, 100, 200],
+        RunScale::Full => (1..=200).collect(),
     };
     context.progress.set_length(2);
     let alone = curve::rows(&presets::NYTRO_5000_400GB, &counts, Duration::ZERO);

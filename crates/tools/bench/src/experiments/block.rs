@@ -11,7 +11,7 @@ use stack::DeviceName;
 use crate::experiment::{Context, Experiment};
 use crate::fio::{self, Engine};
 use crate::lab::Lab;
-use crate::load::{self, Job, Pattern};
+use crate::load::{self, LoadJob, Pattern};
 use crate::outcome::{Claim, Missing, Outcome};
 use crate::row::Row;
 
@@ -20,7 +20,7 @@ const NAME: &str = "block";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "128 KiB sequential and 4 KiB random reads and writes of one device, 1 and 4 threads, beside fio",
-    source: "paper 001, Fig. 5a and 5b",
+    source: "NVMeDirect, Fig. 5a and 5b",
     paper: "random reads 23 % and writes 5 % more IOPS than the kernel with one thread; both reach the drive with four, and in sequence",
     peers: "fio with io_uring (registered files and buffers) and with psync",
     devices: "a scratch file in --dir, past the page cache where its file system can, or --device",
@@ -40,19 +40,19 @@ fn scratch(lab: &Lab<'_>) -> anyhow::Result<PathBuf> {
 }
 
 /// One line of the figure.
-struct Case {
+struct BlockCase {
     pattern: Pattern,
     write: bool,
     request_bytes: u32,
     threads: u32,
 }
 
-impl Case {
-    fn all(writes: bool) -> Vec<Case> {
+impl BlockCase {
+    fn all(writes: bool) -> Vec<BlockCase> {
         let mut cases = Vec::new();
         for write in [false, true].into_iter().filter(|write| writes || !write) {
-            cases.push(Case { pattern: Pattern::Sequential, write, request_bytes: 128 << 10, threads: 1 });
-            cases.extend([1, 4].map(|threads| Case { pattern: Pattern::Random, write, request_bytes: 4096, threads }));
+            cases.push(BlockCase { pattern: Pattern::Sequential, write, request_bytes: 128 << 10, threads: 1 });
+            cases.extend([1, 4].map(|threads| BlockCase { pattern: Pattern::Random, write, request_bytes: 4096, threads }));
         }
         cases
     }
@@ -78,9 +78,9 @@ impl Case {
         Some(claim.paper(paper).why(why))
     }
 
-    fn job(&self, context: &Context, run: u32) -> Job {
+    fn job(&self, context: &Context, run: u32) -> LoadJob {
         let (duration, warm_up) = context.duration();
-        Job {
+        LoadJob {
             pattern: self.pattern,
             write: self.write,
             request_bytes: self.request_bytes,
@@ -108,7 +108,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         outcome.notes.push(format!("writes were left out: they would destroy what is on {name} (--destroy-data allows that)"));
     }
     let peers = peers(&name, &mut outcome.missing);
-    let cases = Case::all(writes);
+    let cases = BlockCase::all(writes);
     context.progress.set_length(cases.len() as u64 * u64::from(context.runs) * (1 + peers.len() as u64));
     for case in &cases {
         context.progress.set_message(case.name());
@@ -143,11 +143,11 @@ fn peers(name: &DeviceName, missing: &mut Vec<Missing>) -> Vec<Engine> {
 }
 
 /// All sides in turn, as often as wanted.
-fn measure(context: &Context, name: &DeviceName, case: &Case, peers: &[Engine], outcome: &mut Outcome) -> anyhow::Result<()> {
-    let mut sides = vec![Side::new("hotshelf")];
-    sides.extend(peers.iter().map(|peer| Side::new(peer.side())));
+fn measure(context: &Context, name: &DeviceName, case: &BlockCase, peers: &[Engine], outcome: &mut Outcome) -> anyhow::Result<()> {
+    let mut sides = vec![SideValues::new("hotshelf")];
+    sides.extend(peers.iter().map(|peer| SideValues::new(peer.side())));
     for run in 0..context.runs {
-        context.go_on()?;
+        context.check_stopped()?;
         let job = case.job(context, run);
         let device = name.open()?;
         let load = load::run(&*device, &job)?;
@@ -178,15 +178,15 @@ fn is_direct(path: &Path) -> anyhow::Result<bool> {
 const METRICS: [(&str, &str); 4] = [("iops", "1/s"), ("iops_per_cpu_second", "1/s"), ("latency_p50", "us"), ("latency_p99", "us")];
 
 /// The values of one side, a list for each metric.
-struct Side {
+struct SideValues {
     name: &'static str,
     values: [Vec<f64>; 4],
     command: Option<String>,
 }
 
-impl Side {
-    fn new(name: &'static str) -> Side {
-        Side { name, values: Default::default(), command: None }
+impl SideValues {
+    fn new(name: &'static str) -> SideValues {
+        SideValues { name, values: Default::default(), command: None }
     }
 
     fn add(&mut self, values: [f64; 4]) {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use cachedfs::{Config, Instance, Options, Size};
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::book::{BANDWIDTH, Book, IOPS};
+use super::result_table::{BANDWIDTH, IOPS, ResultTable};
 use crate::experiment::{Context, Experiment};
 use crate::lab::Lab;
 use crate::outcome::Outcome;
@@ -20,7 +20,7 @@ const NAME: &str = "cache-hits";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "random reads of 4 KiB and 64 bytes, and writes of 4 KiB, of a file in memory: through our cache, and by pread and pwrite",
-    source: "paper 000, Fig. 3 and 4",
+    source: "SPDK-based user-level SSD cache, Fig. 3 and 4",
     paper: "more IOPS and bandwidth than the kernel's dm-cache when the whole file of 1 GiB is in the cache; the text has no number",
     peers: "pread and pwrite of a file in the kernel's page cache; dm-cache and bcache in a guest (bench/vm-peers.sh)",
     devices: "none: every access is a hit in memory; the file is in --dir",
@@ -36,22 +36,23 @@ const PAGE: usize = 4096;
 
 /// What is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Call {
+enum AccessKind {
     Read,
     ReadFew,
     Write,
 }
 
-const CALLS: [(Call, &str); 3] = [(Call::Read, "read 4 KiB"), (Call::ReadFew, "read 64 bytes"), (Call::Write, "write 4 KiB")];
+const ACCESS_KINDS: [(AccessKind, &str); 3] =
+    [(AccessKind::Read, "read 4 KiB"), (AccessKind::ReadFew, "read 64 bytes"), (AccessKind::Write, "write 4 KiB")];
 
-impl Call {
+impl AccessKind {
     fn bytes(self) -> usize {
-        if self == Call::ReadFew { 64 } else { PAGE }
+        if self == AccessKind::ReadFew { 64 } else { PAGE }
     }
 }
 
-/// Both ways to a file of the same content.
-struct Ways {
+/// Both pair to a file of the same content.
+struct FilePair {
     ours: cachedfs::File,
     kernel: File,
     pages: u64,
@@ -65,37 +66,39 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     crate::files::fill(context, &ours, mib, context.seed)?;
     crate::files::fill(context, &kernel, mib, context.seed)?;
     let instance = Instance::open(&config(&lab, mib))?;
-    let ways = Ways { ours: open(&instance, &ours)?, kernel: File::options().read(true).write(true).open(&kernel)?, pages: mib * 256 };
-    ways.warm(context)?;
-    let (mut book, mut random) = (Book::new(NAME), fastrand::Rng::with_seed(context.seed));
-    context.progress.set_length(CALLS.len() as u64 * 2 * u64::from(context.runs));
-    for (call, case) in CALLS {
+    let pair = FilePair { ours: open(&instance, &ours)?, kernel: File::options().read(true).write(true).open(&kernel)?, pages: mib * 256 };
+    pair.warm(context)?;
+    let (mut table, mut random) = (ResultTable::new(NAME), fastrand::Rng::with_seed(context.seed));
+    context.progress.set_length(ACCESS_KINDS.len() as u64 * 2 * u64::from(context.runs));
+    for (call, case) in ACCESS_KINDS {
         context.progress.set_message(case);
-        context.in_turn(2, |_, side| {
+        context.interleave(2, |_, side| {
             let (who, rate) = if side == 0 {
-                ("hotshelf", ways.ours_rate(context, call, &mut random)?)
+                ("hotshelf", pair.ours_rate(context, call, &mut random)?)
             } else {
-                ("page cache", ways.kernel_rate(context, call, &mut random)?)
+                ("page cache", pair.kernel_rate(context, call, &mut random)?)
             };
-            book.add(who, case, IOPS, rate);
-            book.add(who, case, BANDWIDTH, rate * call.bytes() as f64 / 1e6);
+            table.add(who, case, IOPS, rate);
+            table.add(who, case, BANDWIDTH, rate * call.bytes() as f64 / 1e6);
             Ok(())
         })?;
     }
-    drop(ways);
+    drop(pair);
     Instance::destroy(instance.config(), true).ok();
-    Ok(outcome(&book))
+    Ok(outcome(&table))
 }
 
-fn outcome(book: &Book) -> Outcome {
-    let mut outcome = Outcome { rows: book.rows(), ..Outcome::default() };
-    for (_, case) in CALLS {
+fn outcome(table: &ResultTable) -> Outcome {
+    let mut outcome = Outcome { rows: table.rows(), ..Outcome::default() };
+    for (_, case) in ACCESS_KINDS {
         let why = "the paper's bars have no numbers, and its peer is dm-cache: this one is the kernel's best case, a page-cache hit";
-        outcome.claims.extend(book.claim(case, IOPS, "hotshelf", "page cache").map(|claim| claim.why(why)));
+        outcome.claims.extend(table.claim(case, IOPS, "hotshelf", "page cache").map(|claim| claim.why(why)));
     }
-    outcome
-        .leave_out("dm-cache and bcache", "they need block devices of a kernel that has them: bench/vm-peers.sh measures them in a guest");
-    outcome.leave_out("foyer", "its crate is not part of this program: bench/foyer.sh measures it from a checkout, on the same pages");
+    outcome.mark_missing(
+        "dm-cache and bcache",
+        "they need block devices of a kernel that has them: bench/vm-peers.sh measures them in a guest",
+    );
+    outcome.mark_missing("foyer", "its crate is not part of this program: bench/foyer.sh measures it from a checkout, on the same pages");
     outcome.notes.push("one thread; no system call on our side, one a request on the other; every page was read twice before".into());
     outcome
 }
@@ -116,14 +119,14 @@ fn open(instance: &Arc<Instance>, path: &Path) -> anyhow::Result<cachedfs::File>
     Ok(instance.open_file(CWD, path, OFlags::RDWR, Mode::empty(), &Options::default())?)
 }
 
-impl Ways {
+impl FilePair {
     /// Every page twice in both caches; both give the same bytes.
     fn warm(&self, context: &Context) -> anyhow::Result<()> {
         let (mut one, mut other) = ([0; PAGE], [0; PAGE]);
         for _ in 0..2 {
             for page in 0..self.pages {
                 if page % 4096 == 0 {
-                    context.go_on()?;
+                    context.check_stopped()?;
                 }
                 self.ours.read_at(page * PAGE as u64, &mut one)?;
                 self.kernel.read_exact_at(&mut other, page * PAGE as u64).context("pread")?;
@@ -133,23 +136,23 @@ impl Ways {
         Ok(())
     }
 
-    fn ours_rate(&self, context: &Context, call: Call, random: &mut fastrand::Rng) -> anyhow::Result<f64> {
+    fn ours_rate(&self, context: &Context, call: AccessKind, random: &mut fastrand::Rng) -> anyhow::Result<f64> {
         let mut page = [7; PAGE];
         let piece = &mut page[..call.bytes()];
         rate(context, || {
             let at = random.u64(..self.pages) * PAGE as u64;
-            let done = if call == Call::Write { self.ours.write_at(at, piece)? } else { self.ours.read_at(at, piece)? };
+            let done = if call == AccessKind::Write { self.ours.write_at(at, piece)? } else { self.ours.read_at(at, piece)? };
             ensure!(done == piece.len(), "a short transfer");
             Ok(())
         })
     }
 
-    fn kernel_rate(&self, context: &Context, call: Call, random: &mut fastrand::Rng) -> anyhow::Result<f64> {
+    fn kernel_rate(&self, context: &Context, call: AccessKind, random: &mut fastrand::Rng) -> anyhow::Result<f64> {
         let mut page = [7; PAGE];
         let piece = &mut page[..call.bytes()];
         rate(context, || {
             let at = random.u64(..self.pages) * PAGE as u64;
-            let done = if call == Call::Write { self.kernel.write_at(piece, at)? } else { self.kernel.read_at(piece, at)? };
+            let done = if call == AccessKind::Write { self.kernel.write_at(piece, at)? } else { self.kernel.read_at(piece, at)? };
             ensure!(done == piece.len(), "a short transfer");
             Ok(())
         })

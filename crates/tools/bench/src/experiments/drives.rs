@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::lab::{Disk, Lab, Shelf, Speed};
+use crate::lab::{Disk, DriveSpeed, Lab, MountedPair};
 use crate::needs::Need;
 
 /// What every experiment of the mount needs.
@@ -16,18 +16,18 @@ pub const SLOW: &str = "slow";
 pub struct Drives {
     pub ssd: Disk,
     pub hdd: Disk,
-    pub shelf: Shelf,
+    pub pair: MountedPair,
 }
 
 impl Drives {
     /// Sets up both, slowed down to this, and the mount.
-    pub fn new(lab: &mut Lab<'_>, mib: (u64, u64), ssd: &Speed, hdd: &Speed, flags: &[&str]) -> anyhow::Result<Drives> {
+    pub fn new(lab: &mut Lab<'_>, mib: (u64, u64), ssd: &DriveSpeed, hdd: &DriveSpeed, flags: &[&str]) -> anyhow::Result<Drives> {
         let ssd = lab.drive("ssd", mib.0, ssd)?;
         let hdd = lab.drive("hdd", mib.1, hdd)?;
         let slow = format!("{SLOW}*");
         let all: Vec<&str> = ["--promotion", "never", "--hdd-only", &slow].into_iter().chain(flags.iter().copied()).collect();
-        let shelf = lab.shelf("mnt", &ssd.dir, &hdd.dir, &all)?;
-        Ok(Drives { ssd, hdd, shelf })
+        let pair = lab.mount_pair("mnt", &ssd.dir, &hdd.dir, &all)?;
+        Ok(Drives { ssd, hdd, pair })
     }
 
     /// A directory on the HDD's ext4, beside ours.
@@ -48,7 +48,7 @@ fn below(dir: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// What the kernel keeps of these files is dropped; those that are not there have nothing.
-pub fn forget(paths: &[PathBuf]) -> anyhow::Result<()> {
+pub fn drop_page_cache(paths: &[PathBuf]) -> anyhow::Result<()> {
     for file in paths.iter().filter_map(|path| std::fs::File::open(path).ok()) {
         file.sync_all()?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::book::{Book, Metric};
+use super::result_table::{Metric, ResultTable};
 use super::small_files::image;
 use crate::experiment::{Context, Experiment};
-use crate::fs::kv::{self, Measured, Plan, RawFile};
+use crate::fs::kv::{self, KvPlan, KvTimes, RawFile};
 use crate::lab::{Disk, Lab};
 use crate::needs::Need;
 use crate::outcome::Outcome;
@@ -15,7 +15,7 @@ const NAME: &str = "kv-store";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "a key-value store (redb), keys by Zipf's law, one thread that gets and one that puts: over an image of ours, and over ext4",
-    source: "paper 001, Fig. 7 and Table I",
+    source: "NVMeDFS, Fig. 7 and Table I",
     paper: "12 % more gets and 17 % more puts than over ext4; 99 of 100 gets within 59 us (ext4: 438 us)",
     peers: "ext4, made anew on the same device before each run",
     devices: "a loop device over a file in --dir, past the page cache below where its file system can",
@@ -36,47 +36,47 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     let disk = lab.loop_device("device", context.pick(256, 2048))?;
     let (keys, ms) = context.pick((5_000, 600), (200_000, 20_000));
     let cases = [("each put durable", 1), ("one put in 100 durable", 100)];
-    let mut book = Book::new(NAME);
+    let mut table = ResultTable::new(NAME);
     context.progress.set_length(cases.len() as u64 * 2 * u64::from(context.runs));
     for (case, durable_every) in cases {
         context.progress.set_message(case);
-        context.in_turn(2, |run, side| {
+        context.interleave(2, |run, side| {
             let seed = context.seed + u64::from(run);
-            let plan = Plan { keys, getters: 1, putters: 1, duration: Duration::from_millis(ms), durable_every, cache: 4 << 20, seed };
+            let plan = KvPlan { keys, getters: 1, putters: 1, duration: Duration::from_millis(ms), durable_every, cache: 4 << 20, seed };
             let measured = if side == 0 { ours(&disk, &plan)? } else { theirs(&mut lab, &disk, &plan)? };
             let who = if side == 0 { "hotshelf" } else { "ext4" };
             let seconds = measured.time.as_secs_f64();
-            book.add(who, case, GETS, measured.gets.len() as f64 / seconds);
-            book.add(who, case, PUTS, measured.puts.len() as f64 / seconds);
+            table.add(who, case, GETS, measured.gets.len() as f64 / seconds);
+            table.add(who, case, PUTS, measured.puts.len() as f64 / seconds);
             for (percent, metric) in TAILS {
-                book.add(who, case, metric, measured.gets.value_at_percentile(percent) as f64 / 1e3);
+                table.add(who, case, metric, measured.gets.value_at_percentile(percent) as f64 / 1e3);
             }
             Ok(())
         })?;
     }
-    let mut outcome = Outcome { rows: book.rows(), ..Outcome::default() };
+    let mut outcome = Outcome { rows: table.rows(), ..Outcome::default() };
     let why = "the paper does not say which puts were durable, and its store was another";
     for (case, _) in cases {
-        outcome.claims.extend(book.claim(case, GETS, "hotshelf", "ext4").map(|claim| claim.paper(1.12).why(why)));
-        outcome.claims.extend(book.claim(case, PUTS, "hotshelf", "ext4").map(|claim| claim.paper(1.17).why(why)));
+        outcome.claims.extend(table.claim(case, GETS, "hotshelf", "ext4").map(|claim| claim.paper(1.12).why(why)));
+        outcome.claims.extend(table.claim(case, PUTS, "hotshelf", "ext4").map(|claim| claim.paper(1.17).why(why)));
         for ((_, metric), paper) in TAILS.into_iter().zip(PAPER_TAILS) {
-            let claim = book.claim(case, metric, "hotshelf", "ext4").map(|claim| claim.paper(paper).why("the paper's Table I"));
+            let claim = table.claim(case, metric, "hotshelf", "ext4").map(|claim| claim.paper(paper).why("the paper's Table I"));
             outcome.claims.extend(claim);
         }
     }
-    outcome.leave_out("a raw device", "redb wants a file that it can make longer; the paper found it no different from ext4");
+    outcome.mark_missing("a raw device", "redb wants a file that it can make longer; the paper found it no different from ext4");
     outcome.notes.push(format!("{keys} keys of 32 bytes, values of 512 bytes, {ms} ms each, 4 MiB of the store's own cache"));
     Ok(outcome)
 }
 
-fn ours(disk: &Disk, plan: &Plan) -> anyhow::Result<Measured> {
+fn ours(disk: &Disk, plan: &KvPlan) -> anyhow::Result<KvTimes> {
     let raw = image(disk)?;
     let measured = kv::run(RawFile::make(&raw, "kv")?, plan, || Ok(()))?;
     raw.close()?;
     Ok(measured)
 }
 
-fn theirs(lab: &mut Lab<'_>, disk: &Disk, plan: &Plan) -> anyhow::Result<Measured> {
+fn theirs(lab: &mut Lab<'_>, disk: &Disk, plan: &KvPlan) -> anyhow::Result<KvTimes> {
     lab.ext4(disk)?;
     let measured = kv::run(kv::kernel_file(&disk.dir.join("kv"))?, plan, || Ok(()))?;
     lab.unmount(&disk.dir)?;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 
-use super::book::{Book, Metric, TIME};
+use super::result_table::{Metric, ResultTable, TIME};
 use crate::experiment::{Context, Experiment};
 use crate::lab::{Counters, Disk, Lab};
 use crate::needs::Need;
@@ -22,7 +22,7 @@ const NAME: &str = "mobile-sqlite";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "SQLite does what a messenger, a news feed and a mail reader do: its database on an image of ours, and on ext4",
-    source: "paper 001, Fig. 9 and Table II",
+    source: "NVMeDFS, Fig. 9 and Table II",
     paper: "up to 20 % less time than on ext4; 24 %, 9 % and 21 % fewer write requests",
     peers: "ext4, made anew on the same device before each run",
     devices: "a loop device over a file in --dir, past the page cache below where its file system can",
@@ -48,21 +48,21 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     let disk = lab.loop_device("device", context.pick(128, 512))?;
     let operations = context.pick(150, 4_000);
     let journals: &[&str] = context.pick(&["delete"], &["delete", "wal"]);
-    let mut book = Book::new(NAME);
+    let mut table = ResultTable::new(NAME);
     context.progress.set_length((WORKLOADS.len() * journals.len() * 2) as u64 * u64::from(context.runs));
     for (workload, ..) in WORKLOADS {
         for journal in journals {
             let case = format!("{workload}, journal {journal}");
             context.progress.set_message(case.clone());
             let mut answers = Vec::new();
-            context.in_turn(2, |run, side| {
+            context.interleave(2, |run, side| {
                 let script = statements(workload, operations, context.seed + u64::from(run));
                 let (who, done) = match side {
                     0 => ("hotshelf", ours(&lab, &disk, &extension, journal, &script)?),
                     _ => ("ext4", theirs(&mut lab, &disk, journal, &script)?),
                 };
-                book.add(who, &case, TIME, done.seconds);
-                book.add(who, &case, WRITES, done.counted.writes as f64);
+                table.add(who, &case, TIME, done.seconds);
+                table.add(who, &case, WRITES, done.counted.writes as f64);
                 answers.push((run, done.answer));
                 Ok(())
             })?;
@@ -70,15 +70,15 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
             ensure!(answers.chunks(2).all(|pair| pair[0] == pair[1]), "{case}: the databases are not the same on both sides");
         }
     }
-    let mut outcome = Outcome { rows: book.rows(), ..Outcome::default() };
+    let mut outcome = Outcome { rows: table.rows(), ..Outcome::default() };
     for (workload, time, writes) in WORKLOADS {
         for journal in journals {
             let case = format!("{workload}, journal {journal}");
             let why = "made-up statements: the paper's traces are not public; its \"up to 20 %\" is taken for each";
-            outcome.claims.extend(book.claim(&case, TIME, "hotshelf", "ext4").map(|claim| claim.paper(time).why(why)));
+            outcome.claims.extend(table.claim(&case, TIME, "hotshelf", "ext4").map(|claim| claim.paper(time).why(why)));
             outcome
                 .claims
-                .extend(book.claim(&case, WRITES, "hotshelf", "ext4").map(|claim| claim.paper(writes).why("write requests with data")));
+                .extend(table.claim(&case, WRITES, "hotshelf", "ext4").map(|claim| claim.paper(writes).why("write requests with data")));
         }
     }
     outcome.notes.push(format!("{operations} operations of each application, synchronous=FULL; flushes are not counted as requests"));
@@ -90,30 +90,30 @@ fn extension(program: &Path) -> Option<PathBuf> {
     ["", "../lib", "../lib64"].iter().map(|below| dir.join(below).join("libhotshelf_sqlite.so")).find(|path| path.is_file())
 }
 
-struct Done {
+struct ScriptRun {
     seconds: f64,
     counted: Counters,
     /// A sum over what the database holds at the end.
     answer: String,
 }
 
-fn theirs(lab: &mut Lab<'_>, disk: &Disk, journal: &str, script: &str) -> anyhow::Result<Done> {
+fn theirs(lab: &mut Lab<'_>, disk: &Disk, journal: &str, script: &str) -> anyhow::Result<ScriptRun> {
     lab.ext4(disk)?;
     let open = format!(".open {}\n", disk.dir.join("db").display());
     let before = disk.counters()?;
     let (seconds, answer) = sqlite(lab, &open, journal, script)?;
     lab.unmount(&disk.dir)?;
-    Ok(Done { seconds, counted: disk.counters()?.since(&before), answer })
+    Ok(ScriptRun { seconds, counted: disk.counters()?.since(&before), answer })
 }
 
-fn ours(lab: &Lab<'_>, disk: &Disk, extension: &Path, journal: &str, script: &str) -> anyhow::Result<Done> {
+fn ours(lab: &Lab<'_>, disk: &Disk, extension: &Path, journal: &str, script: &str) -> anyhow::Result<ScriptRun> {
     let context = lab.context();
     let words = ["fs".as_ref(), "mkfs".as_ref(), disk.device.as_os_str(), "--force".as_ref()];
     programs::run_path(context, &context.program, &words)?;
     let open = format!(".load {}\n.open file:/db?vfs=hotshelf&image={}\n", extension.display(), disk.device.display());
     let before = disk.counters()?;
     let (seconds, answer) = sqlite(lab, &open, journal, script)?;
-    Ok(Done { seconds, counted: disk.counters()?.since(&before), answer })
+    Ok(ScriptRun { seconds, counted: disk.counters()?.since(&before), answer })
 }
 
 fn sqlite(lab: &Lab<'_>, open: &str, journal: &str, script: &str) -> anyhow::Result<(f64, String)> {
@@ -131,7 +131,7 @@ fn sqlite(lab: &Lab<'_>, open: &str, journal: &str, script: &str) -> anyhow::Res
 }
 
 /// What an application does, as SQL.
-struct Writer {
+struct SqlWriter {
     sql: String,
     random: fastrand::Rng,
     /// Rows of the main table that were made.
@@ -140,11 +140,11 @@ struct Writer {
 }
 
 fn statements(workload: &str, operations: u32, seed: u64) -> String {
-    let mut writer = Writer { sql: String::new(), random: fastrand::Rng::with_seed(seed), made: 0, more: 0 };
-    let (schema, step, tables): (&str, fn(&mut Writer, u32), &[&str]) = match workload {
-        "messenger" => (MESSENGER, Writer::messenger, &["messages", "chats"]),
-        "social news" => (NEWS, Writer::news, &["posts", "comments"]),
-        _ => (MAIL, Writer::mail, &["mails", "bodies", "words"]),
+    let mut writer = SqlWriter { sql: String::new(), random: fastrand::Rng::with_seed(seed), made: 0, more: 0 };
+    let (schema, step, tables): (&str, fn(&mut SqlWriter, u32), &[&str]) = match workload {
+        "messenger" => (MESSENGER, SqlWriter::messenger, &["messages", "chats"]),
+        "social news" => (NEWS, SqlWriter::news, &["posts", "comments"]),
+        _ => (MAIL, SqlWriter::mail, &["mails", "bodies", "words"]),
     };
     writer.sql.push_str(schema);
     for _ in 0..operations {
@@ -172,7 +172,7 @@ const MAIL: &str = "CREATE TABLE mails(id INTEGER PRIMARY KEY, folder INTEGER, s
     CREATE TABLE words(word INTEGER, mail INTEGER);\n\
     CREATE INDEX by_word ON words(word, mail);\n";
 
-impl Writer {
+impl SqlWriter {
     fn text(&mut self, least: u32, most: u32) -> String {
         let letters = b"etaoinshrdlu cmfwypv bgkjqxz 0123456789.";
         (0..self.random.u32(least..most)).map(|_| char::from(letters[self.random.usize(..letters.len())])).collect()

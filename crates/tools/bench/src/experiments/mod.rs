@@ -3,7 +3,6 @@
 mod async_blocks;
 mod async_files;
 mod block;
-mod book;
 mod cache_hits;
 mod drives;
 mod fuse_memory;
@@ -16,6 +15,7 @@ mod mount_scaling;
 mod nocache;
 mod policies;
 mod postmark;
+mod result_table;
 mod small_files;
 mod tpch;
 

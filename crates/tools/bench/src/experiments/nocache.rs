@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::book::{BANDWIDTH, Book};
+use super::result_table::{BANDWIDTH, ResultTable};
 use crate::experiment::{Context, Experiment};
 use crate::fio::FileJob;
-use crate::lab::{Lab, Speed, memory};
+use crate::lab::{DriveSpeed, Lab, memory};
 use crate::needs::Need;
 use crate::outcome::Outcome;
 use crate::programs;
@@ -20,7 +20,7 @@ const NAME: &str = "nocache";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "six fio jobs, once with so little memory that the page cache is no help, once under `hotshelf nocache` with memory to spare",
-    source: "paper 004, Fig. 6",
+    source: "nofscache (MBWU), Fig. 6",
     paper: "within 10 % of each other for all six",
     peers: "the same jobs in a memory control group of 48 MiB (reads) and 96 MiB (writes)",
     devices: "ext4 on a loop device over a file in --dir, slowed down to 1,000 requests and 60 MB a second (--small: 8 times of that), \
@@ -66,17 +66,17 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     lab.ext4(&disk)?;
     let path = disk.dir.join("file");
     crate::files::fill(context, &path, file_mib, context.seed)?;
-    let full = context.pick(Speed::SLOW_SSD.times(8), Speed::SLOW_SSD);
-    let (mut book, mut limited) = (Book::new(NAME), true);
+    let full = context.pick(DriveSpeed::SLOW_SSD.times(8), DriveSpeed::SLOW_SSD);
+    let (mut table, mut limited) = (ResultTable::new(NAME), true);
     context.progress.set_length(JOBS.iter().map(|job| sides(job.0) as u64).sum::<u64>() * u64::from(context.runs));
     for (rw, request_bytes, memory_mib, case) in JOBS {
         context.progress.set_message(case);
         let group = memory::group(&mut lab, memory_mib)?;
         let speed = if is_mixed(rw) { full.shared() } else { full };
-        context.in_turn(sides(rw), |run, side| {
+        context.interleave(sides(rw), |run, side| {
             // What was left dirty would take minutes at the device's pace.
-            lab.set_speed(&disk, &Speed::UNLIMITED)?;
-            super::drives::forget(std::slice::from_ref(&path))?;
+            lab.set_speed(&disk, &DriveSpeed::UNLIMITED)?;
+            super::drives::drop_page_cache(std::slice::from_ref(&path))?;
             lab.set_speed(&disk, &speed)?;
             let dirty = (SIDES[side] == LITTLE).then_some((memory_mib << 20) / DIRTY_PART);
             limited &= lab.limit_dirty(&disk, dirty)?;
@@ -84,23 +84,23 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
             let seed = context.seed + u64::from(run);
             let job = FileJob { path: &path, rw, request_bytes, file_mib, processes: 1, direct: false, duration: Some(duration), seed };
             let load = job.run_by(context, &wrapper(context, SIDES[side], &group, memory_mib, &disk.dir))?;
-            book.add_by(SIDES[side], case, BANDWIDTH, load.bandwidth / 1e6, Some(load.command));
+            table.add_by(SIDES[side], case, BANDWIDTH, load.bandwidth / 1e6, Some(load.command));
             Ok(())
         })?;
     }
-    let mut outcome = Outcome { rows: book.rows(), ..Outcome::default() };
+    let mut outcome = Outcome { rows: table.rows(), ..Outcome::default() };
     for (rw, _, _, case) in JOBS {
-        let claim = book.claim(case, BANDWIDTH, STRICT, LITTLE).context("both were measured")?;
+        let claim = table.claim(case, BANDWIDTH, STRICT, LITTLE).context("both were measured")?;
         let why = if rw == "rw" {
             "closer to 1 with the write cache: little memory, and the paper's module, serve reads of what was just written"
         } else {
             "the closer to 1 the better: both are to be the drive's own speed"
         };
         outcome.claims.push(claim.paper(1.0).why(why));
-        let claim = book.claim(case, BANDWIDTH, BEHIND, LITTLE);
+        let claim = table.claim(case, BANDWIDTH, BEHIND, LITTLE);
         outcome.claims.extend(claim.map(|claim| claim.paper(1.0).why("with --write-cache, a fifth of the group's memory")));
     }
-    outcome.leave_out("the kernel module", "it is for the kernels of the guest: bench/nofscache.sh");
+    outcome.mark_missing("the kernel module", "it is for the kernels of the guest: bench/nofscache.sh");
     outcome.notes.push("sync engine (psync); the page cache's own figure stands beside to show what is taken away".into());
     outcome.notes.push("with little memory at most a fifth of it waits to be written, as vm.dirty_ratio has it".into());
     if !limited {
@@ -125,7 +125,7 @@ fn sides(rw: &str) -> usize {
 fn lacks(context: &Context) -> anyhow::Result<Option<String>> {
     let words = ["nocache", "--path", "/", "--", "true"].map(std::ffi::OsStr::new);
     let Err(error) = programs::run_path(context, &context.program, &words) else { return Ok(None) };
-    context.go_on()?;
+    context.check_stopped()?;
     let said = format!("{error:#}");
     let guest = "the kernel module is measured in a guest: bench/nofscache.sh";
     Ok(Some(if said.contains("subcommand") { format!("this hotshelf has no command `nocache`; {guest}") } else { said }))

@@ -6,9 +6,11 @@ use pagecache::Replacement;
 use pagecache::shared::Shape;
 use ssdcache::Limits;
 
-use crate::experiment::{Context, Experiment, Extent};
+use crate::experiment::{Context, Experiment, RunScale};
 use crate::outcome::{Outcome, Plot, Series};
-use crate::replay::{Books, Cache, CacheSize, Files, Frames, Hits, Reader, Reference, Shared, Tiers, Trace, misses, reference, synthetic};
+use crate::replay::{
+    Cache, CacheSize, Files, Frames, Reference, Shared, SsdIndex, TierHits, TierReader, TieredCache, Trace, misses, reference, synthetic,
+};
 use crate::row::Row;
 
 const NAME: &str = "policies";
@@ -16,7 +18,7 @@ const NAME: &str = "policies";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "miss ratios of every order, and of RAM and SSD together, on traces (--trace) or made-up ones, beside libCacheSim",
-    source: "Yang et al., SOSP 2023; the policies of paper 003, section IV.B",
+    source: "Yang et al., SOSP 2023; the policies of HyCache, section IV.B",
     paper: "no figure of the five papers: libCacheSim's published miss counts stand in their place",
     peers: "libCacheSim's published counts, for the traces they were made from; a cache of the SSD's size that takes every page",
     devices: "none: the caches' own books, without I/O",
@@ -36,11 +38,11 @@ const SSD_PAGES_MIN: u32 = 24;
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {
     let traces = if context.traces.is_empty() {
-        synthetic(context.seed, if context.extent == Extent::Small { 100_000 } else { 1_000_000 })
+        synthetic(context.seed, if context.scale == RunScale::Small { 100_000 } else { 1_000_000 })
     } else {
         context.traces.iter().map(|path: &PathBuf| Trace::read(path)).collect::<Result<_, _>>()?
     };
-    let sizes = if context.cache_sizes.is_empty() { default_sizes(context.extent) } else { context.cache_sizes.clone() };
+    let sizes = if context.cache_sizes.is_empty() { default_sizes(context.scale) } else { context.cache_sizes.clone() };
     context.progress.set_length((traces.len() * sizes.len()) as u64);
     let mut outcome = Outcome { notes: notes(), ..Outcome::default() };
     for trace in &traces {
@@ -48,7 +50,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         pages.sort_unstable();
         pages.dedup();
         context.progress.set_message(trace.name.clone());
-        context.go_on()?;
+        context.check_stopped()?;
         let mut lines: Vec<Series> = Vec::new();
         for pages in &pages {
             for (order, ratio) in one_size(trace, *pages, context.seed, &mut outcome.rows)? {
@@ -68,8 +70,8 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn default_sizes(extent: Extent) -> Vec<CacheSize> {
-    let percents: &[f64] = if extent == Extent::Small { &[1.0, 10.0] } else { &[0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0] };
+fn default_sizes(scale: RunScale) -> Vec<CacheSize> {
+    let percents: &[f64] = if scale == RunScale::Small { &[1.0, 10.0] } else { &[0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0] };
     percents.iter().map(|percent| CacheSize::Percent(*percent)).collect()
 }
 
@@ -148,8 +150,8 @@ fn two_orders(replacement: Replacement, trace: &Trace, ram: u32, ssd: u32, case:
 
 fn tiers_with(limits: Limits, trace: &Trace, ram: u32, ssd: u32, case: &str) -> anyhow::Result<[Row; 4]> {
     let frames = Shared::new(&Shape::new(ram), 1)?;
-    let mut tiers = Tiers::new(Some(Box::new(frames)), Books::new(ssd)?, limits);
-    let (mut reader, mut hits) = (Reader::default(), Hits::default());
+    let mut tiers = TieredCache::new(Some(Box::new(frames)), SsdIndex::new(ssd)?, limits);
+    let (mut reader, mut hits) = (TierReader::default(), TierHits::default());
     for page in &trace.pages {
         tiers.read(&mut reader, *page, &mut hits)?;
     }

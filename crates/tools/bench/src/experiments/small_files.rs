@@ -1,11 +1,11 @@
 //! Small files on an image of ours and on ext4, on the same loop device.
 
-use super::book::{Book, Metric};
+use super::result_table::{Metric, ResultTable};
 use crate::experiment::{Context, Experiment};
 use crate::fs::Files;
 use crate::fs::kernel::Kernel;
 use crate::fs::raw::{Raw, RawOptions};
-use crate::fs::small::{self, Durable};
+use crate::fs::small::{self, SyncPolicy};
 use crate::lab::{Disk, Lab};
 use crate::needs::Need;
 use crate::outcome::Outcome;
@@ -15,7 +15,7 @@ const NAME: &str = "small-files";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "files of 4 to 16 KiB created, deleted, read and appended to at random: an image of ours by library, and ext4",
-    source: "paper 001, Fig. 8",
+    source: "NVMeDFS, Fig. 8",
     paper: "12.5 % less time than ext4, and 23 % fewer bytes written (1,000,000 files, 5,000,000 operations)",
     peers: "ext4, made anew on the same device before each run",
     devices: "a loop device over a file in --dir, past the page cache below where its file system can",
@@ -33,27 +33,28 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     let mut lab = Lab::new(context)?;
     let disk = lab.loop_device("device", context.pick(256, 2048))?;
     let (files, operations, every) = context.pick((2_000, 8_000, 1_000), (100_000, 500_000, 10_000));
-    let cases = [("durable at the end", Durable::End), ("durable each so many", Durable::Every(every)), ("durable each", Durable::Each)];
-    let mut book = Book::new(NAME);
+    let cases =
+        [("durable at the end", SyncPolicy::End), ("durable each so many", SyncPolicy::Every(every)), ("durable each", SyncPolicy::Each)];
+    let mut table = ResultTable::new(NAME);
     context.progress.set_length(cases.len() as u64 * 2 * u64::from(context.runs));
     for (case, durable) in cases {
         context.progress.set_message(case);
-        let operations = if durable == Durable::Each { operations / 8 } else { operations };
-        context.in_turn(2, |run, side| {
+        let operations = if durable == SyncPolicy::Each { operations / 8 } else { operations };
+        context.interleave(2, |run, side| {
             let seed = context.seed + u64::from(run);
-            let plan = small::Plan { files, operations, threads: 1, durable, seed };
+            let plan = small::SmallFilesPlan { files, operations, threads: 1, durable, seed };
             let who = if side == 0 { "hotshelf" } else { "ext4" };
             let (rate, counted) = if side == 0 { ours(&disk, &plan)? } else { theirs(&mut lab, &disk, &plan)? };
-            book.add(who, case, RATE, rate);
-            book.add(who, case, WRITTEN, counted.written_bytes as f64 / 1e6);
-            book.add(who, case, REQUESTS, counted.writes as f64);
+            table.add(who, case, RATE, rate);
+            table.add(who, case, WRITTEN, counted.written_bytes as f64 / 1e6);
+            table.add(who, case, REQUESTS, counted.writes as f64);
             Ok(())
         })?;
     }
-    let mut outcome = Outcome { rows: book.rows(), ..Outcome::default() };
+    let mut outcome = Outcome { rows: table.rows(), ..Outcome::default() };
     for (case, _) in cases {
-        let rate = book.claim(case, RATE, "hotshelf", "ext4");
-        let written = book.claim(case, WRITTEN, "hotshelf", "ext4");
+        let rate = table.claim(case, RATE, "hotshelf", "ext4");
+        let written = table.claim(case, WRITTEN, "hotshelf", "ext4");
         if case == "durable at the end" {
             outcome.claims.extend(rate.map(|claim| claim.paper(1.0 / 0.875).why("the paper does not say when data became durable")));
             outcome.claims.extend(written.map(|claim| claim.paper(0.77).why("ext4 has its journal here as there")));
@@ -74,21 +75,21 @@ pub fn image(disk: &Disk) -> anyhow::Result<Raw> {
 
 type Measured = (f64, crate::lab::Counters);
 
-fn ours(disk: &Disk, plan: &small::Plan) -> anyhow::Result<Measured> {
+fn ours(disk: &Disk, plan: &small::SmallFilesPlan) -> anyhow::Result<Measured> {
     let raw = image(disk)?;
     let (rate, before) = measure(disk, &raw, plan)?;
     raw.close()?;
     Ok((rate, disk.counters()?.since(&before)))
 }
 
-fn theirs(lab: &mut Lab<'_>, disk: &Disk, plan: &small::Plan) -> anyhow::Result<Measured> {
+fn theirs(lab: &mut Lab<'_>, disk: &Disk, plan: &small::SmallFilesPlan) -> anyhow::Result<Measured> {
     lab.ext4(disk)?;
     let (rate, before) = measure(disk, &Kernel::new(disk.dir.clone())?, plan)?;
     lab.unmount(&disk.dir)?;
     Ok((rate, disk.counters()?.since(&before)))
 }
 
-fn measure(disk: &Disk, files: &dyn Files, plan: &small::Plan) -> anyhow::Result<Measured> {
+fn measure(disk: &Disk, files: &dyn Files, plan: &small::SmallFilesPlan) -> anyhow::Result<Measured> {
     let mut before = crate::lab::Counters::default();
     let measured = small::run(files, plan, || {
         before = disk.counters()?;

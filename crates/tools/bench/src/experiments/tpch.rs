@@ -11,10 +11,10 @@ use tpchgen::distribution::Distributions;
 use tpchgen::generators::LineItemGenerator;
 use tpchgen::text::TextPool;
 
-use super::book::{Book, Metric};
-use super::drives::{Drives, forget};
-use crate::experiment::{Context, Experiment, Extent};
-use crate::lab::{Lab, Speed, throttle};
+use super::drives::{Drives, drop_page_cache};
+use super::result_table::{Metric, ResultTable};
+use crate::experiment::{Context, Experiment, RunScale};
+use crate::lab::{DriveSpeed, Lab, throttle};
 use crate::needs::{self, Need};
 use crate::outcome::Outcome;
 use crate::programs;
@@ -24,7 +24,7 @@ const NAME: &str = "tpch-mariadb";
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "MariaDB with its data on the mount and on ext4: TPC-H's lineitem is loaded, and query 1 asked when nothing of it is in memory",
-    source: "paper 003, Fig. 14",
+    source: "HyCache, Fig. 14",
     paper: "9 % faster than ext4 on the HDD over all (MySQL, MyISAM, scale 1 and 100)",
     peers: "ext4 on the same HDD stand-in",
     devices: "loop devices over files in --dir: HDD 144 and 142 MB/s, SSD 480 and 330 MB/s (the paper's Table I), by a control group",
@@ -69,12 +69,12 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     make_rows(context, &rows, scale)?;
     let system_tables = make_system_tables(&mut lab)?;
     let mib = context.pick(100, 2500);
-    let drives = Drives::new(&mut lab, (mib, mib), &Speed::SSD, &Speed::HDD_SEQUENTIAL, &[])?;
-    let dirs = [drives.shelf.dir.join("data"), drives.plain_hdd()?.join("data")];
-    let below = drives.shelf.ssd.join("data");
+    let drives = Drives::new(&mut lab, (mib, mib), &DriveSpeed::SSD, &DriveSpeed::HDD_SEQUENTIAL, &[])?;
+    let dirs = [drives.pair.dir.join("data"), drives.plain_hdd()?.join("data")];
+    let below = drives.pair.ssd.join("data");
     context.progress.set_length(u64::from(context.runs) * 2);
-    let (mut book, mut answers) = (Book::new(NAME), Vec::new());
-    context.in_turn(SIDES.len(), |_, side| {
+    let (mut table, mut answers) = (ResultTable::new(NAME), Vec::new());
+    context.interleave(SIDES.len(), |_, side| {
         context.progress.set_message(SIDES[side]);
         let files = [&dirs[side], &below].map(|dir| dir.join("tpch/lineitem.MYD"));
         programs::run(context, "cp", &["-a".as_ref(), system_tables.as_os_str(), dirs[side].as_os_str()])?;
@@ -82,21 +82,21 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         server.ask(TABLE)?;
         let begun = Instant::now();
         server.ask(&format!("LOAD DATA LOCAL INFILE '{}' INTO TABLE tpch.lineitem FIELDS TERMINATED BY '|'", rows.display()))?;
-        forget(&files)?;
-        book.add(SIDES[side], &case(scale), LOAD, begun.elapsed().as_secs_f64());
+        drop_page_cache(&files)?;
+        table.add(SIDES[side], &case(scale), LOAD, begun.elapsed().as_secs_f64());
         let begun = Instant::now();
         answers.push(server.ask(QUERY_1)?);
-        book.add(SIDES[side], &case(scale), QUERY, begun.elapsed().as_secs_f64());
+        table.add(SIDES[side], &case(scale), QUERY, begun.elapsed().as_secs_f64());
         server.stop()?;
         std::fs::remove_dir_all(&dirs[side])?;
         Ok(())
     })?;
     let same = answers.windows(2).all(|pair| pair[0] == pair[1]) && answers[0].lines().count() == 4;
     ensure!(same, "the answers are not the same on both sides, or not TPC-H's four groups");
-    let mut outcome = Outcome { rows: book.rows(), ..Outcome::default() };
+    let mut outcome = Outcome { rows: table.rows(), ..Outcome::default() };
     let why = "MariaDB's own work is most of it, as in the paper; the paper's figure is over loading and asking together";
     for metric in [LOAD, QUERY] {
-        outcome.claims.extend(book.claim(&case(scale), metric, SIDES[0], SIDES[1]).map(|claim| claim.paper(1.0 / 1.09).why(why)));
+        outcome.claims.extend(table.claim(&case(scale), metric, SIDES[0], SIDES[1]).map(|claim| claim.paper(1.0 / 1.09).why(why)));
     }
     outcome.notes.push(format!("scale {scale}; rows by the crate tpchgen; MyISAM; the drives are slowed down by {}", throttle::how()));
     outcome.notes.push("the load ends when the table is on its drive; both sides gave the same answer to query 1".into());
@@ -110,7 +110,7 @@ fn case(scale: f64) -> String {
 fn make_rows(context: &Context, path: &Path, scale: f64) -> anyhow::Result<()> {
     let mut file = BufWriter::new(File::create(path).with_context(|| format!("{}", path.display()))?);
     let few_comments;
-    let rows = if context.extent == Extent::Small {
+    let rows = if context.scale == RunScale::Small {
         // The standard's pool of comments is 300 MiB, and takes longer to make than all these rows.
         let distributions = Distributions::static_default();
         few_comments = TextPool::new(1 << 20, distributions);
@@ -120,7 +120,7 @@ fn make_rows(context: &Context, path: &Path, scale: f64) -> anyhow::Result<()> {
     };
     for (at, row) in rows.iter().enumerate() {
         if at % 10_000 == 0 {
-            context.go_on()?;
+            context.check_stopped()?;
         }
         writeln!(file, "{row}").with_context(|| format!("{}", path.display()))?;
     }
@@ -173,7 +173,7 @@ impl<'c> Server<'c> {
     fn wait(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         while self.ask("SELECT 1").is_err() {
-            self.context.go_on()?;
+            self.context.check_stopped()?;
             if let Some(status) = self.child.try_wait()? {
                 bail!("mariadbd ended: {status}");
             }

@@ -23,7 +23,7 @@ const FILLED: u64 = 10_000;
 
 /// How much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plan {
+pub struct KvPlan {
     /// Keys there are.
     pub keys: u64,
     /// Threads that get.
@@ -41,7 +41,7 @@ pub struct Plan {
 }
 
 /// What was measured.
-pub struct Measured {
+pub struct KvTimes {
     /// How long it ran.
     pub time: Duration,
     /// To fill it, with a sync.
@@ -54,11 +54,11 @@ pub struct Measured {
 
 /// A file of `rawfs` as redb wants it.
 #[derive(Debug)]
-pub struct RawFile(Holder);
+pub struct RawFile(FileHandle);
 
-struct Holder(rawfs::fs::File);
+struct FileHandle(rawfs::fs::File);
 
-impl std::fmt::Debug for Holder {
+impl std::fmt::Debug for FileHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "file {}", self.0.node().ino())
     }
@@ -70,7 +70,7 @@ impl RawFile {
     /// # Errors
     /// The file system's.
     pub fn make(raw: &Raw, name: &str) -> io::Result<RawFile> {
-        raw.open(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).map(|file| RawFile(Holder(file)))
+        raw.open(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).map(|file| RawFile(FileHandle(file)))
     }
 }
 
@@ -152,7 +152,7 @@ fn histogram() -> Histogram<u64> {
 ///
 /// # Errors
 /// The store's; a value that is not what was put.
-pub fn run(backend: impl StorageBackend, plan: &Plan, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
+pub fn run(backend: impl StorageBackend, plan: &KvPlan, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<KvTimes> {
     let at = Instant::now();
     let db = Database::builder().set_cache_size(plan.cache).create_with_backend(backend)?;
     let mut rng = fastrand::Rng::with_seed(plan.seed);
@@ -201,5 +201,5 @@ pub fn run(backend: impl StorageBackend, plan: &Plan, begin: impl FnOnce() -> an
     let time = at.elapsed();
     ensure!(failed.load(Ordering::Relaxed) == 0, "a thread failed");
     put(&db, std::iter::empty(), true, &mut rng)?;
-    Ok(Measured { time, setup, gets, puts })
+    Ok(KvTimes { time, setup, gets, puts })
 }

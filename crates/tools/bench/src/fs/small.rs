@@ -15,7 +15,7 @@ const BLOCKS_MAX: u8 = 4;
 
 /// When what was done is made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Durable {
+pub enum SyncPolicy {
     /// At the end.
     End,
     /// All of it, after each so many operations.
@@ -26,7 +26,7 @@ pub enum Durable {
 
 /// How much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plan {
+pub struct SmallFilesPlan {
     /// Files at the beginning.
     pub files: u32,
     /// Operations that are measured.
@@ -34,7 +34,7 @@ pub struct Plan {
     /// Threads, each with names of its own.
     pub threads: u32,
     /// See there.
-    pub durable: Durable,
+    pub durable: SyncPolicy,
     /// Of the random choices.
     pub seed: u64,
 }
@@ -150,19 +150,19 @@ fn all(names: &mut [Names], work: impl Fn(&mut Names) -> anyhow::Result<()> + Sy
 }
 
 /// Part of a file system: all below one directory.
-pub struct Below<'f> {
+pub struct TestFiles<'f> {
     files: &'f dyn Files,
     dir: &'f str,
 }
 
-impl<'f> Below<'f> {
+impl<'f> TestFiles<'f> {
     /// Makes the directory.
     ///
     /// # Errors
     /// The file system's.
-    pub fn new(files: &'f dyn Files, dir: &'f str) -> std::io::Result<Below<'f>> {
+    pub fn new(files: &'f dyn Files, dir: &'f str) -> std::io::Result<TestFiles<'f>> {
         files.make_dir(dir)?;
-        Ok(Below { files, dir })
+        Ok(TestFiles { files, dir })
     }
 
     fn path(&self, path: &str) -> String {
@@ -170,7 +170,7 @@ impl<'f> Below<'f> {
     }
 }
 
-impl Files for Below<'_> {
+impl Files for TestFiles<'_> {
     fn make_dir(&self, path: &str) -> std::io::Result<()> {
         self.files.make_dir(&self.path(path))
     }
@@ -193,7 +193,7 @@ impl Files for Below<'_> {
 
 /// What was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Measured {
+pub struct SmallFilesTimes {
     /// To make the files there are at the beginning, with a sync.
     pub setup: Duration,
     /// For the operations, with a sync at the end.
@@ -206,7 +206,7 @@ pub struct Measured {
 ///
 /// # Errors
 /// The file system's; content that is not what was written.
-pub fn run(files: &dyn Files, plan: &Plan, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
+pub fn run(files: &dyn Files, plan: &SmallFilesPlan, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<SmallFilesTimes> {
     let (each, at) = (plan.files / plan.threads, Instant::now());
     let seed = |thread: u32| plan.seed.wrapping_mul(1009).wrapping_add(u64::from(thread));
     let mut names: Vec<Names> = (0..plan.threads).map(|thread| Names::new(thread * 2 * each, 2 * each, seed(thread))).collect();
@@ -227,8 +227,8 @@ pub fn run(files: &dyn Files, plan: &Plan, begin: impl FnOnce() -> anyhow::Resul
     let operations = plan.operations / u64::from(plan.threads);
     all(&mut names, |names| {
         for n in 1..=operations {
-            names.step(files, plan.durable == Durable::Each)?;
-            if matches!(plan.durable, Durable::Every(every) if n % every == 0) {
+            names.step(files, plan.durable == SyncPolicy::Each)?;
+            if matches!(plan.durable, SyncPolicy::Every(every) if n % every == 0) {
                 files.sync()?;
             }
         }
@@ -236,5 +236,5 @@ pub fn run(files: &dyn Files, plan: &Plan, begin: impl FnOnce() -> anyhow::Resul
     })?;
     let ended = Instant::now();
     files.sync()?;
-    Ok(Measured { setup, mix: at.elapsed(), last_sync: ended.elapsed() })
+    Ok(SmallFilesTimes { setup, mix: at.elapsed(), last_sync: ended.elapsed() })
 }

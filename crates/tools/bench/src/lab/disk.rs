@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::undo::{Undo, loops_of};
-use super::{Lab, Speed, throttle};
+use super::undo::{UndoStep, loops_of};
+use super::{DriveSpeed, Lab, throttle};
 use crate::programs::run;
 
 /// A loop device.
@@ -70,11 +70,11 @@ impl Lab<'_> {
     pub fn loop_device(&mut self, name: &str, mib: u64) -> anyhow::Result<Disk> {
         let file = self.dir().join(format!("{name}.img"));
         File::create(&file).and_then(|file| file.set_len(mib << 20)).with_context(|| format!("{}", file.display()))?;
-        self.will(Undo::Loop(file.clone()))?;
+        self.will(UndoStep::Loop(file.clone()))?;
         let on = |way: &str| run(self.context(), "losetup", &["--find".as_ref(), way.as_ref(), file.as_os_str()]);
         // Past the page cache of the file system below, where it can: a page is then in memory once.
         if on("--direct-io=on").is_err() {
-            self.context().go_on()?;
+            self.context().check_stopped()?;
             on("--direct-io=off")?;
         }
         let Some(device) = loops_of(&file).pop() else { bail!("no loop device was made of {}", file.display()) };
@@ -86,7 +86,7 @@ impl Lab<'_> {
     ///
     /// # Errors
     /// One of that fails.
-    pub fn drive(&mut self, name: &str, mib: u64, speed: &Speed) -> anyhow::Result<Disk> {
+    pub fn drive(&mut self, name: &str, mib: u64, speed: &DriveSpeed) -> anyhow::Result<Disk> {
         let disk = self.loop_device(name, mib)?;
         self.ext4(&disk)?;
         self.set_speed(&disk, speed)?;
@@ -97,7 +97,7 @@ impl Lab<'_> {
     ///
     /// # Errors
     /// The kernel refuses it.
-    pub fn set_speed(&mut self, disk: &Disk, speed: &Speed) -> anyhow::Result<()> {
+    pub fn set_speed(&mut self, disk: &Disk, speed: &DriveSpeed) -> anyhow::Result<()> {
         throttle::limit(self, &disk.device, speed)
     }
 
@@ -117,7 +117,7 @@ impl Lab<'_> {
         match bytes {
             None => off.iter().try_for_each(|(file, word)| set(file, word))?,
             Some(bytes) => {
-                off.iter().try_for_each(|(file, word)| self.will_once(Undo::Limit(file.to_path_buf(), (*word).to_owned())))?;
+                off.iter().try_for_each(|(file, word)| self.will_once(UndoStep::Limit(file.to_path_buf(), (*word).to_owned())))?;
                 set(&strict, "1")?;
                 set(&most, &bytes.to_string())?;
             }
@@ -134,7 +134,7 @@ impl Lab<'_> {
         let words: Vec<&std::ffi::OsStr> = quiet.into_iter().chain([disk.device.as_os_str()]).collect();
         run(self.context(), "mkfs.ext4", &words)?;
         std::fs::create_dir_all(&disk.dir).with_context(|| format!("{}", disk.dir.display()))?;
-        self.will(Undo::Mount(disk.dir.clone()))?;
+        self.will(UndoStep::Mount(disk.dir.clone()))?;
         let words = ["-t".as_ref(), "ext4".as_ref(), disk.device.as_os_str(), disk.dir.as_os_str()];
         run(self.context(), "mount", &words).map(drop)
     }
@@ -146,7 +146,7 @@ impl Lab<'_> {
     pub fn tmpfs(&mut self, name: &str, mib: u64) -> anyhow::Result<PathBuf> {
         let dir = self.dir().join(name);
         std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
-        self.will(Undo::Mount(dir.clone()))?;
+        self.will(UndoStep::Mount(dir.clone()))?;
         let size = format!("size={mib}m");
         let words = ["-t".as_ref(), "tmpfs".as_ref(), "-o".as_ref(), size.as_ref(), "tmpfs".as_ref(), dir.as_os_str()];
         run(self.context(), "mount", &words)?;
@@ -158,6 +158,6 @@ impl Lab<'_> {
     /// # Errors
     /// It does not go.
     pub fn unmount(&mut self, dir: &Path) -> anyhow::Result<()> {
-        Undo::Mount(dir.to_owned()).run().map(drop)
+        UndoStep::Mount(dir.to_owned()).run().map(drop)
     }
 }

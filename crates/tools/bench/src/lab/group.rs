@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 use super::Lab;
-use super::undo::{PREFIX, Undo};
+use super::undo::{PREFIX, UndoStep};
 
 /// Where they are, and where those of version 1 have their places.
 pub const ROOT: &str = "/sys/fs/cgroup";
@@ -44,7 +44,7 @@ pub fn make(lab: &mut Lab<'_>, controller: &str, end: &str) -> anyhow::Result<Pa
     }
     let group = root.join(format!("{PREFIX}{}{end}", std::process::id()));
     if !group.exists() {
-        lab.will(Undo::Group(group.clone()))?;
+        lab.will(UndoStep::Group(group.clone()))?;
         std::fs::create_dir(&group).with_context(|| format!("{}", group.display()))?;
     }
     Ok(group)

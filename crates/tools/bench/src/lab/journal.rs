@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 
-use super::undo::Undo;
+use super::undo::UndoStep;
 
 /// A journal that we hold.
 pub struct Journal {
@@ -34,7 +34,7 @@ impl Journal {
     }
 
     /// Writes one down.
-    pub fn add(&mut self, undo: &Undo) -> anyhow::Result<()> {
+    pub fn add(&mut self, undo: &UndoStep) -> anyhow::Result<()> {
         let line = serde_json::to_string(undo)? + "\n";
         self.file.write_all(line.as_bytes()).with_context(|| format!("{}", self.path.display()))
     }
@@ -46,7 +46,7 @@ impl Journal {
     }
 
     /// Those whose process is gone, held by us now, and what they name.
-    pub fn dead(dir: &Path) -> anyhow::Result<Vec<(Journal, Vec<Undo>)>> {
+    pub fn dead(dir: &Path) -> anyhow::Result<Vec<(Journal, Vec<UndoStep>)>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir).with_context(|| format!("{}", dir.display()))? {
             let path = entry?.path();
@@ -78,13 +78,13 @@ mod test {
     fn a_dead_journal_is_found_and_a_living_one_is_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut journal = Journal::new(dir.path()).expect("made");
-        journal.add(&Undo::Dir("/a/hotshelf-bench-1".into())).expect("written");
+        journal.add(&UndoStep::Dir("/a/hotshelf-bench-1".into())).expect("written");
         assert!(Journal::dead(dir.path()).expect("read").is_empty());
         journal.file.write_all(b"{\"dir\":\"/b").expect("a line cut off");
         drop(journal);
         std::fs::write(dir.path().join("other.journal"), [0xff, 0xfe]).expect("written");
         let dead = Journal::dead(dir.path()).expect("read");
         assert_eq!(dead.len(), 1);
-        assert_eq!(dead[0].1, [Undo::Dir("/a/hotshelf-bench-1".into())]);
+        assert_eq!(dead[0].1, [UndoStep::Dir("/a/hotshelf-bench-1".into())]);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::undo::{PREFIX, Undo};
+use super::undo::{PREFIX, UndoStep};
 use super::{Lab, group};
 
 const V1: &str = "/sys/fs/cgroup/memory";
@@ -47,7 +47,7 @@ pub fn group(lab: &mut Lab<'_>, mib: u64) -> anyhow::Result<PathBuf> {
     }
     let group = own.join(format!("{PREFIX}{}-{mib}", std::process::id()));
     if !group.exists() {
-        lab.will(Undo::Group(group.clone()))?;
+        lab.will(UndoStep::Group(group.clone()))?;
         std::fs::create_dir(&group).with_context(|| format!("{}", group.display()))?;
     }
     std::fs::write(group.join(V1_LIMIT), bytes).with_context(|| format!("{}", group.display()))?;

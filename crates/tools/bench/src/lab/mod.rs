@@ -7,7 +7,7 @@ mod disk;
 mod group;
 mod journal;
 pub mod memory;
-mod shelf;
+mod mount;
 pub mod throttle;
 mod undo;
 
@@ -18,19 +18,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::Context as _;
 
 pub use disk::{Counters, Disk};
-pub use shelf::Shelf;
-pub use throttle::Speed;
+pub use mount::MountedPair;
+pub use throttle::DriveSpeed;
 
 use crate::experiment::Context;
 use journal::Journal;
-use undo::Undo;
+use undo::UndoStep;
 
 /// Where an experiment may make what it likes. All of it goes when this is dropped.
 pub struct Lab<'c> {
     context: &'c Context,
     dir: PathBuf,
     journal: Journal,
-    done: Vec<Undo>,
+    done: Vec<UndoStep>,
 }
 
 impl<'c> Lab<'c> {
@@ -43,7 +43,7 @@ impl<'c> Lab<'c> {
         let below = context.dir.canonicalize().with_context(|| format!("{}", context.dir.display()))?;
         let dir = below.join(format!("hotshelf-bench-{}", journal.name()));
         let mut lab = Lab { context, dir: dir.clone(), journal, done: Vec::new() };
-        lab.will(Undo::Dir(dir.clone()))?;
+        lab.will(UndoStep::Dir(dir.clone()))?;
         std::fs::create_dir(&dir).with_context(|| format!("{}", dir.display()))?;
         Ok(lab)
     }
@@ -59,26 +59,26 @@ impl<'c> Lab<'c> {
     }
 
     /// Written down before it is done.
-    pub(crate) fn will(&mut self, undo: Undo) -> anyhow::Result<()> {
+    pub(crate) fn will(&mut self, undo: UndoStep) -> anyhow::Result<()> {
         self.journal.add(&undo)?;
         self.done.push(undo);
         Ok(())
     }
 
     /// The same, unless it is there already.
-    pub(crate) fn will_once(&mut self, undo: Undo) -> anyhow::Result<()> {
+    pub(crate) fn will_once(&mut self, undo: UndoStep) -> anyhow::Result<()> {
         if self.has(&undo) { Ok(()) } else { self.will(undo) }
     }
 
     /// Whether it is to be undone.
-    pub(crate) fn has(&self, undo: &Undo) -> bool {
+    pub(crate) fn has(&self, undo: &UndoStep) -> bool {
         self.done.contains(undo)
     }
 
     /// The groups with little memory that were made.
     pub(crate) fn memory_groups(&self) -> Vec<PathBuf> {
-        let of = |undo: &Undo| match undo {
-            Undo::Group(path) if memory::is_one(path) => Some(path.clone()),
+        let of = |undo: &UndoStep| match undo {
+            UndoStep::Group(path) if memory::is_one(path) => Some(path.clone()),
             _ => None,
         };
         self.done.iter().filter_map(of).collect()
@@ -91,7 +91,7 @@ impl<'c> Lab<'c> {
     pub fn will_end(&mut self, child: &std::process::Child) -> anyhow::Result<()> {
         let pid = i32::try_from(child.id()).context("a process number")?;
         let Some(when) = undo::began(pid) else { return Ok(()) };
-        self.will(Undo::Process(pid, when))
+        self.will(UndoStep::Process(pid, when))
     }
 
     /// How much there is; for [`Lab::back_to`].
@@ -115,7 +115,7 @@ impl<'c> Lab<'c> {
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
         let mut all = true;
-        if self.context.go_on().is_err() {
+        if self.context.check_stopped().is_err() {
             // What our programs had started themselves may go on for a while.
             undo::end_users(&self.dir);
         }
@@ -150,7 +150,7 @@ pub fn clean_up() -> anyhow::Result<Vec<String>> {
     for (journal, left) in Journal::dead(&state_dir()?)? {
         let mut all = true;
         for undo in &left {
-            if let Undo::Dir(dir) = undo {
+            if let UndoStep::Dir(dir) = undo {
                 told.extend(undo::end_users(dir).into_iter().map(|pid| format!("process {pid}")));
             }
         }
@@ -191,7 +191,7 @@ mod test {
         let mut lab = Lab::new(&context).expect("a lab");
         std::fs::write(lab.dir().join("data"), b"x").expect("written");
         let (mark, inner) = (lab.mark(), lab.dir().join("inner"));
-        lab.will(Undo::Dir(inner.clone())).expect("noted");
+        lab.will(UndoStep::Dir(inner.clone())).expect("noted");
         std::fs::create_dir(&inner).expect("made");
         lab.back_to(mark).expect("undone");
         assert!(!inner.exists() && lab.dir().join("data").exists());

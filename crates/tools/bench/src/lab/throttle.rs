@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::undo::Undo;
+use super::undo::UndoStep;
 use super::{Lab, group};
 
 /// What a drive does at most; 0: no limit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Speed {
+pub struct DriveSpeed {
     /// Read requests a second.
     pub read_iops: u32,
     /// Write requests a second.
@@ -20,25 +20,25 @@ pub struct Speed {
     pub write_bytes: u64,
 }
 
-impl Speed {
+impl DriveSpeed {
     /// A disk at random places: the paper's (003, Table II) did 195 a second.
-    pub const HDD_RANDOM: Speed = Speed { read_iops: 195, write_iops: 195, read_bytes: 144_000_000, write_bytes: 142_000_000 };
+    pub const HDD_RANDOM: DriveSpeed = DriveSpeed { read_iops: 195, write_iops: 195, read_bytes: 144_000_000, write_bytes: 142_000_000 };
     /// A disk in sequence, where no head moves: the paper's Table I.
-    pub const HDD_SEQUENTIAL: Speed = Speed { read_iops: 0, write_iops: 0, read_bytes: 144_000_000, write_bytes: 142_000_000 };
+    pub const HDD_SEQUENTIAL: DriveSpeed = DriveSpeed { read_iops: 0, write_iops: 0, read_bytes: 144_000_000, write_bytes: 142_000_000 };
     /// A slow SSD, whose own time is what one measures also on a busy machine.
-    pub const SLOW_SSD: Speed = Speed { read_iops: 1000, write_iops: 1000, read_bytes: 60_000_000, write_bytes: 60_000_000 };
+    pub const SLOW_SSD: DriveSpeed = DriveSpeed { read_iops: 1000, write_iops: 1000, read_bytes: 60_000_000, write_bytes: 60_000_000 };
     /// As fast as it is.
-    pub const UNLIMITED: Speed = Speed { read_iops: 0, write_iops: 0, read_bytes: 0, write_bytes: 0 };
+    pub const UNLIMITED: DriveSpeed = DriveSpeed { read_iops: 0, write_iops: 0, read_bytes: 0, write_bytes: 0 };
     /// The SATA SSD of the paper's Table I.
-    pub const SSD: Speed = Speed { read_iops: 26_000, write_iops: 26_000, read_bytes: 480_000_000, write_bytes: 330_000_000 };
+    pub const SSD: DriveSpeed = DriveSpeed { read_iops: 26_000, write_iops: 26_000, read_bytes: 480_000_000, write_bytes: 330_000_000 };
 }
 
-impl Speed {
+impl DriveSpeed {
     /// So many times as much of everything.
     #[must_use]
-    pub fn times(self, factor: u32) -> Speed {
+    pub fn times(self, factor: u32) -> DriveSpeed {
         let bytes = |bytes: u64| bytes * u64::from(factor);
-        Speed {
+        DriveSpeed {
             read_iops: self.read_iops * factor,
             write_iops: self.write_iops * factor,
             read_bytes: bytes(self.read_bytes),
@@ -48,8 +48,8 @@ impl Speed {
 
     /// Of a device that has one limit for both, when half of what is done are reads.
     #[must_use]
-    pub fn shared(self) -> Speed {
-        Speed {
+    pub fn shared(self) -> DriveSpeed {
+        DriveSpeed {
             read_iops: self.read_iops / 2,
             write_iops: self.write_iops / 2,
             read_bytes: self.read_bytes / 2,
@@ -81,7 +81,7 @@ pub fn how() -> &'static str {
 }
 
 /// Limits the device for us, for what we start, and for the kernel's writing back.
-pub(super) fn limit(lab: &mut Lab<'_>, device: &Path, speed: &Speed) -> anyhow::Result<()> {
+pub(super) fn limit(lab: &mut Lab<'_>, device: &Path, speed: &DriveSpeed) -> anyhow::Result<()> {
     let number = number_of(device)?;
     if is_v1() { limit_v1(lab, &number, speed) } else { limit_v2(lab, device, &number, speed) }
 }
@@ -94,7 +94,7 @@ pub(super) fn number_of(device: &Path) -> anyhow::Result<String> {
 }
 
 /// The limit is the group's own, and the kernel writes back in the name of the root: our group and the root get it, for this device.
-fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()> {
+fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &DriveSpeed) -> anyhow::Result<()> {
     let root = PathBuf::from(V1);
     let mut groups = vec![root.clone()];
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -112,7 +112,7 @@ fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()
     for group in groups {
         for (name, value) in limits {
             let file = group.join(format!("blkio.throttle.{name}_device"));
-            let undo = Undo::Limit(file.clone(), format!("{number} 0"));
+            let undo = UndoStep::Limit(file.clone(), format!("{number} 0"));
             // No limit where there was none.
             if value == 0 && !lab.has(&undo) {
                 continue;
@@ -126,7 +126,7 @@ fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &Speed) -> anyhow::Result<()
 
 /// The root has no limits there: this process goes into a group of its own, and takes its children along. Writing back is charged
 /// to who made pages dirty, where the file system can tell (ext4 does), its journal to the thread that writes it.
-fn limit_v2(lab: &mut Lab<'_>, device: &Path, number: &str, speed: &Speed) -> anyhow::Result<()> {
+fn limit_v2(lab: &mut Lab<'_>, device: &Path, number: &str, speed: &DriveSpeed) -> anyhow::Result<()> {
     let own = group::make(lab, "io", "")?;
     group::enter(&own, &[std::process::id()])?;
     group::enter(&own, &journal_writers(device))?;
@@ -140,7 +140,7 @@ fn limit_v2(lab: &mut Lab<'_>, device: &Path, number: &str, speed: &Speed) -> an
     let words = format!("{number} {}", words.map(word).join(" "));
     // Groups with little memory stand beside ours.
     for group in lab.memory_groups().into_iter().chain([own]) {
-        lab.will_once(Undo::Limit(group.join("io.max"), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
+        lab.will_once(UndoStep::Limit(group.join("io.max"), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
         group::set(&group, "io.max", &words)?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Undo {
+pub enum UndoStep {
     /// A directory of ours with all that is in it.
     Dir(PathBuf),
     /// Something mounted there.
@@ -26,15 +26,15 @@ pub enum Undo {
     Process(i32, u64),
 }
 
-impl fmt::Display for Undo {
+impl fmt::Display for UndoStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Undo::Dir(path) => write!(f, "directory {}", path.display()),
-            Undo::Mount(path) => write!(f, "mount {}", path.display()),
-            Undo::Loop(path) => write!(f, "loop device of {}", path.display()),
-            Undo::Group(path) => write!(f, "control group {}", path.display()),
-            Undo::Limit(path, _) => write!(f, "limit in {}", path.display()),
-            Undo::Process(pid, _) => write!(f, "process {pid}"),
+            UndoStep::Dir(path) => write!(f, "directory {}", path.display()),
+            UndoStep::Mount(path) => write!(f, "mount {}", path.display()),
+            UndoStep::Loop(path) => write!(f, "loop device of {}", path.display()),
+            UndoStep::Group(path) => write!(f, "control group {}", path.display()),
+            UndoStep::Limit(path, _) => write!(f, "limit in {}", path.display()),
+            UndoStep::Process(pid, _) => write!(f, "process {pid}"),
         }
     }
 }
@@ -42,20 +42,20 @@ impl fmt::Display for Undo {
 /// Names of directories and groups begin so: nothing else is ever removed.
 pub const PREFIX: &str = "hotshelf-bench-";
 
-impl Undo {
+impl UndoStep {
     /// Takes it away; whether there was anything.
     pub fn run(&self) -> anyhow::Result<bool> {
         match self {
-            Undo::Dir(path) => remove_dir(path),
-            Undo::Mount(path) => unmount(path),
-            Undo::Loop(file) => detach(file),
-            Undo::Group(path) => remove_group(path),
-            Undo::Limit(file, word) => {
+            UndoStep::Dir(path) => remove_dir(path),
+            UndoStep::Mount(path) => unmount(path),
+            UndoStep::Loop(file) => detach(file),
+            UndoStep::Group(path) => remove_group(path),
+            UndoStep::Limit(file, word) => {
                 let all = file.components().all(|part| part != std::path::Component::ParentDir);
                 ensure!(file.starts_with("/sys") && all, "{} is no limit", file.display());
                 Ok(std::fs::write(file, word).is_ok())
             }
-            Undo::Process(pid, began) => Ok(end(*pid, *began)),
+            UndoStep::Process(pid, began) => Ok(end(*pid, *began)),
         }
     }
 }
@@ -214,20 +214,20 @@ mod test {
         let dir = tempfile::tempdir().expect("a directory");
         let ours = dir.path().join("hotshelf-bench-7");
         std::fs::create_dir_all(ours.join("a")).expect("made");
-        assert!(Undo::Dir(dir.path().to_owned()).run().is_err());
-        assert!(Undo::Dir(ours.join("../x")).run().is_err());
-        assert!(Undo::Dir("hotshelf-bench-7".into()).run().is_err());
+        assert!(UndoStep::Dir(dir.path().to_owned()).run().is_err());
+        assert!(UndoStep::Dir(ours.join("../x")).run().is_err());
+        assert!(UndoStep::Dir("hotshelf-bench-7".into()).run().is_err());
         for undo in [
-            Undo::Mount("/".into()),
-            Undo::Loop("/etc/passwd".into()),
-            Undo::Group("/sys/fs/cgroup/blkio".into()),
-            Undo::Limit(dir.path().join("x"), "1".into()),
-            Undo::Limit("/sys/../tmp/x".into(), "1".into()),
+            UndoStep::Mount("/".into()),
+            UndoStep::Loop("/etc/passwd".into()),
+            UndoStep::Group("/sys/fs/cgroup/blkio".into()),
+            UndoStep::Limit(dir.path().join("x"), "1".into()),
+            UndoStep::Limit("/sys/../tmp/x".into(), "1".into()),
         ] {
             assert!(undo.run().is_err(), "{undo}");
         }
-        assert!(Undo::Dir(ours.clone()).run().expect("removed"));
-        assert!(!Undo::Dir(ours).run().expect("nothing to do"));
+        assert!(UndoStep::Dir(ours.clone()).run().expect("removed"));
+        assert!(!UndoStep::Dir(ours).run().expect("nothing to do"));
     }
 
     #[test]
@@ -253,10 +253,10 @@ mod test {
     fn a_process_of_another_time_is_left_alone() {
         let me = i32::try_from(std::process::id()).expect("small");
         let when = began(me).expect("I live");
-        assert!(!Undo::Process(me, when + 1).run().expect("nothing done"));
+        assert!(!UndoStep::Process(me, when + 1).run().expect("nothing done"));
         let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
         let pid = i32::try_from(child.id()).expect("small");
-        let undo = Undo::Process(pid, began(pid).expect("it lives"));
+        let undo = UndoStep::Process(pid, began(pid).expect("it lives"));
         let waiter = std::thread::spawn(move || child.wait());
         assert!(undo.run().expect("ended"));
         assert!(!waiter.join().expect("no panic").expect("waited").success());

@@ -1,26 +1,26 @@
 //! Traces of what real systems asked for, replayed through the very code of the product.
 //!
 //! A [`Trace`] is a sequence of page numbers. A [`Cache`] answers for each whether it has it, and takes it in if not: page caches
-//! ([`Frames`], [`Shared`]), the orders of `policy` ([`Files`], a page for each file), and both tiers together ([`Tiers`]). None of
+//! ([`Frames`], [`Shared`]), the orders of `policy` ([`Files`], a page for each file), and both tiers together ([`TieredCache`]). None of
 //! them does I/O, so a replay is a matter of seconds, and the same each time. What was published for some traces is in
 //! [`reference`].
 
-mod books;
 mod files;
 mod frames;
 pub mod reference;
 mod shared;
 mod size;
+mod ssd_index;
 mod tiers;
 mod trace;
 
-pub use books::Books;
 pub use files::Files;
 pub use frames::Frames;
 pub use reference::Reference;
 pub use shared::Shared;
 pub use size::CacheSize;
-pub use tiers::{Hits, Reader, Tiers};
+pub use ssd_index::SsdIndex;
+pub use tiers::{TierHits, TierReader, TieredCache};
 pub use trace::{Trace, Zipf, synthetic};
 
 /// Something that holds a bounded number of pages and chooses which.

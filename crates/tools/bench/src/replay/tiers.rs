@@ -3,16 +3,16 @@
 use block::Time;
 use ssdcache::{Admission, FileKey, Limits, PAGE_BYTES, PageIndex, Rule, Stats, Verdict};
 
-use super::{Books, Cache};
+use super::{Cache, SsdIndex};
 
 /// Who reads: how far he has come in sequence.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reader {
+pub struct TierReader {
     next: u64,
     bytes: u64,
 }
 
-impl Reader {
+impl TierReader {
     /// He reads a page; so many bytes he has read right before it.
     fn comes_to(&mut self, page: u64) -> u64 {
         if page != self.next {
@@ -27,16 +27,16 @@ impl Reader {
 
 /// Where the pages that were asked for came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Hits {
+pub struct TierHits {
     /// RAM.
     pub ram: u64,
     /// The SSD.
     pub ssd: u64,
-    /// Below.
+    /// TestFiles.
     pub below: u64,
 }
 
-impl Hits {
+impl TierHits {
     /// All.
     pub fn requests(&self) -> u64 {
         self.ram + self.ssd + self.below
@@ -49,30 +49,30 @@ impl Hits {
 
     /// Since an earlier count.
     #[must_use]
-    pub fn since(&self, earlier: &Hits) -> Hits {
-        Hits { ram: self.ram - earlier.ram, ssd: self.ssd - earlier.ssd, below: self.below - earlier.below }
+    pub fn since(&self, earlier: &TierHits) -> TierHits {
+        TierHits { ram: self.ram - earlier.ram, ssd: self.ssd - earlier.ssd, below: self.below - earlier.below }
     }
 }
 
 /// A read asks RAM, then the SSD, then below; what came from below is in RAM then, and on the SSD if it is admitted. (The product's
 /// worker does that a moment later.)
-pub struct Tiers {
+pub struct TieredCache {
     ram: Option<Box<dyn Cache>>,
-    ssd: Books,
+    ssd: SsdIndex,
     admission: Admission,
 }
 
-impl Tiers {
+impl TieredCache {
     /// Without RAM every read asks the SSD.
-    pub fn new(ram: Option<Box<dyn Cache>>, ssd: Books, limits: Limits) -> Tiers {
-        Tiers { ram, ssd, admission: Admission::new(limits, Time(0)) }
+    pub fn new(ram: Option<Box<dyn Cache>>, ssd: SsdIndex, limits: Limits) -> TieredCache {
+        TieredCache { ram, ssd, admission: Admission::new(limits, Time(0)) }
     }
 
     /// One page; counted in `hits`.
     ///
     /// # Errors
     /// It cannot be cached.
-    pub fn read(&mut self, reader: &mut Reader, page: u64, hits: &mut Hits) -> anyhow::Result<()> {
+    pub fn read(&mut self, reader: &mut TierReader, page: u64, hits: &mut TierHits) -> anyhow::Result<()> {
         let in_sequence = reader.comes_to(page);
         if self.ram.as_mut().is_some_and(|ram| ram.access(page)) {
             hits.ram += 1;

@@ -61,7 +61,7 @@ impl Trace {
 }
 
 /// Of one line.
-enum Form {
+enum TraceFormat {
     Numbers,
     /// Columns of size and block.
     Table(usize, usize),
@@ -78,7 +78,7 @@ fn parse(text: impl BufRead) -> anyhow::Result<Vec<u64>> {
                 form = Some(header(line)?);
                 continue;
             }
-            None => form.insert(Form::Numbers),
+            None => form.insert(TraceFormat::Numbers),
         };
         if line.is_empty() || line.starts_with('*') {
             continue;
@@ -89,22 +89,22 @@ fn parse(text: impl BufRead) -> anyhow::Result<Vec<u64>> {
     Ok(pages)
 }
 
-fn header(line: &str) -> anyhow::Result<Form> {
+fn header(line: &str) -> anyhow::Result<TraceFormat> {
     let column = |name: &str| line.split(',').position(|word| word.trim() == name);
     match (column("size"), column("lbn")) {
-        (Some(size), Some(lbn)) => Ok(Form::Table(size, lbn)),
+        (Some(size), Some(lbn)) => Ok(TraceFormat::Table(size, lbn)),
         _ => bail!("its first line names no columns `size` and `lbn`: `{}`", line.chars().take(60).collect::<String>()),
     }
 }
 
-fn line_of(form: &Form, line: &str, pages: &mut Vec<u64>) -> anyhow::Result<()> {
+fn line_of(form: &TraceFormat, line: &str, pages: &mut Vec<u64>) -> anyhow::Result<()> {
     let number = |word: Option<&str>| word.and_then(|word| word.trim().parse::<u64>().ok()).context("a number is missing");
     let range = match form {
-        Form::Numbers => {
+        TraceFormat::Numbers => {
             let page = number(Some(line))?;
             page..page.checked_add(1).context("too large a page")?
         }
-        Form::Table(size, lbn) => {
+        TraceFormat::Table(size, lbn) => {
             let [size, lbn] = [*size, *lbn].map(|column| number(line.split(',').nth(column)));
             let begin = lbn?.checked_mul(BLOCK).context("too large a block")?;
             let end = begin.checked_add(size?).context("too long a request")?;

@@ -246,7 +246,7 @@ mod test {
         let series = vec![Series { name: "reads".into(), points: vec![(1.0, 1.0), (2.0, 4.0)] }];
         let plots = vec![Plot { name: "curve".into(), title: "t".into(), x: "x".into(), y: "y".into(), log_x: false, series }];
         let mut outcome = Outcome { rows, claims, notes: vec!["a & b".into()], plots, ..Outcome::default() };
-        outcome.leave_out("mergerfs", "apt install mergerfs");
+        outcome.mark_missing("mergerfs", "apt install mergerfs");
         let run = Run::new(crate::find("policies").expect("there is one"), &Context::small(".".into()), "hotshelf bench run policies");
         Results { run, outcome }
     }

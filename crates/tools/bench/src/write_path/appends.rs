@@ -9,11 +9,11 @@ use block::future::{Future, Keep, Waiting};
 use rustix::fs::OFlags;
 use stack::rawfs::fs::{Creds, File, Fs};
 
-use super::{Bench, Sample, Side};
+use super::{Sample, WriteMode, WritePathBench};
 
 /// What is appended to how many files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shape {
+pub struct AppendShape {
     /// Files, written one after the other and durable together.
     pub files: u32,
     /// Blocks of each.
@@ -24,7 +24,7 @@ pub struct Shape {
 ///
 /// # Errors
 /// Those of the file system; interrupted.
-pub fn appends(bench: &Bench<'_>, shape: Shape, sides: &[Side]) -> anyhow::Result<Sample> {
+pub fn appends(bench: &WritePathBench<'_>, shape: AppendShape, sides: &[WriteMode]) -> anyhow::Result<Sample> {
     let data: Vec<u8> = (0..bench.block_bytes * shape.blocks as usize).map(|at| (at % 251) as u8).collect();
     let dir = format!("/.bench-{}", std::process::id());
     let (fs, creds) = (bench.fs, Creds::root());
@@ -36,12 +36,12 @@ pub fn appends(bench: &Bench<'_>, shape: Shape, sides: &[Side]) -> anyhow::Resul
     Ok(sample)
 }
 
-fn trial(bench: &Bench<'_>, dir: &str, shape: Shape, data: &[u8], side: Side) -> anyhow::Result<Duration> {
+fn trial(bench: &WritePathBench<'_>, dir: &str, shape: AppendShape, data: &[u8], side: WriteMode) -> anyhow::Result<Duration> {
     let (fs, creds) = (bench.fs, Creds::root());
     let how = match side {
-        Side::Sync => OFlags::DIRECT,
-        Side::Each => OFlags::DSYNC,
-        Side::Async => OFlags::empty(),
+        WriteMode::Sync => OFlags::DIRECT,
+        WriteMode::Each => OFlags::DSYNC,
+        WriteMode::Async => OFlags::empty(),
     };
     let name = |n: u32| format!("{dir}/{n}").into_bytes();
     let open = |n: u32| fs.open_at(fs.root(), &name(n), OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | how, 0o600, &creds);
@@ -51,7 +51,9 @@ fn trial(bench: &Bench<'_>, dir: &str, shape: Shape, data: &[u8], side: Side) ->
         // Nothing of what was before is measured.
         fs.sync()?;
         fs.store().checkpoint()?;
-        bench.time(|| if side == Side::Async { together(fs, &files, data, bench.block_bytes) } else { one_by_one(fs, &files, data, bench) })
+        bench.time(|| {
+            if side == WriteMode::Async { together(fs, &files, data, bench.block_bytes) } else { one_by_one(fs, &files, data, bench) }
+        })
     });
     let made = files.len() as u32;
     drop(files);
@@ -59,7 +61,7 @@ fn trial(bench: &Bench<'_>, dir: &str, shape: Shape, data: &[u8], side: Side) ->
     outcome
 }
 
-fn one_by_one(fs: &Fs, files: &[Arc<File>], data: &[u8], bench: &Bench<'_>) -> anyhow::Result<()> {
+fn one_by_one(fs: &Fs, files: &[Arc<File>], data: &[u8], bench: &WritePathBench<'_>) -> anyhow::Result<()> {
     for file in files {
         for (n, block) in (0..).zip(data.chunks(bench.block_bytes)) {
             if file.write_at(block, n * bench.block_bytes as u64)? < block.len() {

@@ -9,11 +9,11 @@ use block::Tag;
 use block::future::{Future, Keep};
 use stack::rawfs::{BLOCK_BYTES, Block, Disk, Extent, Lane, Store};
 
-use super::{Bench, Sample, Side};
+use super::{Sample, WriteMode, WritePathBench};
 
 /// What is done with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Blocks {
+pub enum BlockAccess {
     /// Read.
     Read,
     /// Written, not flushed.
@@ -24,16 +24,16 @@ pub enum Blocks {
 ///
 /// # Errors
 /// There are not so many free blocks; those of the device; interrupted.
-pub fn raw(bench: &Bench<'_>, what: Blocks, count: u32) -> anyhow::Result<Sample> {
+pub fn raw(bench: &WritePathBench<'_>, what: BlockAccess, count: u32) -> anyhow::Result<Sample> {
     let store = bench.fs.store();
     let mut extents = Vec::new();
     let outcome = take(store, count, &mut extents).and_then(|places| {
-        if what == Blocks::Read {
+        if what == BlockAccess::Read {
             // A drive need not look for what nobody wrote.
             let data = [0x5a; BLOCK_BYTES];
             store.disk().write_blocks(Lane::Data, &places.iter().map(|at| (*at, &data[..])).collect::<Vec<_>>())?;
         }
-        bench.trials(&[Side::Sync, Side::Async], |side| trial(bench, what, &places, side))
+        bench.trials(&[WriteMode::Sync, WriteMode::Async], |side| trial(bench, what, &places, side))
     });
     extents.into_iter().for_each(|extent| store.abandon(extent));
     outcome
@@ -51,19 +51,19 @@ fn take(store: &Store, count: u32, extents: &mut Vec<Extent>) -> anyhow::Result<
     Ok(extents.iter().flat_map(|extent| (0..u64::from(extent.blocks)).map(|n| extent.start.after(n))).collect())
 }
 
-fn trial(bench: &Bench<'_>, what: Blocks, places: &[Block], side: Side) -> anyhow::Result<Duration> {
+fn trial(bench: &WritePathBench<'_>, what: BlockAccess, places: &[Block], side: WriteMode) -> anyhow::Result<Duration> {
     let disk = bench.fs.store().disk();
     let mut memory = vec![0x5a; places.len() * BLOCK_BYTES];
     bench.time(|| match (what, side) {
-        (Blocks::Read, Side::Async) => {
+        (BlockAccess::Read, WriteMode::Async) => {
             let mut reads: Vec<(Block, &mut [u8])> = places.iter().copied().zip(memory.chunks_mut(BLOCK_BYTES)).collect();
             Ok(disk.read_many(Lane::Data, &mut reads)?)
         }
-        (Blocks::Read, _) => {
+        (BlockAccess::Read, _) => {
             Ok(places.iter().zip(memory.chunks_mut(BLOCK_BYTES)).try_for_each(|(at, to)| disk.read_blocks(Lane::Data, *at, to))?)
         }
-        (Blocks::Write, Side::Async) => write_all(disk, places, &memory),
-        (Blocks::Write, _) => {
+        (BlockAccess::Write, WriteMode::Async) => write_all(disk, places, &memory),
+        (BlockAccess::Write, _) => {
             let blocks = places.iter().zip(memory.chunks(BLOCK_BYTES));
             Ok(blocks.into_iter().try_for_each(|(at, from)| disk.write_blocks(Lane::Data, &[(*at, from)]))?)
         }

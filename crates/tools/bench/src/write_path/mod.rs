@@ -2,11 +2,11 @@
 //!
 //! What the sides are. All end in the same state: everything is durable, metadata was written once, at the end.
 //!
-//! - *synchronous* ([`Side::Sync`]), the paper's baseline: the same write path, but each block is on the device before the next one
+//! - *synchronous* ([`WriteMode::Sync`]), the paper's baseline: the same write path, but each block is on the device before the next one
 //!   is asked for (`O_DIRECT`); then one sync.
-//! - *asynchronous* ([`Side::Async`]): all blocks are handed over as futures (a transaction, if there are several files), then one
+//! - *asynchronous* ([`WriteMode::Async`]): all blocks are handed over as futures (a transaction, if there are several files), then one
 //!   wait for the one that ends last.
-//! - *durable each* ([`Side::Each`]), which the paper does not have: each block is written `O_DSYNC`, what a careful program without
+//! - *durable each* ([`WriteMode::Each`]), which the paper does not have: each block is written `O_DSYNC`, what a careful program without
 //!   futures does.
 
 mod appends;
@@ -17,9 +17,9 @@ mod sweep;
 #[cfg(test)]
 mod test;
 
-pub use appends::{Shape, appends};
-pub use blocks::{Blocks, raw};
-pub use sample::{Sample, Side};
+pub use appends::{AppendShape, appends};
+pub use blocks::{BlockAccess, raw};
+pub use sample::{Sample, WriteMode};
 pub use sweep::{SWEEPS, Sweep, Sweeps};
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use stack::rawfs::fs::Fs;
 
 /// What is measured, and by which clock.
-pub struct Bench<'a> {
+pub struct WritePathBench<'a> {
     /// Files are made in its top directory, and removed.
     pub fs: &'a Fs,
     /// Time since some moment.
@@ -40,7 +40,7 @@ pub struct Bench<'a> {
     pub stopped: &'a dyn Fn() -> bool,
 }
 
-impl Bench<'_> {
+impl WritePathBench<'_> {
     /// How long something takes.
     fn time(&self, what: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
         let begin = (self.now)();
@@ -49,7 +49,7 @@ impl Bench<'_> {
     }
 
     /// Every side in turn, as often as is wanted.
-    fn trials(&self, sides: &[Side], mut run: impl FnMut(Side) -> anyhow::Result<Duration>) -> anyhow::Result<Sample> {
+    fn trials(&self, sides: &[WriteMode], mut run: impl FnMut(WriteMode) -> anyhow::Result<Duration>) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
         for _ in 0..self.trials {
             for side in sides {

@@ -18,12 +18,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 use sim::device::clock::VirtualClock;
 use sim::device::model::presets::SsdPreset;
-use sim::device::model::{Ssd, Timed};
+use sim::device::model::{SsdModel, TimedQueue};
 use stack::rawfs::fs::{Fs, FsSettings, Stamp};
 use stack::rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
 
 /// What goes on while nobody waits.
-struct Meter {
+struct TimeMeter {
     clock: VirtualClock,
     /// Processor time up to which was counted; none: it is not counted.
     counted: Option<Mutex<Duration>>,
@@ -34,7 +34,7 @@ fn processor() -> Duration {
     Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0))
 }
 
-impl Meter {
+impl TimeMeter {
     /// Counts what was spent.
     fn count(&self) {
         if let Some(counted) = &self.counted {
@@ -57,36 +57,36 @@ impl Meter {
 }
 
 /// The drive, with less room than it has: blocks in memory, all queues on one virtual clock.
-struct Drive {
+struct ModelDrive {
     memory: MemoryDevice,
-    drive: Arc<Mutex<Ssd>>,
-    meter: Arc<Meter>,
+    drive: Arc<Mutex<SsdModel>>,
+    meter: Arc<TimeMeter>,
 }
 
-impl Device for Drive {
+impl Device for ModelDrive {
     fn geometry(&self) -> &Geometry {
         self.memory.geometry()
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
-        let below = Timed::simulated(self.memory.open_queue(options.depth), Arc::clone(&self.drive), &self.meter.clock);
+        let below = TimedQueue::simulated(self.memory.open_queue(options.depth), Arc::clone(&self.drive), &self.meter.clock);
         let event = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| OpenError::system("an event", error))?;
-        Ok(Box::new(Metered { below, found: false, event, meter: Arc::clone(&self.meter) }))
+        Ok(Box::new(MeteredQueue { below, found: false, event, meter: Arc::clone(&self.meter) }))
     }
 }
 
 /// A queue of it: who looks for what has ended, and finds nothing, waits, and moves the clock to when there is something. Nobody looks
 /// without waiting: rawfs polls to wait, or when a queue is full.
-struct Metered<Q> {
+struct MeteredQueue<Q> {
     below: Q,
     /// The last look found something: the next one asks whether that was all.
     found: bool,
     /// Never signalled: nobody sleeps.
     event: OwnedFd,
-    meter: Arc<Meter>,
+    meter: Arc<TimeMeter>,
 }
 
-impl<Q: Queue> Queue for Metered<Q> {
+impl<Q: Queue> Queue for MeteredQueue<Q> {
     fn geometry(&self) -> &Geometry {
         self.below.geometry()
     }
@@ -147,7 +147,7 @@ impl<Q: Queue> Queue for Metered<Q> {
 
 /// What counts as time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Counts {
+pub enum TimeScope {
     /// The device and the software above it.
     All,
     /// The device alone, as if software took no time: the same figures everywhere.
@@ -155,23 +155,23 @@ pub enum Counts {
 }
 
 /// An empty file system on such a drive of its own.
-pub struct Modelled {
+pub struct ModelledFs {
     /// It.
     pub fs: Fs,
-    meter: Arc<Meter>,
+    meter: Arc<TimeMeter>,
 }
 
-impl Modelled {
+impl ModelledFs {
     /// Of so many bytes.
     ///
     /// # Errors
     /// No memory.
-    pub fn new(preset: &SsdPreset, bytes: u64, counts: Counts) -> anyhow::Result<Modelled> {
+    pub fn new(preset: &SsdPreset, bytes: u64, counts: TimeScope) -> anyhow::Result<ModelledFs> {
         let memory = MemoryDevice::new(512, bytes)?.with_geometry(|geometry| geometry.volatile_cache = preset.volatile_cache);
-        let counted = (counts == Counts::All).then(|| Mutex::new(processor()));
-        let meter = Arc::new(Meter { clock: VirtualClock::default(), counted });
-        let drive = Arc::new(Mutex::new(Ssd::new(preset.params, memory.geometry())));
-        let device = Drive { memory, drive, meter: Arc::clone(&meter) };
+        let counted = (counts == TimeScope::All).then(|| Mutex::new(processor()));
+        let meter = Arc::new(TimeMeter { clock: VirtualClock::default(), counted });
+        let drive = Arc::new(Mutex::new(SsdModel::new(preset.params, memory.geometry())));
+        let device = ModelDrive { memory, drive, meter: Arc::clone(&meter) };
         let params = Params { completion: block::handle::CompletionMode::OfQueue, ..Params::default() };
         let disk = Disk::open(&device, &DiskSettings { params, ..DiskSettings::default() })?;
         Store::format(&disk, &FormatOptions::default())?;
@@ -179,7 +179,7 @@ impl Modelled {
         Fs::format(&store, Stamp::now())?;
         // Nothing is written by time: real time does not count here.
         let settings = FsSettings { write_back: Duration::ZERO, ..FsSettings::default() };
-        Ok(Modelled { fs: Fs::open(store, settings)?.0, meter })
+        Ok(ModelledFs { fs: Fs::open(store, settings)?.0, meter })
     }
 
     /// Since it was made.

@@ -2,7 +2,7 @@
 
 /// Who waits for what; see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
+pub enum WriteMode {
     /// For each block to be on the device.
     Sync,
     /// For each block to be durable.
@@ -14,11 +14,11 @@ pub enum Side {
 /// The times of all trials, microseconds.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Sample {
-    /// Of [`Side::Sync`].
+    /// Of [`WriteMode::Sync`].
     pub sync: Vec<f64>,
-    /// Of [`Side::Each`]; none where it was not asked for.
+    /// Of [`WriteMode::Each`]; none where it was not asked for.
     pub each: Vec<f64>,
-    /// Of [`Side::Async`].
+    /// Of [`WriteMode::Async`].
     pub later: Vec<f64>,
 }
 
@@ -40,11 +40,11 @@ fn by_trial(slow: &[f64], fast: &[f64]) -> Vec<f64> {
 }
 
 impl Sample {
-    pub(super) fn of(&mut self, side: Side) -> &mut Vec<f64> {
+    pub(super) fn of(&mut self, side: WriteMode) -> &mut Vec<f64> {
         match side {
-            Side::Sync => &mut self.sync,
-            Side::Each => &mut self.each,
-            Side::Async => &mut self.later,
+            WriteMode::Sync => &mut self.sync,
+            WriteMode::Each => &mut self.each,
+            WriteMode::Async => &mut self.later,
         }
     }
 

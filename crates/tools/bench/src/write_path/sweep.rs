@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use super::sample::median;
-use super::{Bench, Blocks, Sample, Shape, Side, appends, raw};
-use crate::experiment::Extent;
+use super::{AppendShape, BlockAccess, Sample, WriteMode, WritePathBench, appends, raw};
+use crate::experiment::RunScale;
 use crate::outcome::{Plot, Series};
 use crate::plot;
 
@@ -19,12 +19,12 @@ pub struct Sweep {
     pub column: &'static str,
     /// The largest value of it, the paper's.
     pub most: u32,
-    what: What,
+    what: SweepKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
-    Raw(Blocks),
+enum SweepKind {
+    Raw(BlockAccess),
     /// To one file.
     Blocks,
     /// So many to each of several files.
@@ -33,19 +33,19 @@ enum What {
 
 /// All of them.
 pub const SWEEPS: [Sweep; 5] = [
-    Sweep { name: "raw_seq_read", column: "num_blocks", most: 200, what: What::Raw(Blocks::Read) },
-    Sweep { name: "raw_seq_write", column: "num_blocks", most: 200, what: What::Raw(Blocks::Write) },
-    Sweep { name: "e2e_write_num_blocks", column: "num_blocks", most: 110, what: What::Blocks },
-    Sweep { name: "e2e_write_num_files_100bl", column: "num_files", most: 50, what: What::Files(100) },
-    Sweep { name: "e2e_write_num_files_10bl", column: "num_files", most: 50, what: What::Files(10) },
+    Sweep { name: "raw_seq_read", column: "num_blocks", most: 200, what: SweepKind::Raw(BlockAccess::Read) },
+    Sweep { name: "raw_seq_write", column: "num_blocks", most: 200, what: SweepKind::Raw(BlockAccess::Write) },
+    Sweep { name: "e2e_write_num_blocks", column: "num_blocks", most: 110, what: SweepKind::Blocks },
+    Sweep { name: "e2e_write_num_files_100bl", column: "num_files", most: 50, what: SweepKind::Files(100) },
+    Sweep { name: "e2e_write_num_files_10bl", column: "num_files", most: 50, what: SweepKind::Files(10) },
 ];
 
 impl Sweep {
     /// Where it is measured.
-    pub fn points(&self, extent: Extent) -> Vec<u32> {
-        match extent {
-            Extent::Full => (1..=self.most).collect(),
-            Extent::Small => [1, 5, 20, 50, self.most].into_iter().filter(|at| *at < self.most).chain([self.most]).collect(),
+    pub fn points(&self, scale: RunScale) -> Vec<u32> {
+        match scale {
+            RunScale::Full => (1..=self.most).collect(),
+            RunScale::Small => [1, 5, 20, 50, self.most].into_iter().filter(|at| *at < self.most).chain([self.most]).collect(),
         }
     }
 
@@ -53,20 +53,20 @@ impl Sweep {
     ///
     /// # Errors
     /// Those of the file system; interrupted.
-    pub fn measure(&self, bench: &Bench<'_>, at: u32, sides: &[Side]) -> anyhow::Result<Sample> {
+    pub fn measure(&self, bench: &WritePathBench<'_>, at: u32, sides: &[WriteMode]) -> anyhow::Result<Sample> {
         match self.what {
-            What::Raw(blocks) => raw(bench, blocks, at),
-            What::Blocks => appends(bench, Shape { files: 1, blocks: at }, sides),
-            What::Files(blocks) => appends(bench, Shape { files: at, blocks }, sides),
+            SweepKind::Raw(blocks) => raw(bench, blocks, at),
+            SweepKind::Blocks => appends(bench, AppendShape { files: 1, blocks: at }, sides),
+            SweepKind::Files(blocks) => appends(bench, AppendShape { files: at, blocks }, sides),
         }
     }
 
     /// Bytes of data at a point, raw blocks being of 4 KiB.
     fn bytes(&self, at: u32, block_bytes: usize) -> f64 {
         let blocks = match self.what {
-            What::Raw(_) => return f64::from(at) * stack::rawfs::BLOCK_BYTES as f64,
-            What::Blocks => at,
-            What::Files(blocks) => at * blocks,
+            SweepKind::Raw(_) => return f64::from(at) * stack::rawfs::BLOCK_BYTES as f64,
+            SweepKind::Blocks => at,
+            SweepKind::Files(blocks) => at * blocks,
         };
         f64::from(blocks) * block_bytes as f64
     }
@@ -85,11 +85,11 @@ impl Sweeps {
     ///
     /// # Errors
     /// Those of the file system; interrupted.
-    pub fn run(bench: &Bench<'_>, extent: Extent, sides: &[Side], told: &dyn Fn(&Sweep, u32)) -> anyhow::Result<Sweeps> {
+    pub fn run(bench: &WritePathBench<'_>, scale: RunScale, sides: &[WriteMode], told: &dyn Fn(&Sweep, u32)) -> anyhow::Result<Sweeps> {
         let mut done = Vec::new();
         for sweep in SWEEPS {
             let mut points = Vec::new();
-            for at in sweep.points(extent) {
+            for at in sweep.points(scale) {
                 points.push((at, sweep.measure(bench, at, sides).with_context(|| format!("{} {at}", sweep.name))?));
                 told(&sweep, at);
             }
@@ -125,16 +125,22 @@ impl Sweeps {
         vec![
             plot(
                 "raw",
-                "Blocks one by one and at once",
+                "BlockAccess one by one and at once",
                 "blocks",
                 times,
                 speedups(&[("raw_seq_read", "reads"), ("raw_seq_write", "writes")]),
             ),
-            plot("single-file-speedup", "Blocks appended to a file", "blocks", times, speedups(&[("e2e_write_num_blocks", "one file")])),
-            plot("single-file-throughput", "Blocks appended to a file", "blocks", rate, self.rates("e2e_write_num_blocks")),
+            plot(
+                "single-file-speedup",
+                "BlockAccess appended to a file",
+                "blocks",
+                times,
+                speedups(&[("e2e_write_num_blocks", "one file")]),
+            ),
+            plot("single-file-throughput", "BlockAccess appended to a file", "blocks", rate, self.rates("e2e_write_num_blocks")),
             plot(
                 "multi-file-speedup",
-                "Blocks appended to files in one transaction",
+                "BlockAccess appended to files in one transaction",
                 "files",
                 times,
                 speedups(&[("e2e_write_num_files_100bl", "100 blocks each"), ("e2e_write_num_files_10bl", "10 blocks each")]),

@@ -3,12 +3,12 @@ use sim::device::model::presets::NYTRO_5000_400GB;
 
 #[test]
 fn every_series_is_measured_and_written_and_leaves_nothing_behind() {
-    let modelled = model::Modelled::new(&NYTRO_5000_400GB, 64 << 20, model::Counts::All).expect("a drive");
+    let modelled = model::ModelledFs::new(&NYTRO_5000_400GB, 64 << 20, model::TimeScope::All).expect("a drive");
     let free = modelled.fs.stat_fs().free;
     let now = || modelled.now();
-    let bench = Bench { fs: &modelled.fs, now: &now, block_bytes: 512, trials: 2, stopped: &|| false };
+    let bench = WritePathBench { fs: &modelled.fs, now: &now, block_bytes: 512, trials: 2, stopped: &|| false };
     let measured = |sweep: Sweep| {
-        let points = [1, 3].map(|at| (at, sweep.measure(&bench, at, &[Side::Sync, Side::Async]).expect("measured")));
+        let points = [1, 3].map(|at| (at, sweep.measure(&bench, at, &[WriteMode::Sync, WriteMode::Async]).expect("measured")));
         (sweep, points.to_vec())
     };
     let sweeps = Sweeps { block_bytes: 512, done: SWEEPS.map(measured).to_vec() };
@@ -27,14 +27,14 @@ fn every_series_is_measured_and_written_and_leaves_nothing_behind() {
 
 #[test]
 fn who_interrupts_finds_no_files_left() {
-    let modelled = model::Modelled::new(&NYTRO_5000_400GB, 64 << 20, model::Counts::All).expect("a drive");
+    let modelled = model::ModelledFs::new(&NYTRO_5000_400GB, 64 << 20, model::TimeScope::All).expect("a drive");
     let (now, turns) = (|| modelled.now(), std::cell::Cell::new(0));
     let stopped = || {
         turns.set(turns.get() + 1);
         turns.get() > 2
     };
-    let bench = Bench { fs: &modelled.fs, now: &now, block_bytes: 4096, trials: 5, stopped: &stopped };
-    let error = appends(&bench, Shape { files: 3, blocks: 2 }, &[Side::Sync, Side::Async]).expect_err("stopped");
+    let bench = WritePathBench { fs: &modelled.fs, now: &now, block_bytes: 4096, trials: 5, stopped: &stopped };
+    let error = appends(&bench, AppendShape { files: 3, blocks: 2 }, &[WriteMode::Sync, WriteMode::Async]).expect_err("stopped");
     assert_eq!(error.to_string(), "interrupted");
     let root = modelled.fs.open_node(modelled.fs.root(), rustix::fs::OFlags::RDONLY, &stack::rawfs::fs::Creds::root()).expect("opened");
     let mut names = 0;

@@ -2,7 +2,7 @@
 //!
 //! Twice the same cache and the same reads of the hot set; into one of them the scan is mixed, a page of it for each hot read.
 
-use bench::replay::{Books, Cache, Frames, Hits, Reader, Tiers, Zipf};
+use bench::replay::{Cache, Frames, SsdIndex, TierHits, TierReader, TieredCache, Zipf};
 use pagecache::Replacement;
 use ssdcache::Limits;
 
@@ -15,20 +15,20 @@ fn slots() -> u32 {
 const FAR: u64 = 1 << 32;
 
 struct Side {
-    tiers: Tiers,
+    tiers: TieredCache,
     hot: Zipf,
     random: fastrand::Rng,
-    reader: Reader,
-    hits: Hits,
+    reader: TierReader,
+    hits: TierHits,
 }
 
 impl Side {
     /// Warm: read until what is admitted has settled.
     fn new(hot_pages: u64, power: f64, ram: u32) -> Side {
         let ram = (ram > 0).then(|| Box::new(Frames::new(ram, Replacement::S3Fifo).expect("memory")) as Box<dyn Cache>);
-        let tiers = Tiers::new(ram, Books::new(slots()).expect("slots"), Limits::new(slots()));
+        let tiers = TieredCache::new(ram, SsdIndex::new(slots()).expect("slots"), Limits::new(slots()));
         let (hot, random) = (Zipf::new(hot_pages, power), fastrand::Rng::with_seed(7));
-        let mut side = Side { tiers, hot, random, reader: Reader::default(), hits: Hits::default() };
+        let mut side = Side { tiers, hot, random, reader: TierReader::default(), hits: TierHits::default() };
         side.read(40 * u64::from(slots()));
         side
     }
@@ -39,7 +39,7 @@ impl Side {
     }
 
     /// The same, each after something else.
-    fn read_beside(&mut self, count: u64, mut other: impl FnMut(&mut Tiers)) -> f64 {
+    fn read_beside(&mut self, count: u64, mut other: impl FnMut(&mut TieredCache)) -> f64 {
         let before = self.hits;
         for _ in 0..count {
             other(&mut self.tiers);
@@ -58,7 +58,7 @@ fn costs(what: &str, hot_pages: u64, power: f64, ram: u32, in_order: bool) {
     }
     let [mut alone, mut beside] = [(); 2].map(|()| Side::new(hot_pages, power, ram));
     let put_before = beside.tiers.stats().put;
-    let (mut scanner, mut scanned, mut pages) = (Reader::default(), Hits::default(), scan.iter());
+    let (mut scanner, mut scanned, mut pages) = (TierReader::default(), TierHits::default(), scan.iter());
     let during = beside.read_beside(length, |tiers| {
         let page = pages.next().expect("as many as reads");
         tiers.read(&mut scanner, *page, &mut scanned).expect("cached");

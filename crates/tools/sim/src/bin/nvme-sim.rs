@@ -18,9 +18,9 @@ use nvme::Status;
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use sim::nvme::faults::{Fault, Rule};
+use sim::nvme::faults::{ControllerFaultRule, Fault};
 use sim::nvme::served::Server;
-use sim::nvme::{NamespaceShape, Shape, Timing};
+use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig};
 
 /// A software NVMe controller behind a vfio-user socket.
 #[derive(Parser)]
@@ -102,20 +102,20 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(report(&server))
 }
 
-fn shape(args: &Args, blocks: u64) -> Shape {
+fn shape(args: &Args, blocks: u64) -> ControllerConfig {
     let timing = match args.latency_us[..] {
-        [least, most] => Timing::Between(least.saturating_mul(1000), most.saturating_mul(1000)),
-        _ => Timing::Instant,
+        [least, most] => CommandTiming::Between(least.saturating_mul(1000), most.saturating_mul(1000)),
+        _ => CommandTiming::Instant,
     };
-    Shape {
-        namespaces: vec![NamespaceShape::plain(args.block, blocks); args.namespaces as usize],
+    ControllerConfig {
+        namespaces: vec![NamespaceConfig::plain(args.block, blocks); args.namespaces as usize],
         queues: args.queues,
         vectors: args.queues + 1,
         volatile_cache: args.volatile_cache,
-        keeps_books: args.volatile_cache,
+        tracks_durability: args.volatile_cache,
         doorbell_buffer: !args.no_doorbell_buffer,
         timing,
-        ..Shape::default()
+        ..ControllerConfig::default()
     }
 }
 
@@ -164,7 +164,7 @@ fn add_fault(server: &Server, text: &str) -> anyhow::Result<()> {
         ("twice", "") => Fault::Twice(Duration::from_millis(1)),
         _ => anyhow::bail!("there is no such fault"),
     };
-    server.controller().with_faults(|faults| faults.rules.push(Rule::one_in(one_in, fault)));
+    server.controller().with_faults(|faults| faults.rules.push(ControllerFaultRule::one_in(one_in, fault)));
     Ok(())
 }
 

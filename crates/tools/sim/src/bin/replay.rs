@@ -9,10 +9,10 @@ use block::driver::null::NullDevice;
 use block::{Geometry, Queue};
 use clap::{Parser, Subcommand, ValueEnum};
 use sim::device::clock::{Virtual, VirtualClock};
-use sim::device::model::fixed::Reserved;
+use sim::device::model::fixed::Reservations;
 use sim::device::model::presets::{HDDS, SSDS};
-use sim::device::model::{Hdd, Model, Ssd, Timed};
-use sim::device::record::{Event, Pace, Recording, replay};
+use sim::device::model::{DeviceModel, HddModel, SsdModel, TimedQueue};
+use sim::device::record::{QueueEvent, Recording, ReplayPace, replay};
 
 /// Recordings of block queues: what is in them, and how long they take on another device.
 ///
@@ -86,15 +86,15 @@ fn show(file: &Path) -> Result<()> {
         let event = event?;
         let at = event.time().0 as f64 / 1000.0;
         match event {
-            Event::Submit(_, request) => {
+            QueueEvent::Submit(_, request) => {
                 let fua = if request.fua { " fua" } else { "" };
                 let (tag, lba, blocks) = (request.tag.0, request.lba.0, request.blocks);
                 println!("{at:.3} us submit {tag}: {:?}{fua} {blocks} at {lba}", request.op);
             }
-            Event::Ring(_) => println!("{at:.3} us ring"),
-            Event::Complete(_, tag, status) => println!("{at:.3} us complete {}: {status:?}", tag.0),
-            Event::Cancel(_, tag) => println!("{at:.3} us cancel {}", tag.0),
-            Event::Reset(_, status) => println!("{at:.3} us reset: {status:?}"),
+            QueueEvent::Ring(_) => println!("{at:.3} us ring"),
+            QueueEvent::Complete(_, tag, status) => println!("{at:.3} us complete {}: {status:?}", tag.0),
+            QueueEvent::Cancel(_, tag) => println!("{at:.3} us cancel {}", tag.0),
+            QueueEvent::Reset(_, status) => println!("{at:.3} us reset: {status:?}"),
         }
     }
     Ok(())
@@ -107,10 +107,10 @@ fn run(file: &Path, on: &str, pace: PaceArg) -> Result<()> {
     let clock = VirtualClock::default();
     let (model, depth) = model(on, &header.geometry, header.depth)?;
     let queue = NullDevice::new(header.geometry.clone()).open_queue(depth);
-    let mut queue = Timed::new(queue, model, Virtual::new(&clock));
+    let mut queue = TimedQueue::new(queue, model, Virtual::new(&clock));
     let pace = match pace {
-        PaceArg::Fast => Pace::Fast,
-        PaceArg::Recorded => Pace::Recorded,
+        PaceArg::Fast => ReplayPace::Fast,
+        PaceArg::Recorded => ReplayPace::Recorded,
     };
     let result = match replay(recording, &mut queue as &mut dyn Queue, &clock, pace) {
         Ok(result) => result,
@@ -127,14 +127,14 @@ fn run(file: &Path, on: &str, pace: PaceArg) -> Result<()> {
 }
 
 /// A device of that kind with the blocks of the recording, and the depth that it allows.
-fn model(name: &str, geometry: &Geometry, depth: u32) -> Result<(Box<dyn Model>, u32)> {
+fn model(name: &str, geometry: &Geometry, depth: u32) -> Result<(Box<dyn DeviceModel>, u32)> {
     if let Some(preset) = SSDS.iter().find(|preset| preset.name == name) {
         let depth = depth.min(preset.depth_max);
-        return Ok((Box::new(Reserved::new(Ssd::new(preset.params, geometry), depth)), depth));
+        return Ok((Box::new(Reservations::new(SsdModel::new(preset.params, geometry), depth)), depth));
     }
     if let Some(preset) = HDDS.iter().find(|preset| preset.name == name) {
         let depth = depth.min(32);
-        return Ok((Box::new(Hdd::new(preset.params, geometry, depth)), depth));
+        return Ok((Box::new(HddModel::new(preset.params, geometry, depth)), depth));
     }
     bail!("there is no model of {name}: `replay devices` names them");
 }

@@ -20,19 +20,19 @@ const ALARMS: usize = 64;
 /// happens on another.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
-    inner: Arc<Inner>,
+    inner: Arc<ClockState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ClockState {
     now: AtomicU64,
     alarms: [AtomicU64; ALARMS],
     taken: [AtomicBool; ALARMS],
 }
 
-impl Default for Inner {
+impl Default for ClockState {
     fn default() -> Self {
-        Inner {
+        ClockState {
             now: AtomicU64::new(0),
             alarms: std::array::from_fn(|_| AtomicU64::new(Time::NEVER.0)),
             taken: std::array::from_fn(|_| AtomicBool::new(false)),
@@ -99,14 +99,14 @@ impl Drop for Alarm {
 }
 
 /// A clock that can be waited on: how a queue of a model sleeps.
-pub trait Timing: Clock {
+pub trait DeviceClock: Clock {
     /// The next moment at which there is something to report.
     fn set_due(&mut self, due: Time);
 
     /// Sleeps until `time`, or a little less.
     fn sleep_until(&mut self, time: Time);
 
-    /// Readable once the moment given to [`Timing::arm`] has come; none: time does not pass by itself.
+    /// Readable once the moment given to [`DeviceClock::arm`] has come; none: time does not pass by itself.
     fn event(&self) -> Option<BorrowedFd<'_>>;
 
     /// Clears the event, and lets it come at `due`.
@@ -134,7 +134,7 @@ impl Clock for Virtual {
     }
 }
 
-impl Timing for Virtual {
+impl DeviceClock for Virtual {
     #[inline]
     fn set_due(&mut self, due: Time) {
         self.alarm.set(due);
@@ -177,7 +177,7 @@ impl Clock for Real {
     }
 }
 
-impl Timing for Real {
+impl DeviceClock for Real {
     #[inline]
     fn set_due(&mut self, _: Time) {}
 

@@ -23,7 +23,7 @@ use block::{Arena, Clock, Completion, Lba, Op, Queue, Request, Span, Submit, Tag
 
 use super::clock::VirtualClock;
 use super::model::presets::SsdPreset;
-use super::model::{Ssd, Timed};
+use super::model::{SsdModel, TimedQueue};
 
 /// Most blocks of one row: the depth of the queue.
 pub const BLOCKS_MAX: u32 = 256;
@@ -73,8 +73,8 @@ fn time(preset: &SsdPreset, op: Op, count: u32, together: bool, software: Durati
     assert!((1..=BLOCKS_MAX).contains(&count), "{count} blocks");
     let clock = VirtualClock::default();
     let geometry = preset.geometry();
-    let device = Ssd::new(preset.params, &geometry);
-    let mut queue = Timed::simulated(NullDevice::new(geometry).open_queue(BLOCKS_MAX), device, &clock);
+    let device = SsdModel::new(preset.params, &geometry);
+    let mut queue = TimedQueue::simulated(NullDevice::new(geometry).open_queue(BLOCKS_MAX), device, &clock);
     let arena = Arena::private(4096).expect("memory");
     let memory = [arena.span(0, 512)];
     for block in 0..count {

@@ -5,7 +5,7 @@ use nvme::entry::{Entry, admin, feature, log};
 use nvme::identify::what;
 use nvme::registers::{completion_doorbell, submission_doorbell};
 
-use super::State;
+use super::ControllerState;
 use super::registers::VERSION;
 use super::rings::{Completions, Submissions};
 
@@ -22,7 +22,7 @@ fn put(page: &mut Page, at: usize, bytes: &[u8]) {
     page[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-impl State {
+impl ControllerState {
     /// Does it; status and result. None: it is answered later.
     pub(super) fn admin(&mut self, entry: &Entry) -> Option<(Status, u32)> {
         let answer = match entry.opcode() {
@@ -133,7 +133,7 @@ impl State {
             return Err(Status::INVALID_QUEUE);
         }
         let (at, phase) = (entry.data().0, true);
-        self.clear_bell(completion_doorbell(number, 4 << self.shape.stride_shift));
+        self.clear_doorbell(completion_doorbell(number, 4 << self.shape.stride_shift));
         self.completions.insert(number, Completions { at, entries, head: 0, tail: 0, phase, vector });
         Ok(())
     }
@@ -144,7 +144,7 @@ impl State {
         if self.submissions.contains_key(&number) || completions == 0 || !self.completions.contains_key(&completions) {
             return Err(Status::INVALID_QUEUE);
         }
-        self.clear_bell(submission_doorbell(number, 4 << self.shape.stride_shift));
+        self.clear_doorbell(submission_doorbell(number, 4 << self.shape.stride_shift));
         self.submissions.insert(number, Submissions { at: entry.data().0, entries, head: 0, tail: 0, completions });
         Ok(())
     }

@@ -6,26 +6,26 @@ use block::{Op, Time};
 use nvme::Status;
 use nvme::entry::{Entry, nvm as op};
 
-use super::content::{Change, Content, Store};
+use super::content::{BlockChange, BlockStore, NamespaceContent};
 use super::faults::Fault;
-use super::{State, Timing};
-use crate::device::crash::FlushFrom;
+use super::{CommandTiming, ControllerState};
+use crate::device::crash::FlushStart;
 
 /// What is left to do of a command.
-pub(super) enum Work {
+pub(super) enum CommandWork {
     /// Only the answer: status and result.
     Answer(Status, u32),
     Read,
     /// Its data is here already.
-    Change(Vec<Change>),
+    Change(Vec<BlockChange>),
     /// Its data is here already; none: it is fetched at the end.
-    Write(Option<Change>),
-    Flush(Option<FlushFrom>),
+    Write(Option<BlockChange>),
+    Flush(Option<FlushStart>),
 }
 
-/// How it is answered.
+/// ReplyMode it is answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+enum ReplyMode {
     Rightly,
     Never,
     WrongId,
@@ -34,11 +34,11 @@ enum How {
 }
 
 /// A command that is under way.
-pub(super) struct Pending {
+pub(super) struct PendingCommand {
     pub queue: u16,
     pub entry: Entry,
-    pub work: Work,
-    how: How,
+    pub work: CommandWork,
+    how: ReplyMode,
 }
 
 /// Buffers of writes that are kept, to be used again.
@@ -46,7 +46,7 @@ const SPARE: usize = 64;
 /// Double word 12: through every cache.
 const FUA: u32 = 1 << 30;
 
-impl State {
+impl ControllerState {
     /// A command was fetched.
     pub(super) fn take(&mut self, queue: u16, entry: Entry, now: Time) {
         let fault = self.faults.hit(queue == 0, entry.opcode(), &mut self.random);
@@ -56,37 +56,37 @@ impl State {
             Some(Fault::Drop) => return,
             Some(Fault::Delay(by)) => {
                 due = due.after(by);
-                How::Rightly
+                ReplyMode::Rightly
             }
-            Some(Fault::DropAnswer) => How::Never,
-            Some(Fault::WrongId) => How::WrongId,
-            Some(Fault::WrongQueue) => How::WrongQueue,
-            Some(Fault::Twice(after)) => How::Twice(after),
-            _ => How::Rightly,
+            Some(Fault::DropAnswer) => ReplyMode::Never,
+            Some(Fault::WrongId) => ReplyMode::WrongId,
+            Some(Fault::WrongQueue) => ReplyMode::WrongQueue,
+            Some(Fault::Twice(after)) => ReplyMode::Twice(after),
+            _ => ReplyMode::Rightly,
         };
         let work = match (fault, queue) {
-            (Some(Fault::Status(status)), _) => Some(Work::Answer(status, 0)),
-            (_, 0) => self.admin(&entry).map(|(status, result)| Work::Answer(status, result)),
+            (Some(Fault::Status(status)), _) => Some(CommandWork::Answer(status, 0)),
+            (_, 0) => self.admin(&entry).map(|(status, result)| CommandWork::Answer(status, result)),
             _ => Some(self.begin(&entry, due == now)),
         };
         if let Some(work) = work {
-            self.add(due, Pending { queue, entry, work, how });
+            self.add(due, PendingCommand { queue, entry, work, how });
         }
     }
 
-    /// How long a command takes.
+    /// ReplyMode long a command takes.
     fn latency(&mut self, now: Time, entry: &Entry) -> Duration {
         let of = |op| block::Request { op, ..block::Request::read(block::Tag(0), block::Lba(lba(entry)), blocks(entry) as u32) };
         match (&self.shape.timing, entry.opcode()) {
-            (Timing::Instant, _) => Duration::ZERO,
-            (Timing::Between(least, most), _) => Duration::from_nanos(self.random.u64(*least..=*most.max(least))),
-            (Timing::Drive(drive), op::READ) => drive.lock().end(now, &of(Op::Read)).since(now),
-            (Timing::Drive(drive), op::WRITE) => drive.lock().end(now, &of(Op::Write)).since(now),
-            (Timing::Drive(drive), _) => drive.lock().end(now, &block::Request::flush(block::Tag(0))).since(now),
+            (CommandTiming::Instant, _) => Duration::ZERO,
+            (CommandTiming::Between(least, most), _) => Duration::from_nanos(self.random.u64(*least..=*most.max(least))),
+            (CommandTiming::Drive(drive), op::READ) => drive.lock().end(now, &of(Op::Read)).since(now),
+            (CommandTiming::Drive(drive), op::WRITE) => drive.lock().end(now, &of(Op::Write)).since(now),
+            (CommandTiming::Drive(drive), _) => drive.lock().end(now, &block::Request::flush(block::Tag(0))).since(now),
         }
     }
 
-    fn add(&mut self, due: Time, pending: Pending) {
+    fn add(&mut self, due: Time, pending: PendingCommand) {
         self.serial += 1;
         self.pending.insert((due, self.serial), pending);
     }
@@ -103,33 +103,33 @@ impl State {
     }
 
     /// Does a command, and answers it.
-    pub(super) fn end(&mut self, pending: Pending, now: Time) {
+    pub(super) fn end(&mut self, pending: PendingCommand, now: Time) {
         let (status, result) = self.finish(&pending);
-        let Pending { queue, entry, how, work } = pending;
-        if let Work::Write(Some(change)) = work {
-            self.spare.extend(Content::memory_of(change).filter(|_| self.spare.len() < SPARE));
+        let PendingCommand { queue, entry, how, work } = pending;
+        if let CommandWork::Write(Some(change)) = work {
+            self.spare.extend(NamespaceContent::memory_of(change).filter(|_| self.spare.len() < SPARE));
         }
         let cid = entry.cid();
         match how {
-            How::Never => {}
-            How::Rightly => self.answer((queue, queue), cid, status, result),
-            How::WrongId => self.answer((queue, queue), cid ^ 0x8000, status, result),
-            How::WrongQueue => self.answer((queue, queue.wrapping_add(1)), cid, status, result),
-            How::Twice(after) => {
+            ReplyMode::Never => {}
+            ReplyMode::Rightly => self.answer((queue, queue), cid, status, result),
+            ReplyMode::WrongId => self.answer((queue, queue), cid ^ 0x8000, status, result),
+            ReplyMode::WrongQueue => self.answer((queue, queue.wrapping_add(1)), cid, status, result),
+            ReplyMode::Twice(after) => {
                 self.doubled = true;
                 self.answer((queue, queue), cid, status, result);
-                let work = Work::Answer(status, result);
-                self.add(now.after(after), Pending { queue, entry, work, how: How::Rightly });
+                let work = CommandWork::Answer(status, result);
+                self.add(now.after(after), PendingCommand { queue, entry, work, how: ReplyMode::Rightly });
             }
         }
     }
 
     /// It is not ended any more; what it has begun is done or not.
-    pub(super) fn give_up(&mut self, pending: Pending) {
+    pub(super) fn give_up(&mut self, pending: PendingCommand) {
         let Some(content) = self.namespaces.get_mut(&pending.entry.namespace()) else { return };
         match pending.work {
-            Work::Change(changes) => changes.iter().for_each(|change| content.give_up(change, self.random.bool())),
-            Work::Write(Some(change)) => content.give_up(&change, self.random.bool()),
+            CommandWork::Change(changes) => changes.iter().for_each(|change| content.give_up(change, self.random.bool())),
+            CommandWork::Write(Some(change)) => content.give_up(&change, self.random.bool()),
             _ => {}
         }
     }
@@ -137,7 +137,7 @@ impl State {
     pub(super) fn flush_all(&mut self) {
         for content in self.namespaces.values() {
             if let Some(medium) = &content.medium {
-                medium.flush_ends(medium.flush_begins());
+                medium.complete_flush(medium.begin_flush());
             }
             // A shutdown has no way to say that it failed.
             let _ = content.store.sync();
@@ -145,34 +145,36 @@ impl State {
     }
 
     /// `at_once`: no time passes before its end.
-    fn begin(&mut self, entry: &Entry, at_once: bool) -> Work {
-        let Some(content) = self.namespaces.get(&entry.namespace()) else { return Work::Answer(Status::INVALID_NAMESPACE, 0) };
+    fn begin(&mut self, entry: &Entry, at_once: bool) -> CommandWork {
+        let Some(content) = self.namespaces.get(&entry.namespace()) else { return CommandWork::Answer(Status::INVALID_NAMESPACE, 0) };
         if content.shape.write_protected && matches!(entry.opcode(), op::WRITE | op::WRITE_ZEROES | op::DATASET_MANAGEMENT) {
-            return Work::Answer(Status::WRITE_PROTECTED, 0);
+            return CommandWork::Answer(Status::WRITE_PROTECTED, 0);
         }
         if entry.opcode() == op::FLUSH {
-            return Work::Flush(content.medium.as_ref().map(|medium| medium.flush_begins()));
+            return CommandWork::Flush(content.medium.as_ref().map(|medium| medium.begin_flush()));
         }
         if entry.opcode() == op::DATASET_MANAGEMENT {
-            return self.deallocate(entry).unwrap_or(Work::Answer(Status::DATA_TRANSFER, 0));
+            return self.deallocate(entry).unwrap_or(CommandWork::Answer(Status::DATA_TRANSFER, 0));
         }
-        let Some(range) = content.range(lba(entry), blocks(entry)) else { return Work::Answer(Status::OUT_OF_RANGE, 0) };
+        let Some(range) = content.range(lba(entry), blocks(entry)) else { return CommandWork::Answer(Status::OUT_OF_RANGE, 0) };
         let bad = lba(entry) < self.faults.bad.end && self.faults.bad.start < lba(entry) + blocks(entry);
         let most = 4096_usize << self.shape.transfer_pages_shift;
         let too_long = self.shape.transfer_pages_shift > 0 && range.len() > most;
         match entry.opcode() {
-            op::READ if bad => Work::Answer(Status::READ_ERROR, 0),
-            op::WRITE | op::WRITE_ZEROES if bad => Work::Answer(Status::WRITE_FAULT, 0),
-            op::READ | op::WRITE if too_long => Work::Answer(Status::INVALID_FIELD, 0),
-            op::READ => Work::Read,
-            op::WRITE if at_once || self.random.bool() => Work::Write(None),
-            op::WRITE => self.fetch_data(entry).map_or(Work::Answer(Status::DATA_TRANSFER, 0), |change| Work::Write(Some(change))),
-            op::WRITE_ZEROES => Work::Change(vec![content.begin(range.start, vec![0; range.len()], false)]),
-            _ => Work::Answer(Status::INVALID_OPCODE, 0),
+            op::READ if bad => CommandWork::Answer(Status::READ_ERROR, 0),
+            op::WRITE | op::WRITE_ZEROES if bad => CommandWork::Answer(Status::WRITE_FAULT, 0),
+            op::READ | op::WRITE if too_long => CommandWork::Answer(Status::INVALID_FIELD, 0),
+            op::READ => CommandWork::Read,
+            op::WRITE if at_once || self.random.bool() => CommandWork::Write(None),
+            op::WRITE => {
+                self.fetch_data(entry).map_or(CommandWork::Answer(Status::DATA_TRANSFER, 0), |change| CommandWork::Write(Some(change)))
+            }
+            op::WRITE_ZEROES => CommandWork::Change(vec![content.begin(range.start, vec![0; range.len()], false)]),
+            _ => CommandWork::Answer(Status::INVALID_OPCODE, 0),
         }
     }
 
-    fn deallocate(&mut self, entry: &Entry) -> Option<Work> {
+    fn deallocate(&mut self, entry: &Entry) -> Option<CommandWork> {
         let count = (entry.dw(10) & 0xff) as usize + 1;
         let most = match self.shape.ranges_max {
             0 => 256,
@@ -191,16 +193,16 @@ impl State {
             let blocks = u32::from_le_bytes(range[4..8].try_into().expect("4 bytes"));
             let lba = u64::from_le_bytes(range[8..].try_into().expect("8 bytes"));
             let Some(bytes) = content.range(lba, blocks.into()).filter(|_| count <= most) else {
-                return Some(Work::Answer(if count > most { Status::INVALID_FIELD } else { Status::OUT_OF_RANGE }, 0));
+                return Some(CommandWork::Answer(if count > most { Status::INVALID_FIELD } else { Status::OUT_OF_RANGE }, 0));
             };
             if zeroes && entry.dw(11) & 4 != 0 {
                 changes.push(content.begin(bytes.start, vec![0; bytes.len()], true));
             }
         }
-        Some(Work::Change(changes))
+        Some(CommandWork::Change(changes))
     }
 
-    fn fetch_data(&mut self, entry: &Entry) -> Option<Change> {
+    fn fetch_data(&mut self, entry: &Entry) -> Option<BlockChange> {
         let range = self.namespaces.get(&entry.namespace())?.range(lba(entry), blocks(entry))?;
         let mut data = self.spare.pop().unwrap_or_default();
         data.resize(range.len(), 0);
@@ -226,14 +228,14 @@ impl State {
         Some(Status::OK)
     }
 
-    fn finish(&mut self, pending: &Pending) -> (Status, u32) {
+    fn finish(&mut self, pending: &PendingCommand) -> (Status, u32) {
         let entry = &pending.entry;
         match &pending.work {
-            Work::Answer(status, result) => return (*status, *result),
-            Work::Read => return (self.send_data(entry).map_or(Status::DATA_TRANSFER, |()| Status::OK), 0),
-            Work::Change(changes) => return (self.end_changes(entry, changes), 0),
-            Work::Write(Some(change)) => return (self.end_changes(entry, std::slice::from_ref(change)), 0),
-            Work::Write(None) => {
+            CommandWork::Answer(status, result) => return (*status, *result),
+            CommandWork::Read => return (self.send_data(entry).map_or(Status::DATA_TRANSFER, |()| Status::OK), 0),
+            CommandWork::Change(changes) => return (self.end_changes(entry, changes), 0),
+            CommandWork::Write(Some(change)) => return (self.end_changes(entry, std::slice::from_ref(change)), 0),
+            CommandWork::Write(None) => {
                 if let Some(status) = self.write_in_place(entry) {
                     return (status, 0);
                 }
@@ -241,20 +243,20 @@ impl State {
                 let status = self.end_changes(entry, std::slice::from_ref(&change));
                 return (status, 0);
             }
-            Work::Flush(from) => {
+            CommandWork::Flush(from) => {
                 let Some(content) = self.namespaces.get(&entry.namespace()) else { return (Status::OK, 0) };
                 if content.store.sync().is_err() {
                     return (Status::WRITE_FAULT, 0);
                 }
                 if let (Some(medium), Some(from)) = (&content.medium, from) {
-                    medium.flush_ends(*from);
+                    medium.complete_flush(*from);
                 }
             }
         }
         (Status::OK, 0)
     }
 
-    fn end_changes(&mut self, entry: &Entry, changes: &[Change]) -> Status {
+    fn end_changes(&mut self, entry: &Entry, changes: &[BlockChange]) -> Status {
         let through = !self.shape.volatile_cache || entry.dw(12) & FUA != 0;
         let through = through && entry.opcode() != op::DATASET_MANAGEMENT;
         let Some(content) = self.namespaces.get_mut(&entry.namespace()) else { return Status::OK };
@@ -268,7 +270,7 @@ impl State {
         for (address, bytes) in self.memory.pieces(entry.data(), range.len())? {
             let content = self.namespaces.get(&entry.namespace())?;
             match &content.store {
-                Store::Memory(blocks) => self.memory.write(address, &blocks[range.start..range.start + bytes])?,
+                BlockStore::Memory(blocks) => self.memory.write(address, &blocks[range.start..range.start + bytes])?,
                 file => {
                     let mut blocks = vec![0; bytes];
                     file.read(range.start, &mut blocks).ok()?;

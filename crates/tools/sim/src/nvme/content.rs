@@ -9,7 +9,7 @@ use crate::device::crash::Medium;
 
 /// What a namespace is like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NamespaceShape {
+pub struct NamespaceConfig {
     /// A power of two, from 512 on.
     pub block_bytes: u32,
     /// Of that size.
@@ -20,38 +20,38 @@ pub struct NamespaceShape {
     pub write_protected: bool,
 }
 
-impl NamespaceShape {
+impl NamespaceConfig {
     /// Bytes of all blocks.
     pub(super) fn bytes(&self) -> usize {
         usize::try_from(self.blocks * u64::from(self.block_bytes)).expect("in memory")
     }
 
     /// A plain one.
-    pub fn plain(block_bytes: u32, blocks: u64) -> NamespaceShape {
-        NamespaceShape { block_bytes, blocks, metadata_bytes: 0, write_protected: false }
+    pub fn plain(block_bytes: u32, blocks: u64) -> NamespaceConfig {
+        NamespaceConfig { block_bytes, blocks, metadata_bytes: 0, write_protected: false }
     }
 }
 
 /// Where the blocks are.
-pub(super) enum Store {
+pub(super) enum BlockStore {
     Memory(Vec<u8>),
     /// As long as the namespace.
     File(File),
 }
 
-impl Store {
+impl BlockStore {
     pub(super) fn read(&self, at: usize, to: &mut [u8]) -> io::Result<()> {
         match self {
-            Store::Memory(bytes) => to.copy_from_slice(&bytes[at..at + to.len()]),
-            Store::File(file) => file.read_exact_at(to, at as u64)?,
+            BlockStore::Memory(bytes) => to.copy_from_slice(&bytes[at..at + to.len()]),
+            BlockStore::File(file) => file.read_exact_at(to, at as u64)?,
         }
         Ok(())
     }
 
     fn write(&mut self, at: usize, from: &[u8]) -> io::Result<()> {
         match self {
-            Store::Memory(bytes) => bytes[at..at + from.len()].copy_from_slice(from),
-            Store::File(file) => file.write_all_at(from, at as u64)?,
+            BlockStore::Memory(bytes) => bytes[at..at + from.len()].copy_from_slice(from),
+            BlockStore::File(file) => file.write_all_at(from, at as u64)?,
         }
         Ok(())
     }
@@ -59,56 +59,56 @@ impl Store {
     /// What was written survives a crash of the machine.
     pub(super) fn sync(&self) -> io::Result<()> {
         match self {
-            Store::Memory(_) => Ok(()),
-            Store::File(file) => file.sync_data(),
+            BlockStore::Memory(_) => Ok(()),
+            BlockStore::File(file) => file.sync_data(),
         }
     }
 }
 
-pub(super) struct Content {
-    pub shape: NamespaceShape,
+pub(super) struct NamespaceContent {
+    pub shape: NamespaceConfig,
     /// As reads see it.
-    pub store: Store,
+    pub store: BlockStore,
     pub medium: Option<Medium>,
 }
 
 /// The bytes of a change.
-enum Data {
+enum ChangeData {
     /// The books have them, too.
     Kept(Arc<[u8]>),
     Own(Vec<u8>),
 }
 
-impl std::ops::Deref for Data {
+impl std::ops::Deref for ChangeData {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
         match self {
-            Data::Kept(bytes) => bytes,
-            Data::Own(bytes) => bytes,
+            ChangeData::Kept(bytes) => bytes,
+            ChangeData::Own(bytes) => bytes,
         }
     }
 }
 
 /// A change that began.
-pub(super) struct Change {
+pub(super) struct BlockChange {
     at: usize,
-    data: Data,
+    data: ChangeData,
     /// Its name in the books.
     id: Option<u64>,
 }
 
-impl Content {
-    pub(super) fn new(shape: NamespaceShape, keeps_books: bool) -> Content {
+impl NamespaceContent {
+    pub(super) fn new(shape: NamespaceConfig, tracks_durability: bool) -> NamespaceContent {
         let bytes = vec![0; shape.bytes()];
-        let medium = keeps_books.then(|| Medium::new(bytes.clone(), shape.block_bytes.min(512) as usize));
-        Content { shape, store: Store::Memory(bytes), medium }
+        let medium = tracks_durability.then(|| Medium::new(bytes.clone(), shape.block_bytes.min(512) as usize));
+        NamespaceContent { shape, store: BlockStore::Memory(bytes), medium }
     }
 
     /// From now on in a file, which is as long as the namespace. What is in it counts as durable.
-    pub(super) fn put_into(&mut self, file: File, keeps_books: bool) -> io::Result<()> {
-        self.store = Store::File(file);
-        if keeps_books {
+    pub(super) fn put_into(&mut self, file: File, tracks_durability: bool) -> io::Result<()> {
+        self.store = BlockStore::File(file);
+        if tracks_durability {
             self.medium = Some(Medium::new(self.whole()?, self.shape.block_bytes.min(512) as usize));
         }
         Ok(())
@@ -128,10 +128,10 @@ impl Content {
         self.store.sync()
     }
 
-    pub(super) fn replace(&mut self, bytes: Vec<u8>, keeps_books: bool) -> io::Result<()> {
+    pub(super) fn replace(&mut self, bytes: Vec<u8>, tracks_durability: bool) -> io::Result<()> {
         assert_eq!(bytes.len(), self.shape.bytes(), "the size stays");
         self.store.write(0, &bytes)?;
-        self.medium = keeps_books.then(|| Medium::new(bytes, self.shape.block_bytes.min(512) as usize));
+        self.medium = tracks_durability.then(|| Medium::new(bytes, self.shape.block_bytes.min(512) as usize));
         Ok(())
     }
 
@@ -142,49 +142,49 @@ impl Content {
         Some((lba * size) as usize..(end * size) as usize)
     }
 
-    pub(super) fn begin(&self, at: usize, data: Vec<u8>, optional: bool) -> Change {
-        let Some(medium) = &self.medium else { return Change { at, data: Data::Own(data), id: None } };
+    pub(super) fn begin(&self, at: usize, data: Vec<u8>, optional: bool) -> BlockChange {
+        let Some(medium) = &self.medium else { return BlockChange { at, data: ChangeData::Own(data), id: None } };
         let data: Arc<[u8]> = data.into();
-        let id = Some(medium.begins(at, Arc::clone(&data), optional));
-        Change { at, data: Data::Kept(data), id }
+        let id = Some(medium.begin_write(at, Arc::clone(&data), optional));
+        BlockChange { at, data: ChangeData::Kept(data), id }
     }
 
     /// The bytes themselves, to be changed in place; none: there are books of them, or they are in a file.
     pub(super) fn in_place(&mut self) -> Option<&mut [u8]> {
         match &mut self.store {
-            Store::Memory(bytes) if self.medium.is_none() => Some(bytes),
+            BlockStore::Memory(bytes) if self.medium.is_none() => Some(bytes),
             _ => None,
         }
     }
 
     /// `through`: it is durable now.
-    pub(super) fn end(&mut self, change: &Change, through: bool) -> io::Result<()> {
+    pub(super) fn end(&mut self, change: &BlockChange, through: bool) -> io::Result<()> {
         self.store.write(change.at, &change.data)?;
         if through {
             self.store.sync()?;
         }
         if let (Some(medium), Some(id)) = (&self.medium, change.id) {
-            medium.ends(id, through);
+            medium.complete_write(id, through);
         }
         Ok(())
     }
 
     /// Its memory, to be used again.
-    pub(super) fn memory_of(change: Change) -> Option<Vec<u8>> {
+    pub(super) fn memory_of(change: BlockChange) -> Option<Vec<u8>> {
         match change.data {
-            Data::Own(bytes) => Some(bytes),
-            Data::Kept(_) => None,
+            ChangeData::Own(bytes) => Some(bytes),
+            ChangeData::Kept(_) => None,
         }
     }
 
     /// Nobody will be told whether it was done.
-    pub(super) fn give_up(&mut self, change: &Change, done: bool) {
+    pub(super) fn give_up(&mut self, change: &BlockChange, done: bool) {
         if done {
             // Nobody is told: it is as if it had not been done.
             let _ = self.store.write(change.at, &change.data);
         }
         if let (Some(medium), Some(id)) = (&self.medium, change.id) {
-            medium.given_up(id);
+            medium.abandon_write(id);
         }
     }
 }

@@ -25,7 +25,7 @@ pub enum Fault {
 
 /// Which commands a fault hits.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct ControllerFaultRule {
     /// Those of the admin queue, or those of the others.
     pub admin: bool,
     /// Of this operation; none: of any.
@@ -38,27 +38,27 @@ pub struct Rule {
     pub fault: Fault,
 }
 
-impl Rule {
+impl ControllerFaultRule {
     /// The next reads, writes and the like, `times` of them.
-    pub fn next(times: u32, fault: Fault) -> Rule {
-        Rule { admin: false, opcode: None, one_in: 1, times, fault }
+    pub fn next(times: u32, fault: Fault) -> ControllerFaultRule {
+        ControllerFaultRule { admin: false, opcode: None, one_in: 1, times, fault }
     }
 
     /// One of so many, for ever.
-    pub fn one_in(one_in: u32, fault: Fault) -> Rule {
-        Rule { one_in, ..Rule::next(u32::MAX, fault) }
+    pub fn one_in(one_in: u32, fault: Fault) -> ControllerFaultRule {
+        ControllerFaultRule { one_in, ..ControllerFaultRule::next(u32::MAX, fault) }
     }
 
     /// Of the admin queue.
     #[must_use]
-    pub fn admin(self, opcode: u8) -> Rule {
-        Rule { admin: true, opcode: Some(opcode), ..self }
+    pub fn admin(self, opcode: u8) -> ControllerFaultRule {
+        ControllerFaultRule { admin: true, opcode: Some(opcode), ..self }
     }
 
     /// Of this operation alone.
     #[must_use]
-    pub fn on(self, opcode: u8) -> Rule {
-        Rule { opcode: Some(opcode), ..self }
+    pub fn on(self, opcode: u8) -> ControllerFaultRule {
+        ControllerFaultRule { opcode: Some(opcode), ..self }
     }
 }
 
@@ -66,7 +66,7 @@ impl Rule {
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// The first that hits counts.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ControllerFaultRule>,
     /// Commands on these blocks of any namespace fail: reads as not readable, writes as not writable.
     pub bad: std::ops::Range<u64>,
     /// It does not become not ready when it is disabled.
@@ -81,7 +81,7 @@ pub struct Faults {
     pub cut_off_fails: u32,
     /// One of so many reads of a register gives a wrong value; 0: none.
     pub register_lies: u32,
-    /// How long it takes to become ready.
+    /// ReplyMode long it takes to become ready.
     pub ready_after: Duration,
 }
 

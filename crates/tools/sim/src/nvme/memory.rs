@@ -13,15 +13,15 @@ const KEPT: usize = 20;
 const MAPPED_MAX: usize = 4096;
 
 /// Some of a region, known under an address.
-struct Mapped {
+struct Mapping {
     region: Arc<Region>,
     from: usize,
     bytes: usize,
 }
 
-pub(super) struct Memory {
+pub(super) struct HostMemory {
     /// Always another place, with a gap behind: what is a little off, or old, hits nothing.
-    mapped: BTreeMap<u64, Mapped>,
+    mapped: BTreeMap<u64, Mapping>,
     next: u64,
     pub shared_only: bool,
     /// Everything was taken away.
@@ -29,9 +29,9 @@ pub(super) struct Memory {
     pub violations: Vec<String>,
 }
 
-impl Memory {
-    pub(super) fn new(shared_only: bool) -> Memory {
-        Memory { mapped: BTreeMap::new(), next: 1 << 20, shared_only, cut: false, violations: Vec::new() }
+impl HostMemory {
+    pub(super) fn new(shared_only: bool) -> HostMemory {
+        HostMemory { mapped: BTreeMap::new(), next: 1 << 20, shared_only, cut: false, violations: Vec::new() }
     }
 
     pub(super) fn map(&mut self, region: &Arc<Region>) -> Result<DeviceAddress, DmaError> {
@@ -43,7 +43,7 @@ impl Memory {
         }
         let at = self.next;
         self.next += (region.len() as u64).next_multiple_of(PAGE) + 4 * PAGE;
-        self.mapped.insert(at, Mapped { region: Arc::clone(region), from: 0, bytes: region.len() });
+        self.mapped.insert(at, Mapping { region: Arc::clone(region), from: 0, bytes: region.len() });
         Ok(DeviceAddress(at))
     }
 
@@ -53,7 +53,7 @@ impl Memory {
         let inside = bytes > 0 && from.checked_add(bytes)? <= region.len() && self.mapped.len() < MAPPED_MAX;
         let before = self.mapped.range(..end).next_back().is_some_and(|(begin, other)| begin + other.bytes as u64 > at);
         (inside && !before).then_some(())?;
-        self.mapped.insert(at, Mapped { region: Arc::new(region), from, bytes });
+        self.mapped.insert(at, Mapping { region: Arc::new(region), from, bytes });
         Some(())
     }
 
@@ -83,7 +83,7 @@ impl Memory {
 
     /// Maps a region at an address of the caller's choice, where nothing is.
     pub(super) fn put_at(&mut self, at: u64, region: &Arc<Region>) {
-        self.mapped.insert(at, Mapped { region: Arc::clone(region), from: 0, bytes: region.len() });
+        self.mapped.insert(at, Mapping { region: Arc::clone(region), from: 0, bytes: region.len() });
     }
 
     pub(super) fn unmap(&mut self, at: DeviceAddress) {

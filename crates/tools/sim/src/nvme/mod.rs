@@ -15,8 +15,8 @@ mod commands;
 mod content;
 pub mod faults;
 mod memory;
-mod outside;
 mod registers;
+mod remote;
 pub mod replay;
 mod rings;
 pub mod served;
@@ -36,41 +36,41 @@ use shm::Region;
 
 use crate::device::clock::VirtualClock;
 use crate::device::crash::Medium;
-use crate::device::model::Reserve;
-use commands::Pending;
-use content::Content;
-pub use content::NamespaceShape;
+use crate::device::model::ReservationModel;
+use commands::PendingCommand;
+pub use content::NamespaceConfig;
+use content::NamespaceContent;
 use faults::Faults;
-use memory::Memory;
-use outside::Outside;
+use memory::HostMemory;
+use remote::RemoteHost;
 use rings::{Completions, Submissions};
 
-/// How long commands take.
+/// ReplyMode long commands take.
 #[derive(Clone)]
-pub enum Timing {
+pub enum CommandTiming {
     /// No time: they are done when the doorbell is written.
     Instant,
     /// Any time between these two, in nanoseconds, each its own: answers come out of order.
     Between(u64, u64),
     /// As on a drive by its data sheet ([`crate::device::model`]).
-    Drive(Arc<Mutex<dyn Reserve>>),
+    Drive(Arc<Mutex<dyn ReservationModel>>),
 }
 
-impl fmt::Debug for Timing {
+impl fmt::Debug for CommandTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Timing::Instant => f.write_str("Instant"),
-            Timing::Between(least, most) => write!(f, "Between({least}, {most})"),
-            Timing::Drive(_) => f.write_str("Drive"),
+            CommandTiming::Instant => f.write_str("Instant"),
+            CommandTiming::Between(least, most) => write!(f, "Between({least}, {most})"),
+            CommandTiming::Drive(_) => f.write_str("Drive"),
         }
     }
 }
 
 /// What a controller is like.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct ControllerConfig {
     /// By number, from 1 on.
-    pub namespaces: Vec<NamespaceShape>,
+    pub namespaces: Vec<NamespaceConfig>,
     /// Entries of a queue, at most.
     pub entries_max: u32,
     /// Power of two of pages of 4 KiB a transfer may have (MDTS); 0: any.
@@ -86,21 +86,21 @@ pub struct Shape {
     /// Has a cache that a loss of power empties.
     pub volatile_cache: bool,
     /// Keeps books of what is durable, for [`SoftController::medium`]. Costs a copy of each write.
-    pub keeps_books: bool,
+    pub tracks_durability: bool,
     /// Ranges of a deallocate, at most; 0: 256.
     pub ranges_max: u8,
     /// Its time.
-    pub timing: Timing,
+    pub timing: CommandTiming,
     /// Works when a doorbell is written. If not, only in [`SoftController::step`] and in waits.
     pub eager: bool,
-    /// Memory without a descriptor cannot be mapped, as over a socket.
+    /// HostMemory without a descriptor cannot be mapped, as over a socket.
     pub shared_memory_only: bool,
 }
 
-impl Default for Shape {
+impl Default for ControllerConfig {
     fn default() -> Self {
-        Shape {
-            namespaces: vec![NamespaceShape { block_bytes: 4096, blocks: 2048, metadata_bytes: 0, write_protected: false }],
+        ControllerConfig {
+            namespaces: vec![NamespaceConfig { block_bytes: 4096, blocks: 2048, metadata_bytes: 0, write_protected: false }],
             entries_max: 1024,
             transfer_pages_shift: 0,
             queues: 8,
@@ -108,9 +108,9 @@ impl Default for Shape {
             stride_shift: 0,
             doorbell_buffer: true,
             volatile_cache: true,
-            keeps_books: false,
+            tracks_durability: false,
             ranges_max: 0,
-            timing: Timing::Instant,
+            timing: CommandTiming::Instant,
             eager: true,
             shared_memory_only: false,
         }
@@ -119,23 +119,23 @@ impl Default for Shape {
 
 /// Whose time it is in.
 #[derive(Clone, Debug)]
-enum Times {
+enum ClockSource {
     Virtual(VirtualClock),
     Real(Monotonic),
 }
 
-impl Times {
+impl ClockSource {
     fn now(&self) -> Time {
         match self {
-            Times::Virtual(clock) => clock.now(),
-            Times::Real(clock) => clock.now(),
+            ClockSource::Virtual(clock) => clock.now(),
+            ClockSource::Real(clock) => clock.now(),
         }
     }
 }
 
 /// What it has done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Done {
+pub struct ControllerStats {
     /// Commands fetched.
     pub fetched: u64,
     /// Answers written.
@@ -152,7 +152,7 @@ pub struct Done {
 
 /// What a driver has of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Held {
+pub struct HeldResources {
     /// Completion queues beside the admin queue's.
     pub queues: usize,
     /// Of them, those with an interrupt vector.
@@ -161,11 +161,11 @@ pub struct Held {
     pub mappings: usize,
 }
 
-pub(crate) struct State {
-    shape: Shape,
+pub(crate) struct ControllerState {
+    shape: ControllerConfig,
     random: fastrand::Rng,
     faults: Faults,
-    memory: Memory,
+    memory: HostMemory,
     configuration: u32,
     status: u32,
     admin_queues: (u32, u64, u64),
@@ -173,33 +173,33 @@ pub(crate) struct State {
     changes_at: Option<(Time, u32)>,
     submissions: BTreeMap<u16, Submissions>,
     completions: BTreeMap<u16, Completions>,
-    pending: BTreeMap<(Time, u64), Pending>,
+    pending: BTreeMap<(Time, u64), PendingCommand>,
     serial: u64,
     /// Buffers of writes, to be used again.
     spare: Vec<Vec<u8>>,
     shadow: Option<(u64, u64)>,
     raised: Vec<bool>,
     events: Arc<[OwnedFd]>,
-    outside: Outside,
+    remote: RemoteHost,
     requests_for_events: Vec<u16>,
     /// Type, information, log page; and which are masked until their log page is read.
     waiting_events: Vec<(u8, u8, u8)>,
     masked_logs: Vec<u8>,
     changed_namespaces: Vec<u32>,
     critical: u8,
-    namespaces: BTreeMap<u32, Content>,
+    namespaces: BTreeMap<u32, NamespaceContent>,
     removed: bool,
     /// It has answered more often than it was asked: rings may be full through no fault of the driver.
     doubled: bool,
-    done: Done,
+    done: ControllerStats,
 }
 
 /// See the module. Clones are the same controller.
 #[derive(Clone)]
 pub struct SoftController {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ControllerState>>,
     events: Arc<[OwnedFd]>,
-    times: Times,
+    times: ClockSource,
 }
 
 impl fmt::Debug for SoftController {
@@ -210,25 +210,26 @@ impl fmt::Debug for SoftController {
 
 impl SoftController {
     /// In virtual time.
-    pub fn new(shape: Shape, clock: &VirtualClock, seed: u64) -> SoftController {
-        SoftController::make(shape, Times::Virtual(clock.clone()), seed)
+    pub fn new(shape: ControllerConfig, clock: &VirtualClock, seed: u64) -> SoftController {
+        SoftController::make(shape, ClockSource::Virtual(clock.clone()), seed)
     }
 
     /// In the machine's time, with events that can be waited for. Commands take no time.
-    pub fn real(shape: Shape, seed: u64) -> SoftController {
-        SoftController::make(Shape { timing: Timing::Instant, ..shape }, Times::Real(Monotonic::default()), seed)
+    pub fn real(shape: ControllerConfig, seed: u64) -> SoftController {
+        SoftController::make(ControllerConfig { timing: CommandTiming::Instant, ..shape }, ClockSource::Real(Monotonic::default()), seed)
     }
 
-    fn make(shape: Shape, times: Times, seed: u64) -> SoftController {
-        let namespaces = (1..).zip(&shape.namespaces).map(|(id, namespace)| (id, Content::new(*namespace, shape.keeps_books))).collect();
+    fn make(shape: ControllerConfig, times: ClockSource, seed: u64) -> SoftController {
+        let namespaces =
+            (1..).zip(&shape.namespaces).map(|(id, namespace)| (id, NamespaceContent::new(*namespace, shape.tracks_durability))).collect();
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let event = |_| eventfd(0, flags).expect("a descriptor");
-        let count = if matches!(times, Times::Real(_)) { shape.vectors } else { 0 };
+        let count = if matches!(times, ClockSource::Real(_)) { shape.vectors } else { 0 };
         let events: Arc<[OwnedFd]> = (0..count).map(event).collect();
-        let state = State {
+        let state = ControllerState {
             random: fastrand::Rng::with_seed(seed),
             faults: Faults::default(),
-            memory: Memory::new(shape.shared_memory_only),
+            memory: HostMemory::new(shape.shared_memory_only),
             configuration: 0,
             status: 0,
             admin_queues: (0, 0, 0),
@@ -241,7 +242,7 @@ impl SoftController {
             shadow: None,
             raised: vec![false; shape.vectors.into()],
             events: Arc::clone(&events),
-            outside: Outside::default(),
+            remote: RemoteHost::default(),
             requests_for_events: Vec::new(),
             waiting_events: Vec::new(),
             masked_logs: Vec::new(),
@@ -250,7 +251,7 @@ impl SoftController {
             namespaces,
             removed: false,
             doubled: false,
-            done: Done::default(),
+            done: ControllerStats::default(),
             shape,
         };
         SoftController { state: Arc::new(Mutex::new(state)), events, times }
@@ -262,7 +263,7 @@ impl SoftController {
         Function { name: "software controller".to_owned(), mmio: below.clone(), dma: below.clone(), irq: below }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ControllerState> {
         self.state.lock()
     }
 
@@ -283,15 +284,15 @@ impl SoftController {
     }
 
     /// What it has done.
-    pub fn done(&self) -> Done {
+    pub fn done(&self) -> ControllerStats {
         self.lock().done
     }
 
     /// What the driver has made and not ended.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> HeldResources {
         let state = self.lock();
         let vectors = state.completions.iter().filter(|(number, ring)| **number > 0 && ring.vector.is_some()).count();
-        Held { queues: state.completions.keys().filter(|number| **number > 0).count(), vectors, mappings: state.memory.mappings() }
+        HeldResources { queues: state.completions.keys().filter(|number| **number > 0).count(), vectors, mappings: state.memory.mappings() }
     }
 
     /// Accesses to memory that was not mapped, and other things that a driver must not do.
@@ -317,7 +318,7 @@ impl SoftController {
         state.status |= nvme::registers::CSTS_FATAL;
     }
 
-    /// The books of a namespace, if [`Shape::keeps_books`].
+    /// The books of a namespace, if [`ControllerConfig::tracks_durability`].
     pub fn medium(&self, namespace: u32) -> Option<Medium> {
         self.lock().namespaces.get(&namespace)?.medium.clone()
     }
@@ -330,18 +331,18 @@ impl SoftController {
     /// Puts a content into a namespace, durable.
     pub fn set_content(&self, namespace: u32, bytes: Vec<u8>) {
         let mut state = self.lock();
-        let keeps_books = state.shape.keeps_books;
+        let tracks_durability = state.shape.tracks_durability;
         if let Some(content) = state.namespaces.get_mut(&namespace) {
-            content.replace(bytes, keeps_books).expect("memory");
+            content.replace(bytes, tracks_durability).expect("memory");
         }
     }
 
     /// A namespace comes, or has another size from now on; the host is told.
-    pub fn set_namespace(&self, id: u32, shape: NamespaceShape) {
+    pub fn set_namespace(&self, id: u32, shape: NamespaceConfig) {
         let now = self.times.now();
         let mut state = self.lock();
-        let keeps_books = state.shape.keeps_books;
-        state.namespaces.insert(id, Content::new(shape, keeps_books));
+        let tracks_durability = state.shape.tracks_durability;
+        state.namespaces.insert(id, NamespaceContent::new(shape, tracks_durability));
         state.changed_namespaces.push(id);
         state.tell_host((2, 0, nvme::entry::log::CHANGED_NAMESPACES));
         state.step(now);
@@ -362,7 +363,7 @@ impl SoftController {
     }
 
     fn pass_until(&self, vector: Option<u16>, until: Time) {
-        let Times::Virtual(clock) = &self.times else { return };
+        let ClockSource::Virtual(clock) = &self.times else { return };
         loop {
             let next = {
                 let mut state = self.lock();
@@ -381,7 +382,7 @@ impl SoftController {
     }
 }
 
-impl State {
+impl ControllerState {
     fn next_due(&self) -> Time {
         // Whoever stands still ends nothing.
         let command = self.pending.keys().next().filter(|_| self.is_running()).map_or(Time::NEVER, |(time, _)| *time);
@@ -399,7 +400,7 @@ impl State {
             }
             did = true;
         }
-        self.outside.signal();
+        self.remote.signal();
         did
     }
 
@@ -411,7 +412,7 @@ impl State {
     fn raise(&mut self, vector: u16) {
         let Some(raised) = self.raised.get_mut(usize::from(vector)) else { return };
         *raised = true;
-        self.outside.raise(vector);
+        self.remote.raise(vector);
         if let Some(event) = self.events.get(usize::from(vector)) {
             let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }
@@ -493,7 +494,7 @@ impl IrqSource for SoftController {
 
     fn pause(&self, at_most: Duration) {
         self.step();
-        if matches!(self.times, Times::Real(_)) {
+        if matches!(self.times, ClockSource::Real(_)) {
             std::thread::sleep(at_most.min(Duration::from_millis(1)));
         }
         self.pass_until(None, self.times.now().after(at_most));

@@ -6,7 +6,7 @@ use nvme::registers::{
     REMOVED, VS, completion_doorbell, submission_doorbell,
 };
 
-use super::State;
+use super::ControllerState;
 use super::rings::{Completions, Submissions};
 
 /// 2.0.
@@ -14,7 +14,7 @@ pub(super) const VERSION: u32 = 0x0002_0000;
 /// CAP.TO: in half seconds.
 const READY_HALF_SECONDS: u64 = 4;
 
-impl State {
+impl ControllerState {
     fn capabilities(&self) -> u64 {
         u64::from(self.shape.entries_max - 1) | 1 << 16 | READY_HALF_SECONDS << 24 | u64::from(self.shape.stride_shift) << 32 | 1 << 37
     }
@@ -104,8 +104,8 @@ impl State {
     fn make_admin_queues(&mut self) {
         let (sizes, submissions, completions) = self.admin_queues;
         let stride = 4 << self.shape.stride_shift;
-        self.clear_bell(submission_doorbell(0, stride));
-        self.clear_bell(completion_doorbell(0, stride));
+        self.clear_doorbell(submission_doorbell(0, stride));
+        self.clear_doorbell(completion_doorbell(0, stride));
         let (at, entries) = (submissions, (sizes & 0xfff) + 1);
         self.submissions.insert(0, Submissions { at, entries, head: 0, tail: 0, completions: 0 });
         let (at, entries) = (completions, (sizes >> 16 & 0xfff) + 1);

@@ -22,7 +22,7 @@ const ADDRESS_MAX: u64 = 1 << 56;
 
 /// What differed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// Commands given to the controller.
     pub commands: usize,
     /// Answers that are the same, all 16 bytes.
@@ -44,8 +44,8 @@ pub struct Outcome {
 ///
 /// # Errors
 /// No memory, addresses that are in no machine, or the controller does not take such a queue.
-pub fn replay(record: &Record, controller: &SoftController) -> Result<Outcome, String> {
-    let mut replay = Replay::new(record, controller)?;
+pub fn replay(record: &Record, controller: &SoftController) -> Result<ReplayOutcome, String> {
+    let mut replay = QueueReplay::new(record, controller)?;
     for event in &record.events {
         replay.event(event)?;
     }
@@ -53,7 +53,7 @@ pub fn replay(record: &Record, controller: &SoftController) -> Result<Outcome, S
     Ok(replay.outcome)
 }
 
-struct Replay<'a> {
+struct QueueReplay<'a> {
     controller: &'a SoftController,
     number: u16,
     entries: u32,
@@ -65,7 +65,7 @@ struct Replay<'a> {
     phase: bool,
     /// Commands without an answer, by identifier.
     waiting: BTreeMap<u16, Entry>,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
 }
 
 /// Places of the admin queue that makes the recorded one.
@@ -75,8 +75,8 @@ fn stride(controller: &SoftController) -> usize {
     4 << controller.lock().shape.stride_shift
 }
 
-impl<'a> Replay<'a> {
-    fn new(record: &Record, controller: &'a SoftController) -> Result<Replay<'a>, String> {
+impl<'a> QueueReplay<'a> {
+    fn new(record: &Record, controller: &'a SoftController) -> Result<QueueReplay<'a>, String> {
         if !(2..=65_536).contains(&record.entries) {
             return Err(format!("a queue of {} places", record.entries));
         }
@@ -86,7 +86,7 @@ impl<'a> Replay<'a> {
         let rings = memory(controller, completions_at + record.entries as usize * 16)?;
         enable(controller)?;
         let (place, phase) = first_answer(record);
-        let replay = Replay {
+        let replay = QueueReplay {
             controller,
             number: record.queue,
             entries: record.entries,
@@ -95,7 +95,7 @@ impl<'a> Replay<'a> {
             place,
             phase,
             waiting: BTreeMap::new(),
-            outcome: Outcome::default(),
+            outcome: ReplayOutcome::default(),
         };
         replay.make_queue(first_command(record), place, phase);
         Ok(replay)
@@ -309,10 +309,10 @@ fn data_bytes(controller: &SoftController, queue: u16, entry: &Entry) -> u64 {
 mod test {
     use super::*;
     use crate::device::clock::VirtualClock;
-    use crate::nvme::Shape;
+    use crate::nvme::ControllerConfig;
 
     fn controller() -> SoftController {
-        SoftController::new(Shape::default(), &VirtualClock::default(), 1)
+        SoftController::new(ControllerConfig::default(), &VirtualClock::default(), 1)
     }
 
     /// A driver's record, written down by hand: a read that was answered, one that was not.
@@ -321,7 +321,7 @@ mod test {
         let text = "queue 1 of 4 entries\ncommand 3 100020002 1000000 0 5 0 0\ntail 0 1\nanswer 3 0 1000200010000\nhead 0 1\n\
                     command 0 100030002 1000000 0 6 0 0\ntail 1 1\n";
         let outcome = replay(&text.parse().expect("a record"), &controller()).expect("flown");
-        let wanted = Outcome { commands: 2, same: 1, unanswered: vec![3], ..Outcome::default() };
+        let wanted = ReplayOutcome { commands: 2, same: 1, unanswered: vec![3], ..ReplayOutcome::default() };
         assert_eq!(outcome, wanted);
     }
 

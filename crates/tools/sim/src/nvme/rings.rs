@@ -9,7 +9,7 @@ use nvme::entry::{Answer, Entry};
 use nvme::registers::{DOORBELLS, completion_doorbell, submission_doorbell};
 use shm::Region;
 
-use super::State;
+use super::ControllerState;
 
 /// A submission queue.
 pub(super) struct Submissions {
@@ -36,7 +36,7 @@ const PAGE: usize = 4096;
 /// Commands fetched from one queue before the next has its turn.
 const BURST: u32 = 8;
 
-impl State {
+impl ControllerState {
     /// Takes commands out of all rings. True: there were some.
     pub(super) fn fetch(&mut self, now: Time) -> bool {
         self.look_at_shadows();
@@ -78,7 +78,7 @@ impl State {
             if at_head + 4 > PAGE {
                 break;
             }
-            let look = |at| look_at(&values.0, values.1 + at, &marks.0, marks.1 + at, self.outside.awake);
+            let look = |at| look_at(&values.0, values.1 + at, &marks.0, marks.1 + at, self.remote.awake);
             let (new_tail, new_head) = (look(at_tail), look(at_head));
             if new_tail != tail {
                 self.set_tail(number, new_tail);
@@ -93,7 +93,7 @@ impl State {
 
     /// Doorbells that the host wrote into memory that it shares with us. True: one was rung.
     pub(super) fn look_at_page(&mut self) -> bool {
-        let Some(page) = self.outside.page.clone() else { return false };
+        let Some(page) = self.remote.page.clone() else { return false };
         let stride = 4 << self.shape.stride_shift;
         // With doorbells in the host's memory those are newer: these have done their work by waking us.
         let counts = |number: u16| number == 0 || self.shadow.is_none();

@@ -9,11 +9,11 @@ use rustix::fs::{
 };
 use rustix::io::ReadWriteFlags;
 
-use super::world::{Said, Stat, World, digest, list, stat};
+use super::tree::{CallResult, FileTree, Stat, digest, list, stat};
 
 /// Numbers of a path or of an open file.
 #[derive(Clone, Debug)]
-pub enum Which {
+pub enum CallTarget {
     Path(String),
     /// The link itself.
     Link(String),
@@ -155,36 +155,36 @@ pub enum Call {
         dev: u64,
     },
     ChMod {
-        which: Which,
+        which: CallTarget,
         mode: u32,
     },
     ChOwn {
-        which: Which,
+        which: CallTarget,
         uid: Option<u32>,
         gid: Option<u32>,
     },
     UTimes {
-        which: Which,
+        which: CallTarget,
         access: (i64, i64),
         modified: (i64, i64),
     },
     SetXattr {
-        which: Which,
+        which: CallTarget,
         name: String,
         value: Vec<u8>,
         flags: u32,
     },
     GetXattr {
-        which: Which,
+        which: CallTarget,
         name: String,
         room: usize,
     },
     ListXattr {
-        which: Which,
+        which: CallTarget,
         room: usize,
     },
     RemoveXattr {
-        which: Which,
+        which: CallTarget,
         name: String,
     },
     Access {
@@ -193,7 +193,7 @@ pub enum Call {
         effective: bool,
     },
     Stat {
-        which: Which,
+        which: CallTarget,
     },
     /// Lists some names; 0 begins anew.
     ReadDir {
@@ -281,79 +281,79 @@ pub fn shown(stat: &Stat) -> String {
 
 impl Call {
     /// Does it.
-    pub fn run(&self, world: &mut World) -> Said {
+    pub fn run(&self, tree: &mut FileTree) -> CallResult {
         // Positions in a directory are the file system's own, and so is what is wrong with others.
         if let Call::Read { slot, .. } | Call::ReadV { slot, .. } | Call::Seek { slot, .. } = self
-            && stat(world.slot(*slot)?, "")?.is_dir()
+            && stat(tree.slot(*slot)?, "")?.is_dir()
         {
             return Ok("not asked of a directory".into());
         }
         match self {
             Call::Open { slot, path, flags, mode: bits } => {
-                let opened = rustix::fs::openat(world.root(), path.as_str(), *flags | OFlags::CLOEXEC, mode(*bits))?;
-                world.slots[*slot] = Some(opened);
-                world.cookies[*slot] = 0;
+                let opened = rustix::fs::openat(tree.root(), path.as_str(), *flags | OFlags::CLOEXEC, mode(*bits))?;
+                tree.slots[*slot] = Some(opened);
+                tree.cookies[*slot] = 0;
                 Ok("open".into())
             }
             Call::OpenAt { slot, at, path, flags, mode: bits } => {
-                let opened = rustix::fs::openat(world.slot(*at)?, path.as_str(), *flags | OFlags::CLOEXEC, mode(*bits))?;
-                world.slots[*slot] = Some(opened);
-                world.cookies[*slot] = 0;
+                let opened = rustix::fs::openat(tree.slot(*at)?, path.as_str(), *flags | OFlags::CLOEXEC, mode(*bits))?;
+                tree.slots[*slot] = Some(opened);
+                tree.cookies[*slot] = 0;
                 Ok("open".into())
             }
             Call::Close { slot } => {
-                world.slots[*slot] = None;
+                tree.slots[*slot] = None;
                 Ok("closed".into())
             }
             Call::Dup { slot, to } => {
-                world.slots[*to] = Some(rustix::io::dup(world.slot(*slot)?)?);
-                world.cookies[*to] = 0;
+                tree.slots[*to] = Some(rustix::io::dup(tree.slot(*slot)?)?);
+                tree.cookies[*to] = 0;
                 Ok("open".into())
             }
             Call::Read { slot, len } => {
                 let (mut room, skip) = aligned(*len);
-                let n = rustix::io::read(world.slot(*slot)?, &mut room[skip..skip + len])?;
+                let n = rustix::io::read(tree.slot(*slot)?, &mut room[skip..skip + len])?;
                 Ok(digest(&room[skip..skip + n]))
             }
             Call::PRead { slot, at, len } => {
                 let (mut room, skip) = aligned(*len);
-                let n = rustix::io::pread(world.slot(*slot)?, &mut room[skip..skip + len], *at)?;
+                let n = rustix::io::pread(tree.slot(*slot)?, &mut room[skip..skip + len], *at)?;
                 Ok(digest(&room[skip..skip + n]))
             }
             Call::ReadV { slot, lens } => {
                 let mut rooms = lens.map(|len| vec![0u8; len]);
-                let n = rustix::io::readv(world.slot(*slot)?, &mut rooms.each_mut().map(|room| IoSliceMut::new(room)))?;
+                let n = rustix::io::readv(tree.slot(*slot)?, &mut rooms.each_mut().map(|room| IoSliceMut::new(room)))?;
                 Ok(digest(&rooms.concat()[..n]))
             }
             Call::Write { slot, len, seed } => {
                 let (data, skip) = aligned_bytes(*len, *seed);
-                rustix::io::write(world.slot(*slot)?, &data[skip..skip + len]).map(count)
+                rustix::io::write(tree.slot(*slot)?, &data[skip..skip + len]).map(count)
             }
             Call::PWrite { slot, at, len, seed } => {
                 let (data, skip) = aligned_bytes(*len, *seed);
-                rustix::io::pwrite(world.slot(*slot)?, &data[skip..skip + len], *at).map(count)
+                rustix::io::pwrite(tree.slot(*slot)?, &data[skip..skip + len], *at).map(count)
             }
             Call::WriteV { slot, lens, seed } => {
                 let parts = lens.map(|len| bytes(len, *seed));
-                rustix::io::writev(world.slot(*slot)?, &parts.each_ref().map(|part| IoSlice::new(part))).map(count)
+                rustix::io::writev(tree.slot(*slot)?, &parts.each_ref().map(|part| IoSlice::new(part))).map(count)
             }
             Call::PWrite2 { slot, at, len, seed, flags } => {
-                rustix::io::pwritev2(world.slot(*slot)?, &[IoSlice::new(&bytes(*len, *seed))], *at, *flags).map(count)
+                rustix::io::pwritev2(tree.slot(*slot)?, &[IoSlice::new(&bytes(*len, *seed))], *at, *flags).map(count)
             }
-            Call::Seek { slot, to } => rustix::fs::seek(world.slot(*slot)?, *to).map(|at| at.to_string()),
+            Call::Seek { slot, to } => rustix::fs::seek(tree.slot(*slot)?, *to).map(|at| at.to_string()),
             Call::Truncate { path, size } => {
                 // truncate(2) is not in reach; this is what it does but for the descriptor.
-                let file = rustix::fs::openat(world.root(), path.as_str(), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, mode(0))?;
+                let file = rustix::fs::openat(tree.root(), path.as_str(), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, mode(0))?;
                 rustix::fs::ftruncate(file, *size).map(done)
             }
-            Call::FTruncate { slot, size } => rustix::fs::ftruncate(world.slot(*slot)?, *size).map(done),
-            Call::Fallocate { slot, flags, at, len } => rustix::fs::fallocate(world.slot(*slot)?, *flags, *at, *len).map(done),
+            Call::FTruncate { slot, size } => rustix::fs::ftruncate(tree.slot(*slot)?, *size).map(done),
+            Call::Fallocate { slot, flags, at, len } => rustix::fs::fallocate(tree.slot(*slot)?, *flags, *at, *len).map(done),
             Call::CopyRange { from, at, to, to_at, len } => {
                 // How much at once is the file system's choice: all of it is compared.
                 let (mut from_at, mut to_at) = (*at, *to_at);
                 let mut copied = 0;
                 while copied < *len {
-                    let (source, target) = (world.slot(*from)?, world.slot(*to)?);
+                    let (source, target) = (tree.slot(*from)?, tree.slot(*to)?);
                     match rustix::fs::copy_file_range(source, Some(&mut from_at), target, Some(&mut to_at), len - copied) {
                         Ok(0) => break,
                         Ok(n) => copied += n,
@@ -365,78 +365,78 @@ impl Call {
             }
             Call::SendFile { from, at, to, len } => {
                 let mut at = *at;
-                rustix::fs::sendfile(world.slot(*to)?, world.slot(*from)?, Some(&mut at), *len).map(count)
+                rustix::fs::sendfile(tree.slot(*to)?, tree.slot(*from)?, Some(&mut at), *len).map(count)
             }
-            Call::Clone { from, to } => rustix::fs::ioctl_ficlone(world.slot(*to)?, world.slot(*from)?).map(done),
-            Call::MkDir { path, mode: bits } => rustix::fs::mkdirat(world.root(), path.as_str(), mode(*bits)).map(done),
-            Call::RmDir { path } => rustix::fs::unlinkat(world.root(), path.as_str(), AtFlags::REMOVEDIR).map(done),
-            Call::Unlink { path } => rustix::fs::unlinkat(world.root(), path.as_str(), AtFlags::empty()).map(done),
+            Call::Clone { from, to } => rustix::fs::ioctl_ficlone(tree.slot(*to)?, tree.slot(*from)?).map(done),
+            Call::MkDir { path, mode: bits } => rustix::fs::mkdirat(tree.root(), path.as_str(), mode(*bits)).map(done),
+            Call::RmDir { path } => rustix::fs::unlinkat(tree.root(), path.as_str(), AtFlags::REMOVEDIR).map(done),
+            Call::Unlink { path } => rustix::fs::unlinkat(tree.root(), path.as_str(), AtFlags::empty()).map(done),
             Call::Rename { from, to, flags } => {
-                rustix::fs::renameat_with(world.root(), from.as_str(), world.root(), to.as_str(), *flags).map(done)
+                rustix::fs::renameat_with(tree.root(), from.as_str(), tree.root(), to.as_str(), *flags).map(done)
             }
             Call::Link { from, to, follow } => {
                 let flags = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
-                rustix::fs::linkat(world.root(), from.as_str(), world.root(), to.as_str(), flags).map(done)
+                rustix::fs::linkat(tree.root(), from.as_str(), tree.root(), to.as_str(), flags).map(done)
             }
             Call::LinkSlot { slot, to } => {
-                let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&world.slot(*slot)?));
-                rustix::fs::linkat(rustix::fs::CWD, path, world.root(), to.as_str(), AtFlags::SYMLINK_FOLLOW).map(done)
+                let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&tree.slot(*slot)?));
+                rustix::fs::linkat(rustix::fs::CWD, path, tree.root(), to.as_str(), AtFlags::SYMLINK_FOLLOW).map(done)
             }
-            Call::SymLink { target, path } => rustix::fs::symlinkat(target.as_str(), world.root(), path.as_str()).map(done),
+            Call::SymLink { target, path } => rustix::fs::symlinkat(target.as_str(), tree.root(), path.as_str()).map(done),
             Call::ReadLink { path } => {
-                rustix::fs::readlinkat(world.root(), path.as_str(), Vec::new()).map(|target| target.to_string_lossy().into_owned())
+                rustix::fs::readlinkat(tree.root(), path.as_str(), Vec::new()).map(|target| target.to_string_lossy().into_owned())
             }
             Call::MkNod { path, kind, mode: bits, dev } => {
-                rustix::fs::mknodat(world.root(), path.as_str(), *kind, mode(*bits), *dev).map(done)
+                rustix::fs::mknodat(tree.root(), path.as_str(), *kind, mode(*bits), *dev).map(done)
             }
             Call::ChMod { which, mode: bits } => match which {
-                Which::Slot(slot) => rustix::fs::fchmod(world.slot(*slot)?, mode(*bits)),
-                Which::Path(path) => rustix::fs::chmodat(world.root(), path.as_str(), mode(*bits), AtFlags::empty()),
-                Which::Link(path) => rustix::fs::chmodat(world.root(), path.as_str(), mode(*bits), AtFlags::SYMLINK_NOFOLLOW),
+                CallTarget::Slot(slot) => rustix::fs::fchmod(tree.slot(*slot)?, mode(*bits)),
+                CallTarget::Path(path) => rustix::fs::chmodat(tree.root(), path.as_str(), mode(*bits), AtFlags::empty()),
+                CallTarget::Link(path) => rustix::fs::chmodat(tree.root(), path.as_str(), mode(*bits), AtFlags::SYMLINK_NOFOLLOW),
             }
             .map(done),
             Call::ChOwn { which, uid, gid } => {
                 let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
                 match which {
-                    Which::Slot(slot) => rustix::fs::fchown(world.slot(*slot)?, uid, gid),
-                    Which::Path(path) => rustix::fs::chownat(world.root(), path.as_str(), uid, gid, AtFlags::empty()),
-                    Which::Link(path) => rustix::fs::chownat(world.root(), path.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+                    CallTarget::Slot(slot) => rustix::fs::fchown(tree.slot(*slot)?, uid, gid),
+                    CallTarget::Path(path) => rustix::fs::chownat(tree.root(), path.as_str(), uid, gid, AtFlags::empty()),
+                    CallTarget::Link(path) => rustix::fs::chownat(tree.root(), path.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW),
                 }
                 .map(done)
             }
             Call::UTimes { which, access, modified } => {
                 let times = Timestamps { last_access: spec(*access), last_modification: spec(*modified) };
                 match which {
-                    Which::Slot(slot) => rustix::fs::futimens(world.slot(*slot)?, &times),
-                    Which::Path(path) => rustix::fs::utimensat(world.root(), path.as_str(), &times, AtFlags::empty()),
-                    Which::Link(path) => rustix::fs::utimensat(world.root(), path.as_str(), &times, AtFlags::SYMLINK_NOFOLLOW),
+                    CallTarget::Slot(slot) => rustix::fs::futimens(tree.slot(*slot)?, &times),
+                    CallTarget::Path(path) => rustix::fs::utimensat(tree.root(), path.as_str(), &times, AtFlags::empty()),
+                    CallTarget::Link(path) => rustix::fs::utimensat(tree.root(), path.as_str(), &times, AtFlags::SYMLINK_NOFOLLOW),
                 }
                 .map(done)
             }
             Call::SetXattr { which, name, value, flags } => {
                 let flags = XattrFlags::from_bits_retain(*flags);
                 match which {
-                    Which::Slot(slot) => rustix::fs::fsetxattr(world.slot(*slot)?, name.as_str(), value, flags),
-                    Which::Path(path) => rustix::fs::setxattr(world.full(path), name.as_str(), value, flags),
-                    Which::Link(path) => rustix::fs::lsetxattr(world.full(path), name.as_str(), value, flags),
+                    CallTarget::Slot(slot) => rustix::fs::fsetxattr(tree.slot(*slot)?, name.as_str(), value, flags),
+                    CallTarget::Path(path) => rustix::fs::setxattr(tree.full(path), name.as_str(), value, flags),
+                    CallTarget::Link(path) => rustix::fs::lsetxattr(tree.full(path), name.as_str(), value, flags),
                 }
                 .map(done)
             }
             Call::GetXattr { which, name, room } => {
                 let mut value = vec![0u8; *room];
                 let n = match which {
-                    Which::Slot(slot) => rustix::fs::fgetxattr(world.slot(*slot)?, name.as_str(), &mut value[..]),
-                    Which::Path(path) => rustix::fs::getxattr(world.full(path), name.as_str(), &mut value[..]),
-                    Which::Link(path) => rustix::fs::lgetxattr(world.full(path), name.as_str(), &mut value[..]),
+                    CallTarget::Slot(slot) => rustix::fs::fgetxattr(tree.slot(*slot)?, name.as_str(), &mut value[..]),
+                    CallTarget::Path(path) => rustix::fs::getxattr(tree.full(path), name.as_str(), &mut value[..]),
+                    CallTarget::Link(path) => rustix::fs::lgetxattr(tree.full(path), name.as_str(), &mut value[..]),
                 }?;
                 Ok(if *room == 0 { count(n) } else { digest(&value[..n]) })
             }
             Call::ListXattr { which, room } => {
                 let mut names = vec![0u8; *room];
                 let n = match which {
-                    Which::Slot(slot) => rustix::fs::flistxattr(world.slot(*slot)?, &mut names[..]),
-                    Which::Path(path) => rustix::fs::listxattr(world.full(path), &mut names[..]),
-                    Which::Link(path) => rustix::fs::llistxattr(world.full(path), &mut names[..]),
+                    CallTarget::Slot(slot) => rustix::fs::flistxattr(tree.slot(*slot)?, &mut names[..]),
+                    CallTarget::Path(path) => rustix::fs::listxattr(tree.full(path), &mut names[..]),
+                    CallTarget::Link(path) => rustix::fs::llistxattr(tree.full(path), &mut names[..]),
                 }?;
                 names.truncate(if *room == 0 { 0 } else { n });
                 let mut names: Vec<String> =
@@ -445,49 +445,49 @@ impl Call {
                 Ok(format!("{n} {names:?}"))
             }
             Call::RemoveXattr { which, name } => match which {
-                Which::Slot(slot) => rustix::fs::fremovexattr(world.slot(*slot)?, name.as_str()),
-                Which::Path(path) => rustix::fs::removexattr(world.full(path), name.as_str()),
-                Which::Link(path) => rustix::fs::lremovexattr(world.full(path), name.as_str()),
+                CallTarget::Slot(slot) => rustix::fs::fremovexattr(tree.slot(*slot)?, name.as_str()),
+                CallTarget::Path(path) => rustix::fs::removexattr(tree.full(path), name.as_str()),
+                CallTarget::Link(path) => rustix::fs::lremovexattr(tree.full(path), name.as_str()),
             }
             .map(done),
             Call::Access { path, how, effective } => {
                 let flags = if *effective { AtFlags::EACCESS } else { AtFlags::empty() };
-                rustix::fs::accessat(world.root(), path.as_str(), *how, flags).map(done)
+                rustix::fs::accessat(tree.root(), path.as_str(), *how, flags).map(done)
             }
             Call::Stat { which } => match which {
-                Which::Slot(slot) => stat(world.slot(*slot)?, ""),
-                Which::Link(path) => stat(world.root(), path),
-                Which::Path(path) => {
-                    let file = rustix::fs::openat(world.root(), path.as_str(), OFlags::PATH | OFlags::CLOEXEC, mode(0))?;
+                CallTarget::Slot(slot) => stat(tree.slot(*slot)?, ""),
+                CallTarget::Link(path) => stat(tree.root(), path),
+                CallTarget::Path(path) => {
+                    let file = rustix::fs::openat(tree.root(), path.as_str(), OFlags::PATH | OFlags::CLOEXEC, mode(0))?;
                     stat(file.as_fd(), "")
                 }
             }
             .map(|stat| shown(&stat)),
             Call::ReadDir { slot, rewind, most } => {
-                let dir = world.slot(*slot)?;
-                let cookie = if *rewind { 0 } else { world.cookies[*slot] };
+                let dir = tree.slot(*slot)?;
+                let cookie = if *rewind { 0 } else { tree.cookies[*slot] };
                 // Not the names: their order is the file system's.
                 rustix::fs::seek(dir, SeekFrom::Start(cookie))?;
                 let (mut names, cookie) = list(dir, *most)?;
-                world.cookies[*slot] = cookie;
+                tree.cookies[*slot] = cookie;
                 names.sort();
                 let all: Vec<String> = names.into_iter().map(|listed| format!("{} {}", listed.name, listed.kind)).collect();
                 Ok(if *rewind && *most == usize::MAX { format!("{all:?}") } else { "listed".into() })
             }
             Call::Sync { slot, data_only } => {
-                let file = world.slot(*slot)?;
+                let file = tree.slot(*slot)?;
                 if *data_only { rustix::fs::fdatasync(file) } else { rustix::fs::fsync(file) }.map(done)
             }
-            Call::SyncFs { slot } => rustix::fs::syncfs(world.slot(*slot)?).map(done),
-            Call::FLock { slot, how } => rustix::fs::flock(world.slot(*slot)?, *how).map(done),
-            Call::PosixLock { slot, how } => rustix::fs::fcntl_lock(world.slot(*slot)?, *how).map(done),
+            Call::SyncFs { slot } => rustix::fs::syncfs(tree.slot(*slot)?).map(done),
+            Call::FLock { slot, how } => rustix::fs::flock(tree.slot(*slot)?, *how).map(done),
+            Call::PosixLock { slot, how } => rustix::fs::fcntl_lock(tree.slot(*slot)?, *how).map(done),
             Call::UMask { mask } => {
                 rustix::process::umask(mode(*mask));
                 Ok("0".into())
             }
-            Call::SetFlags { slot, flags } => rustix::fs::fcntl_setfl(world.slot(*slot)?, *flags).map(done),
-            Call::GetFlags { slot } => rustix::fs::fcntl_getfl(world.slot(*slot)?).map(|flags| format!("{flags:?}")),
-            Call::Advise { slot } => rustix::fs::fadvise(world.slot(*slot)?, 0, None, rustix::fs::Advice::DontNeed).map(done),
+            Call::SetFlags { slot, flags } => rustix::fs::fcntl_setfl(tree.slot(*slot)?, *flags).map(done),
+            Call::GetFlags { slot } => rustix::fs::fcntl_getfl(tree.slot(*slot)?).map(|flags| format!("{flags:?}")),
+            Call::Advise { slot } => rustix::fs::fadvise(tree.slot(*slot)?, 0, None, rustix::fs::Advice::DontNeed).map(done),
         }
     }
 
@@ -513,8 +513,8 @@ impl Call {
             | Call::ListXattr { which, .. }
             | Call::RemoveXattr { which, .. }
             | Call::Stat { which } => match which {
-                Which::Path(path) | Which::Link(path) => vec![path],
-                Which::Slot(_) => vec![],
+                CallTarget::Path(path) | CallTarget::Link(path) => vec![path],
+                CallTarget::Slot(_) => vec![],
             },
             _ => vec![],
         }
@@ -555,7 +555,7 @@ impl Call {
             | Call::ListXattr { which, .. }
             | Call::RemoveXattr { which, .. }
             | Call::Stat { which } => match which {
-                Which::Slot(slot) => vec![*slot],
+                CallTarget::Slot(slot) => vec![*slot],
                 _ => vec![],
             },
             _ => vec![],

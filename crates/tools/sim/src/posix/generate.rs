@@ -4,8 +4,8 @@ use fastrand::Rng;
 use rustix::fs::{Access, FallocateFlags, FileType, FlockOperation, OFlags, RenameFlags, SeekFrom, makedev};
 use rustix::io::ReadWriteFlags;
 
-use super::call::{Call, Which};
-use super::world::{SLOTS, join};
+use super::call::{Call, CallTarget};
+use super::tree::{SLOTS, join};
 
 /// More names than this and the next calls rather remove.
 const NAMES_MAX: usize = 70;
@@ -97,11 +97,11 @@ impl Generator {
         self.rng.usize(..SLOTS)
     }
 
-    fn which(&mut self) -> Which {
+    fn which(&mut self) -> CallTarget {
         match self.rng.u8(0..10) {
-            0..5 => Which::Path(self.path()),
-            5..7 => Which::Link(self.path()),
-            _ => Which::Slot(self.slot()),
+            0..5 => CallTarget::Path(self.path()),
+            5..7 => CallTarget::Link(self.path()),
+            _ => CallTarget::Slot(self.slot()),
         }
     }
 
@@ -308,7 +308,7 @@ impl Generator {
             36 => Call::Clone { from: slot, to: self.slot() },
             37 => Call::Sync { slot, data_only: self.rng.bool() },
             38 => Call::Advise { slot },
-            _ => Call::Stat { which: Which::Slot(slot) },
+            _ => Call::Stat { which: CallTarget::Slot(slot) },
         }
     }
 

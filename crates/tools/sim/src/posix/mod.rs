@@ -5,7 +5,7 @@
 pub mod call;
 pub mod generate;
 #[expect(missing_docs, reason = "as `stat` has them")]
-pub mod world;
+pub mod tree;
 
 use rustix::fs::{Gid, Uid};
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use block::{Error, Lba, Queue, Request, Submit, Tag};
-use sim::nvme::Held;
-use sim::nvme::faults::{Fault, Rule};
+use sim::nvme::HeldResources;
+use sim::nvme::faults::{ControllerFaultRule, Fault};
 
 use crate::process::Process;
 use crate::setting::{ALONE, Broker, connect, is_within_a_minute, reap, terms};
@@ -14,7 +14,7 @@ use crate::setting::{ALONE, Broker, connect, is_within_a_minute, reap, terms};
 struct Have {
     fds: usize,
     shared_mappings: usize,
-    controller: Held,
+    controller: HeldResources,
 }
 
 fn have(broker: &Broker) -> Have {
@@ -43,7 +43,7 @@ fn killed_clients_leave_nothing_behind() {
         // Answered, or never: then the broker has to delete the queue to get the memory back.
         let silent = random.bool();
         broker.device.with_faults(|faults| {
-            faults.rules = if silent { vec![Rule::one_in(1, Fault::Drop)] } else { Vec::new() };
+            faults.rules = if silent { vec![ControllerFaultRule::one_in(1, Fault::Drop)] } else { Vec::new() };
             faults.ignores_aborts = random.bool();
         });
         let mut client = Process::start("client", broker.dir.path());

@@ -72,7 +72,8 @@ fn another_role() {
         Some("broker") => {
             let (device, controller) = controller();
             // Nothing is answered: whoever asks waits.
-            device.with_faults(|faults| faults.rules.push(sim::nvme::faults::Rule::one_in(1, sim::nvme::faults::Fault::Drop)));
+            device
+                .with_faults(|faults| faults.rules.push(sim::nvme::faults::ControllerFaultRule::one_in(1, sim::nvme::faults::Fault::Drop)));
             let _server = serve(&dir, &controller);
             say("ready");
             until_told();

@@ -6,14 +6,14 @@ use block::{Arena, Lba, Queue, QueueOptions, Request, Submit, Tag};
 use nvme::recorder::{Event, Flights, Reason};
 use nvme::{Controller, Options};
 use sim::device::clock::VirtualClock;
-use sim::nvme::{Shape, SoftController, replay};
+use sim::nvme::{ControllerConfig, SoftController, replay};
 
 use crate::process::Process;
 use crate::setting::ALONE;
 
 /// What the child does, until it is killed.
 pub fn fly(dir: &Path) {
-    let device = SoftController::real(Shape::default(), 1);
+    let device = SoftController::real(ControllerConfig::default(), 1);
     let options = Options { record_file: Some(dir.join("flight")), records: 64, ..Options::default() };
     let controller = Controller::open(device.function(), options).expect("ready");
     let namespace = controller.namespace(1).expect("a namespace");
@@ -51,7 +51,7 @@ fn the_flight_of_a_killed_process_is_read_and_flown_again() {
             let [admin, queue] = flights.records.as_slice() else { panic!("{} queues", flights.records.len()) };
             assert!(admin.queue == 0 && queue.queue == 1 && queue.events.len() <= 64);
             let commands = |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Command(..))).count();
-            let device = SoftController::new(Shape::default(), &VirtualClock::default(), 1);
+            let device = SoftController::new(ControllerConfig::default(), &VirtualClock::default(), 1);
             let outcome = replay::replay(queue, &device).expect("flown");
             assert_eq!(device.violations(), Vec::<String>::new());
             assert_eq!(outcome.commands, commands(&queue.events));

@@ -8,7 +8,7 @@ use block::broker::client::Admin;
 use block::broker::{BrokerDevice, BrokerError, ConnectOptions, Journal, Refusal, Server, ServerOptions, Terms, Who};
 use block::{Completion, Queue};
 use nvme::{Controller, Options};
-use sim::nvme::{NamespaceShape, Shape, SoftController};
+use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
 
 /// What a process has is counted: one test at a time.
 pub static ALONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
@@ -19,8 +19,9 @@ pub const DEVICE: &str = "nvme";
 pub const QUEUES: u16 = 8;
 
 pub fn controller() -> (SoftController, Controller) {
-    let namespaces = vec![NamespaceShape::plain(512, BLOCKS)];
-    let device = SoftController::real(Shape { namespaces, queues: QUEUES, shared_memory_only: true, ..Shape::default() }, 1);
+    let namespaces = vec![NamespaceConfig::plain(512, BLOCKS)];
+    let device =
+        SoftController::real(ControllerConfig { namespaces, queues: QUEUES, shared_memory_only: true, ..ControllerConfig::default() }, 1);
     let controller = Controller::open(device.function(), Options::default()).expect("ready");
     (device, controller)
 }
@@ -58,7 +59,7 @@ impl Drop for Broker {
         drop(self.server.take());
         if !std::thread::panicking() {
             assert_eq!(self.device.violations(), Vec::<String>::new());
-            assert_eq!(self.device.held(), sim::nvme::Held::default());
+            assert_eq!(self.device.held(), sim::nvme::HeldResources::default());
         }
     }
 }

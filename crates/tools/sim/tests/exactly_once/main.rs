@@ -19,8 +19,8 @@ use block::driver::memory::MemoryQueue;
 use block::tracked::Patience;
 use block::{Arena, Buf, Clock, Completion, Error, Lba, Op, Queue, Request, Status, Submit, Tag, Time, Tracked};
 use sim::device::clock::{Virtual, VirtualClock};
-use sim::device::fault::{Faults, Faulty, Kind};
-use sim::device::model::{Model, Timed};
+use sim::device::fault::{FaultKind, Faults, FaultyQueue};
+use sim::device::model::{DeviceModel, TimedQueue};
 
 use oracle::{Asked, Oracle, range, read_stamp, stamp_block};
 use setup::{add_rules, model, patience};
@@ -36,7 +36,7 @@ const POISON: u8 = 0xa5;
 /// Places for requests that are not reported yet.
 const PLACES: usize = 128;
 
-type Stack = Tracked<Faulty<Timed<MemoryQueue, Box<dyn Model>, Virtual>, VirtualClock>, VirtualClock>;
+type Stack = Tracked<FaultyQueue<TimedQueue<MemoryQueue, Box<dyn DeviceModel>, Virtual>, VirtualClock>, VirtualClock>;
 
 /// Of every run but those with `FULL=1`.
 const FIRST_SEED: u64 = 1;
@@ -169,9 +169,9 @@ impl Episode {
         let device = MemoryDevice::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("memory");
         let clock = VirtualClock::default();
         let model = model(&mut random, &device, depth);
-        let timed = Timed::new(device.open_queue(depth), model, Virtual::new(&clock));
+        let timed = TimedQueue::new(device.open_queue(depth), model, Virtual::new(&clock));
         let faults = Faults::default();
-        let faulty = Faulty::new(timed, clock.clone(), &faults, random.u64(..)).expect("memory");
+        let faulty = FaultyQueue::new(timed, clock.clone(), &faults, random.u64(..)).expect("memory");
         add_rules(&faults, &mut random);
         let patience = patience(&mut random);
         let mut stack = Tracked::with_clock(faulty, patience, clock.clone());
@@ -391,13 +391,13 @@ impl Episode {
     }
 
     fn check_status(&self, asked: &Asked, status: Status) {
-        let gone = self.stack.is_gone() || self.faults.injected(Kind::Gone) > 0;
+        let gone = self.stack.is_gone() || self.faults.injected(FaultKind::Gone) > 0;
         let resets = self.resets > 0 || self.patience.reset_after.is_some();
         let may = match (status, asked.expected) {
             (Err(Error::Gone), _) => gone,
             (_, Some(expected)) => status == Err(expected),
             (Ok(()), None) => true,
-            (Err(Error::Media), None) => self.faults.injected(Kind::Fail) + self.faults.injected(Kind::Torn) > 0,
+            (Err(Error::Media), None) => self.faults.injected(FaultKind::Fail) + self.faults.injected(FaultKind::Torn) > 0,
             (Err(Error::Timeout), None) => asked.deadline <= self.clock.now(),
             (Err(Error::Cancelled), None) => asked.cancelled,
             (Err(Error::Reset), None) => resets,

@@ -7,7 +7,7 @@ use block::{Queue as _, QueueOptions};
 use datapath::{BlockCache, Settings, WriteMode};
 use nvme::{Controller, Options};
 use sim::device::clock::VirtualClock;
-use sim::nvme::{NamespaceShape, Shape, SoftController, Timing};
+use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController};
 
 const SIZE: usize = 96 << 10;
 const SECTOR: usize = 512;
@@ -16,14 +16,14 @@ const SECTOR: usize = 512;
 fn life(seed: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let clock = VirtualClock::default();
-    let shape = Shape {
-        namespaces: vec![NamespaceShape::plain(SECTOR as u32, (SIZE / SECTOR) as u64)],
-        keeps_books: true,
+    let shape = ControllerConfig {
+        namespaces: vec![NamespaceConfig::plain(SECTOR as u32, (SIZE / SECTOR) as u64)],
+        tracks_durability: true,
         transfer_pages_shift: random.u8(1..5),
         doorbell_buffer: random.bool(),
         volatile_cache: random.u8(..4) > 0,
-        timing: Timing::Between(1_000, 200_000),
-        ..Shape::default()
+        timing: CommandTiming::Between(1_000, 200_000),
+        ..ControllerConfig::default()
     };
     let device = SoftController::new(shape, &clock, seed);
     let options = Options { records: 0, ..Options::default() };

@@ -12,8 +12,8 @@ use datapath::shelf::{Below, Stamp, World};
 use nvme::Namespace;
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use sim::device::crash::{Medium, Volatile};
-use sim::nvme::{NamespaceShape, Shape, SoftController};
+use sim::device::crash::{Medium, VolatileQueue};
+use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
 use ssdcache::FileKey;
 
 pub const SECTOR: usize = 512;
@@ -52,9 +52,16 @@ impl Drive {
                 (Drive::Memory(memory), Medium::new(content, SECTOR))
             }
             Kind::Nvme => {
-                let namespaces = vec![NamespaceShape::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
+                let namespaces = vec![NamespaceConfig::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
                 // Those of processes that died stay until the run is over.
-                let shape = Shape { namespaces, keeps_books: true, transfer_pages_shift: 3, queues: 250, vectors: 0, ..Shape::default() };
+                let shape = ControllerConfig {
+                    namespaces,
+                    tracks_durability: true,
+                    transfer_pages_shift: 3,
+                    queues: 250,
+                    vectors: 0,
+                    ..ControllerConfig::default()
+                };
                 let controller = SoftController::real(shape, 1);
                 controller.set_content(1, content);
                 let options = nvme::Options { queues: 250, records: 0, ..nvme::Options::default() };
@@ -270,7 +277,7 @@ impl Device for Ssd {
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
         let queue: Box<dyn Queue> = match &self.0.below {
-            Drive::Memory(memory) => Box::new(Volatile::new(memory.queue(options)?, &self.0.medium, true)),
+            Drive::Memory(memory) => Box::new(VolatileQueue::new(memory.queue(options)?, &self.0.medium, true)),
             Drive::Nvme(_, namespace) => namespace.queue(options)?,
         };
         Ok(Box::new(Watched { queue, machine: Arc::clone(&self.0), arenas: Vec::new(), failed: Vec::new(), hanging: Vec::new() }))

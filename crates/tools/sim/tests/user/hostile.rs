@@ -11,7 +11,7 @@ use pci::user::{Link, UserOptions};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sim::nvme::served::Server;
-use sim::nvme::{NamespaceShape, Shape};
+use sim::nvme::{ControllerConfig, NamespaceConfig};
 
 use super::setting::{Bench, full};
 
@@ -200,7 +200,7 @@ fn hostile_client(path: &Path, seed: u64, dir: &Path) {
 fn a_client_that_says_anything_does_not_end_the_server() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("victim.sock");
-    let shape = Shape { namespaces: vec![NamespaceShape::plain(512, 128)], vectors: 9, ..Shape::default() };
+    let shape = ControllerConfig { namespaces: vec![NamespaceConfig::plain(512, 128)], vectors: 9, ..ControllerConfig::default() };
     let server = Server::bind(&path, shape, 1, Duration::from_micros(10)).expect("bound");
     std::thread::scope(|scope| {
         scope.spawn(|| server.run().expect("served"));

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use bench::Extent;
-use bench::write_path::{Bench, Blocks, SWEEPS, Shape, Side, Sweeps, appends, raw};
+use bench::RunScale;
+use bench::write_path::{AppendShape, BlockAccess, SWEEPS, Sweeps, WriteMode, WritePathBench, appends, raw};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::session::Session;
@@ -17,16 +17,16 @@ pub fn bench(session: &mut Session, what: &BenchVerb) -> anyhow::Result<()> {
     let (now, stopped) = (|| begun.elapsed(), || stop.load(Ordering::Relaxed));
     let on = |trials, block: u32| {
         let fs = session.fs()?;
-        Ok::<_, anyhow::Error>(Bench { fs, now: &now, block_bytes: block as usize, trials, stopped: &stopped })
+        Ok::<_, anyhow::Error>(WritePathBench { fs, now: &now, block_bytes: block as usize, trials, stopped: &stopped })
     };
     let of_blocks = |what, args: &RawArgs| raw(&on(args.trials, 4096)?, what, args.blocks);
     let sample = match what {
         BenchVerb::Appends(args) => {
-            let shape = Shape { files: args.files, blocks: blocks(args)? };
-            appends(&on(args.trials, args.block)?, shape, &[Side::Sync, Side::Each, Side::Async])?
+            let shape = AppendShape { files: args.files, blocks: blocks(args)? };
+            appends(&on(args.trials, args.block)?, shape, &[WriteMode::Sync, WriteMode::Each, WriteMode::Async])?
         }
-        BenchVerb::RawRead(args) => of_blocks(Blocks::Read, args)?,
-        BenchVerb::RawWrite(args) => of_blocks(Blocks::Write, args)?,
+        BenchVerb::RawRead(args) => of_blocks(BlockAccess::Read, args)?,
+        BenchVerb::RawWrite(args) => of_blocks(BlockAccess::Write, args)?,
     };
     writeln!(session.out, "{}", sample.lines())?;
     Ok(())
@@ -46,15 +46,15 @@ fn blocks(args: &AppendArgs) -> anyhow::Result<u32> {
 
 /// All series of the paper, as CSV and SVG.
 pub fn experiments(session: &mut Session, args: &ExperimentArgs) -> anyhow::Result<()> {
-    let extent = if args.small { Extent::Small } else { Extent::Full };
-    let points: usize = SWEEPS.iter().map(|sweep| sweep.points(extent).len()).sum();
+    let scale = if args.small { RunScale::Small } else { RunScale::Full };
+    let points: usize = SWEEPS.iter().map(|sweep| sweep.points(scale).len()).sum();
     let bar = if session.shows_progress { ProgressBar::new(points as u64) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {eta} left {msg}").context("the progress bar's template")?);
     std::fs::create_dir_all(&args.dir).with_context(|| format!("{}", args.dir.display()))?;
     let (begun, stop) = (Instant::now(), &*session.stop);
     let (now, stopped) = (|| begun.elapsed(), || stop.load(Ordering::Relaxed));
-    let bench = Bench { fs: session.fs()?, now: &now, block_bytes: args.block as usize, trials: args.trials, stopped: &stopped };
-    let sweeps = Sweeps::run(&bench, extent, &[Side::Sync, Side::Async], &|sweep, at| {
+    let bench = WritePathBench { fs: session.fs()?, now: &now, block_bytes: args.block as usize, trials: args.trials, stopped: &stopped };
+    let sweeps = Sweeps::run(&bench, scale, &[WriteMode::Sync, WriteMode::Async], &|sweep, at| {
         bar.set_message(format!("{} {at}", sweep.name));
         bar.inc(1);
     });

@@ -8,13 +8,13 @@ use cachedfs::{Instance, Mode};
 
 use crate::cells::{CELL, Stamp};
 use crate::child::open;
-use crate::ledger::{Head, LOGS, Ledger, SLOTS, Word, cells};
-use crate::look::one;
-use crate::place::Place;
+use crate::verify::verify_cell;
+use crate::version_table::{CellWord, HeaderWord, LOGS, SLOTS, VersionTable, cells};
+use crate::work_dir::WorkDir;
 
 /// All cells of a file, read through the cache; what is behind its end is zero.
-fn whole(instance: &Arc<Instance>, place: &Place, number: u32) -> Result<Vec<u8>> {
-    let file = open(instance, place, number)?;
+fn whole(instance: &Arc<Instance>, work_dir: &WorkDir, number: u32) -> Result<Vec<u8>> {
+    let file = open(instance, work_dir, number)?;
     let mut bytes = vec![0; file.len()? as usize];
     let got = file.read_at(0, &mut bytes)?;
     ensure!(got == bytes.len(), "{got} bytes of {} were read", bytes.len());
@@ -30,19 +30,19 @@ fn cell(bytes: &[u8], cell: u32) -> [u8; CELL] {
 }
 
 /// Each cell is what it may be, from this word's version on.
-fn cells_are(ledger: &Ledger, number: u32, bytes: &[u8], oldest: Word) -> Result<()> {
+fn cells_are(table: &VersionTable, number: u32, bytes: &[u8], oldest: CellWord) -> Result<()> {
     for n in 0..cells(number) {
-        let version = ledger.get(number, n, oldest);
-        let found = one(ledger, Stamp { file: number, cell: n, version }, &cell(bytes, n))?;
+        let version = table.get(number, n, oldest);
+        let found = verify_cell(table, Stamp { file: number, cell: n, version }, &cell(bytes, n))?;
         // What was seen now may not go back; what was lost may.
-        ledger.cell(number, n, Word::Acked).store(found, SeqCst);
-        ledger.cell(number, n, Word::Seen).store(found, SeqCst);
+        table.cell(number, n, CellWord::Acked).store(found, SeqCst);
+        table.cell(number, n, CellWord::Seen).store(found, SeqCst);
     }
     Ok(())
 }
 
 /// Each record of the logs is there, once, where it was told to be, in the order of its writer.
-fn logs_are(ledger: &Ledger, log: u64, bytes: &[u8], only_synced: bool) -> Result<()> {
+fn logs_are(table: &VersionTable, log: u64, bytes: &[u8], only_synced: bool) -> Result<()> {
     let number = LOGS + log as u32;
     let mut last = [0; SLOTS as usize];
     for (at, record) in bytes.chunks(CELL).enumerate() {
@@ -57,8 +57,8 @@ fn logs_are(ledger: &Ledger, log: u64, bytes: &[u8], only_synced: bool) -> Resul
             }
             other => {
                 let is_promised = (0..SLOTS).any(|slot| {
-                    (0..ledger.appends(slot)).any(|n| {
-                        let append = ledger.append(slot, n);
+                    (0..table.appends(slot)).any(|n| {
+                        let append = table.append(slot, n);
                         append.log == log && append.at == Some(at as u64) && (append.is_synced || !only_synced)
                     })
                 });
@@ -67,8 +67,8 @@ fn logs_are(ledger: &Ledger, log: u64, bytes: &[u8], only_synced: bool) -> Resul
         }
     }
     for slot in 0..SLOTS {
-        for n in 0..ledger.appends(slot) {
-            let append = ledger.append(slot, n);
+        for n in 0..table.appends(slot) {
+            let append = table.append(slot, n);
             let Some(at) = append.at.filter(|_| append.log == log) else { continue };
             let wanted = Stamp { file: number, cell: slot, version: 2 * (n + 1) };
             let found = bytes.get(at as usize * CELL..(at as usize + 1) * CELL);
@@ -78,37 +78,37 @@ fn logs_are(ledger: &Ledger, log: u64, bytes: &[u8], only_synced: bool) -> Resul
             if append.is_synced || !only_synced {
                 bail!("log {log}, record {at}: {:?}, not {wanted:?}; of {} bytes", found.map(Stamp::of), bytes.len());
             }
-            ledger.forget(slot, n);
+            table.forget(slot, n);
         }
     }
     Ok(())
 }
 
 /// What the mode promises when all memory is lost: write-back what was synced, the others what was written.
-fn promised(mode: Mode) -> Word {
-    if mode == Mode::WriteBack { Word::Synced } else { Word::Acked }
+fn promised(mode: Mode) -> CellWord {
+    if mode == Mode::WriteBack { CellWord::Synced } else { CellWord::Acked }
 }
 
 /// All memory was lost.
-pub fn after_wipe(place: &Place, ledger: &Ledger) -> Result<()> {
-    let config = place.config()?;
+pub fn after_wipe(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
+    let config = work_dir.config()?;
     let instance = Instance::open(&config)?;
     let oldest = promised(config.mode);
     for number in 0..LOGS {
-        let bytes = whole(&instance, place, number)?;
-        cells_are(ledger, number, &bytes, oldest).context("after all memory was lost")?;
+        let bytes = whole(&instance, work_dir, number)?;
+        cells_are(table, number, &bytes, oldest).context("after all memory was lost")?;
     }
-    for log in 0..=ledger.head(Head::Log).load(SeqCst) {
-        let bytes = whole(&instance, place, LOGS + log as u32)?;
-        logs_are(ledger, log, &bytes, config.mode == Mode::WriteBack).context("after all memory was lost")?;
+    for log in 0..=table.head(HeaderWord::Log).load(SeqCst) {
+        let bytes = whole(&instance, work_dir, LOGS + log as u32)?;
+        logs_are(table, log, &bytes, config.mode == Mode::WriteBack).context("after all memory was lost")?;
     }
     instance.check().context("after all memory was lost")?;
     instance.detach().context("after all memory was lost")
 }
 
 /// All have left.
-pub fn at_the_end(place: &Place, ledger: &Ledger) -> Result<()> {
-    let config = place.config()?;
+pub fn at_the_end(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
+    let config = work_dir.config()?;
     let segment = Instance::segment_path(&config);
     ensure!(
         !segment.exists(),
@@ -116,14 +116,14 @@ pub fn at_the_end(place: &Place, ledger: &Ledger) -> Result<()> {
         Instance::look(&config).map(|status| status.map(|status| status.processes))
     );
     ensure!(!segment.with_extension("lock").exists(), "the lock file is still there");
-    let logs = 0..=ledger.head(Head::Log).load(SeqCst);
+    let logs = 0..=table.head(HeaderWord::Log).load(SeqCst);
     for number in 0..LOGS {
-        let below = std::fs::read(place.file(number)).unwrap_or_default();
-        cells_are(ledger, number, &below, Word::Acked).context("in the files below")?;
+        let below = std::fs::read(work_dir.file(number)).unwrap_or_default();
+        cells_are(table, number, &below, CellWord::Acked).context("in the files below")?;
     }
     for log in logs.clone() {
-        let below = std::fs::read(place.file(LOGS + log as u32)).unwrap_or_default();
-        logs_are(ledger, log, &below, false).context("in the files below")?;
+        let below = std::fs::read(work_dir.file(LOGS + log as u32)).unwrap_or_default();
+        logs_are(table, log, &below, false).context("in the files below")?;
     }
     if let Some(ssd) = &config.ssd {
         let checked = cachedfs::image::check(ssd, false, &mut |_, _| ())?;
@@ -131,8 +131,8 @@ pub fn at_the_end(place: &Place, ledger: &Ledger) -> Result<()> {
     }
     let instance = Instance::open(&config)?;
     for number in (0..LOGS).chain(logs.map(|log| LOGS + log as u32)) {
-        let through = whole(&instance, place, number)?;
-        ensure!(through == std::fs::read(place.file(number))?, "file {number} is another through the cache than below");
+        let through = whole(&instance, work_dir, number)?;
+        ensure!(through == std::fs::read(work_dir.file(number))?, "file {number} is another through the cache than below");
     }
     instance.check().context("at the end")?;
     let status = instance.status();

@@ -10,9 +10,9 @@ use cachedfs::{File, Instance, Met, Options, Pinned};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::cells::{CELL, Stamp};
-use crate::ledger::{GROUP, Head, Kind, LOGS, Ledger, SHARED, SLOTS, Slot, Word, cells, now, writer};
-use crate::look::{floors, look};
-use crate::place::Place;
+use crate::verify::{floors, verify_cells};
+use crate::version_table::{CallKind, CellWord, GROUP, HeaderWord, LOGS, SHARED, SLOTS, VersionTable, WriterWord, cells, now, writer};
+use crate::work_dir::WorkDir;
 
 /// Cells of the longest read.
 const READ_MAX: u32 = 32;
@@ -20,14 +20,14 @@ const READ_MAX: u32 = 32;
 const PINS: usize = 4;
 
 /// Opens a file of the test, and makes it if it is not there.
-pub fn open(instance: &Arc<Instance>, place: &Place, number: u32) -> Result<File> {
+pub fn open(instance: &Arc<Instance>, work_dir: &WorkDir, number: u32) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    Ok(instance.open_file(CWD, &place.file(number), flags, Mode::RUSR | Mode::WUSR, &Options::default())?)
+    Ok(instance.open_file(CWD, &work_dir.file(number), flags, Mode::RUSR | Mode::WUSR, &Options::default())?)
 }
 
 struct Child {
-    place: Place,
-    ledger: Ledger,
+    work_dir: WorkDir,
+    table: VersionTable,
     instance: Arc<Instance>,
     slot: u32,
     rng: fastrand::Rng,
@@ -42,30 +42,30 @@ fn read_of(call: u8, number: u32) -> u8 {
     if (SHARED..LOGS).contains(&number) { call.to_ascii_lowercase() } else { call }
 }
 
-fn kind_of(call: u8, before: Met, after: Met) -> Kind {
+fn kind_of(call: u8, before: Met, after: Met) -> CallKind {
     match call {
-        b'R' | b'P' if before.misses == after.misses => Kind::Hit,
-        b'R' | b'P' => Kind::Miss,
-        b'r' | b'p' => Kind::Cut,
-        b'W' | b'A' if before.waits == after.waits => Kind::Write,
-        b'W' | b'A' => Kind::Room,
-        _ => Kind::Asked,
+        b'R' | b'P' if before.misses == after.misses => CallKind::Hit,
+        b'R' | b'P' => CallKind::Miss,
+        b'r' | b'p' => CallKind::UnstableRead,
+        b'W' | b'A' if before.waits == after.waits => CallKind::Write,
+        b'W' | b'A' => CallKind::WriteStall,
+        _ => CallKind::LeaderRequest,
     }
 }
 
 /// Works. Ends well only when it is told to end.
-pub fn run(place: Place, slot: u32, seed: u64) -> Result<()> {
-    let ledger = Ledger::open(&place.ledger())?;
+pub fn run(work_dir: WorkDir, slot: u32, seed: u64) -> Result<()> {
+    let table = VersionTable::open(&work_dir.version_table())?;
     let begun = now();
-    ledger.slot(slot, Slot::Call).store(u64::from(b'o'), SeqCst);
-    ledger.slot(slot, Slot::Since).store(begun, SeqCst);
-    let instance = Instance::open(&place.config()?)?;
-    ledger.slot(slot, Slot::Since).store(0, SeqCst);
-    ledger.slot(slot, Slot::Pid).store(u64::from(std::process::id()), SeqCst);
+    table.slot(slot, WriterWord::Call).store(u64::from(b'o'), SeqCst);
+    table.slot(slot, WriterWord::Since).store(begun, SeqCst);
+    let instance = Instance::open(&work_dir.config()?)?;
+    table.slot(slot, WriterWord::Since).store(0, SeqCst);
+    table.slot(slot, WriterWord::Pid).store(u64::from(std::process::id()), SeqCst);
     let rng = fastrand::Rng::with_seed(seed);
     let schedstat = std::fs::File::open("/proc/thread-self/schedstat").context("the kernel's count of waiting")?;
-    let mut child = Child { place, ledger, instance, slot, rng, files: BTreeMap::new(), pins: Vec::new(), schedstat };
-    while child.ledger.head(Head::Stop).load(SeqCst) == 0 {
+    let mut child = Child { work_dir, table, instance, slot, rng, files: BTreeMap::new(), pins: Vec::new(), schedstat };
+    while child.table.head(HeaderWord::Stop).load(SeqCst) == 0 {
         child.step()?;
     }
     child.pins.clear();
@@ -77,14 +77,14 @@ impl Child {
     /// Tells when a call began and how long it took.
     fn timed<T>(&mut self, call: u8, what: impl FnOnce(&mut Child) -> Result<T>) -> Result<T> {
         let (met, queued, begun) = (self.instance.met(), self.queued(), now());
-        self.ledger.slot(self.slot, Slot::Call).store(call.into(), SeqCst);
-        self.ledger.slot(self.slot, Slot::Since).store(begun, SeqCst);
+        self.table.slot(self.slot, WriterWord::Call).store(call.into(), SeqCst);
+        self.table.slot(self.slot, WriterWord::Since).store(begun, SeqCst);
         let result = what(self);
         let took = now() - begun;
-        self.ledger.slot(self.slot, Slot::Since).store(0, SeqCst);
-        self.ledger.slot(self.slot, Slot::Calls).fetch_add(1, SeqCst);
+        self.table.slot(self.slot, WriterWord::Since).store(0, SeqCst);
+        self.table.slot(self.slot, WriterWord::Calls).fetch_add(1, SeqCst);
         let kind = kind_of(call, met, self.instance.met());
-        self.ledger.longest(self.slot, kind).fetch_max(took.saturating_sub(self.queued() - queued), SeqCst);
+        self.table.longest(self.slot, kind).fetch_max(took.saturating_sub(self.queued() - queued), SeqCst);
         result.with_context(|| format!("writer {}, call {}", self.slot, char::from(call)))
     }
 
@@ -126,7 +126,7 @@ impl Child {
     fn with<T>(&mut self, number: u32, what: impl FnOnce(&mut Child, &File) -> Result<T>) -> Result<T> {
         let file = match self.files.remove(&number) {
             Some(file) => file,
-            None => self.timed(b'o', |child| open(&child.instance, &child.place, number))?,
+            None => self.timed(b'o', |child| open(&child.instance, &child.work_dir, number))?,
         };
         let result = what(self, &file);
         self.files.insert(number, file);
@@ -139,7 +139,7 @@ impl Child {
         let count = self.rng.u32(1..=READ_MAX).min(cells(number) - first);
         let is_parted = self.rng.u8(0..8) == 0;
         let mut bytes = vec![0; count as usize * CELL];
-        let floors = floors(&self.ledger, number, first, count);
+        let floors = floors(&self.table, number, first, count);
         let at = u64::from(first) * CELL as u64;
         let got = self.with(number, |child, file| {
             child.timed(read_of(b'R', number), |_| {
@@ -148,15 +148,15 @@ impl Child {
                 Ok(if is_parted { file.read_vectored_at(at, &mut parts)? } else { file.read_at(at, &mut bytes)? })
             })
         })?;
-        look(&self.ledger, number, first, &floors, &bytes[..got])
+        verify_cells(&self.table, number, first, &floors, &bytes[..got])
     }
 
     /// The next even version of each cell, begun; their bytes.
     fn begin(&mut self, number: u32, first: u32, count: u32) -> (Vec<u64>, Vec<u8>) {
         let mut bytes = Vec::with_capacity(count as usize * CELL);
         let versions = (first..first + count).map(|cell| {
-            let version = (self.ledger.get(number, cell, Word::Begun) | 1) + 1;
-            self.ledger.cell(number, cell, Word::Begun).store(version, SeqCst);
+            let version = (self.table.get(number, cell, CellWord::Started) | 1) + 1;
+            self.table.cell(number, cell, CellWord::Started).store(version, SeqCst);
             bytes.extend(Stamp { file: number, cell, version }.bytes());
             version
         });
@@ -165,7 +165,7 @@ impl Child {
 
     fn end(&mut self, number: u32, first: u32, versions: &[u64]) {
         for (cell, version) in (first..).zip(versions) {
-            self.ledger.cell(number, cell, Word::Acked).store(*version, SeqCst);
+            self.table.cell(number, cell, CellWord::Acked).store(*version, SeqCst);
         }
     }
 
@@ -208,10 +208,10 @@ impl Child {
     fn begin_nothing(&mut self, number: u32, cells: std::ops::Range<u32>) -> Vec<(u32, u64)> {
         let mut begun = Vec::new();
         for cell in cells {
-            let before = self.ledger.get(number, cell, Word::Begun);
-            if before.is_multiple_of(2) || self.ledger.get(number, cell, Word::Acked) != before {
+            let before = self.table.get(number, cell, CellWord::Started);
+            if before.is_multiple_of(2) || self.table.get(number, cell, CellWord::Acked) != before {
                 let version = (before + 1) | 1;
-                self.ledger.cell(number, cell, Word::Begun).store(version, SeqCst);
+                self.table.cell(number, cell, CellWord::Started).store(version, SeqCst);
                 begun.push((cell, version));
             }
         }
@@ -222,7 +222,7 @@ impl Child {
         self.with(number, |child, file| {
             let begun = child.begin_nothing(number, cells);
             child.timed(call, |_| what(file))?;
-            begun.iter().for_each(|(cell, version)| child.ledger.cell(number, *cell, Word::Acked).store(*version, SeqCst));
+            begun.iter().for_each(|(cell, version)| child.table.cell(number, *cell, CellWord::Acked).store(*version, SeqCst));
             Ok(())
         })
     }
@@ -242,15 +242,15 @@ impl Child {
     }
 
     fn append(&mut self) -> Result<()> {
-        let log = self.ledger.head(Head::Log).load(SeqCst);
+        let log = self.table.head(HeaderWord::Log).load(SeqCst);
         let number = LOGS + log as u32;
         self.files.retain(|file, _| *file < LOGS || *file == number);
         self.with(number, |child, file| {
-            let Some(record) = child.ledger.begin_append(child.slot, log) else { return Ok(()) };
+            let Some(record) = child.table.begin_append(child.slot, log) else { return Ok(()) };
             let bytes = Stamp { file: number, cell: child.slot, version: 2 * (record + 1) }.bytes();
             let at = child.timed(b'A', |_| Ok(file.append(&bytes)?))?;
             ensure!(at % CELL as u64 == 0, "a record was appended at {at}");
-            child.ledger.appended(child.slot, record, at / CELL as u64);
+            child.table.appended(child.slot, record, at / CELL as u64);
             let mut back = [0; CELL];
             let got = child.timed(b'R', |_| Ok(file.read_at(at, &mut back)?))?;
             ensure!(got == CELL && back == bytes, "a record that was appended at {at} is not there: {:?}", Stamp::of(&back));
@@ -264,28 +264,28 @@ impl Child {
         }
         let number = self.any_file();
         self.with(number, |child, file| {
-            let acked: Vec<u64> = (0..cells(number)).map(|cell| child.ledger.get(number, cell, Word::Acked)).collect();
+            let acked: Vec<u64> = (0..cells(number)).map(|cell| child.table.get(number, cell, CellWord::Acked)).collect();
             child.timed(b's', |_| Ok(file.sync(false)?))?;
             for (cell, version) in (0..).zip(acked) {
-                child.ledger.cell(number, cell, Word::Synced).fetch_max(version, SeqCst);
+                child.table.cell(number, cell, CellWord::Synced).fetch_max(version, SeqCst);
             }
             Ok(())
         })
     }
 
     fn sync_log(&mut self) -> Result<()> {
-        let log = self.ledger.head(Head::Log).load(SeqCst);
+        let log = self.table.head(HeaderWord::Log).load(SeqCst);
         let number = LOGS + log as u32;
         self.files.retain(|file, _| *file < LOGS || *file == number);
         self.with(number, |child, file| {
             let mut acked = Vec::new();
             for slot in 0..SLOTS {
-                let appends = child.ledger.appends(slot);
-                let some = (appends.saturating_sub(1000)..appends).map(|record| (record, child.ledger.append(slot, record)));
+                let appends = child.table.appends(slot);
+                let some = (appends.saturating_sub(1000)..appends).map(|record| (record, child.table.append(slot, record)));
                 acked.extend(some.filter(|(_, append)| append.log == log && append.at.is_some()).map(|(record, _)| (slot, record)));
             }
             child.timed(b's', |_| Ok(file.sync(true)?))?;
-            acked.iter().for_each(|(slot, record)| child.ledger.synced(*slot, *record));
+            acked.iter().for_each(|(slot, record)| child.table.synced(*slot, *record));
             Ok(())
         })
     }

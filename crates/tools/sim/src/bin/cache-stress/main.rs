@@ -10,11 +10,11 @@ mod audit;
 mod cells;
 mod child;
 mod drive;
-mod ledger;
-mod look;
 mod parent;
-mod place;
 mod stalls;
+mod verify;
+mod version_table;
+mod work_dir;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,9 +24,9 @@ use cachedfs::Mode;
 use clap::Parser;
 
 use crate::drive::Drive;
-use crate::ledger::Ledger;
 use crate::parent::Parent;
-use crate::place::Place;
+use crate::version_table::VersionTable;
+use crate::work_dir::WorkDir;
 
 /// Kill processes that share a cache, and look what is left.
 #[derive(Debug, Parser)]
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     if let Some(slot) = args.child {
-        return child::run(Place { dir: args.dir }, slot, seed);
+        return child::run(WorkDir { dir: args.dir }, slot, seed);
     }
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -87,29 +87,29 @@ fn main() -> Result<()> {
 
 fn one_round(args: &Args, (mode, has_ssd): (Mode, bool), kills: u32, seed: u64) -> Result<u32> {
     let begun = Instant::now();
-    let place = Place { dir: args.dir.join("work") };
+    let work_dir = WorkDir { dir: args.dir.join("work") };
     let runtime = args.runtime.clone().unwrap_or_else(|| args.dir.join("shm"));
-    for old in [&place.dir, &runtime.join(format!("hotshelf-{}", rustix::process::geteuid().as_raw()))] {
+    for old in [&work_dir.dir, &runtime.join(format!("hotshelf-{}", rustix::process::geteuid().as_raw()))] {
         if old.exists() {
             std::fs::remove_dir_all(old).context("removing what is left of an earlier run")?;
         }
     }
-    std::fs::create_dir_all(&place.dir)?;
-    let drive = if args.drive { Some(Drive::start(&place.dir, seed)?) } else { None };
-    let ssd = if args.drive { drive::name(&place.dir) } else { place.ssd() };
+    std::fs::create_dir_all(&work_dir.dir)?;
+    let drive = if args.drive { Some(Drive::start(&work_dir.dir, seed)?) } else { None };
+    let ssd = if args.drive { drive::name(&work_dir.dir) } else { work_dir.ssd() };
     if args.drive {
         cachedfs::image::create(&ssd, &cachedfs::image::Options::default(), &mut |_, _| ())?;
     }
-    place.prepare(&runtime, mode, has_ssd.then_some(ssd))?;
-    let ledger = Ledger::create(&place.ledger())?;
-    let mut parent = Parent::new(&place, &ledger, seed, drive)?;
+    work_dir.prepare(&runtime, mode, has_ssd.then_some(ssd))?;
+    let table = VersionTable::create(&work_dir.version_table())?;
+    let mut parent = Parent::new(&work_dir, &table, seed, drive)?;
     parent.start_all()?;
     let mut killed = 0;
     while killed < kills {
         killed += parent.some_kills()?;
     }
     parent.end()?;
-    audit::at_the_end(&place, &ledger)?;
+    audit::at_the_end(&work_dir, &table)?;
     let calls = parent.calls();
     println!(
         "{mode:?}{}: {killed} kills, {} of leaders, {} losses of all memory, {calls} calls, {:.1} s",

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use cachedfs::{Config, Instance};
 
 use crate::drive::Drive;
-use crate::ledger::{Head, Ledger, SLOTS, Slot, Word, all, now, writer};
-use crate::place::Place;
-use crate::stalls::{Killed, Stalls};
+use crate::stalls::{KillTarget, Stalls};
+use crate::version_table::{CellWord, HeaderWord, SLOTS, VersionTable, WriterWord, all, now, writer};
+use crate::work_dir::WorkDir;
 
 /// A call that takes longer hangs, ns.
 const HANGS: u64 = 30_000_000_000;
@@ -20,8 +20,8 @@ const AFTER_MS: std::ops::Range<u64> = 5..80;
 
 /// See the module.
 pub struct Parent<'a> {
-    pub place: &'a Place,
-    pub ledger: &'a Ledger,
+    pub work_dir: &'a WorkDir,
+    pub table: &'a VersionTable,
     pub config: Config,
     pub rng: fastrand::Rng,
     pub stalls: Stalls,
@@ -34,18 +34,18 @@ pub struct Parent<'a> {
 }
 
 impl<'a> Parent<'a> {
-    pub fn new(place: &'a Place, ledger: &'a Ledger, seed: u64, drive: Option<Drive>) -> Result<Parent<'a>> {
+    pub fn new(work_dir: &'a WorkDir, table: &'a VersionTable, seed: u64, drive: Option<Drive>) -> Result<Parent<'a>> {
         let rng = fastrand::Rng::with_seed(seed);
         let children = (0..SLOTS).map(|_| None).collect();
-        let config = place.config()?;
-        Ok(Parent { place, ledger, config, rng, stalls: Stalls::default(), leaders_killed: 0, wipes: 0, children, drive })
+        let config = work_dir.config()?;
+        Ok(Parent { work_dir, table, config, rng, stalls: Stalls::default(), leaders_killed: 0, wipes: 0, children, drive })
     }
 
     pub fn start(&mut self, slot: u32) -> Result<()> {
-        self.ledger.slot(slot, Slot::Pid).store(0, SeqCst);
+        self.table.slot(slot, WriterWord::Pid).store(0, SeqCst);
         let child = Command::new(std::env::current_exe()?)
             .arg("--dir")
-            .arg(&self.place.dir)
+            .arg(&self.work_dir.dir)
             .args(["--child", &slot.to_string(), "--seed", &self.rng.u64(..).to_string()])
             .spawn()
             .context("starting a process")?;
@@ -68,7 +68,8 @@ impl<'a> Parent<'a> {
             if let Some(status) = child.try_wait()? {
                 bail!("writer {slot}, process {}, ended: {status}", child.id());
             }
-            let (since, call) = (self.ledger.slot(slot, Slot::Since).load(SeqCst), self.ledger.slot(slot, Slot::Call).load(SeqCst));
+            let (since, call) =
+                (self.table.slot(slot, WriterWord::Since).load(SeqCst), self.table.slot(slot, WriterWord::Call).load(SeqCst));
             if since != 0 && now().saturating_sub(since) > HANGS {
                 let pid = child.id();
                 let stacks = stacks(pid);
@@ -89,8 +90,8 @@ impl<'a> Parent<'a> {
 
     /// Until the calls that these were in have ended: they count where they began.
     fn all_ended(&mut self, slots: &[u32]) -> Result<()> {
-        let (ledger, begun) = (self.ledger, now());
-        let is_in_call = |slot: &u32| (1..=begun).contains(&ledger.slot(*slot, Slot::Since).load(SeqCst));
+        let (table, begun) = (self.table, now());
+        let is_in_call = |slot: &u32| (1..=begun).contains(&table.slot(*slot, WriterWord::Since).load(SeqCst));
         while slots.iter().any(is_in_call) {
             std::thread::sleep(Duration::from_millis(1));
             self.watch()?;
@@ -104,11 +105,11 @@ impl<'a> Parent<'a> {
         child.kill()?;
         let status = child.wait()?;
         ensure!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(9), "writer {slot} had ended: {status}");
-        self.ledger.slot(slot, Slot::Since).store(0, SeqCst);
+        self.table.slot(slot, WriterWord::Since).store(0, SeqCst);
         for (file, cell) in all().filter(|(file, cell)| writer(*file, *cell) == slot) {
-            let begun = self.ledger.get(file, cell, Word::Begun);
-            if begun > self.ledger.get(file, cell, Word::Acked) {
-                self.ledger.cell(file, cell, Word::Broken).store(begun, SeqCst);
+            let begun = self.table.get(file, cell, CellWord::Started);
+            if begun > self.table.get(file, cell, CellWord::Acked) {
+                self.table.cell(file, cell, CellWord::Torn).store(begun, SeqCst);
             }
         }
         Ok(())
@@ -116,16 +117,16 @@ impl<'a> Parent<'a> {
 
     fn leader(&self) -> Option<u32> {
         let pid = u64::from(Instance::look(&self.config).ok()??.leader_pid?);
-        (0..SLOTS).find(|slot| self.ledger.slot(*slot, Slot::Pid).load(SeqCst) == pid)
+        (0..SLOTS).find(|slot| self.table.slot(*slot, WriterWord::Pid).load(SeqCst) == pid)
     }
 
     /// Some kills; how many.
     pub fn some_kills(&mut self) -> Result<u32> {
         let all: Vec<u32> = (0..SLOTS).collect();
-        self.stalls.begin(self.ledger, &all);
+        self.stalls.begin(self.table, &all);
         self.wait(AFTER_MS)?;
         self.all_ended(&all)?;
-        self.stalls.end(self.ledger, &all, Killed::Nobody);
+        self.stalls.end(self.table, &all, KillTarget::None);
         let leader = if self.rng.u8(0..10) < 4 { self.leader() } else { None };
         let first = leader.unwrap_or_else(|| self.rng.u32(0..SLOTS));
         let is_leader = leader.is_some() || self.leader() == Some(first);
@@ -139,7 +140,7 @@ impl<'a> Parent<'a> {
             _ => {}
         }
         let others: Vec<u32> = (0..SLOTS).filter(|slot| !killed.contains(slot)).collect();
-        self.stalls.begin(self.ledger, &others);
+        self.stalls.begin(self.table, &others);
         killed.iter().try_for_each(|slot| self.kill(*slot))?;
         let is_wiped = killed.len() == SLOTS as usize && self.rng.bool();
         if is_wiped {
@@ -151,7 +152,7 @@ impl<'a> Parent<'a> {
         self.start_all()?;
         self.wait(AFTER_MS)?;
         self.all_ended(&others)?;
-        self.stalls.end(self.ledger, &others, if is_leader { Killed::Leader } else { Killed::Another });
+        self.stalls.end(self.table, &others, if is_leader { KillTarget::Leader } else { KillTarget::Another });
         Ok(killed.len() as u32)
     }
 
@@ -162,19 +163,19 @@ impl<'a> Parent<'a> {
         if let Some(drive) = &mut self.drive {
             drive.cut().context("a loss of the drive's power")?;
         }
-        crate::audit::after_wipe(self.place, self.ledger)?;
-        self.ledger.head(Head::Log).fetch_add(1, SeqCst);
+        crate::audit::after_wipe(self.work_dir, self.table)?;
+        self.table.head(HeaderWord::Log).fetch_add(1, SeqCst);
         Ok(())
     }
 
     /// Calls of all processes so far.
     pub fn calls(&self) -> u64 {
-        (0..SLOTS).map(|slot| self.ledger.slot(slot, Slot::Calls).load(SeqCst)).sum()
+        (0..SLOTS).map(|slot| self.table.slot(slot, WriterWord::Calls).load(SeqCst)).sum()
     }
 
     /// All end in good order.
     pub fn end(&mut self) -> Result<()> {
-        self.ledger.head(Head::Stop).store(1, SeqCst);
+        self.table.head(HeaderWord::Stop).store(1, SeqCst);
         let begun = Instant::now();
         for (slot, child) in self.children.iter_mut().enumerate() {
             let Some(child) = child else { continue };
@@ -192,7 +193,7 @@ impl<'a> Parent<'a> {
             }
         }
         self.children.iter_mut().for_each(|child| *child = None);
-        self.ledger.head(Head::Stop).store(0, SeqCst);
+        self.table.head(HeaderWord::Stop).store(0, SeqCst);
         Ok(())
     }
 }

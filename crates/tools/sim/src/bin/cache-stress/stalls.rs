@@ -2,18 +2,19 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use crate::ledger::{KINDS, Ledger};
+use crate::version_table::{KINDS, VersionTable};
 
 /// Who was.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Killed {
+pub enum KillTarget {
     Leader,
     Another,
-    Nobody,
+    None,
 }
 
 /// With what people call them.
-const KILLED: [(Killed, &str); 3] = [(Killed::Leader, "the leader"), (Killed::Another, "another"), (Killed::Nobody, "nobody")];
+const KILLED: [(KillTarget, &str); 3] =
+    [(KillTarget::Leader, "the leader"), (KillTarget::Another, "another"), (KillTarget::None, "nobody")];
 
 /// Of each kind of call the longest around each kill, ms.
 #[derive(Default)]
@@ -23,16 +24,16 @@ pub struct Stalls {
 
 impl Stalls {
     /// Somebody is about to be killed.
-    pub fn begin(&mut self, ledger: &Ledger, others: &[u32]) {
+    pub fn begin(&mut self, table: &VersionTable, others: &[u32]) {
         for (slot, (kind, _)) in others.iter().flat_map(|slot| KINDS.map(|kind| (*slot, kind))) {
-            ledger.longest(slot, kind).store(0, SeqCst);
+            table.longest(slot, kind).store(0, SeqCst);
         }
     }
 
     /// It was a while ago.
-    pub fn end(&mut self, ledger: &Ledger, others: &[u32], killed: Killed) {
+    pub fn end(&mut self, table: &VersionTable, others: &[u32], killed: KillTarget) {
         for (kind, _) in KINDS {
-            let longest = others.iter().map(|slot| ledger.longest(*slot, kind).load(SeqCst)).max().unwrap_or(0);
+            let longest = others.iter().map(|slot| table.longest(*slot, kind).load(SeqCst)).max().unwrap_or(0);
             if longest > 0 {
                 self.lists[killed as usize][kind as usize].push(longest as f64 / 1e6);
             }

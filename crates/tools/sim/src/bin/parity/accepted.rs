@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use sim::posix::call::Call;
-use sim::posix::world::{Said, Stat, World, stat};
+use sim::posix::tree::{CallResult, FileTree, Stat, stat};
 
 type Applies = fn(&Call) -> bool;
 
@@ -51,7 +51,7 @@ pub fn number_unread(stat: &Stat) -> bool {
 
 /// Whether an ordinary user's mount may have lost an open file of which the kernel did not tell it: a pipe, or one open for its
 /// name alone (O_PATH). It finds it by its path, on which the user may have closed a directory.
-pub fn out_of_reach(slot: usize, plain: &World) -> bool {
+pub fn out_of_reach(slot: usize, plain: &FileTree) -> bool {
     let Ok(file) = plain.slot(slot) else { return false };
     let named = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::PATH));
     let plain_data = stat(file, "").is_ok_and(|stat| stat.is_file() || stat.is_dir());
@@ -76,7 +76,7 @@ fn unnamed(call: &Call) -> bool {
 }
 
 /// Whether the mount, of an image or not, may refuse a call that the plain directory would do.
-pub fn refused(call: &Call, mount: &Said, image: bool) -> bool {
+pub fn refused(call: &Call, mount: &CallResult, image: bool) -> bool {
     let Err(error) = mount else { return false };
     let of_images: &[_] = if image { &REFUSED_BY_IMAGES } else { &[] };
     REFUSED.iter().chain(of_images).any(|(applies, refusal, _)| refusal == error && applies(call))
@@ -84,7 +84,7 @@ pub fn refused(call: &Call, mount: &Said, image: bool) -> bool {
 
 /// Whether it is about a removed directory that is still open, in a way that ext4 has its own mind of: no place where a listing
 /// stopped is one any more. And an image forgets its extended attributes at once, ext4 when nobody has it open.
-pub fn of_removed(call: &Call, plain: &World, image: bool) -> bool {
+pub fn of_removed(call: &Call, plain: &FileTree, image: bool) -> bool {
     let about = match call {
         Call::ReadDir { rewind: false, .. } => true,
         Call::SetXattr { .. } | Call::GetXattr { .. } | Call::ListXattr { .. } | Call::RemoveXattr { .. } => image,
@@ -95,9 +95,9 @@ pub fn of_removed(call: &Call, plain: &World, image: bool) -> bool {
 }
 
 /// Where holes are is the file system's choice: a copy made beside its writers has less of them. What is read is compared.
-pub fn holes(call: &Call, plain: &Said, mount: &Said) -> bool {
+pub fn holes(call: &Call, plain: &CallResult, mount: &CallResult) -> bool {
     let looked = matches!(call, Call::Seek { to: SeekFrom::Data(_) | SeekFrom::Hole(_), .. });
-    let found = |said: &Said| matches!(said, Ok(_) | Err(Errno::NXIO));
+    let found = |said: &CallResult| matches!(said, Ok(_) | Err(Errno::NXIO));
     looked && found(plain) && found(mount)
 }
 
@@ -109,7 +109,7 @@ pub fn older_answer(looked: (i64, u32), time: (i64, u32)) -> bool {
 
 /// Giving a file with set-id bits to nobody else, by somebody who may not: ext4 refuses, for the bits would go. The kernel does not
 /// ask a FUSE daemon when nothing else is to be changed.
-pub fn given_to_nobody(call: &Call, plain: &Said, mount: &Said) -> bool {
+pub fn given_to_nobody(call: &Call, plain: &CallResult, mount: &CallResult) -> bool {
     matches!(call, Call::ChOwn { uid: None, gid: None, .. }) && *plain == Err(Errno::PERM) && mount.is_ok()
 }
 

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::accepted;
 use sim::posix::call::{Call, shown};
-use sim::posix::world::{Stat, World, content, digest, join, list_all, stat, word};
+use sim::posix::tree::{FileTree, Stat, content, digest, join, list_all, stat, word};
 
 /// Seconds that times set by the kernel may differ: the calls are done one after the other.
 const NEAR_S: i64 = 20;
@@ -34,13 +34,13 @@ pub struct Before {
 }
 
 impl Before {
-    fn look(call: &Call, plain: &World, mount: &World) -> Before {
+    fn look(call: &Call, plain: &FileTree, mount: &FileTree) -> Before {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let looked = (now.tv_sec, now.tv_nsec as u32);
         Before { paths: Self::paths(call, plain, mount), slots: Self::slots(call, plain, mount), looked }
     }
 
-    fn paths(call: &Call, plain: &World, mount: &World) -> Vec<Both> {
+    fn paths(call: &Call, plain: &FileTree, mount: &FileTree) -> Vec<Both> {
         let look = |path: &&str| {
             let path = if path.is_empty() { "." } else { path };
             (stat(plain.root(), path), stat(mount.root(), path))
@@ -48,7 +48,7 @@ impl Before {
         call.paths().iter().map(look).collect()
     }
 
-    fn slots(call: &Call, plain: &World, mount: &World) -> Vec<Both> {
+    fn slots(call: &Call, plain: &FileTree, mount: &FileTree) -> Vec<Both> {
         let look = |slot: &usize| (plain.slot(*slot).and_then(|file| stat(file, "")), mount.slot(*slot).and_then(|file| stat(file, "")));
         call.slots().iter().map(look).collect()
     }
@@ -61,12 +61,12 @@ impl Compare {
     }
 
     /// Looks before a call.
-    pub fn look(&self, call: &Call, plain: &World, mount: &World) -> Result<Before> {
+    pub fn look(&self, call: &Call, plain: &FileTree, mount: &FileTree) -> Result<Before> {
         Ok(Before::look(call, plain, mount))
     }
 
     /// Compares after it.
-    pub fn changed(&mut self, call: &Call, before: &Before, _ok: bool, plain: &World, mount: &World) -> Result<()> {
+    pub fn changed(&mut self, call: &Call, before: &Before, _ok: bool, plain: &FileTree, mount: &FileTree) -> Result<()> {
         let after = Before::look(call, plain, mount);
         for (n, (was, is)) in before.paths.iter().zip(&after.paths).enumerate() {
             let path = call.paths()[n].to_owned();
@@ -144,17 +144,17 @@ impl Compare {
     }
 
     /// Compares everything.
-    pub fn trees(&mut self, plain: &World, mount: &World) -> Result<()> {
+    pub fn trees(&mut self, plain: &FileTree, mount: &FileTree) -> Result<()> {
         self.directory(plain, mount, "")
     }
 
-    fn directory(&mut self, plain: &World, mount: &World, path: &str) -> Result<()> {
+    fn directory(&mut self, plain: &FileTree, mount: &FileTree, path: &str) -> Result<()> {
         let (a, b) = match (list_all(plain, path), list_all(mount, path)) {
             (Err(a), Err(b)) if a == b => return Ok(()),
             (Ok(_), Err(Errno::ACCESS)) if stat(plain.root(), path).is_ok_and(|dir| accepted::unlisted(&dir)) => return Ok(()),
             (a, b) => (a.with_context(|| format!("listing {path:?}, plain"))?, b.with_context(|| format!("listing {path:?}, mount"))?),
         };
-        let names = |all: &[sim::posix::world::Listed]| all.iter().map(|one| (one.name.clone(), one.kind.clone())).collect::<Vec<_>>();
+        let names = |all: &[sim::posix::tree::DirListing]| all.iter().map(|one| (one.name.clone(), one.kind.clone())).collect::<Vec<_>>();
         if names(&a) != names(&b) {
             bail!("{path:?}: plain {:?}; mount {:?}", names(&a), names(&b));
         }
@@ -184,8 +184,8 @@ impl Compare {
 }
 
 /// The next read or write is at the same place.
-fn position(slot: usize, plain: &World, mount: &World) -> Result<()> {
-    let tell = |world: &World| world.slot(slot).and_then(rustix::fs::tell);
+fn position(slot: usize, plain: &FileTree, mount: &FileTree) -> Result<()> {
+    let tell = |tree: &FileTree| tree.slot(slot).and_then(rustix::fs::tell);
     let (plain, mount) = (tell(plain), tell(mount));
     if plain != mount {
         bail!("position: plain {plain:?}, mount {mount:?}");
@@ -206,8 +206,8 @@ fn same_time(what: &str, plain: (i64, u32), mount: (i64, u32)) -> Result<()> {
     Ok(())
 }
 
-fn xattrs(world: &World, path: &str) -> Result<Vec<(String, String)>, Errno> {
-    let full = world.full(path);
+fn xattrs(tree: &FileTree, path: &str) -> Result<Vec<(String, String)>, Errno> {
+    let full = tree.full(path);
     let mut names = vec![0u8; VALUE_MAX];
     let n = rustix::fs::llistxattr(&full, &mut names[..])?;
     let mut all = Vec::new();
@@ -222,13 +222,13 @@ fn xattrs(world: &World, path: &str) -> Result<Vec<(String, String)>, Errno> {
 }
 
 /// Calls `each` with everything below a path.
-pub fn walk(world: &World, path: &str, each: &mut dyn FnMut(&str, &Stat)) {
-    for entry in list_all(world, path).unwrap_or_default() {
+pub fn walk(tree: &FileTree, path: &str, each: &mut dyn FnMut(&str, &Stat)) {
+    for entry in list_all(tree, path).unwrap_or_default() {
         let path = join(path, &entry.name);
-        let Ok(stat) = stat(world.root(), &path) else { continue };
+        let Ok(stat) = stat(tree.root(), &path) else { continue };
         each(&path, &stat);
         if stat.is_dir() {
-            walk(world, &path, each);
+            walk(tree, &path, each);
         }
     }
 }

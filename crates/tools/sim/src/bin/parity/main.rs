@@ -26,7 +26,7 @@ use crate::mover::Mover;
 use sim::posix::as_user;
 use sim::posix::call::Call;
 use sim::posix::generate::{Generator, USERS};
-use sim::posix::world::{Said, World, word};
+use sim::posix::tree::{CallResult, FileTree, word};
 
 /// Do the same calls on a hotshelf mount and on a plain directory, and compare.
 #[derive(Debug, Parser)]
@@ -84,8 +84,8 @@ struct Parity<'a> {
     args: &'a Args,
     seed: u64,
     generator: Generator,
-    plain: World,
-    mount: World,
+    plain: FileTree,
+    mount: FileTree,
     compare: Compare,
     story: VecDeque<String>,
     paths: Arc<Mutex<Vec<String>>>,
@@ -134,8 +134,8 @@ fn run(args: &Args, seed: u64) -> Result<()> {
         args,
         seed,
         generator: Generator { rng: fastrand::Rng::with_seed(seed), known: Vec::new(), dotdot: !below.is_empty(), root },
-        plain: World::new(args.plain.join(below)).context("opening the plain directory")?,
-        mount: World::new(args.mnt.join(below)).context("opening the mount")?,
+        plain: FileTree::new(args.plain.join(below)).context("opening the plain directory")?,
+        mount: FileTree::new(args.mnt.join(below)).context("opening the mount")?,
         compare: Compare::new(args.flags.iter().any(|flag| flag == "--write-back")),
         story: VecDeque::new(),
         paths,
@@ -206,8 +206,8 @@ impl Parity<'_> {
         }
         if plain != mount && accepted::holes(call, &plain, &mount) {
             let to = rustix::fs::SeekFrom::Start(0);
-            for world in [&self.plain, &self.mount] {
-                call.slots().into_iter().try_for_each(|slot| rustix::fs::seek(world.slot(slot)?, to).map(drop))?;
+            for tree in [&self.plain, &self.mount] {
+                call.slots().into_iter().try_for_each(|slot| rustix::fs::seek(tree.slot(slot)?, to).map(drop))?;
             }
         } else if plain != mount && !accepted::given_to_nobody(call, &plain, &mount) {
             bail!("plain {}, mount {}", show(&plain), show(&mount));
@@ -262,7 +262,7 @@ impl Parity<'_> {
     }
 }
 
-fn show(said: &Said) -> String {
+fn show(said: &CallResult) -> String {
     match said {
         Ok(value) => value.clone(),
         Err(error) => format!("error {}", word(*error)),

@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use sim::disk_log::{DiskLog, Event};
-use sim::power_cut::{Cache, PowerCut, SECTOR};
-use sim::promise::Promises;
+use sim::disk_log::{DiskEvent, DiskLog};
+use sim::durability::DurabilityOracle;
+use sim::power_cut::{CacheLoss, PowerCut, SECTOR};
 use sim::recording::{RecordedDisk, serve};
 use sim::stamped;
 
@@ -75,23 +75,24 @@ fn one_recording(args: &Args, seed: u64, cuts: usize) -> Result<()> {
     let place = args.scratch.join("recording");
     let (before, events, begin) = record(args, &place, &mut rng)?;
     std::fs::remove_dir_all(&place)?;
-    let writes = events.iter().filter(|event| matches!(event, Event::Write { .. })).count();
-    let flushes = events.iter().filter(|event| matches!(event, Event::Flush { .. })).count();
+    let writes = events.iter().filter(|event| matches!(event, DiskEvent::Write { .. })).count();
+    let flushes = events.iter().filter(|event| matches!(event, DiskEvent::Flush { .. })).count();
     println!("recorded {writes} writes and {flushes} flushes");
     let mut places: Vec<usize> = (0..cuts).map(|_| rng.usize(begin..=events.len())).collect();
     places.sort_unstable();
     let mut cut = PowerCut::new(&events, before);
-    let mut promises = Promises::default();
+    let mut promises = DurabilityOracle::default();
     let mut at = 0;
     for place in places {
         cut.advance(place);
         for event in &events[at..place] {
-            if let Event::Mark(mark) = event {
+            if let DiskEvent::DurabilityMark(mark) = event {
                 promises.apply(mark);
             }
         }
         at = place;
-        let cache = rng.choice([Cache::Lost, Cache::Kept, Cache::Prefix, Cache::Any, Cache::Any]).unwrap_or(Cache::Any);
+        let cache =
+            rng.choice([CacheLoss::Lost, CacheLoss::Kept, CacheLoss::Prefix, CacheLoss::Any, CacheLoss::Any]).unwrap_or(CacheLoss::Any);
         let disks = cut.disks(cache, &mut rng);
         // Now and then recovery is itself cut off, and must be as good the second time.
         let crash_at = (rng.u8(0..4) == 0).then(|| rng.u8(1..6));
@@ -109,7 +110,7 @@ fn one_recording(args: &Args, seed: u64, cuts: usize) -> Result<()> {
 }
 
 /// The disks before, what happened, and where the workload began.
-type Recording = (Vec<Vec<u8>>, Vec<Event>, usize);
+type Recording = (Vec<Vec<u8>>, Vec<DiskEvent>, usize);
 
 fn record(args: &Args, place: &Path, rng: &mut fastrand::Rng) -> Result<Recording> {
     std::fs::create_dir_all(place)?;
@@ -154,7 +155,7 @@ fn make_disk(path: &Path) -> Result<()> {
 }
 
 /// What is needed to look at a failure: the disks after the cut, and what was done and promised before it.
-fn keep(at: &Path, disks: &[Vec<u8>], before: &[Event]) -> Result<()> {
+fn keep(at: &Path, disks: &[Vec<u8>], before: &[DiskEvent]) -> Result<()> {
     std::fs::create_dir_all(at)?;
     for (name, disk) in DISKS.iter().zip(disks) {
         std::fs::write(at.join(format!("{name}.img")), disk)?;
@@ -162,9 +163,9 @@ fn keep(at: &Path, disks: &[Vec<u8>], before: &[Event]) -> Result<()> {
     let mut story = String::new();
     for (n, event) in before.iter().enumerate() {
         story += &match event {
-            Event::Mark(mark) => format!("{n} {mark:?}\n"),
-            Event::Flush { disk } => format!("{n} flush {}\n", DISKS[*disk]),
-            Event::Write { disk, offset, data } => {
+            DiskEvent::DurabilityMark(mark) => format!("{n} {mark:?}\n"),
+            DiskEvent::Flush { disk } => format!("{n} flush {}\n", DISKS[*disk]),
+            DiskEvent::Write { disk, offset, data } => {
                 let stamp = stamped::read_stamp(&data[..data.len().min(SECTOR)]);
                 format!("{n} write {} at {offset}, {} bytes, {stamp:?}\n", DISKS[*disk], data.len())
             }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, bail};
-use sim::promise::{Found, Promises};
+use sim::durability::{DurabilityOracle, FoundFile};
 
 use crate::shell::{Mounts, ran};
 
 /// Mounts the disks, lets hotshelf recover, and compares.
-pub fn verify(hotshelf: &Path, scratch: &Path, disks: &[Vec<u8>], promises: &Promises, crash_at: Option<u8>) -> Result<()> {
+pub fn verify(hotshelf: &Path, scratch: &Path, disks: &[Vec<u8>], promises: &DurabilityOracle, crash_at: Option<u8>) -> Result<()> {
     std::fs::create_dir_all(scratch)?;
     for (name, disk) in crate::DISKS.iter().zip(disks) {
         write_sparse(&image(scratch, name), disk)?;
@@ -61,7 +61,7 @@ fn write_sparse(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn walk(root: &Path, below: &str, found: &mut Vec<Found>, dirs: &mut BTreeSet<String>) -> Result<()> {
+fn walk(root: &Path, below: &str, found: &mut Vec<FoundFile>, dirs: &mut BTreeSet<String>) -> Result<()> {
     for entry in std::fs::read_dir(root.join(below))? {
         let entry = entry?;
         let name = entry.file_name().into_string().map_err(|name| anyhow!("{name:?} is no name of ours"))?;
@@ -74,7 +74,7 @@ fn walk(root: &Path, below: &str, found: &mut Vec<Found>, dirs: &mut BTreeSet<St
             dirs.insert(path);
         } else {
             let bytes = std::fs::read(entry.path()).with_context(|| path.clone())?;
-            found.push(Found { path, bytes });
+            found.push(FoundFile { path, bytes });
         }
     }
     Ok(())

@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
-use sim::disk_log::{DiskLog, Event};
+use sim::disk_log::{DiskEvent, DiskLog};
+use sim::durability::{DurabilityMark, DurabilityOracle, FileId};
 use sim::power_cut::SECTOR;
-use sim::promise::{FileId, Mark, Promises};
 use sim::stamped;
 
 /// More than this and the next operation removes one.
@@ -24,7 +24,7 @@ struct Workload<'a> {
     root: &'a Path,
     log: &'a DiskLog,
     rng: &'a mut fastrand::Rng,
-    promises: Promises,
+    promises: DurabilityOracle,
     /// What the mover may pick from.
     paths: Arc<Mutex<Vec<String>>>,
     dirs: BTreeSet<String>,
@@ -37,7 +37,7 @@ pub fn run(hotshelf: &Path, root: &Path, log: &DiskLog, operations: usize, rng: 
     let paths = Arc::new(Mutex::new(Vec::new()));
     let dirs = ["a", "b", "c"].map(str::to_owned).into();
     let seed = rng.u64(..);
-    let mut work = Workload { root, log, rng, promises: Promises::default(), paths: paths.clone(), dirs, next: 1, version: 1 };
+    let mut work = Workload { root, log, rng, promises: DurabilityOracle::default(), paths: paths.clone(), dirs, next: 1, version: 1 };
     for dir in &work.dirs {
         std::fs::create_dir(root.join(dir))?;
         sync(&root.join(dir))?;
@@ -75,9 +75,9 @@ fn sync(path: &Path) -> Result<()> {
 }
 
 impl Workload<'_> {
-    fn mark(&mut self, mark: Mark) {
+    fn mark(&mut self, mark: DurabilityMark) {
         self.promises.apply(&mark);
-        self.log.push(Event::Mark(mark));
+        self.log.push(DiskEvent::DurabilityMark(mark));
     }
 
     /// A few operations beside each move, so that neither runs away from the other.
@@ -137,7 +137,7 @@ impl Workload<'_> {
         let path = self.new_path();
         let id = self.next;
         self.next += 1;
-        self.mark(Mark::CreateBegun { id, path: path.clone() });
+        self.mark(DurabilityMark::CreateStarted { id, path: path.clone() });
         let file = File::create_new(self.root.join(&path)).with_context(|| format!("creating {path}"))?;
         self.write(&file, id, 0, sectors)?;
         if synced {
@@ -149,13 +149,13 @@ impl Workload<'_> {
     fn write(&mut self, file: &File, id: FileId, first: u64, sectors: u64) -> Result<()> {
         let version = self.version;
         self.version += 1;
-        self.mark(Mark::WriteBegun { id, sectors: first..first + sectors, version });
+        self.mark(DurabilityMark::WriteStarted { id, sectors: first..first + sectors, version });
         file.write_all_at(&stamped::sectors(id, first, sectors, version), first * SECTOR as u64).context("writing")
     }
 
     fn sync(&mut self, file: &File, id: FileId) -> Result<()> {
         if self.rng.bool() { file.sync_all() } else { file.sync_data() }.context("fsync")?;
-        self.mark(Mark::Synced { id });
+        self.mark(DurabilityMark::Synced { id });
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Workload<'_> {
     fn truncate(&mut self, id: FileId, path: &str, sectors: u64) -> Result<()> {
         let file = self.open(path)?;
         let left = self.rng.u64(1..=sectors.max(1)).min(sectors);
-        self.mark(Mark::TruncateBegun { id, sectors: left });
+        self.mark(DurabilityMark::TruncateStarted { id, sectors: left });
         file.set_len(left * SECTOR as u64).context("truncating")?;
         self.sync(&file, id)
     }
@@ -212,23 +212,23 @@ impl Workload<'_> {
     }
 
     fn rename_to(&mut self, id: FileId, from: &str, to: &str) -> Result<()> {
-        self.mark(Mark::RenameBegun { id, to: to.to_owned() });
+        self.mark(DurabilityMark::RenameStarted { id, to: to.to_owned() });
         std::fs::rename(self.root.join(from), self.root.join(to)).with_context(|| format!("renaming {from} to {to}"))?;
         if self.rng.bool() {
             for path in [from, to] {
                 sync(self.root.join(path).parent().unwrap_or(self.root))?;
             }
-            self.mark(Mark::RenameKept { id });
+            self.mark(DurabilityMark::RenameSynced { id });
         }
         Ok(())
     }
 
     fn remove(&mut self, id: FileId, path: &str) -> Result<()> {
-        self.mark(Mark::RemoveBegun { id });
+        self.mark(DurabilityMark::RemoveStarted { id });
         std::fs::remove_file(self.root.join(path)).with_context(|| format!("removing {path}"))?;
         if self.rng.bool() {
             sync(self.root.join(path).parent().unwrap_or(self.root))?;
-            self.mark(Mark::RemoveKept { id });
+            self.mark(DurabilityMark::RemoveKept { id });
         }
         Ok(())
     }
@@ -238,12 +238,12 @@ impl Workload<'_> {
         let from = dirs[self.rng.usize(..dirs.len())].clone();
         let to = format!("d{}", self.next);
         self.next += 1;
-        self.mark(Mark::DirRenameBegun { from: from.clone(), to: to.clone() });
+        self.mark(DurabilityMark::DirRenameStarted { from: from.clone(), to: to.clone() });
         std::fs::rename(self.root.join(&from), self.root.join(&to)).with_context(|| format!("renaming {from} to {to}"))?;
         self.dirs.remove(&from);
         self.dirs.insert(to);
         sync(self.root)?;
-        self.mark(Mark::DirRenameKept);
+        self.mark(DurabilityMark::DirRenameSynced);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! A device whose write cache a loss of power empties.
 //!
-//! [`Volatile`] is the queue. It writes through to the queue below, which holds what reads see, and keeps books in a [`Medium`]:
+//! [`VolatileQueue`] is the queue. It writes through to the queue below, which holds what reads see, and keeps books in a [`Medium`]:
 //! what is durable, and what was written since. [`Medium::power_cut`] gives the medium as a loss of power at this moment may
-//! leave it, [`Medium::every_cut`] each such medium.
+//! leave it, [`Medium::all_power_cuts`] each such medium.
 //!
-//! What is durable (NVMe base specification, Flush and Force Unit Access; SCSI and ATA say the same):
+//! SlotOp is durable (NVMe base specification, Flush and Force Unit Access; SCSI and ATA say the same):
 //!
 //! - a flush makes durable what was *completed* before it was *submitted*, once it completes;
 //! - a write with FUA makes durable its own blocks, once it completes, and nothing else;
@@ -14,11 +14,11 @@
 //!
 //! A discard may show as zeroes after the cut, or not at all.
 
-mod books;
+mod medium;
 mod queue;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use books::FlushFrom;
-pub use books::{EveryCut, Medium};
-pub use queue::Volatile;
+pub(crate) use medium::FlushStart;
+pub use medium::{Medium, PowerCutStates};
+pub use queue::VolatileQueue;

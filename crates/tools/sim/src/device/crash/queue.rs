@@ -1,4 +1,4 @@
-//! The queue that keeps the books.
+//! The queue that keeps the state.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use block::{Arena, Armed, Completion, Error, Geometry, Op, Queue, Request, Span, Status, Submit, Tag};
 
-use super::books::{FlushFrom, Medium};
+use super::medium::{FlushStart, Medium};
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum SlotOp {
     /// Nobody.
     Free,
     /// Nothing that changes the medium.
     Read,
-    /// The name in the books, and whether it is durable when it ends.
+    /// The name in the state, and whether it is durable when it ends.
     Write(u64, bool),
-    Flush(FlushFrom),
+    Flush(FlushStart),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     tag: Tag,
     generation: u32,
-    what: What,
+    op: SlotOp,
 }
 
 /// See [`super`]. Unlike the other queues here it copies what is written, and so allocates for each write.
 ///
 /// The queue below reports in the order in which it does things, and of what it reports as failed it has done nothing: a model
 /// or memory. Faults stand above.
-pub struct Volatile<Q> {
+pub struct VolatileQueue<Q> {
     queue: Q,
     medium: Medium,
     geometry: Geometry,
@@ -39,18 +39,18 @@ pub struct Volatile<Q> {
     arenas: Vec<Arena>,
 }
 
-impl<Q: Queue> Volatile<Q> {
+impl<Q: Queue> VolatileQueue<Q> {
     /// With a volatile cache, or without: then a loss of power takes only what is in flight. `medium` has what the queue below
     /// has; queues of one device share it.
-    pub fn new(queue: Q, medium: &Medium, volatile_cache: bool) -> Volatile<Q> {
+    pub fn new(queue: Q, medium: &Medium, volatile_cache: bool) -> VolatileQueue<Q> {
         let depth = queue.depth();
         let geometry = Geometry { volatile_cache, ..queue.geometry().clone() };
-        let slot = Slot { tag: Tag(0), generation: 0, what: What::Free };
+        let slot = Slot { tag: Tag(0), generation: 0, op: SlotOp::Free };
         let slots = vec![slot; depth as usize].into();
-        Volatile { queue, medium: medium.clone(), geometry, slots, free: (0..depth).rev().collect(), arenas: Vec::new() }
+        VolatileQueue { queue, medium: medium.clone(), geometry, slots, free: (0..depth).rev().collect(), arenas: Vec::new() }
     }
 
-    /// The books.
+    /// The state.
     pub fn medium(&self) -> &Medium {
         &self.medium
     }
@@ -74,32 +74,32 @@ impl<Q: Queue> Volatile<Q> {
     }
 
     /// Writes the request into the books; before it goes down, because it may be done while it does.
-    fn enter(&self, request: &Request, spans: &[Span]) -> What {
+    fn record_submit(&self, request: &Request, spans: &[Span]) -> SlotOp {
         if self.geometry.check(request, spans).is_err() {
-            return What::Read;
+            return SlotOp::Read;
         }
         let at = (request.lba.0 * u64::from(self.geometry.block_bytes)) as usize;
         match request.op {
-            Op::Read => What::Read,
-            Op::Flush => What::Flush(self.medium.flush_begins()),
+            Op::Read => SlotOp::Read,
+            Op::Flush => SlotOp::Flush(self.medium.begin_flush()),
             op => {
-                let id = self.medium.begins(at, self.data(request, spans), op == Op::Discard);
-                What::Write(id, op != Op::Discard && (request.fua || !self.geometry.volatile_cache))
+                let id = self.medium.begin_write(at, self.data(request, spans), op == Op::Discard);
+                SlotOp::Write(id, op != Op::Discard && (request.fua || !self.geometry.volatile_cache))
             }
         }
     }
 
-    fn leave(&mut self, what: What, status: Status) {
-        match (what, status) {
-            (What::Write(id, through), Ok(())) => self.medium.ends(id, through),
-            (What::Write(id, _), Err(_)) => self.medium.fails(id),
-            (What::Flush(from), Ok(())) => self.medium.flush_ends(from),
+    fn record_completion(&mut self, op: SlotOp, status: Status) {
+        match (op, status) {
+            (SlotOp::Write(id, through), Ok(())) => self.medium.complete_write(id, through),
+            (SlotOp::Write(id, _), Err(_)) => self.medium.fail_write(id),
+            (SlotOp::Flush(from), Ok(())) => self.medium.complete_flush(from),
             _ => {}
         }
     }
 }
 
-impl<Q: Queue> Queue for Volatile<Q> {
+impl<Q: Queue> Queue for VolatileQueue<Q> {
     fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -118,14 +118,14 @@ impl<Q: Queue> Queue for Volatile<Q> {
 
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         let Some(&index) = self.free.last() else { return Submit::Full };
-        let what = self.enter(request, data);
+        let op = self.record_submit(request, data);
         let slot = &mut self.slots[index as usize];
         let below = Request { tag: Tag(u64::from(slot.generation) << 32 | u64::from(index)), ..*request };
         if self.queue.submit(&below, data) == Submit::Full {
-            self.leave(what, Err(Error::NoResources));
+            self.record_completion(op, Err(Error::NoResources));
             return Submit::Full;
         }
-        *slot = Slot { tag: request.tag, what, ..*slot };
+        *slot = Slot { tag: request.tag, op, ..*slot };
         self.free.pop();
         Submit::Queued
     }
@@ -141,11 +141,11 @@ impl<Q: Queue> Queue for Volatile<Q> {
             let Completion { tag, status } = completions[at];
             let index = (tag.0 & 0xffff_ffff) as usize;
             let Some(slot) = self.slots.get(index).copied() else { continue };
-            if matches!(slot.what, What::Free) || u64::from(slot.generation) != tag.0 >> 32 {
+            if matches!(slot.op, SlotOp::Free) || u64::from(slot.generation) != tag.0 >> 32 {
                 continue;
             }
-            self.leave(slot.what, status);
-            self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), what: What::Free, ..slot };
+            self.record_completion(slot.op, status);
+            self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), op: SlotOp::Free, ..slot };
             self.free.push(index as u32);
             completions[count] = Completion { tag: slot.tag, status };
             count += 1;
@@ -170,22 +170,22 @@ impl<Q: Queue> Queue for Volatile<Q> {
     }
 
     fn cancel(&mut self, tag: Tag) {
-        let found = self.slots.iter().position(|slot| slot.tag == tag && !matches!(slot.what, What::Free));
+        let found = self.slots.iter().position(|slot| slot.tag == tag && !matches!(slot.op, SlotOp::Free));
         if let Some(index) = found {
             self.queue.cancel(Tag(u64::from(self.slots[index].generation) << 32 | index as u64));
         }
     }
 
-    /// What was in flight may have been done or not.
+    /// SlotOp was in flight may have been done or not.
     fn reset(&mut self) -> Result<(), Error> {
         self.queue.reset()?;
         for index in 0..self.slots.len() {
             let slot = self.slots[index];
-            if !matches!(slot.what, What::Free) {
-                if let What::Write(id, _) = slot.what {
-                    self.medium.given_up(id);
+            if !matches!(slot.op, SlotOp::Free) {
+                if let SlotOp::Write(id, _) = slot.op {
+                    self.medium.abandon_write(id);
                 }
-                self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), what: What::Free, ..slot };
+                self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), op: SlotOp::Free, ..slot };
                 self.free.push(index as u32);
             }
         }

@@ -8,8 +8,8 @@ use block::{Arena, Completion, Lba, Op, Queue, Request, Submit, Tag};
 
 use super::*;
 use crate::device::clock::VirtualClock;
-use crate::device::model::fixed::Reserved;
-use crate::device::model::{Reserve, Timed};
+use crate::device::model::fixed::Reservations;
+use crate::device::model::{ReservationModel, TimedQueue};
 
 const SECTOR: usize = 512;
 const BLOCK: usize = 1024;
@@ -18,7 +18,7 @@ const BLOCKS: u64 = 4;
 /// Latencies by chance, so that requests overtake each other.
 struct Chance(fastrand::Rng);
 
-impl Reserve for Chance {
+impl ReservationModel for Chance {
     fn end(&mut self, now: block::Time, _: &Request) -> block::Time {
         now.after(Duration::from_nanos(self.0.u64(1..1000)))
     }
@@ -28,14 +28,14 @@ impl Reserve for Chance {
 #[derive(Clone, Copy, Debug)]
 struct Line {
     request: Request,
-    /// What each sector of it has in every byte.
+    /// SlotOp each sector of it has in every byte.
     value: u8,
     begun: usize,
     ended: Option<usize>,
 }
 
 struct Bed {
-    queue: Volatile<Timed<block::driver::memory::MemoryQueue, Reserved<Chance>, crate::device::clock::Virtual>>,
+    queue: VolatileQueue<TimedQueue<block::driver::memory::MemoryQueue, Reservations<Chance>, crate::device::clock::Virtual>>,
     device: MemoryDevice,
     arena: Arena,
     history: Vec<Line>,
@@ -46,9 +46,9 @@ struct Bed {
 impl Bed {
     fn new(seed: u64, volatile: bool) -> Bed {
         let device = MemoryDevice::new(BLOCK as u32, BLOCKS * BLOCK as u64).expect("memory");
-        let model = Timed::simulated(device.open_queue(4), Chance(fastrand::Rng::with_seed(seed)), &VirtualClock::default());
+        let model = TimedQueue::simulated(device.open_queue(4), Chance(fastrand::Rng::with_seed(seed)), &VirtualClock::default());
         let medium = Medium::new(vec![0; BLOCKS as usize * BLOCK], SECTOR);
-        let mut queue = Volatile::new(model, &medium, volatile);
+        let mut queue = VolatileQueue::new(model, &medium, volatile);
         let arena = Arena::private(64 << 10).expect("memory");
         queue.register(&arena).expect("registered");
         Bed { queue, device, arena, history: Vec::new(), moment: 0, volatile }
@@ -145,7 +145,7 @@ fn a_loss_of_power_leaves_what_the_history_allows() {
 fn every_cut_is_every_legal_medium_once_and_chance_finds_them() {
     for seed in 0..150 {
         let bed = bed(seed, 5);
-        let every = bed.queue.medium().every_cut();
+        let every = bed.queue.medium().all_power_cuts();
         let legal: u64 = (0..BLOCKS as usize * BLOCK / SECTOR).map(|sector| bed.legal(sector).len() as u64).product();
         let count = every.media().expect("few");
         assert_eq!(count, legal, "{:#?}", bed.history);
@@ -174,7 +174,7 @@ fn with_everything_flushed_the_medium_is_what_reads_see() {
         let mut seen = vec![0; BLOCKS as usize * BLOCK];
         bed.device.region().read(0, &mut seen);
         assert_eq!(bed.queue.medium().pending(), 0);
-        assert_eq!(bed.queue.medium().every_cut().media(), Some(1));
+        assert_eq!(bed.queue.medium().all_power_cuts().media(), Some(1));
         assert_eq!(bed.queue.medium().power_cut(seed), seen);
     }
 }

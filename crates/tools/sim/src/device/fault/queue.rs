@@ -13,7 +13,7 @@ use block::{Arena, Armed, Clock, Completion, Error, Geometry, Lba, Queue, Reques
 use shm::{PageSize, Region};
 
 use self::damage::flip;
-use super::rules::{Active, Fault, Faults, Hang, Kind};
+use super::rules::{ActiveRule, Fault, FaultKind, Faults, HangKind};
 
 /// The biggest write that can be torn or flipped, bytes.
 const SCRATCH_BYTES: usize = 128 << 10;
@@ -23,31 +23,31 @@ const SCRATCHES: u32 = 16;
 const SECTOR: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SlotState {
     Free,
-    Below,
+    Forwarded,
     /// A torn write waits until it is alone: between reading what is there and writing it back nobody else may write.
-    Waits,
+    AwaitingIdle,
     /// A torn write reads what is there.
-    ReadsOld,
-    Hangs(Hang),
+    ReadingOld,
+    Hung(HangKind),
     /// It has ended, and is reported later.
-    Held(Status, Until),
+    Delayed(Status, DelayUntil),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Until {
+enum DelayUntil {
     Time(Time),
     /// So many others are reported.
     Others(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct RequestSlot {
     request: Request,
     spans: u16,
     generation: u32,
-    state: State,
+    state: SlotState,
     fault: Option<Fault>,
     scratch: Option<u32>,
 }
@@ -56,21 +56,21 @@ struct Slot {
 ///
 /// The life of a slot: Free, `submit`, Below (Waits and ReadsOld before it for a torn write), completion, (Held,) Free; or Free, `submit`,
 /// Hangs, `cancel` or `reset`, Free.
-pub struct Faulty<Q, C> {
+pub struct FaultyQueue<Q, C> {
     queue: Q,
     clock: C,
     faults: Faults,
-    rules: Vec<Arc<Active>>,
+    rules: Vec<Arc<ActiveRule>>,
     version: u64,
     random: fastrand::Rng,
-    slots: Box<[Slot]>,
+    slots: Box<[RequestSlot]>,
     spans: Box<[Span]>,
     segments: usize,
     free: Vec<u32>,
-    own: VecDeque<Completion>,
+    local: VecDeque<Completion>,
     /// Completions that nobody is owed.
-    extra: VecDeque<Completion>,
-    held: u32,
+    spurious: VecDeque<Completion>,
+    delayed: u32,
     hung: u32,
     below: u32,
     /// The torn write under way: until it has ended the queue is full.
@@ -83,20 +83,20 @@ pub struct Faulty<Q, C> {
     gone: bool,
 }
 
-impl<Q: Queue, C: Clock> Faulty<Q, C> {
+impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
     /// As deep as the queue below. The clock is that of the model below.
     ///
     /// # Errors
     /// No memory.
-    pub fn new(mut queue: Q, clock: C, faults: &Faults, seed: u64) -> io::Result<Faulty<Q, C>> {
+    pub fn new(mut queue: Q, clock: C, faults: &Faults, seed: u64) -> io::Result<FaultyQueue<Q, C>> {
         let depth = queue.depth();
         let segments = usize::from(queue.geometry().segments_max);
         // Pages that no fault needs are never touched.
         let scratch = Arena::over(Arc::new(Region::private(SCRATCH_BYTES * SCRATCHES as usize, PageSize::Small)?));
         queue.register(&scratch).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
         let request = Request::flush(Tag(0));
-        let slot = Slot { request, spans: 0, generation: 0, state: State::Free, fault: None, scratch: None };
-        Ok(Faulty {
+        let slot = RequestSlot { request, spans: 0, generation: 0, state: SlotState::Free, fault: None, scratch: None };
+        Ok(FaultyQueue {
             queue,
             clock,
             faults: faults.clone(),
@@ -107,9 +107,9 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
             spans: vec![Span { arena: ArenaId(0), bytes: 0, at: 0 }; depth as usize * segments].into(),
             segments,
             free: (0..depth).rev().collect(),
-            own: VecDeque::with_capacity(depth as usize),
-            extra: VecDeque::with_capacity(depth as usize),
-            held: 0,
+            local: VecDeque::with_capacity(depth as usize),
+            spurious: VecDeque::with_capacity(depth as usize),
+            delayed: 0,
             hung: 0,
             below: 0,
             torn: None,
@@ -159,7 +159,7 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     fn index(&self, tag: Tag) -> Option<u32> {
         let index = (tag.0 & 0xffff_ffff) as u32;
         let slot = self.slots.get(index as usize)?;
-        let ours = matches!(slot.state, State::Below | State::ReadsOld) && u64::from(slot.generation) == tag.0 >> 32;
+        let ours = matches!(slot.state, SlotState::Forwarded | SlotState::ReadingOld) && u64::from(slot.generation) == tag.0 >> 32;
         ours.then_some(index)
     }
 
@@ -171,13 +171,13 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     fn release(&mut self, index: u32) -> Tag {
         let slot = &mut self.slots[index as usize];
         match slot.state {
-            State::Held(..) => self.held -= 1,
-            State::Hangs(_) => self.hung -= 1,
-            State::Below | State::ReadsOld => self.below -= 1,
-            State::Free | State::Waits => {}
+            SlotState::Delayed(..) => self.delayed -= 1,
+            SlotState::Hung(_) => self.hung -= 1,
+            SlotState::Forwarded | SlotState::ReadingOld => self.below -= 1,
+            SlotState::Free | SlotState::AwaitingIdle => {}
         }
         self.torn = self.torn.filter(|torn| *torn != index);
-        slot.state = State::Free;
+        slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(scratch) = slot.scratch.take() {
             self.scratch_free.push(scratch);
@@ -186,9 +186,9 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         slot.request.tag
     }
 
-    fn end_here(&mut self, index: u32, status: Status) -> Submit {
+    fn complete_locally(&mut self, index: u32, status: Status) -> Submit {
         let tag = self.release(index);
-        self.own.push_back(Completion { tag, status });
+        self.local.push_back(Completion { tag, status });
         Submit::Queued
     }
 
@@ -197,24 +197,24 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         let slot = self.slots[index as usize];
         let below = Request { tag: self.tag(index), ..slot.request };
         match slot.fault {
-            Some(Fault::Fail(error)) => self.end_here(index, Err(error)),
-            Some(Fault::Lost) => self.end_here(index, Ok(())),
+            Some(Fault::Fail(error)) => self.complete_locally(index, Err(error)),
+            Some(Fault::Lost) => self.complete_locally(index, Ok(())),
             Some(Fault::Gone) => {
                 self.gone = true;
-                self.end_here(index, Err(Error::Gone))
+                self.complete_locally(index, Err(Error::Gone))
             }
             Some(Fault::Hang(hang)) => {
-                self.enter(index, State::Hangs(hang));
+                self.set_state(index, SlotState::Hung(hang));
                 self.hung += 1;
                 Submit::Queued
             }
             Some(Fault::Torn(..)) => {
-                self.enter(index, State::Waits);
+                self.set_state(index, SlotState::AwaitingIdle);
                 self.torn = Some(index);
                 self.read_old()
             }
             Some(Fault::FlipWrite(bits)) => {
-                let bytes = self.gather(index);
+                let bytes = self.copy_to_scratch(index);
                 flip(&mut self.bytes[..bytes], bits, &mut self.random);
                 self.fill_scratch(index, bytes);
                 self.submit_scratch(index, below)
@@ -222,29 +222,29 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
             Some(Fault::Misdirected(to)) => {
                 let last = self.queue.geometry().blocks - u64::from(below.blocks);
                 let lba = to.map_or_else(|| self.random.u64(..=last), |lba| lba.0.min(last));
-                self.hand_down(index, &Request { lba: Lba(lba), ..below })
+                self.forward(index, &Request { lba: Lba(lba), ..below })
             }
-            _ => self.hand_down(index, &below),
+            _ => self.forward(index, &below),
         }
     }
 
     /// From Below, where every slot begins.
-    fn enter(&mut self, index: u32, state: State) {
-        debug_assert_eq!(self.slots[index as usize].state, State::Below);
+    fn set_state(&mut self, index: u32, state: SlotState) {
+        debug_assert_eq!(self.slots[index as usize].state, SlotState::Forwarded);
         self.below -= 1;
         self.slots[index as usize].state = state;
     }
 
-    fn hand_down(&mut self, index: u32, below: &Request) -> Submit {
+    fn forward(&mut self, index: u32, below: &Request) -> Submit {
         let first = index as usize * self.segments;
         let spans = usize::from(self.slots[index as usize].spans);
         self.queue.submit(below, &self.spans[first..first + spans])
     }
 
     /// What the queue below says of a slot, as it is reported now, if it is.
-    fn end(&mut self, index: u32, status: Status) -> Option<Completion> {
+    fn complete(&mut self, index: u32, status: Status) -> Option<Completion> {
         let slot = self.slots[index as usize];
-        if slot.state == State::ReadsOld && status.is_ok() {
+        if slot.state == SlotState::ReadingOld && status.is_ok() {
             if self.tear(index) == Submit::Queued {
                 return None;
             }
@@ -257,13 +257,13 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
             Some(Fault::FlipRead(bits)) if status.is_ok() => self.flip_memory(index, bits),
             Some(Fault::Slow(more)) => {
                 let until = self.clock.now().after(more);
-                return self.hold(index, status, Until::Time(until));
+                return self.hold(index, status, DelayUntil::Time(until));
             }
-            Some(Fault::Late(others)) => return self.hold(index, status, Until::Others(others)),
-            Some(Fault::Twice) => self.extra.push_back(Completion { tag: slot.request.tag, status }),
+            Some(Fault::Late(others)) => return self.hold(index, status, DelayUntil::Others(others)),
+            Some(Fault::Twice) => self.spurious.push_back(Completion { tag: slot.request.tag, status }),
             Some(Fault::Stray) => {
                 self.strays += 1;
-                self.extra.push_back(Completion { tag: Tag(u64::MAX - self.strays), status });
+                self.spurious.push_back(Completion { tag: Tag(u64::MAX - self.strays), status });
             }
             _ => {}
         }
@@ -271,22 +271,22 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
         Some(Completion { tag, status })
     }
 
-    fn hold(&mut self, index: u32, status: Status, until: Until) -> Option<Completion> {
-        self.enter(index, State::Held(status, until));
-        self.held += 1;
+    fn hold(&mut self, index: u32, status: Status, until: DelayUntil) -> Option<Completion> {
+        self.set_state(index, SlotState::Delayed(status, until));
+        self.delayed += 1;
         None
     }
 
     /// Reports what was held back long enough.
-    fn let_go(&mut self, completions: &mut [Completion]) -> usize {
+    fn release_delayed(&mut self, completions: &mut [Completion]) -> usize {
         let now = self.clock.now();
-        let alone = self.in_flight() == self.held + self.hung;
+        let alone = self.in_flight() == self.delayed + self.hung;
         let mut count = 0;
         for index in 0..self.slots.len() as u32 {
-            let State::Held(status, until) = self.slots[index as usize].state else { continue };
+            let SlotState::Delayed(status, until) = self.slots[index as usize].state else { continue };
             let over = match until {
-                Until::Time(time) => time <= now,
-                Until::Others(others) => others == 0 || alone,
+                DelayUntil::Time(time) => time <= now,
+                DelayUntil::Others(others) => others == 0 || alone,
             };
             if over && count < completions.len() {
                 completions[count] = Completion { tag: self.release(index), status };
@@ -297,23 +297,23 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     }
 
     fn reported(&mut self, count: usize) {
-        if self.held == 0 || count == 0 {
+        if self.delayed == 0 || count == 0 {
             return;
         }
         for slot in &mut self.slots {
-            if let State::Held(_, Until::Others(others)) = &mut slot.state {
+            if let SlotState::Delayed(_, DelayUntil::Others(others)) = &mut slot.state {
                 *others = others.saturating_sub(count as u32);
             }
         }
     }
 
-    fn next_held(&self) -> Time {
-        let until = |slot: &Slot| match slot.state {
-            State::Held(_, Until::Time(time)) => time,
-            State::Held(_, Until::Others(0)) => Time(0),
+    fn next_delayed(&self) -> Time {
+        let until = |slot: &RequestSlot| match slot.state {
+            SlotState::Delayed(_, DelayUntil::Time(time)) => time,
+            SlotState::Delayed(_, DelayUntil::Others(0)) => Time(0),
             _ => Time::NEVER,
         };
-        if self.held == 0 { Time::NEVER } else { self.slots.iter().map(until).min().unwrap_or(Time::NEVER) }
+        if self.delayed == 0 { Time::NEVER } else { self.slots.iter().map(until).min().unwrap_or(Time::NEVER) }
     }
 
     fn take(from: &mut VecDeque<Completion>, to: &mut [Completion]) -> usize {
@@ -327,17 +327,17 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     }
 
     /// A device that goes takes everything with it, and touches nothing any more.
-    fn end_all_as_gone(&mut self) {
+    fn fail_all_as_gone(&mut self) {
         let _ = self.queue.reset();
         for index in 0..self.slots.len() as u32 {
-            if self.slots[index as usize].state != State::Free {
-                let _ = self.end_here(index, Err(Error::Gone));
+            if self.slots[index as usize].state != SlotState::Free {
+                let _ = self.complete_locally(index, Err(Error::Gone));
             }
         }
     }
 }
 
-impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
+impl<Q: Queue, C: Clock> Queue for FaultyQueue<Q, C> {
     fn geometry(&self) -> &Geometry {
         self.queue.geometry()
     }
@@ -361,7 +361,7 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
         }
         let fits = if self.gone { Err(Error::Gone) } else { self.queue.geometry().check(request, data) };
         if fits.is_err() {
-            self.own.push_back(Completion { tag: request.tag, status: fits });
+            self.local.push_back(Completion { tag: request.tag, status: fits });
             return Submit::Queued;
         }
         let index = self.free.pop().expect("fewer in flight than slots");
@@ -370,7 +370,7 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
         let slot = &mut self.slots[index as usize];
         slot.request = *request;
         slot.spans = data.len() as u16;
-        slot.state = State::Below;
+        slot.state = SlotState::Forwarded;
         self.below += 1;
         slot.fault = fault;
         slot.scratch = scratch;
@@ -381,7 +381,7 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
             self.release(index);
         }
         if self.gone {
-            self.end_all_as_gone();
+            self.fail_all_as_gone();
         }
         taken
     }
@@ -393,14 +393,14 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
 
     #[inline]
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        let mut count = Self::take(&mut self.own, completions);
-        count += Self::take(&mut self.extra, &mut completions[count..]);
+        let mut count = Self::take(&mut self.local, completions);
+        count += Self::take(&mut self.spurious, &mut completions[count..]);
         let from = count;
         let below = self.queue.poll(&mut completions[from..]);
         for at in from..from + below {
             let Completion { tag, status } = completions[at];
             if let Some(index) = self.index(tag)
-                && let Some(completion) = self.end(index, status)
+                && let Some(completion) = self.complete(index, status)
             {
                 completions[count] = completion;
                 count += 1;
@@ -408,11 +408,11 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
         }
         if self.read_old() == Submit::Full {
             let index = self.torn.expect("just tried");
-            let _ = self.end_here(index, Err(Error::NoResources));
+            let _ = self.complete_locally(index, Err(Error::NoResources));
         }
         self.reported(count);
-        if self.held > 0 {
-            count += self.let_go(&mut completions[count..]);
+        if self.delayed > 0 {
+            count += self.release_delayed(&mut completions[count..]);
         }
         if self.hung > 0 {
             self.touch_hung();
@@ -421,14 +421,14 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
     }
 
     fn in_flight(&self) -> u32 {
-        (self.slots.len() - self.free.len() + self.own.len()) as u32
+        (self.slots.len() - self.free.len() + self.local.len()) as u32
     }
 
     fn wait(&mut self, at_most: Duration) {
         self.ring();
-        let next = self.next_held();
+        let next = self.next_delayed();
         let now = self.clock.now();
-        if !self.own.is_empty() || !self.extra.is_empty() || next <= now {
+        if !self.local.is_empty() || !self.spurious.is_empty() || next <= now {
             return;
         }
         self.queue.wait(if next == Time::NEVER { at_most } else { at_most.min(next.since(now)) });
@@ -440,35 +440,35 @@ impl<Q: Queue, C: Clock> Queue for Faulty<Q, C> {
 
     /// While completions are held back it says that there are some: they have no event of their own.
     fn arm(&mut self) -> Armed {
-        if self.own.is_empty() && self.extra.is_empty() && self.held == 0 { self.queue.arm() } else { Armed::Ready }
+        if self.local.is_empty() && self.spurious.is_empty() && self.delayed == 0 { self.queue.arm() } else { Armed::Ready }
     }
 
     fn cancel(&mut self, tag: Tag) {
-        let found = self.slots.iter().position(|slot| slot.request.tag == tag && slot.state != State::Free);
+        let found = self.slots.iter().position(|slot| slot.request.tag == tag && slot.state != SlotState::Free);
         let Some(index) = found.map(|index| index as u32) else { return };
         match self.slots[index as usize].state {
-            State::Hangs(Hang::UntilCancel) | State::Waits => {
-                let _ = self.end_here(index, Err(Error::Cancelled));
+            SlotState::Hung(HangKind::UntilCancel) | SlotState::AwaitingIdle => {
+                let _ = self.complete_locally(index, Err(Error::Cancelled));
             }
-            State::Below | State::ReadsOld => self.queue.cancel(self.tag(index)),
+            SlotState::Forwarded | SlotState::ReadingOld => self.queue.cancel(self.tag(index)),
             _ => {}
         }
     }
 
     fn reset(&mut self) -> Result<(), Error> {
-        let stuck = self.slots.iter().any(|slot| slot.state == State::Hangs(Hang::ForEver));
+        let stuck = self.slots.iter().any(|slot| slot.state == SlotState::Hung(HangKind::ForEver));
         if self.gone || stuck || self.faults.reset_fails() {
-            self.faults.count(Kind::Reset);
+            self.faults.count(FaultKind::Reset);
             return Err(if self.gone { Error::Gone } else { Error::Timeout });
         }
         self.queue.reset()?;
         for index in 0..self.slots.len() as u32 {
-            if self.slots[index as usize].state != State::Free {
+            if self.slots[index as usize].state != SlotState::Free {
                 self.release(index);
             }
         }
-        self.own.clear();
-        self.extra.clear();
+        self.local.clear();
+        self.spurious.clear();
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// How long a request hangs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hang {
+pub enum HangKind {
     /// Until it is cancelled, or the queue is reset.
     UntilCancel,
     /// Until the queue is reset: it cannot be cancelled.
@@ -21,7 +21,7 @@ pub enum Hang {
 
 /// What of a write reaches the medium, in sectors of 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Torn {
+pub enum TornPart {
     /// The first so many.
     Prefix(u32),
     /// The first ones, as many as chance has it, but not all.
@@ -36,13 +36,13 @@ pub enum Fault {
     /// Not done, and reported so.
     Fail(Error),
     /// Not answered. A read that hangs goes on writing into its memory.
-    Hang(Hang),
+    Hang(HangKind),
     /// Reported this much later than it ended.
     Slow(Duration),
     /// Reported after so many others that ended later, or when no other is in flight.
     Late(u32),
     /// A write that reaches the medium in part, with what it is reported as.
-    Torn(Torn, Status),
+    Torn(TornPart, Status),
     /// So many bits of what is read are wrong.
     FlipRead(u32),
     /// So many bits of what is written are wrong on the medium.
@@ -63,7 +63,7 @@ pub enum Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "as in `Fault`")]
-pub enum Kind {
+pub enum FaultKind {
     Fail,
     Hang,
     Slow,
@@ -80,24 +80,24 @@ pub enum Kind {
     Reset,
 }
 
-const KINDS: usize = Kind::Reset as usize + 1;
+const FAULT_KINDS: usize = FaultKind::Reset as usize + 1;
 
 impl Fault {
     /// Its kind.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FaultKind {
         match self {
-            Fault::Fail(_) => Kind::Fail,
-            Fault::Hang(_) => Kind::Hang,
-            Fault::Slow(_) => Kind::Slow,
-            Fault::Late(_) => Kind::Late,
-            Fault::Torn(..) => Kind::Torn,
-            Fault::FlipRead(_) => Kind::FlipRead,
-            Fault::FlipWrite(_) => Kind::FlipWrite,
-            Fault::Lost => Kind::Lost,
-            Fault::Misdirected(_) => Kind::Misdirected,
-            Fault::Twice => Kind::Twice,
-            Fault::Stray => Kind::Stray,
-            Fault::Gone => Kind::Gone,
+            Fault::Fail(_) => FaultKind::Fail,
+            Fault::Hang(_) => FaultKind::Hang,
+            Fault::Slow(_) => FaultKind::Slow,
+            Fault::Late(_) => FaultKind::Late,
+            Fault::Torn(..) => FaultKind::Torn,
+            Fault::FlipRead(_) => FaultKind::FlipRead,
+            Fault::FlipWrite(_) => FaultKind::FlipWrite,
+            Fault::Lost => FaultKind::Lost,
+            Fault::Misdirected(_) => FaultKind::Misdirected,
+            Fault::Twice => FaultKind::Twice,
+            Fault::Stray => FaultKind::Stray,
+            Fault::Gone => FaultKind::Gone,
         }
     }
 
@@ -114,7 +114,7 @@ impl Fault {
 
 /// To which of the requests that a rule is about it happens.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum When {
+pub enum FaultTrigger {
     /// All.
     Always,
     /// The nth, counted from 1.
@@ -129,33 +129,33 @@ pub enum When {
 
 /// A fault, and which requests it happens to.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Rule {
+pub struct FaultRule {
     /// What is asked for; empty: anything.
     pub ops: Vec<Op>,
     /// Blocks: requests that touch one of them. Flushes touch all.
     pub blocks: Range<u64>,
     /// Which of these.
-    pub when: When,
+    pub when: FaultTrigger,
     /// What happens.
     pub fault: Fault,
 }
 
-impl Rule {
+impl FaultRule {
     /// For any request anywhere.
-    pub fn new(when: When, fault: Fault) -> Rule {
-        Rule { ops: Vec::new(), blocks: 0..u64::MAX, when, fault }
+    pub fn new(when: FaultTrigger, fault: Fault) -> FaultRule {
+        FaultRule { ops: Vec::new(), blocks: 0..u64::MAX, when, fault }
     }
 
     /// Only for such requests.
     #[must_use]
-    pub fn on(mut self, ops: &[Op]) -> Rule {
+    pub fn on(mut self, ops: &[Op]) -> FaultRule {
         self.ops = ops.to_vec();
         self
     }
 
     /// Only for requests that touch these blocks.
     #[must_use]
-    pub fn within(mut self, blocks: Range<u64>) -> Rule {
+    pub fn within(mut self, blocks: Range<u64>) -> FaultRule {
         self.blocks = blocks;
         self
     }
@@ -172,14 +172,14 @@ pub struct RuleId(u64);
 
 /// A rule at work.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveRule {
     id: RuleId,
-    rule: Rule,
+    rule: FaultRule,
     seen: AtomicU64,
     happened: AtomicU64,
 }
 
-impl Active {
+impl ActiveRule {
     /// The fault, if it happens to this request.
     pub(super) fn meets(&self, request: &Request, random: &mut fastrand::Rng) -> Option<Fault> {
         if !self.rule.is_about(request) {
@@ -187,11 +187,11 @@ impl Active {
         }
         let seen = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
         let happens = match self.rule.when {
-            When::Always => true,
-            When::Nth(n) => seen == n,
-            When::From(n) => seen >= n,
-            When::Every(n) => seen.is_multiple_of(n.max(1)),
-            When::Chance(chance) => random.f64() < chance,
+            FaultTrigger::Always => true,
+            FaultTrigger::Nth(n) => seen == n,
+            FaultTrigger::From(n) => seen >= n,
+            FaultTrigger::Every(n) => seen.is_multiple_of(n.max(1)),
+            FaultTrigger::Chance(chance) => random.f64() < chance,
         };
         happens.then_some(self.rule.fault)
     }
@@ -204,24 +204,24 @@ impl Active {
 /// The rules of a device, and what came of them. Clones are the same rules.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    inner: Arc<Inner>,
+    inner: Arc<FaultState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    rules: Mutex<Vec<Arc<Active>>>,
+struct FaultState {
+    rules: Mutex<Vec<Arc<ActiveRule>>>,
     /// Counts changes of the rules: queues look at this alone.
     version: AtomicU64,
     next: AtomicU64,
     resets_to_fail: AtomicU32,
-    injected: [AtomicU64; KINDS],
+    injected: [AtomicU64; FAULT_KINDS],
 }
 
 impl Faults {
     /// Adds a rule, after those that are there.
-    pub fn add(&self, rule: Rule) -> RuleId {
+    pub fn add(&self, rule: FaultRule) -> RuleId {
         let id = RuleId(self.inner.next.fetch_add(1, Ordering::Relaxed));
-        let active = Active { id, rule, seen: AtomicU64::new(0), happened: AtomicU64::new(0) };
+        let active = ActiveRule { id, rule, seen: AtomicU64::new(0), happened: AtomicU64::new(0) };
         self.inner.rules.lock().push(Arc::new(active));
         self.inner.version.fetch_add(1, Ordering::Release);
         id
@@ -245,7 +245,7 @@ impl Faults {
     }
 
     /// How often something of this kind was injected.
-    pub fn injected(&self, kind: Kind) -> u64 {
+    pub fn injected(&self, kind: FaultKind) -> u64 {
         self.inner.injected[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -255,7 +255,7 @@ impl Faults {
         rules.iter().find(|active| active.id == id).map(|active| active.happened.load(Ordering::Relaxed))
     }
 
-    pub(super) fn count(&self, kind: Kind) {
+    pub(super) fn count(&self, kind: FaultKind) {
         self.inner.injected[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -263,7 +263,7 @@ impl Faults {
         self.inner.version.load(Ordering::Acquire)
     }
 
-    pub(super) fn rules(&self) -> Vec<Arc<Active>> {
+    pub(super) fn rules(&self) -> Vec<Arc<ActiveRule>> {
         self.inner.rules.lock().clone()
     }
 

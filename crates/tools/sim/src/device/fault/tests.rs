@@ -5,17 +5,17 @@ use block::{Arena, Buf, Clock, Completion, Error, Lba, Op, Queue, Request, Submi
 
 use super::*;
 use crate::device::clock::{Virtual, VirtualClock};
-use crate::device::model::Timed;
-use crate::device::model::fixed::{Fixed, Reserved};
+use crate::device::model::TimedQueue;
+use crate::device::model::fixed::{FixedLatency, Reservations};
 
-type Model = Timed<block::driver::memory::MemoryQueue, Reserved<Fixed>, Virtual>;
+type DeviceModel = TimedQueue<block::driver::memory::MemoryQueue, Reservations<FixedLatency>, Virtual>;
 
 struct Bed {
     device: MemoryDevice,
     clock: VirtualClock,
     arena: Arena,
     faults: Faults,
-    queue: Faulty<Model, VirtualClock>,
+    queue: FaultyQueue<DeviceModel, VirtualClock>,
     tags: u64,
 }
 
@@ -24,8 +24,8 @@ impl Bed {
         let device = MemoryDevice::new(4096, 1 << 20).expect("memory");
         let clock = VirtualClock::default();
         let faults = Faults::default();
-        let model = Timed::simulated(device.open_queue(8), Fixed(Duration::from_micros(10)), &clock);
-        let mut queue = Faulty::new(model, clock.clone(), &faults, 1).expect("memory");
+        let model = TimedQueue::simulated(device.open_queue(8), FixedLatency(Duration::from_micros(10)), &clock);
+        let mut queue = FaultyQueue::new(model, clock.clone(), &faults, 1).expect("memory");
         let arena = Arena::private(1 << 20).expect("memory");
         queue.register(&arena).expect("registered");
         Bed { device, clock, arena, faults, queue, tags: 0 }
@@ -33,7 +33,7 @@ impl Bed {
 
     fn with(fault: Fault) -> (Bed, RuleId) {
         let bed = Bed::new();
-        let rule = bed.faults.add(Rule::new(When::Nth(1), fault));
+        let rule = bed.faults.add(FaultRule::new(FaultTrigger::Nth(1), fault));
         (bed, rule)
     }
 
@@ -107,7 +107,7 @@ fn errors_of_every_type_are_reported_and_nothing_is_done() {
         assert_eq!(bed.run(Op::Write, 0, &buffer).status, Err(error));
         assert_eq!(bed.medium(0), [0; 8192]);
         assert_eq!(bed.run(Op::Write, 0, &buffer).status, Ok(()), "only the first");
-        assert_eq!((bed.faults.happened(rule), bed.faults.injected(Kind::Fail)), (Some(1), 1));
+        assert_eq!((bed.faults.happened(rule), bed.faults.injected(FaultKind::Fail)), (Some(1), 1));
     }
 }
 
@@ -115,14 +115,20 @@ fn errors_of_every_type_are_reported_and_nothing_is_done() {
 fn rules_choose_by_operation_place_and_number_and_change_while_running() {
     let mut bed = Bed::new();
     let buffer = bed.buffer(1);
-    let fail = |when| Rule::new(when, Fault::Fail(Error::Media));
-    let rule = bed.faults.add(fail(When::Always).on(&[Op::Write]).within(10..12));
+    let fail = |when| FaultRule::new(when, Fault::Fail(Error::Media));
+    let rule = bed.faults.add(fail(FaultTrigger::Always).on(&[Op::Write]).within(10..12));
     let mut failed = |op, lba| bed.run(op, lba, &buffer).status.is_err();
     assert!(failed(Op::Write, 9) && failed(Op::Write, 11) && !failed(Op::Write, 8) && !failed(Op::Write, 12) && !failed(Op::Read, 10));
     assert_eq!(bed.faults.happened(rule), Some(2));
     bed.faults.remove(rule);
     assert_eq!(bed.run(Op::Write, 10, &buffer).status, Ok(()));
-    for (when, expected) in [(When::Nth(3), 1), (When::From(3), 4), (When::Every(2), 3), (When::Chance(1.0), 6), (When::Chance(0.0), 0)] {
+    for (when, expected) in [
+        (FaultTrigger::Nth(3), 1),
+        (FaultTrigger::From(3), 4),
+        (FaultTrigger::Every(2), 3),
+        (FaultTrigger::Chance(1.0), 6),
+        (FaultTrigger::Chance(0.0), 0),
+    ] {
         bed.faults.clear();
         bed.faults.add(fail(when));
         let failed = (0..6).filter(|_| bed.run(Op::Read, 0, &buffer).status.is_err()).count();
@@ -132,18 +138,18 @@ fn rules_choose_by_operation_place_and_number_and_change_while_running() {
 
 #[test]
 fn what_hangs_ends_by_cancel_or_reset_or_never() {
-    for hang in [Hang::UntilCancel, Hang::UntilReset, Hang::ForEver] {
+    for hang in [HangKind::UntilCancel, HangKind::UntilReset, HangKind::ForEver] {
         let (mut bed, _) = Bed::with(Fault::Hang(hang));
         let buffer = bed.buffer(1);
         let tag = bed.submit(Op::Read, 0, &buffer);
         assert_eq!(bed.completions(), []);
         bed.queue.cancel(tag);
         let cancelled = [Completion { tag, status: Err(Error::Cancelled) }];
-        assert_eq!(bed.completions(), if hang == Hang::UntilCancel { &cancelled[..] } else { &[] });
-        assert_eq!(bed.queue.reset().is_ok(), hang != Hang::ForEver);
-        assert_eq!(bed.queue.in_flight(), u32::from(hang == Hang::ForEver));
+        assert_eq!(bed.completions(), if hang == HangKind::UntilCancel { &cancelled[..] } else { &[] });
+        assert_eq!(bed.queue.reset().is_ok(), hang != HangKind::ForEver);
+        assert_eq!(bed.queue.in_flight(), u32::from(hang == HangKind::ForEver));
         assert_eq!(bed.completions(), []);
-        assert_eq!(bed.faults.injected(Kind::Hang), 1);
+        assert_eq!(bed.faults.injected(FaultKind::Hang), 1);
     }
 }
 
@@ -155,19 +161,19 @@ fn slow_and_late_ones_come_but_later() {
     let other = bed.submit(Op::Read, 0, &buffer);
     let order: Vec<Tag> = bed.completions().iter().map(|completion| completion.tag).collect();
     assert_eq!(order, [other, slow]);
-    assert_eq!(bed.faults.injected(Kind::Slow), 1);
+    assert_eq!(bed.faults.injected(FaultKind::Slow), 1);
     let (mut bed, _) = Bed::with(Fault::Late(2));
     let tags: Vec<Tag> = (0..4).map(|_| bed.submit(Op::Read, 0, &buffer)).collect();
     bed.queue.register(buffer.arena()).expect("registered");
     let order: Vec<Tag> = bed.completions().iter().map(|completion| completion.tag).collect();
     assert_eq!(order.len(), 4);
     assert!(order.iter().position(|tag| *tag == tags[0]) >= Some(2), "{order:?}");
-    assert_eq!(bed.faults.injected(Kind::Late), 1);
+    assert_eq!(bed.faults.injected(FaultKind::Late), 1);
 }
 
 #[test]
 fn torn_writes_reach_the_medium_in_part() {
-    for (torn, status) in [(Torn::Prefix(3), Ok(())), (Torn::AnyPrefix, Err(Error::Media)), (Torn::Any, Ok(()))] {
+    for (torn, status) in [(TornPart::Prefix(3), Ok(())), (TornPart::AnyPrefix, Err(Error::Media)), (TornPart::Any, Ok(()))] {
         let (mut bed, _) = Bed::with(Fault::Torn(torn, status));
         let buffer = bed.buffer(7);
         bed.device.region().fill(0..8192, 1);
@@ -177,11 +183,11 @@ fn torn_writes_reach_the_medium_in_part() {
         assert!(medium.chunks(512).all(|sector| sector.iter().all(|byte| *byte == sector[0])), "sectors are whole");
         let new = sectors.iter().filter(|byte| **byte == 7).count();
         match torn {
-            Torn::Prefix(count) => assert!(new == count as usize && sectors[..new].iter().all(|byte| *byte == 7)),
-            Torn::AnyPrefix => assert!(new < 16 && sectors[..new].iter().all(|byte| *byte == 7), "{sectors:?}"),
-            Torn::Any => assert!(new > 0 && new < 16, "{sectors:?}"),
+            TornPart::Prefix(count) => assert!(new == count as usize && sectors[..new].iter().all(|byte| *byte == 7)),
+            TornPart::AnyPrefix => assert!(new < 16 && sectors[..new].iter().all(|byte| *byte == 7), "{sectors:?}"),
+            TornPart::Any => assert!(new > 0 && new < 16, "{sectors:?}"),
         }
-        assert_eq!(bed.faults.injected(Kind::Torn), 1);
+        assert_eq!(bed.faults.injected(FaultKind::Torn), 1);
     }
 }
 
@@ -227,7 +233,7 @@ fn completions_come_twice_and_from_nowhere() {
 #[test]
 fn a_device_goes_with_all_it_has() {
     let mut bed = Bed::new();
-    bed.faults.add(Rule::new(When::Nth(3), Fault::Gone));
+    bed.faults.add(FaultRule::new(FaultTrigger::Nth(3), Fault::Gone));
     let buffer = bed.buffer(7);
     let tags: Vec<Tag> = (0..4).map(|_| bed.submit(Op::Write, 0, &buffer)).collect();
     let all = bed.completions();
@@ -245,6 +251,6 @@ fn resets_fail_as_often_as_told() {
     bed.submit(Op::Read, 0, &buffer);
     assert!(bed.queue.reset().is_err() && bed.queue.reset().is_err() && bed.queue.in_flight() == 1);
     assert_eq!(bed.queue.reset(), Ok(()));
-    assert_eq!((bed.queue.in_flight(), bed.faults.injected(Kind::Reset)), (0, 2));
+    assert_eq!((bed.queue.in_flight(), bed.faults.injected(FaultKind::Reset)), (0, 2));
     assert!(bed.clock.now() == Time(0));
 }

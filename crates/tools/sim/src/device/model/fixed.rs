@@ -6,36 +6,36 @@ use std::time::Duration;
 
 use block::{Request, Time};
 
-use super::{Model, Reserve, Token};
+use super::{DeviceModel, ReservationModel, Token};
 
 /// Every request takes the same time, any number at once: for experiments with completion modes.
 #[derive(Clone, Copy, Debug)]
-pub struct Fixed(pub Duration);
+pub struct FixedLatency(pub Duration);
 
-impl Reserve for Fixed {
+impl ReservationModel for FixedLatency {
     #[inline]
     fn end(&mut self, now: Time, _: &Request) -> Time {
         now.after(self.0)
     }
 }
 
-/// A [`Reserve`] with the requests that are in it.
+/// A [`ReservationModel`] with the requests that are in it.
 #[derive(Debug)]
-pub struct Reserved<R> {
+pub struct Reservations<R> {
     device: R,
     /// Of two that end at the same time the one that began first is first.
     due: BinaryHeap<Reverse<(Time, u64, Token)>>,
     begun: u64,
 }
 
-impl<R: Reserve> Reserved<R> {
+impl<R: ReservationModel> Reservations<R> {
     /// For at most `depth` requests.
-    pub fn new(device: R, depth: u32) -> Reserved<R> {
-        Reserved { device, due: BinaryHeap::with_capacity(depth as usize), begun: 0 }
+    pub fn new(device: R, depth: u32) -> Reservations<R> {
+        Reservations { device, due: BinaryHeap::with_capacity(depth as usize), begun: 0 }
     }
 }
 
-impl<R: Reserve> Model for Reserved<R> {
+impl<R: ReservationModel> DeviceModel for Reservations<R> {
     #[inline]
     fn begin(&mut self, now: Time, token: Token, request: &Request) {
         let end = self.device.end(now, request).max(now);
@@ -49,7 +49,7 @@ impl<R: Reserve> Model for Reserved<R> {
     }
 
     #[inline]
-    fn ended(&mut self, now: Time) -> Option<Token> {
+    fn pop_completed(&mut self, now: Time) -> Option<Token> {
         if self.next() > now {
             return None;
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use block::{Geometry, Op, Request, Time};
 
 use super::ssd::transfer;
-use super::{Model, Token};
+use super::{DeviceModel, Token};
 
 /// What a disk is made of. Rates in MB/s are 10^6 bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -60,7 +60,7 @@ struct Access {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Dirty {
+struct DirtyExtent {
     /// The first of its writes, counted as they are accepted: what a flush waits for.
     number: u64,
     at: u64,
@@ -69,15 +69,15 @@ struct Dirty {
 
 /// What the head does.
 #[derive(Clone, Copy, Debug)]
-enum Work {
+enum HeadWork {
     /// With the first byte that will be in the track buffer.
     Request(Access, u64),
-    Destage(Dirty),
+    Destage(DirtyExtent),
 }
 
 /// What the track buffer has, and how the head adds to it by reading on.
 #[derive(Clone, Copy, Debug)]
-struct Ahead {
+struct ReadAhead {
     /// First byte that is in the buffer.
     from: u64,
     /// The head passed this byte ...
@@ -92,7 +92,7 @@ struct Ahead {
 
 /// One disk; see the module. It has one queue.
 #[derive(Debug)]
-pub struct Hdd {
+pub struct HddModel {
     params: HddParams,
     block_bytes: u64,
     bytes: u64,
@@ -103,26 +103,26 @@ pub struct Hdd {
     /// Writes that found the cache full, and flushes, by the number they wait for.
     accepted_later: VecDeque<Access>,
     flushes: Vec<(u64, Token)>,
-    dirty: Vec<Dirty>,
+    dirty: Vec<DirtyExtent>,
     dirty_bytes: u64,
     numbered: u64,
-    work: Option<(Work, Time)>,
+    work: Option<(HeadWork, Time)>,
     /// The head passed this byte at that time.
     head: (u64, Time),
-    ahead: Option<Ahead>,
+    ahead: Option<ReadAhead>,
     /// It was the turn of a read: where both wait, reads and writes take turns.
     write_next: bool,
     /// What ends without the mechanics: hits, accepted writes.
     due: Vec<(Time, Token)>,
 }
 
-impl Hdd {
+impl HddModel {
     /// A disk of this size, for at most `depth` requests.
-    pub fn new(params: HddParams, geometry: &Geometry, depth: u32) -> Hdd {
+    pub fn new(params: HddParams, geometry: &Geometry, depth: u32) -> HddModel {
         let turn = Duration::from_secs(60) / params.rpm;
         let mean_mb_s = f64::from(params.outer_mb_s + params.inner_mb_s) / 2.0;
         let depth = depth as usize;
-        Hdd {
+        HddModel {
             params,
             block_bytes: geometry.block_bytes.into(),
             bytes: geometry.bytes(),
@@ -186,31 +186,31 @@ impl Hdd {
     }
 
     /// The head comes to this byte by reading on, sooner than by moving.
-    fn going_on(&self, now: Time, at: u64) -> Option<&Ahead> {
+    fn going_on(&self, now: Time, at: u64) -> Option<&ReadAhead> {
         let ahead = self.ahead.as_ref().filter(|ahead| ahead.goes_on && ahead.from <= at)?;
         let passed = self.read_to(now, ahead);
         (passed < ahead.end && at <= passed + u64::from(self.params.read_ahead_bytes) / 8).then_some(ahead)
     }
 
     /// Where the head has come to by reading on.
-    fn read_to(&self, now: Time, ahead: &Ahead) -> u64 {
+    fn read_to(&self, now: Time, ahead: &ReadAhead) -> u64 {
         let passed = now.since(ahead.when).as_nanos() as u64;
         ahead.end.min(ahead.at + passed.saturating_mul(self.rate(ahead.at).into()) / 1000)
     }
 
     fn buffered(&self, now: Time, access: &Access) -> bool {
-        let has = |ahead: &Ahead| ahead.from <= access.at && access.at + access.bytes <= self.read_to(now, ahead);
+        let has = |ahead: &ReadAhead| ahead.from <= access.at && access.at + access.bytes <= self.read_to(now, ahead);
         !access.writes && self.ahead.as_ref().is_some_and(has)
     }
 
     fn accept(&mut self, now: Time, access: Access) {
         self.numbered += 1;
         self.dirty_bytes += access.bytes;
-        let follows = |dirty: &&mut Dirty| dirty.at + dirty.bytes == access.at;
+        let follows = |dirty: &&mut DirtyExtent| dirty.at + dirty.bytes == access.at;
         if let Some(before) = self.dirty.iter_mut().find(follows) {
             before.bytes += access.bytes;
         } else {
-            self.dirty.push(Dirty { number: self.numbered, at: access.at, bytes: access.bytes });
+            self.dirty.push(DirtyExtent { number: self.numbered, at: access.at, bytes: access.bytes });
         }
         let took = self.params.overhead + transfer(access.bytes, self.params.interface_mb_s);
         self.due.push((now.after(took), access.token));
@@ -222,7 +222,7 @@ impl Hdd {
 
     /// A flush ends when all that was accepted before it is on the medium.
     fn end_flushes(&mut self, now: Time) {
-        let working = if let Some((Work::Destage(dirty), _)) = self.work { dirty.number } else { u64::MAX };
+        let working = if let Some((HeadWork::Destage(dirty), _)) = self.work { dirty.number } else { u64::MAX };
         let oldest = self.dirty.iter().map(|dirty| dirty.number).fold(working, u64::min);
         let due = &mut self.due;
         let end = now.after(self.params.overhead);
@@ -245,16 +245,16 @@ impl Hdd {
         if let Some(index) = destage {
             let dirty = self.dirty.swap_remove(index);
             let end = self.served(now, dirty.at, dirty.bytes, true);
-            self.begin_work(now, Work::Destage(dirty), dirty.at + dirty.bytes, end);
+            self.begin_work(now, HeadWork::Destage(dirty), dirty.at + dirty.bytes, end);
         } else if let Some(index) = self.first_waiting(now) {
             let access = self.waiting.swap_remove(index);
             let end = self.served(now, access.at, access.bytes, access.writes);
             let from = self.going_on(now, access.at).map_or(access.at, |ahead| ahead.from);
-            self.begin_work(now, Work::Request(access, from), access.at + access.bytes, end);
+            self.begin_work(now, HeadWork::Request(access, from), access.at + access.bytes, end);
         }
     }
 
-    fn begin_work(&mut self, now: Time, work: Work, head: u64, end: Time) {
+    fn begin_work(&mut self, now: Time, work: HeadWork, head: u64, end: Time) {
         if let Some(mut ahead) = self.ahead.filter(|ahead| ahead.goes_on) {
             ahead.end = self.read_to(now, &ahead);
             ahead.goes_on = false;
@@ -295,7 +295,7 @@ impl Hdd {
         let limit = u64::from(self.params.read_ahead_bytes);
         let (at, when) = self.head;
         let from = from.max(at.saturating_sub(limit)).min(access.at);
-        self.ahead = Some(Ahead { from, at, when, end: (at + limit).min(self.bytes), goes_on: true });
+        self.ahead = Some(ReadAhead { from, at, when, end: (at + limit).min(self.bytes), goes_on: true });
     }
 
     fn first_waiting(&self, now: Time) -> Option<usize> {
@@ -318,21 +318,21 @@ impl Hdd {
         while let Some((work, end)) = self.work.filter(|(_, end)| *end <= now) {
             self.work = None;
             match work {
-                Work::Request(access, from) => {
+                HeadWork::Request(access, from) => {
                     let last = transfer(self.block_bytes, self.params.interface_mb_s);
                     self.due.push((end.after(self.params.overhead + last), access.token));
                     if !access.writes {
                         self.after_read(&access, from);
                     }
                 }
-                Work::Destage(dirty) => self.destaged(end, dirty),
+                HeadWork::Destage(dirty) => self.destaged(end, dirty),
             }
             self.end_flushes(end);
             self.choose(end);
         }
     }
 
-    fn destaged(&mut self, now: Time, dirty: Dirty) {
+    fn destaged(&mut self, now: Time, dirty: DirtyExtent) {
         self.dirty_bytes -= dirty.bytes;
         while let Some(access) = self.accepted_later.front().copied().filter(|access| self.has_room(access)) {
             self.accepted_later.pop_front();
@@ -349,7 +349,7 @@ fn seek_curve(params: &HddParams) -> [f64; 3] {
     [track, root, full - track - root]
 }
 
-impl Model for Hdd {
+impl DeviceModel for HddModel {
     fn begin(&mut self, now: Time, token: Token, request: &Request) {
         self.run(now);
         let bytes = u64::from(request.blocks) * self.block_bytes;
@@ -377,7 +377,7 @@ impl Model for Hdd {
         due.min(self.work.map_or(Time::NEVER, |(_, end)| end))
     }
 
-    fn ended(&mut self, now: Time) -> Option<Token> {
+    fn pop_completed(&mut self, now: Time) -> Option<Token> {
         self.run(now);
         let (index, _) = self.due.iter().enumerate().filter(|(_, (end, _))| *end <= now).min_by_key(|(_, due)| **due)?;
         Some(self.due.swap_remove(index).1)
@@ -385,7 +385,7 @@ impl Model for Hdd {
 
     fn cancel(&mut self, now: Time, token: Token) -> bool {
         self.run(now);
-        let count = |hdd: &Hdd| hdd.waiting.len() + hdd.accepted_later.len() + hdd.flushes.len() + hdd.due.len();
+        let count = |hdd: &HddModel| hdd.waiting.len() + hdd.accepted_later.len() + hdd.flushes.len() + hdd.due.len();
         let before = count(self);
         self.waiting.retain(|access| access.token != token);
         self.accepted_later.retain(|access| access.token != token);
@@ -401,7 +401,7 @@ impl Model for Hdd {
         self.accepted_later.clear();
         self.flushes.clear();
         self.due.clear();
-        if let Some((Work::Request(..), _)) = self.work {
+        if let Some((HeadWork::Request(..), _)) = self.work {
             self.work = None;
             self.choose(now);
         }

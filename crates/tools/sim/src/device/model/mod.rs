@@ -1,6 +1,6 @@
 //! When a request ends, by the parts a device is made of.
 //!
-//! [`Timed`] is the queue: it hands a request to the queue below at the moment at which the model says that it ends, so the
+//! [`TimedQueue`] is the queue: it hands a request to the queue below at the moment at which the model says that it ends, so the
 //! device touches blocks and memory until the last moment. In virtual time that is deterministic and costs nothing; in
 //! real time `poll` reports what is due by the machine's clock, and completion modes can be measured.
 //!
@@ -23,16 +23,16 @@ pub mod workload;
 
 use block::{Request, Time};
 
-pub use fixed::Fixed;
-pub use hdd::Hdd;
-pub use ssd::Ssd;
-pub use timed::Timed;
+pub use fixed::FixedLatency;
+pub use hdd::HddModel;
+pub use ssd::SsdModel;
+pub use timed::TimedQueue;
 
 /// A request in a model: who began it knows it by this.
 pub type Token = u64;
 
 /// Says when requests end.
-pub trait Model: Send {
+pub trait DeviceModel: Send {
     /// A request arrives. `now` never goes back.
     fn begin(&mut self, now: Time, token: Token, request: &Request);
 
@@ -40,7 +40,7 @@ pub trait Model: Send {
     fn next(&self) -> Time;
 
     /// Takes out one request that ended at `now` or before, the earliest first.
-    fn ended(&mut self, now: Time) -> Option<Token>;
+    fn pop_completed(&mut self, now: Time) -> Option<Token>;
 
     /// Forgets a request, if it is still there.
     fn cancel(&mut self, now: Time, token: Token) -> bool;
@@ -50,27 +50,27 @@ pub trait Model: Send {
 }
 
 /// A device whose requests end when they must, known at their begin: nothing that comes later changes it.
-pub trait Reserve: Send {
+pub trait ReservationModel: Send {
     /// When this request ends, if it begins now.
     fn end(&mut self, now: Time, request: &Request) -> Time;
 }
 
 /// Queues of one device share what it is made of.
-impl<R: Reserve> Reserve for std::sync::Arc<parking_lot::Mutex<R>> {
+impl<R: ReservationModel> ReservationModel for std::sync::Arc<parking_lot::Mutex<R>> {
     fn end(&mut self, now: Time, request: &Request) -> Time {
         self.lock().end(now, request)
     }
 }
 
-impl<M: Model + ?Sized> Model for Box<M> {
+impl<M: DeviceModel + ?Sized> DeviceModel for Box<M> {
     fn begin(&mut self, now: Time, token: Token, request: &Request) {
         (**self).begin(now, token, request);
     }
     fn next(&self) -> Time {
         (**self).next()
     }
-    fn ended(&mut self, now: Time) -> Option<Token> {
-        (**self).ended(now)
+    fn pop_completed(&mut self, now: Time) -> Option<Token> {
+        (**self).pop_completed(now)
     }
     fn cancel(&mut self, now: Time, token: Token) -> bool {
         (**self).cancel(now, token)

@@ -1,7 +1,7 @@
 //! Devices by name: those of the five papers, and latencies for experiments with completion modes.
 //!
 //! A data sheet gives rates and seek times; of the inside it says little. Each preset says which figures are its sheet's
-//! ([`Sheet`], which the tests hold the model to), and what was derived from them or taken from the class of flash. **How
+//! ([`DataSheet`], which the tests hold the model to), and what was derived from them or taken from the class of flash. **How
 //! sure**: figures marked *seen* were read in the source named beside them when this was written; those marked *recalled* are
 //! what the product sheet is remembered to say, and should be compared with it before a claim rests on them.
 //!
@@ -17,7 +17,7 @@ use super::ssd::SsdParams;
 
 /// What a data sheet promises; 10^6 bytes per second, requests of 128 KiB and 4 KiB.
 #[derive(Clone, Copy, Debug)]
-pub struct Sheet {
+pub struct DataSheet {
     /// Sequential reads.
     pub read_mb_s: f64,
     /// Sequential writes.
@@ -44,7 +44,7 @@ pub struct SsdPreset {
     /// The inside.
     pub params: SsdParams,
     /// What it has to come to.
-    pub sheet: Sheet,
+    pub sheet: DataSheet,
     /// The sheet's random writes are of a clean drive.
     pub clean: bool,
     /// A loss of power empties the write buffer.
@@ -120,7 +120,7 @@ pub const NYTRO_5000_400GB: SsdPreset = SsdPreset {
         protected_buffer: true,
         collected_percent: 81,
     },
-    sheet: Sheet {
+    sheet: DataSheet {
         read_mb_s: 2500.0,
         write_mb_s: 900.0,
         read_iops: 200_000.0,
@@ -163,7 +163,7 @@ pub const SN770_250GB: SsdPreset = SsdPreset {
         protected_buffer: false,
         collected_percent: 75,
     },
-    sheet: Sheet {
+    sheet: DataSheet {
         read_mb_s: 4000.0,
         write_mb_s: 2000.0,
         read_iops: 240_000.0,
@@ -206,7 +206,7 @@ pub const INTEL_750_400GB: SsdPreset = SsdPreset {
         protected_buffer: true,
         collected_percent: 75,
     },
-    sheet: Sheet {
+    sheet: DataSheet {
         read_mb_s: 2200.0,
         write_mb_s: 900.0,
         read_iops: 430_000.0,
@@ -246,7 +246,7 @@ pub const TOSHIBA_XG3_256GB: SsdPreset = SsdPreset {
         protected_buffer: false,
         collected_percent: 75,
     },
-    sheet: Sheet {
+    sheet: DataSheet {
         read_mb_s: 2400.0,
         write_mb_s: 1150.0,
         read_iops: 150_000.0,
@@ -288,7 +288,7 @@ pub const REVODRIVE_X2_100GB: SsdPreset = SsdPreset {
         protected_buffer: false,
         collected_percent: 75,
     },
-    sheet: Sheet {
+    sheet: DataSheet {
         read_mb_s: 740.0,
         write_mb_s: 690.0,
         read_iops: 83_000.0,
@@ -329,7 +329,7 @@ pub const OCTANE_512GB: SsdPreset = SsdPreset {
         protected_buffer: false,
         collected_percent: 75,
     },
-    sheet: Sheet {
+    sheet: DataSheet {
         read_mb_s: 480.0,
         write_mb_s: 330.0,
         read_iops: 26_000.0,

@@ -4,34 +4,34 @@ use block::driver::null::NullDevice;
 use block::{Op, Queue};
 
 use super::presets::{HDDS, HddPreset, NYTRO_5000_400GB, SSDS, ST500DM002, SsdPreset};
-use super::workload::{Measured, Workload, measure};
-use super::{Hdd, Ssd, Timed};
+use super::workload::{Measurement, Workload, measure};
+use super::{HddModel, SsdModel, TimedQueue};
 use crate::device::clock::{Virtual, VirtualClock};
 
 /// How far the model may be from the sheet.
 const TOLERANCE: f64 = 0.10;
 
-fn ssd(preset: &SsdPreset, clean: bool, workload: Workload) -> Measured {
+fn ssd(preset: &SsdPreset, clean: bool, workload: Workload) -> Measurement {
     let clock = VirtualClock::default();
     let geometry = preset.geometry();
-    let device = Ssd::new(preset.params, &geometry).with_clean(if clean { preset.bytes } else { 0 });
+    let device = SsdModel::new(preset.params, &geometry).with_clean(if clean { preset.bytes } else { 0 });
     let queue = NullDevice::new(geometry).open_queue(preset.depth_max.min(256));
-    measure(&mut Timed::simulated(queue, device, &clock), &clock, workload, 1)
+    measure(&mut TimedQueue::simulated(queue, device, &clock), &clock, workload, 1)
 }
 
-fn hdd_with(preset: &HddPreset, cache: bool, workload: Workload) -> Measured {
+fn hdd_with(preset: &HddPreset, cache: bool, workload: Workload) -> Measurement {
     let clock = VirtualClock::default();
     let geometry = preset.geometry();
     let mut params = preset.params;
     if !cache {
         params.write_cache_bytes = 0;
     }
-    let model = Hdd::new(params, &geometry, 32);
+    let model = HddModel::new(params, &geometry, 32);
     let queue = NullDevice::new(geometry).open_queue(32);
-    measure(&mut Timed::new(queue, model, Virtual::new(&clock)), &clock, workload, 1)
+    measure(&mut TimedQueue::new(queue, model, Virtual::new(&clock)), &clock, workload, 1)
 }
 
-fn hdd(preset: &HddPreset, workload: Workload) -> Measured {
+fn hdd(preset: &HddPreset, workload: Workload) -> Measurement {
     hdd_with(preset, true, workload)
 }
 
@@ -96,9 +96,9 @@ fn a_flush_waits_for_the_medium() {
     use block::{Clock, Completion, Lba, Request, Submit, Tag};
     let clock = VirtualClock::default();
     let geometry = ST500DM002.geometry();
-    let model = Hdd::new(ST500DM002.params, &geometry, 32);
+    let model = HddModel::new(ST500DM002.params, &geometry, 32);
     let queue = NullDevice::new(geometry).open_queue(32);
-    let mut queue = Timed::new(queue, model, Virtual::new(&clock));
+    let mut queue = TimedQueue::new(queue, model, Virtual::new(&clock));
     let arena = block::Arena::private(4096).expect("memory");
     let buffer = arena.allocate(4096).expect("room");
     let mut run = |request: Request, data: &[block::Span]| {

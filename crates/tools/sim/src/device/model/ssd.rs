@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use block::{Geometry, Op, Request, Time};
 
-use super::Reserve;
+use super::ReservationModel;
 
 /// What a drive is made of. Rates in MB/s are 10^6 bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -60,7 +60,7 @@ pub struct SsdParams {
 
 /// One drive of that kind; see the module.
 #[derive(Debug)]
-pub struct Ssd {
+pub struct SsdModel {
     params: SsdParams,
     block_bytes: u64,
     controller_free: Time,
@@ -109,11 +109,11 @@ impl Die {
 /// Programs between two slices of garbage collection: drives spread it, so that no request waits for all of it.
 const PROGRAMS_PER_SLICE: u32 = 4;
 
-impl Ssd {
+impl SsdModel {
     /// A drive that has been written full before: every block has to be collected before it is written again.
-    pub fn new(params: SsdParams, geometry: &Geometry) -> Ssd {
+    pub fn new(params: SsdParams, geometry: &Geometry) -> SsdModel {
         let rows = params.buffer_bytes / (params.page_bytes * params.planes) + 2;
-        Ssd {
+        SsdModel {
             params,
             block_bytes: geometry.block_bytes.into(),
             controller_free: Time(0),
@@ -134,7 +134,7 @@ impl Ssd {
 
     /// The same with `bytes` clean: nothing is collected until they are written.
     #[must_use]
-    pub fn with_clean(mut self, bytes: u64) -> Ssd {
+    pub fn with_clean(mut self, bytes: u64) -> SsdModel {
         self.clean_programs = bytes / self.row_bytes();
         self
     }
@@ -285,7 +285,7 @@ impl Ssd {
     }
 }
 
-impl Reserve for Ssd {
+impl ReservationModel for SsdModel {
     fn end(&mut self, now: Time, request: &Request) -> Time {
         match request.op {
             Op::Read => self.read(now, request),

@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use block::{Arena, Armed, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag, Time};
 
-use super::fixed::Reserved;
-use super::{Model, Reserve};
-use crate::device::clock::{Real, Timing, Virtual, VirtualClock};
+use super::fixed::Reservations;
+use super::{DeviceModel, ReservationModel};
+use crate::device::clock::{DeviceClock, Real, Virtual, VirtualClock};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SlotState {
     Free,
     /// In the model: nothing has happened to blocks and memory.
     Waiting,
     /// Its time has come, and the queue below was full.
     Due,
     /// In the queue below.
-    Below,
+    Forwarded,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct RequestSlot {
     request: Request,
     spans: u16,
     generation: u32,
-    state: State,
+    state: SlotState,
 }
 
 /// See the module. The queue below does the work, at once or in time of its own, which is added.
@@ -36,50 +36,50 @@ struct Slot {
 /// The life of a slot: Free, `submit`, Waiting, the model's end, (Due,) Below, completion, Free. `cancel` takes it from
 /// Waiting to Free: reported as cancelled, and nothing was done.
 #[derive(Debug)]
-pub struct Timed<Q, M, T> {
+pub struct TimedQueue<Q, M, T> {
     queue: Q,
     model: M,
     timing: T,
-    slots: Box<[Slot]>,
+    slots: Box<[RequestSlot]>,
     /// The memory of each slot's request, `segments` for each.
     spans: Box<[Span]>,
     segments: usize,
     free: Vec<u32>,
     due: VecDeque<u32>,
     /// Ended here: cancelled.
-    own: VecDeque<Completion>,
+    local: VecDeque<Completion>,
     below: u32,
     /// Somebody waits for the event.
     armed: bool,
 }
 
-impl<Q: Queue, R: Reserve> Timed<Q, Reserved<R>, Virtual> {
+impl<Q: Queue, R: ReservationModel> TimedQueue<Q, Reservations<R>, Virtual> {
     /// In virtual time.
     pub fn simulated(queue: Q, device: R, clock: &VirtualClock) -> Self {
         let depth = queue.depth();
-        Timed::new(queue, Reserved::new(device, depth), Virtual::new(clock))
+        TimedQueue::new(queue, Reservations::new(device, depth), Virtual::new(clock))
     }
 }
 
-impl<Q: Queue, R: Reserve> Timed<Q, Reserved<R>, Real> {
+impl<Q: Queue, R: ReservationModel> TimedQueue<Q, Reservations<R>, Real> {
     /// In real time.
     ///
     /// # Errors
     /// No descriptor for the timer.
     pub fn real(queue: Q, device: R) -> io::Result<Self> {
         let depth = queue.depth();
-        Ok(Timed::new(queue, Reserved::new(device, depth), Real::new()?))
+        Ok(TimedQueue::new(queue, Reservations::new(device, depth), Real::new()?))
     }
 }
 
-impl<Q: Queue, M: Model, T: Timing> Timed<Q, M, T> {
+impl<Q: Queue, M: DeviceModel, T: DeviceClock> TimedQueue<Q, M, T> {
     /// As deep as the queue below.
-    pub fn new(queue: Q, model: M, timing: T) -> Timed<Q, M, T> {
+    pub fn new(queue: Q, model: M, timing: T) -> TimedQueue<Q, M, T> {
         let depth = queue.depth();
         let segments = usize::from(queue.geometry().segments_max);
-        let slot = Slot { request: Request::flush(Tag(0)), spans: 0, generation: 0, state: State::Free };
+        let slot = RequestSlot { request: Request::flush(Tag(0)), spans: 0, generation: 0, state: SlotState::Free };
         let nothing = Span { arena: block::buffer::ArenaId(0), bytes: 0, at: 0 };
-        Timed {
+        TimedQueue {
             queue,
             model,
             timing,
@@ -88,7 +88,7 @@ impl<Q: Queue, M: Model, T: Timing> Timed<Q, M, T> {
             segments,
             free: (0..depth).rev().collect(),
             due: VecDeque::with_capacity(depth as usize),
-            own: VecDeque::with_capacity(depth as usize),
+            local: VecDeque::with_capacity(depth as usize),
             below: 0,
             armed: false,
         }
@@ -117,12 +117,12 @@ impl<Q: Queue, M: Model, T: Timing> Timed<Q, M, T> {
     fn index(&self, token: u64) -> Option<u32> {
         let index = (token & 0xffff_ffff) as u32;
         let slot = self.slots.get(index as usize)?;
-        (slot.state != State::Free && u64::from(slot.generation) == token >> 32).then_some(index)
+        (slot.state != SlotState::Free && u64::from(slot.generation) == token >> 32).then_some(index)
     }
 
     fn release(&mut self, index: u32) -> Tag {
         let slot = &mut self.slots[index as usize];
-        slot.state = State::Free;
+        slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
         slot.request.tag
@@ -131,17 +131,17 @@ impl<Q: Queue, M: Model, T: Timing> Timed<Q, M, T> {
     /// When there is something to do.
     #[inline]
     fn next(&self) -> Time {
-        if self.below > 0 || !self.own.is_empty() || !self.due.is_empty() { Time(0) } else { self.model.next() }
+        if self.below > 0 || !self.local.is_empty() || !self.due.is_empty() { Time(0) } else { self.model.next() }
     }
 
     /// Hands what is due, at most `room` requests, to the queue below.
     #[inline]
-    fn hand_down(&mut self, now: Time, room: usize) {
+    fn forward(&mut self, now: Time, room: usize) {
         while self.due.len() + (self.below as usize) < room
-            && let Some(token) = self.model.ended(now)
+            && let Some(token) = self.model.pop_completed(now)
         {
             if let Some(index) = self.index(token) {
-                self.slots[index as usize].state = State::Due;
+                self.slots[index as usize].state = SlotState::Due;
                 self.due.push_back(index);
             }
         }
@@ -153,7 +153,7 @@ impl<Q: Queue, M: Model, T: Timing> Timed<Q, M, T> {
             if self.queue.submit(&below, &self.spans[first..first + usize::from(slot.spans)]) == Submit::Full {
                 break;
             }
-            self.slots[index as usize].state = State::Below;
+            self.slots[index as usize].state = SlotState::Forwarded;
             self.due.pop_front();
             self.below += 1;
             rings = true;
@@ -164,7 +164,7 @@ impl<Q: Queue, M: Model, T: Timing> Timed<Q, M, T> {
     }
 }
 
-impl<Q: Queue, M: Model, T: Timing> Queue for Timed<Q, M, T> {
+impl<Q: Queue, M: DeviceModel, T: DeviceClock> Queue for TimedQueue<Q, M, T> {
     fn geometry(&self) -> &Geometry {
         self.queue.geometry()
     }
@@ -183,13 +183,13 @@ impl<Q: Queue, M: Model, T: Timing> Queue for Timed<Q, M, T> {
             return Submit::Full;
         }
         if let Err(error) = self.queue.geometry().check(request, data) {
-            self.own.push_back(Completion { tag: request.tag, status: Err(error) });
+            self.local.push_back(Completion { tag: request.tag, status: Err(error) });
             return Submit::Queued;
         }
         let index = self.free.pop().expect("fewer in flight than slots");
         let slot = &mut self.slots[index as usize];
         slot.request = *request;
-        slot.state = State::Waiting;
+        slot.state = SlotState::Waiting;
         slot.spans = data.len() as u16;
         let first = index as usize * self.segments;
         self.spans[first..first + data.len()].copy_from_slice(data);
@@ -210,13 +210,13 @@ impl<Q: Queue, M: Model, T: Timing> Queue for Timed<Q, M, T> {
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let mut count = 0;
         while count < completions.len()
-            && let Some(completion) = self.own.pop_front()
+            && let Some(completion) = self.local.pop_front()
         {
             completions[count] = completion;
             count += 1;
         }
         if self.model.next() != Time::NEVER || !self.due.is_empty() {
-            self.hand_down(self.timing.now(), completions.len() - count);
+            self.forward(self.timing.now(), completions.len() - count);
         }
         if self.below == 0 {
             return count;
@@ -235,7 +235,7 @@ impl<Q: Queue, M: Model, T: Timing> Queue for Timed<Q, M, T> {
     }
 
     fn in_flight(&self) -> u32 {
-        (self.slots.len() - self.free.len() + self.own.len()) as u32
+        (self.slots.len() - self.free.len() + self.local.len()) as u32
     }
 
     fn wait(&mut self, at_most: Duration) {
@@ -270,14 +270,14 @@ impl<Q: Queue, M: Model, T: Timing> Queue for Timed<Q, M, T> {
     }
 
     fn cancel(&mut self, tag: Tag) {
-        let Some(index) = self.slots.iter().position(|slot| slot.request.tag == tag && slot.state != State::Free) else { return };
+        let Some(index) = self.slots.iter().position(|slot| slot.request.tag == tag && slot.state != SlotState::Free) else { return };
         let index = index as u32;
         let token = self.token(index);
         match self.slots[index as usize].state {
-            State::Below => self.queue.cancel(Tag(token)),
-            State::Waiting if self.model.cancel(self.timing.now(), token) => {
+            SlotState::Forwarded => self.queue.cancel(Tag(token)),
+            SlotState::Waiting if self.model.cancel(self.timing.now(), token) => {
                 let tag = self.release(index);
-                self.own.push_back(Completion { tag, status: Err(Error::Cancelled) });
+                self.local.push_back(Completion { tag, status: Err(Error::Cancelled) });
             }
             _ => {}
         }
@@ -288,11 +288,11 @@ impl<Q: Queue, M: Model, T: Timing> Queue for Timed<Q, M, T> {
         self.queue.reset()?;
         self.model.reset(self.timing.now());
         self.timing.set_due(Time::NEVER);
-        self.own.clear();
+        self.local.clear();
         self.due.clear();
         self.below = 0;
         for index in 0..self.depth() {
-            if self.slots[index as usize].state != State::Free {
+            if self.slots[index as usize].state != SlotState::Free {
                 self.release(index);
             }
         }

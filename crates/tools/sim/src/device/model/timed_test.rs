@@ -7,8 +7,8 @@ use block::driver::memory::MemoryQueue;
 use block::{Arena, Armed, Clock, Completion, Error, Lba, Queue, Request, Submit, Tag, Time};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::fixed::Reserved;
-use super::{Fixed, Timed};
+use super::fixed::Reservations;
+use super::{FixedLatency, TimedQueue};
 use crate::device::clock::{Real, Virtual, VirtualClock};
 
 const US: Duration = Duration::from_micros(1);
@@ -17,8 +17,12 @@ fn memory() -> (MemoryDevice, Arena) {
     (MemoryDevice::new(512, 1 << 16).expect("memory"), Arena::private(1 << 16).expect("memory"))
 }
 
-fn simulated(device: &MemoryDevice, clock: &VirtualClock, latency: Duration) -> Timed<MemoryQueue, Reserved<Fixed>, Virtual> {
-    Timed::simulated(device.open_queue(4), Fixed(latency), clock)
+fn simulated(
+    device: &MemoryDevice,
+    clock: &VirtualClock,
+    latency: Duration,
+) -> TimedQueue<MemoryQueue, Reservations<FixedLatency>, Virtual> {
+    TimedQueue::simulated(device.open_queue(4), FixedLatency(latency), clock)
 }
 
 fn submit(queue: &mut dyn Queue, request: Request, arena: &Arena) -> Submit {
@@ -88,8 +92,8 @@ fn queues_on_one_clock_take_turns() {
 #[test]
 fn the_event_of_real_time_comes_for_what_was_submitted_before_and_after_arming() {
     let (device, arena) = memory();
-    let mut queue = Timed::new(device.open_queue(4), Reserved::new(Fixed(200 * US), 4), Real::new().expect("a timer"));
-    let wait = |queue: &Timed<MemoryQueue, Reserved<Fixed>, Real>| {
+    let mut queue = TimedQueue::new(device.open_queue(4), Reservations::new(FixedLatency(200 * US), 4), Real::new().expect("a timer"));
+    let wait = |queue: &TimedQueue<MemoryQueue, Reservations<FixedLatency>, Real>| {
         let event = queue.event().expect("real time has one");
         assert_eq!(poll(&mut [PollFd::new(&event, PollFlags::IN)], None), Ok(1));
     };

@@ -33,7 +33,7 @@ impl Workload {
 
 /// What came out.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct Measurement {
     /// Requests per second.
     pub iops: f64,
     /// 10^6 bytes per second.
@@ -45,7 +45,7 @@ pub struct Measured {
 }
 
 /// Runs a workload. A request that fails or a queue that takes none is our own mistake. Allocates its memory at the begin.
-pub fn measure(queue: &mut dyn Queue, clock: &dyn Clock, workload: Workload, seed: u64) -> Measured {
+pub fn measure(queue: &mut dyn Queue, clock: &dyn Clock, workload: Workload, seed: u64) -> Measurement {
     let arena = Arena::private(workload.bytes as usize).expect("memory");
     queue.register(&arena).expect("registered");
     let buffer = arena.allocate(workload.bytes as usize).expect("the arena is ours");
@@ -87,5 +87,5 @@ pub fn measure(queue: &mut dyn Queue, clock: &dyn Clock, workload: Workload, see
     }
     let counted = f64::from(workload.requests - uncounted);
     let iops = counted / clock.now().since(since).as_secs_f64();
-    Measured { iops, mb_s: iops * f64::from(workload.bytes) / 1e6, mean: total.div_f64(counted), longest }
+    Measurement { iops, mb_s: iops * f64::from(workload.bytes) / 1e6, mean: total.div_f64(counted), longest }
 }

@@ -14,10 +14,10 @@ pub(super) const EVENT_BYTES_MAX: usize = 48;
 
 /// Why a recording is not read on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Bad {
+pub enum RecordingError {
     /// Not a recording, or its begin is damaged.
     #[error("the file is no recording, or its header is damaged")]
-    Header,
+    RecordingHeader,
     /// Made by a later version.
     #[error("the recording has version {0}, this program knows 1")]
     Version(u32),
@@ -29,12 +29,12 @@ pub enum Bad {
     Frame(u64),
     /// The checksum is right, and the content makes no sense.
     #[error("an event in the frame at byte {0} of the recording has no meaning")]
-    Event(u64),
+    QueueEvent(u64),
 }
 
 /// What a recording begins with: the queue it is of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct RecordingHeader {
     /// How the device looked.
     pub geometry: Geometry,
     /// Most requests in flight.
@@ -43,7 +43,7 @@ pub struct Header {
 
 /// Something that happened. Times are since the begin of the recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum QueueEvent {
     /// A request was taken.
     Submit(Time, Request),
     /// The device was told.
@@ -56,18 +56,20 @@ pub enum Event {
     Reset(Time, Status),
 }
 
-impl Event {
+impl QueueEvent {
     /// When.
     pub fn time(&self) -> Time {
         match self {
-            Event::Submit(time, _) | Event::Ring(time) | Event::Complete(time, ..) | Event::Cancel(time, _) | Event::Reset(time, _) => {
-                *time
-            }
+            QueueEvent::Submit(time, _)
+            | QueueEvent::Ring(time)
+            | QueueEvent::Complete(time, ..)
+            | QueueEvent::Cancel(time, _)
+            | QueueEvent::Reset(time, _) => *time,
         }
     }
 }
 
-impl Header {
+impl RecordingHeader {
     pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let geometry = &self.geometry;
         let flags = [geometry.volatile_cache, geometry.read_only, geometry.discard, geometry.write_zeroes];
@@ -86,23 +88,24 @@ impl Header {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Result<Header, Bad> {
-        let bytes: &[u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES).and_then(|bytes| bytes.try_into().ok()).ok_or(Bad::Header)?;
+    fn from_bytes(bytes: &[u8]) -> Result<RecordingHeader, RecordingError> {
+        let bytes: &[u8; HEADER_BYTES] =
+            bytes.get(..HEADER_BYTES).and_then(|bytes| bytes.try_into().ok()).ok_or(RecordingError::RecordingHeader)?;
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[..4] != MAGIC {
-            return Err(Bad::Header);
+            return Err(RecordingError::RecordingHeader);
         }
         match number(4) {
             VERSION => {}
-            0 => return Err(Bad::Header),
-            later => return Err(Bad::Version(later)),
+            0 => return Err(RecordingError::RecordingHeader),
+            later => return Err(RecordingError::Version(later)),
         }
         let flags = number(28);
         let geometry = Geometry {
             block_bytes: number(12),
             blocks: u64::from(number(32)) | u64::from(number(36)) << 32,
             transfer_bytes_max: number(16),
-            segments_max: u16::try_from(number(24)).map_err(|_| Bad::Header)?,
+            segments_max: u16::try_from(number(24)).map_err(|_| RecordingError::RecordingHeader)?,
             memory_align: number(20),
             volatile_cache: flags & 1 != 0,
             read_only: flags & 2 != 0,
@@ -116,7 +119,7 @@ impl Header {
             && geometry.memory_align.is_power_of_two()
             && (1..=4096).contains(&number(8))
             && geometry.blocks.checked_mul(u64::from(geometry.block_bytes)).is_some();
-        if sane { Ok(Header { geometry, depth: number(8) }) } else { Err(Bad::Header) }
+        if sane { Ok(RecordingHeader { geometry, depth: number(8) }) } else { Err(RecordingError::RecordingHeader) }
     }
 }
 
@@ -128,29 +131,29 @@ pub(super) struct Encoder {
 
 impl Encoder {
     /// At most [`EVENT_BYTES_MAX`] bytes more.
-    pub(super) fn push(&mut self, event: &Event, to: &mut Vec<u8>) {
+    pub(super) fn push(&mut self, event: &QueueEvent, to: &mut Vec<u8>) {
         let time = event.time().0.max(self.last);
         let since = time - self.last;
         self.last = time;
         match event {
-            Event::Submit(_, request) => {
+            QueueEvent::Submit(_, request) => {
                 to.push(request.op as u8 | u8::from(request.fua) << 4);
                 [since, request.tag.0, request.lba.0, request.blocks.into()].into_iter().for_each(|number| varint(number, to));
                 to.extend([request.urgency as u8, request.class.0]);
             }
-            Event::Ring(_) => {
+            QueueEvent::Ring(_) => {
                 to.push(0x20);
                 varint(since, to);
             }
-            Event::Complete(_, tag, status) => {
+            QueueEvent::Complete(_, tag, status) => {
                 to.push(0x30);
                 [since, tag.0, status_code(*status).into()].into_iter().for_each(|number| varint(number, to));
             }
-            Event::Cancel(_, tag) => {
+            QueueEvent::Cancel(_, tag) => {
                 to.push(0x40);
                 [since, tag.0].into_iter().for_each(|number| varint(number, to));
             }
-            Event::Reset(_, status) => {
+            QueueEvent::Reset(_, status) => {
                 to.push(0x50);
                 [since, status_code(*status).into()].into_iter().for_each(|number| varint(number, to));
             }
@@ -203,7 +206,7 @@ fn varint(mut number: u64, to: &mut Vec<u8>) {
 /// Reads a recording that is in memory. Its events come in order; after an error nothing comes.
 #[derive(Clone, Debug)]
 pub struct Recording<'a> {
-    header: Header,
+    header: RecordingHeader,
     bytes: &'a [u8],
     /// The frame being read, and where the next one begins.
     frame: &'a [u8],
@@ -218,27 +221,27 @@ impl<'a> Recording<'a> {
     ///
     /// # Errors
     /// Its header is not that of a recording we know.
-    pub fn new(bytes: &'a [u8]) -> Result<Recording<'a>, Bad> {
-        let header = Header::from_bytes(bytes)?;
+    pub fn new(bytes: &'a [u8]) -> Result<Recording<'a>, RecordingError> {
+        let header = RecordingHeader::from_bytes(bytes)?;
         Ok(Recording { header, bytes, frame: &[], frame_at: 0, next: HEADER_BYTES, last: 0, failed: false })
     }
 
     /// The queue it is of.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
 
-    fn next_frame(&mut self) -> Result<(), Bad> {
+    fn next_frame(&mut self) -> Result<(), RecordingError> {
         let at = self.next as u64;
         let rest = &self.bytes[self.next..];
-        let head = rest.get(..FRAME_HEAD_BYTES).ok_or(Bad::CutOff(at))?;
+        let head = rest.get(..FRAME_HEAD_BYTES).ok_or(RecordingError::CutOff(at))?;
         let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         if length == 0 || length > FRAME_BYTES_MAX {
-            return Err(Bad::Frame(at));
+            return Err(RecordingError::Frame(at));
         }
-        let frame = rest.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + length).ok_or(Bad::CutOff(at))?;
+        let frame = rest.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + length).ok_or(RecordingError::CutOff(at))?;
         if frame_crc(at, frame) != u32::from_le_bytes([head[4], head[5], head[6], head[7]]) {
-            return Err(Bad::Frame(at));
+            return Err(RecordingError::Frame(at));
         }
         self.frame_at = self.next;
         self.next += FRAME_HEAD_BYTES + length;
@@ -268,16 +271,16 @@ impl<'a> Recording<'a> {
         None
     }
 
-    fn event(&mut self) -> Option<Event> {
+    fn event(&mut self) -> Option<QueueEvent> {
         let kind = self.byte()?;
         self.last = self.last.checked_add(self.number()?)?;
         let time = Time(self.last);
         match kind {
-            0..0x20 => Some(Event::Submit(time, self.request(kind)?)),
-            0x20 => Some(Event::Ring(time)),
-            0x30 => Some(Event::Complete(time, Tag(self.number()?), status_of(self.number()?)?)),
-            0x40 => Some(Event::Cancel(time, Tag(self.number()?))),
-            0x50 => Some(Event::Reset(time, status_of(self.number()?)?)),
+            0..0x20 => Some(QueueEvent::Submit(time, self.request(kind)?)),
+            0x20 => Some(QueueEvent::Ring(time)),
+            0x30 => Some(QueueEvent::Complete(time, Tag(self.number()?), status_of(self.number()?)?)),
+            0x40 => Some(QueueEvent::Cancel(time, Tag(self.number()?))),
+            0x50 => Some(QueueEvent::Reset(time, status_of(self.number()?)?)),
             _ => None,
         }
     }
@@ -293,14 +296,14 @@ impl<'a> Recording<'a> {
 }
 
 impl Iterator for Recording<'_> {
-    type Item = Result<Event, Bad>;
+    type Item = Result<QueueEvent, RecordingError>;
 
-    fn next(&mut self) -> Option<Result<Event, Bad>> {
+    fn next(&mut self) -> Option<Result<QueueEvent, RecordingError>> {
         if self.failed || (self.frame.is_empty() && self.next == self.bytes.len()) {
             return None;
         }
         let frame = if self.frame.is_empty() { self.next_frame() } else { Ok(()) };
-        let event = frame.and_then(|()| self.event().ok_or(Bad::Event(self.frame_at as u64)));
+        let event = frame.and_then(|()| self.event().ok_or(RecordingError::QueueEvent(self.frame_at as u64)));
         self.failed = event.is_err();
         Some(event)
     }

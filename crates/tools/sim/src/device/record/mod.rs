@@ -1,6 +1,6 @@
 //! Recording what goes through a queue, and doing it again.
 //!
-//! [`Recorder`] is the queue; the file it writes is described in docs/formats.md ("recordings"). [`Recording`] reads it: a
+//! [`RecordingQueue`] is the queue; the file it writes is described in docs/formats.md ("recordings"). [`Recording`] reads it: a
 //! damaged file is an error. [`replay`] does it again on any queue, and compares how each request ended. What was written is
 //! not recorded, only that it was.
 
@@ -10,6 +10,6 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use format::{Bad, Event, Header, Recording};
-pub use queue::Recorder;
-pub use replay::{Difference, Pace, Replayed, changes, replay};
+pub use format::{QueueEvent, Recording, RecordingError, RecordingHeader};
+pub use queue::RecordingQueue;
+pub use replay::{ReplayDifference, ReplayPace, ReplayResult, changes, replay};

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use block::{Arena, Armed, Clock, Completion, Error, Geometry, Queue, Request, Span, Status, Submit, Tag, Time};
 
-use super::format::{EVENT_BYTES_MAX, Encoder, Event, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, HEADER_BYTES, Header, frame_crc};
+use super::format::{EVENT_BYTES_MAX, Encoder, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, HEADER_BYTES, QueueEvent, RecordingHeader, frame_crc};
 
 /// Records all that goes through a queue. Events are gathered in memory; each 32 KiB of them are written in one go, during
-/// which the path stands still. If that fails the recording ends there, the queue goes on, and [`Recorder::finish`] says so.
-pub struct Recorder<Q, C, W: Write> {
+/// which the path stands still. If that fails the recording ends there, the queue goes on, and [`RecordingQueue::finish`] says so.
+pub struct RecordingQueue<Q, C, W: Write> {
     queue: Q,
     clock: C,
     begin: Time,
@@ -22,18 +22,18 @@ pub struct Recorder<Q, C, W: Write> {
     frame: Vec<u8>,
 }
 
-impl<Q: Queue, C: Clock, W: Write> Recorder<Q, C, W> {
+impl<Q: Queue, C: Clock, W: Write> RecordingQueue<Q, C, W> {
     /// Writes the header at once.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn new(queue: Q, clock: C, mut to: W) -> io::Result<Recorder<Q, C, W>> {
-        let header = Header { geometry: queue.geometry().clone(), depth: queue.depth() };
+    pub fn new(queue: Q, clock: C, mut to: W) -> io::Result<RecordingQueue<Q, C, W>> {
+        let header = RecordingHeader { geometry: queue.geometry().clone(), depth: queue.depth() };
         to.write_all(&header.to_bytes())?;
         let mut frame = Vec::with_capacity(FRAME_HEAD_BYTES + FRAME_BYTES_MAX);
         frame.resize(FRAME_HEAD_BYTES, 0);
         let begin = clock.now();
-        Ok(Recorder { queue, clock, begin, to: Ok(to), at: HEADER_BYTES as u64, encoder: Encoder::default(), frame })
+        Ok(RecordingQueue { queue, clock, begin, to: Ok(to), at: HEADER_BYTES as u64, encoder: Encoder::default(), frame })
     }
 
     /// Writes what is left; gives back the queue and where it was written.
@@ -56,7 +56,7 @@ impl<Q: Queue, C: Clock, W: Write> Recorder<Q, C, W> {
         Time(self.clock.now().0 - self.begin.0)
     }
 
-    fn push(&mut self, event: &Event) {
+    fn push(&mut self, event: &QueueEvent) {
         if self.frame.len() + EVENT_BYTES_MAX > FRAME_HEAD_BYTES + FRAME_BYTES_MAX {
             self.write_frame();
         }
@@ -82,7 +82,7 @@ impl<Q: Queue, C: Clock, W: Write> Recorder<Q, C, W> {
     }
 }
 
-impl<Q: Queue, C: Clock, W: Write + Send> Queue for Recorder<Q, C, W> {
+impl<Q: Queue, C: Clock, W: Write + Send> Queue for RecordingQueue<Q, C, W> {
     fn geometry(&self) -> &Geometry {
         self.queue.geometry()
     }
@@ -98,13 +98,13 @@ impl<Q: Queue, C: Clock, W: Write + Send> Queue for Recorder<Q, C, W> {
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         let taken = self.queue.submit(request, data);
         if taken == Submit::Queued {
-            self.push(&Event::Submit(self.now(), *request));
+            self.push(&QueueEvent::Submit(self.now(), *request));
         }
         taken
     }
 
     fn ring(&mut self) {
-        self.push(&Event::Ring(self.now()));
+        self.push(&QueueEvent::Ring(self.now()));
         self.queue.ring();
     }
 
@@ -113,7 +113,7 @@ impl<Q: Queue, C: Clock, W: Write + Send> Queue for Recorder<Q, C, W> {
         if count > 0 {
             let now = self.now();
             for completion in &completions[..count] {
-                self.push(&Event::Complete(now, completion.tag, completion.status));
+                self.push(&QueueEvent::Complete(now, completion.tag, completion.status));
             }
         }
         count
@@ -144,13 +144,13 @@ impl<Q: Queue, C: Clock, W: Write + Send> Queue for Recorder<Q, C, W> {
     }
 
     fn cancel(&mut self, tag: Tag) {
-        self.push(&Event::Cancel(self.now(), tag));
+        self.push(&QueueEvent::Cancel(self.now(), tag));
         self.queue.cancel(tag);
     }
 
     fn reset(&mut self) -> Status {
         let reset = self.queue.reset();
-        self.push(&Event::Reset(self.now(), reset));
+        self.push(&QueueEvent::Reset(self.now(), reset));
         reset
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use block::buffer::UNIT_BYTES;
 use block::{Arena, Buf, Clock, Completion, Queue, Request, Span, Status, Submit, Tag, Time};
 
-use super::format::{Bad, Event, Recording};
+use super::format::{QueueEvent, Recording, RecordingError};
 
 /// How fast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pace {
+pub enum ReplayPace {
     /// Each request as soon as those have ended that had ended before it was submitted: what depended on each other
     /// still does.
     Fast,
@@ -20,7 +20,7 @@ pub enum Pace {
 
 /// A request that ended otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Difference {
+pub struct ReplayDifference {
     /// What was asked for.
     pub request: Request,
     /// As recorded; none: it was never reported.
@@ -31,13 +31,13 @@ pub struct Difference {
 
 /// What came of it.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Replayed {
+pub struct ReplayResult {
     /// Requests.
     pub requests: u64,
     /// Those that ended otherwise: how many, and the first thousand.
     pub differ: u64,
     /// See above.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<ReplayDifference>,
     /// How long the recording is.
     pub recorded: Duration,
     /// How long it took now.
@@ -49,7 +49,7 @@ const DIFFERENCES_MAX: usize = 1000;
 const ARENA_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Debug)]
-struct Flying {
+struct InFlightRequest {
     request: Request,
     recorded_tag: Tag,
     memory: Option<Buf>,
@@ -57,17 +57,17 @@ struct Flying {
     replayed: Option<Status>,
 }
 
-struct Replay<'a> {
+struct QueueReplay<'a> {
     queue: &'a mut dyn Queue,
     clock: &'a dyn Clock,
     arena: Arena,
     /// By our own tag.
-    flying: HashMap<u64, Flying>,
+    flying: HashMap<u64, InFlightRequest>,
     /// Ours, by the recorded one, while the recording has it in flight.
     tags: HashMap<u64, u64>,
     waiting: VecDeque<u64>,
     next_tag: u64,
-    result: Replayed,
+    result: ReplayResult,
 }
 
 /// Does a recording again. What is written has no meaning: **the content of the device is lost**. Cancels are repeated; resets
@@ -78,13 +78,18 @@ struct Replay<'a> {
 ///
 /// # Panics
 /// If there is no memory for a single request.
-pub fn replay(recording: Recording<'_>, queue: &mut dyn Queue, clock: &dyn Clock, pace: Pace) -> Result<Replayed, (Bad, Replayed)> {
+pub fn replay(
+    recording: Recording<'_>,
+    queue: &mut dyn Queue,
+    clock: &dyn Clock,
+    pace: ReplayPace,
+) -> Result<ReplayResult, (RecordingError, ReplayResult)> {
     let transfer = recording.header().geometry.transfer_bytes_max.min(queue.geometry().transfer_bytes_max) as usize;
     let most = transfer.next_multiple_of(UNIT_BYTES).saturating_mul(queue.depth() as usize);
     let arena = Arena::private(most.min(ARENA_BYTES_MAX).max(transfer)).expect("memory");
     queue.register(&arena).expect("memory that a device reaches");
     let begin = clock.now();
-    let mut replay = Replay {
+    let mut replay = QueueReplay {
         queue,
         clock,
         arena,
@@ -92,7 +97,7 @@ pub fn replay(recording: Recording<'_>, queue: &mut dyn Queue, clock: &dyn Clock
         tags: HashMap::new(),
         waiting: VecDeque::new(),
         next_tag: 0,
-        result: Replayed::default(),
+        result: ReplayResult::default(),
     };
     let mut bad = None;
     for event in recording {
@@ -109,22 +114,22 @@ pub fn replay(recording: Recording<'_>, queue: &mut dyn Queue, clock: &dyn Clock
     }
 }
 
-impl Replay<'_> {
-    fn event(&mut self, event: &Event, begin: Time, pace: Pace) {
+impl QueueReplay<'_> {
+    fn event(&mut self, event: &QueueEvent, begin: Time, pace: ReplayPace) {
         self.result.recorded = Duration::from_nanos(event.time().0);
-        if pace == Pace::Recorded {
+        if pace == ReplayPace::Recorded {
             self.wait_until(begin.after(self.result.recorded));
         }
         match event {
-            Event::Submit(_, request) => self.submit(request),
-            Event::Ring(_) => self.queue.ring(),
-            Event::Complete(_, tag, status) => self.completed(*tag, *status, pace),
-            Event::Cancel(_, tag) => {
+            QueueEvent::Submit(_, request) => self.submit(request),
+            QueueEvent::Ring(_) => self.queue.ring(),
+            QueueEvent::Complete(_, tag, status) => self.completed(*tag, *status, pace),
+            QueueEvent::Cancel(_, tag) => {
                 if let Some(ours) = self.tags.get(&tag.0) {
                     self.queue.cancel(Tag(*ours));
                 }
             }
-            Event::Reset(..) => self.was_reset(),
+            QueueEvent::Reset(..) => self.was_reset(),
         }
     }
 
@@ -139,7 +144,7 @@ impl Replay<'_> {
         while self.queue.submit(&below, spans) == Submit::Full {
             self.step();
         }
-        let flying = Flying { request: *request, recorded_tag: request.tag, memory, recorded: None, replayed: None };
+        let flying = InFlightRequest { request: *request, recorded_tag: request.tag, memory, recorded: None, replayed: None };
         self.flying.insert(ours, flying);
     }
 
@@ -160,13 +165,13 @@ impl Replay<'_> {
         }
     }
 
-    fn completed(&mut self, tag: Tag, status: Status, pace: Pace) {
+    fn completed(&mut self, tag: Tag, status: Status, pace: ReplayPace) {
         let Some(ours) = self.tags.remove(&tag.0) else { return };
         if let Some(flying) = self.flying.get_mut(&ours) {
             flying.recorded = Some(status);
             self.settle(ours);
         }
-        while pace == Pace::Fast && self.flying.contains_key(&ours) && self.queue.in_flight() > 0 {
+        while pace == ReplayPace::Fast && self.flying.contains_key(&ours) && self.queue.in_flight() > 0 {
             self.step();
         }
     }
@@ -209,12 +214,12 @@ impl Replay<'_> {
             let request = Request { tag: flying.recorded_tag, ..flying.request };
             self.flying.remove(&ours);
             if recorded != replayed {
-                self.differs(Difference { request, recorded: Some(recorded), replayed: Some(replayed) });
+                self.differs(ReplayDifference { request, recorded: Some(recorded), replayed: Some(replayed) });
             }
         }
     }
 
-    fn differs(&mut self, difference: Difference) {
+    fn differs(&mut self, difference: ReplayDifference) {
         self.result.differ += 1;
         if self.result.differences.len() < DIFFERENCES_MAX {
             self.result.differences.push(difference);
@@ -237,12 +242,12 @@ impl Replay<'_> {
         while self.queue.in_flight() > 0 {
             self.step();
         }
-        let mut left: Vec<(u64, Flying)> = self.flying.drain().collect();
+        let mut left: Vec<(u64, InFlightRequest)> = self.flying.drain().collect();
         left.sort_by_key(|(ours, _)| *ours);
         for (_, flying) in left {
             // What the recording was cut off before: nothing to compare with.
             if flying.recorded.is_some() {
-                self.differs(Difference { request: flying.request, recorded: flying.recorded, replayed: flying.replayed });
+                self.differs(ReplayDifference { request: flying.request, recorded: flying.recorded, replayed: flying.replayed });
             }
         }
     }
@@ -250,5 +255,5 @@ impl Replay<'_> {
 
 /// Whether a request may change the device: what a careful tool asks before it replays.
 pub fn changes(recording: Recording<'_>) -> bool {
-    recording.flatten().any(|event| matches!(event, Event::Submit(_, request) if request.op.writes()))
+    recording.flatten().any(|event| matches!(event, QueueEvent::Submit(_, request) if request.op.writes()))
 }

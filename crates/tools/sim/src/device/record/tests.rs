@@ -6,8 +6,8 @@ use block::{Arena, Completion, Error, Lba, Op, Queue, Request, Submit, Tag, Time
 
 use super::*;
 use crate::device::clock::VirtualClock;
-use crate::device::fault::{Fault, Faults, Faulty, Rule, When};
-use crate::device::model::{Fixed, Timed};
+use crate::device::fault::{Fault, FaultRule, FaultTrigger, Faults, FaultyQueue};
+use crate::device::model::{FixedLatency, TimedQueue};
 
 const MODEL: Duration = Duration::from_micros(80);
 
@@ -19,10 +19,10 @@ fn device() -> MemoryDevice {
 fn recorded(seed: u64, count: u64) -> Vec<u8> {
     let clock = VirtualClock::default();
     let faults = Faults::default();
-    faults.add(Rule::new(When::Always, Fault::Fail(Error::Media)).within(100..101));
-    let model = Timed::simulated(device().open_queue(8), Fixed(MODEL), &clock);
-    let faulty = Faulty::new(model, clock.clone(), &faults, seed).expect("memory");
-    let mut queue = Recorder::new(faulty, clock.clone(), Vec::new()).expect("written to memory");
+    faults.add(FaultRule::new(FaultTrigger::Always, Fault::Fail(Error::Media)).within(100..101));
+    let model = TimedQueue::simulated(device().open_queue(8), FixedLatency(MODEL), &clock);
+    let faulty = FaultyQueue::new(model, clock.clone(), &faults, seed).expect("memory");
+    let mut queue = RecordingQueue::new(faulty, clock.clone(), Vec::new()).expect("written to memory");
     let arena = Arena::private(1 << 20).expect("memory");
     queue.register(&arena).expect("registered");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -55,7 +55,7 @@ fn recorded(seed: u64, count: u64) -> Vec<u8> {
     queue.finish().expect("written to memory").1
 }
 
-fn events(bytes: &[u8]) -> Result<Vec<Event>, Bad> {
+fn events(bytes: &[u8]) -> Result<Vec<QueueEvent>, RecordingError> {
     Recording::new(bytes)?.collect()
 }
 
@@ -64,12 +64,12 @@ fn what_goes_through_is_read_again_as_it_was() {
     let bytes = recorded(1, 5000);
     let events = events(&bytes).expect("sound");
     let submitted: Vec<&Request> =
-        events.iter().filter_map(|event| if let Event::Submit(_, request) = event { Some(request) } else { None }).collect();
+        events.iter().filter_map(|event| if let QueueEvent::Submit(_, request) = event { Some(request) } else { None }).collect();
     assert!(submitted.iter().enumerate().all(|(tag, request)| request.tag == Tag(tag as u64)) && submitted.len() == 5000);
     assert!(submitted.iter().any(|request| request.fua) && submitted.iter().any(|request| request.op == Op::Flush));
-    let completed = |status| events.iter().filter(|event| matches!(event, Event::Complete(_, _, found) if *found == status)).count();
+    let completed = |status| events.iter().filter(|event| matches!(event, QueueEvent::Complete(_, _, found) if *found == status)).count();
     assert!(completed(Ok(())) > 4000 && completed(Err(Error::Media)) > 10);
-    assert_eq!(events.iter().filter(|event| matches!(event, Event::Complete(..))).count(), 5000);
+    assert_eq!(events.iter().filter(|event| matches!(event, QueueEvent::Complete(..))).count(), 5000);
     assert!(events.windows(2).all(|two| two[0].time() <= two[1].time()), "in order");
     assert!(bytes.len() > 40_000 && bytes.len() < 20 * events.len(), "{} bytes for {} events", bytes.len(), events.len());
     let header = Recording::new(&bytes).expect("sound").header().clone();
@@ -81,16 +81,20 @@ fn every_status_and_every_number_survives() {
     let mut encoder = format::Encoder::default();
     let mut frame = Vec::new();
     let errors = [Error::Media, Error::NoResources, Error::Other(0), Error::Other(u16::MAX)].map(Err);
-    let mut written: Vec<Event> = errors.iter().map(|status| Event::Complete(Time(5), Tag(u64::MAX), *status)).collect();
+    let mut written: Vec<QueueEvent> = errors.iter().map(|status| QueueEvent::Complete(Time(5), Tag(u64::MAX), *status)).collect();
     let request =
         Request { class: block::Class(255), urgency: block::Urgency::Batch, ..Request::write_fua(Tag(1 << 63), Lba(u64::MAX), u32::MAX) };
-    written.extend([Event::Submit(Time(5), request), Event::Reset(Time(6), Err(Error::Gone)), Event::Cancel(Time(u64::MAX), Tag(0))]);
+    written.extend([
+        QueueEvent::Submit(Time(5), request),
+        QueueEvent::Reset(Time(6), Err(Error::Gone)),
+        QueueEvent::Cancel(Time(u64::MAX), Tag(0)),
+    ]);
     for event in &written {
         let before = frame.len();
         encoder.push(event, &mut frame);
         assert!(frame.len() - before <= format::EVENT_BYTES_MAX);
     }
-    let mut bytes = Header { geometry: block::Geometry::plain(512, 8), depth: 1 }.to_bytes().to_vec();
+    let mut bytes = RecordingHeader { geometry: block::Geometry::plain(512, 8), depth: 1 }.to_bytes().to_vec();
     let crc = format::frame_crc(bytes.len() as u64, &frame);
     bytes.extend((frame.len() as u32).to_le_bytes());
     bytes.extend(crc.to_le_bytes());
@@ -118,14 +122,14 @@ fn a_damaged_recording_is_an_error() {
     }
     let mut later = bytes.clone();
     later[4] = 2;
-    assert_eq!(events(&later), Err(Bad::Version(2)));
-    assert_eq!(events(b"hsqr"), Err(Bad::Header));
+    assert_eq!(events(&later), Err(RecordingError::Version(2)));
+    assert_eq!(events(b"hsqr"), Err(RecordingError::RecordingHeader));
     assert_eq!(events(&bytes), Ok(sound));
 }
 
 #[test]
 fn nonsense_with_right_checksums_is_an_error_too() {
-    let header = Header { geometry: block::Geometry::plain(512, 8), depth: 1 }.to_bytes();
+    let header = RecordingHeader { geometry: block::Geometry::plain(512, 8), depth: 1 }.to_bytes();
     let mut random = fastrand::Rng::with_seed(4);
     for _ in 0..20_000 {
         let frame: Vec<u8> = (0..random.usize(1..40)).map(|_| if random.bool() { random.u8(..) } else { random.u8(..5) << 4 }).collect();
@@ -137,8 +141,8 @@ fn nonsense_with_right_checksums_is_an_error_too() {
         let Ok(recording) = Recording::new(&bytes) else { panic!("the header is sound") };
         assert!(recording.clone().count() <= frame.len() + 1);
         let clock = VirtualClock::default();
-        let mut queue = Timed::simulated(device().open_queue(2), Fixed(MODEL), &clock);
-        let _ = replay(recording, &mut queue, &clock, Pace::Fast);
+        let mut queue = TimedQueue::simulated(device().open_queue(2), FixedLatency(MODEL), &clock);
+        let _ = replay(recording, &mut queue, &clock, ReplayPace::Fast);
     }
 }
 
@@ -147,26 +151,26 @@ fn a_replay_does_the_same_and_says_what_ended_otherwise() {
     let bytes = recorded(5, 2000);
     let recording = Recording::new(&bytes).expect("sound");
     assert!(changes(recording.clone()));
-    for pace in [Pace::Fast, Pace::Recorded] {
+    for pace in [ReplayPace::Fast, ReplayPace::Recorded] {
         for (fails, model) in [(true, MODEL), (false, MODEL), (true, MODEL / 8)] {
             let clock = VirtualClock::default();
             let faults = Faults::default();
             if fails {
-                faults.add(Rule::new(When::Always, Fault::Fail(Error::Media)).within(100..101));
+                faults.add(FaultRule::new(FaultTrigger::Always, Fault::Fail(Error::Media)).within(100..101));
             }
-            let timed = Timed::simulated(device().open_queue(8), Fixed(model), &clock);
-            let mut queue = Faulty::new(timed, clock.clone(), &faults, 1).expect("memory");
+            let timed = TimedQueue::simulated(device().open_queue(8), FixedLatency(model), &clock);
+            let mut queue = FaultyQueue::new(timed, clock.clone(), &faults, 1).expect("memory");
             let result = replay(recording.clone(), &mut queue, &clock, pace).expect("sound");
             assert_eq!(result.requests, 2000);
-            let otherwise = |difference: &&Difference| {
+            let otherwise = |difference: &&ReplayDifference| {
                 difference.recorded != Some(Err(Error::Cancelled)) && difference.replayed != Some(Err(Error::Cancelled))
             };
-            let differences: Vec<&Difference> = result.differences.iter().filter(otherwise).collect();
+            let differences: Vec<&ReplayDifference> = result.differences.iter().filter(otherwise).collect();
             assert_eq!(differences.is_empty(), fails, "{differences:?}");
             assert!(differences.iter().all(|found| found.recorded == Some(Err(Error::Media)) && found.replayed == Some(Ok(()))));
             let quicker = result.took < result.recorded;
-            assert!(if quicker { pace == Pace::Fast } else { pace == Pace::Recorded || model == MODEL }, "{result:?}");
-            if pace == Pace::Recorded {
+            assert!(if quicker { pace == ReplayPace::Fast } else { pace == ReplayPace::Recorded || model == MODEL }, "{result:?}");
+            if pace == ReplayPace::Recorded {
                 assert!(result.took < result.recorded + Duration::from_millis(1), "{:?} for {:?}", result.took, result.recorded);
             }
         }
@@ -175,8 +179,8 @@ fn a_replay_does_the_same_and_says_what_ended_otherwise() {
 
 #[test]
 fn a_recording_that_cannot_be_written_ends_and_the_queue_goes_on() {
-    struct Full(usize);
-    impl Write for Full {
+    struct FullWriter(usize);
+    impl Write for FullWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
             Ok(bytes.len())
@@ -186,7 +190,7 @@ fn a_recording_that_cannot_be_written_ends_and_the_queue_goes_on() {
         }
     }
     let clock = VirtualClock::default();
-    let mut queue = Recorder::new(device().open_queue(8), clock, Full(1000)).expect("room for the header");
+    let mut queue = RecordingQueue::new(device().open_queue(8), clock, FullWriter(1000)).expect("room for the header");
     let mut ended = [Completion::EMPTY; 8];
     for tag in 0..10_000 {
         assert_eq!(queue.submit(&Request::flush(Tag(tag)), &[]), Submit::Queued);

@@ -27,7 +27,7 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 use shm::Region;
 
-use super::{Shape, SoftController};
+use super::{ControllerConfig, SoftController};
 use session::Session;
 
 /// Bytes of the registers; doorbells begin at 4096.
@@ -63,12 +63,12 @@ impl Server {
     ///
     /// # Errors
     /// Somebody listens there, or there is no memory.
-    pub fn bind(path: &Path, shape: Shape, seed: u64, spin: Duration) -> io::Result<Server> {
+    pub fn bind(path: &Path, shape: ControllerConfig, seed: u64, spin: Duration) -> io::Result<Server> {
         let page = Arc::new(Region::shared("nvme-registers", REGISTER_BYTES)?);
         let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
         let (bell, ending) = (event()?, event()?);
         Ok(Server {
-            controller: SoftController::outside(shape, seed, Arc::clone(&page)),
+            controller: SoftController::remote(shape, seed, Arc::clone(&page)),
             listener: listen_at(path)?,
             path: path.to_owned(),
             page,

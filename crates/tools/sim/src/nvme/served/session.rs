@@ -18,7 +18,7 @@ use shm::Region;
 
 use super::{REGISTER_BYTES, Server, ring};
 
-/// How long a host may take to read an answer.
+/// ReplyMode long a host may take to read an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most memory of one mapping, and where in its file it may begin.
 const MAPPED_MAX: u64 = 1 << 36;
@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
         Some(Body::new().into())
     }
 
-    /// Memory that cannot be shrunk under us, and no other.
+    /// HostMemory that cannot be shrunk under us, and no other.
     fn map(&self, mut fields: Fields<'_>, fds: Vec<OwnedFd>) -> Result<Answer<'a>, Errno> {
         let words = (|| Some((fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?, fields.u64()?)))();
         let (_, _, from, at, bytes) = words.ok_or(Errno::INVAL)?;

@@ -2,18 +2,20 @@
 
 use block::{Clock, Op, Queue, Request, Submit};
 
-use super::{Faulty, SCRATCH_BYTES, SECTOR, State};
-use crate::device::fault::rules::{Fault, Torn};
+use super::{FaultyQueue, SCRATCH_BYTES, SECTOR, SlotState};
+use crate::device::fault::rules::{Fault, TornPart};
 
-impl<Q: Queue, C: Clock> Faulty<Q, C> {
+impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
     /// Begins the torn write once it is alone.
     pub(super) fn read_old(&mut self) -> Submit {
-        let Some(index) = self.torn.filter(|torn| self.slots[*torn as usize].state == State::Waits) else { return Submit::Queued };
+        let Some(index) = self.torn.filter(|torn| self.slots[*torn as usize].state == SlotState::AwaitingIdle) else {
+            return Submit::Queued;
+        };
         if self.below > 0 {
             return Submit::Queued;
         }
         self.below += 1;
-        self.slots[index as usize].state = State::ReadsOld;
+        self.slots[index as usize].state = SlotState::ReadingOld;
         let below = Request { tag: self.tag(index), op: Op::Read, fua: false, ..self.slots[index as usize].request };
         self.submit_scratch(index, below)
     }
@@ -26,7 +28,7 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     }
 
     /// The data of a write, in one piece.
-    pub(super) fn gather(&mut self, index: u32) -> usize {
+    pub(super) fn copy_to_scratch(&mut self, index: u32) -> usize {
         let mut bytes = 0;
         let first = index as usize * self.segments;
         for at in first..first + usize::from(self.slots[index as usize].spans) {
@@ -46,23 +48,23 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     /// What was there is read: now the sectors that arrive.
     pub(super) fn tear(&mut self, index: u32) -> Submit {
         let Some(Fault::Torn(torn, _)) = self.slots[index as usize].fault else { unreachable!("only torn writes read first") };
-        let bytes = self.gather(index);
+        let bytes = self.copy_to_scratch(index);
         let sectors = bytes / SECTOR;
         let prefix = match torn {
-            Torn::Prefix(sectors) => sectors as usize,
-            Torn::AnyPrefix => self.random.usize(..sectors),
-            Torn::Any => 0,
+            TornPart::Prefix(sectors) => sectors as usize,
+            TornPart::AnyPrefix => self.random.usize(..sectors),
+            TornPart::Any => 0,
         };
         let missing = self.random.usize(..sectors);
         let scratch = self.slots[index as usize].scratch.expect("taken at submission") as usize * SCRATCH_BYTES;
         for sector in 0..sectors {
-            let arrives = sector < prefix || (torn == Torn::Any && sector != missing && self.random.bool());
+            let arrives = sector < prefix || (torn == TornPart::Any && sector != missing && self.random.bool());
             if arrives {
                 let at = sector * SECTOR;
                 self.scratch.region().write(scratch + at, &self.bytes[at..at + SECTOR]);
             }
         }
-        self.slots[index as usize].state = State::Below;
+        self.slots[index as usize].state = SlotState::Forwarded;
         let below = Request { tag: self.tag(index), ..self.slots[index as usize].request };
         self.submit_scratch(index, below)
     }
@@ -84,7 +86,7 @@ impl<Q: Queue, C: Clock> Faulty<Q, C> {
     pub(super) fn touch_hung(&mut self) {
         let index = self.random.u32(..self.slots.len() as u32);
         let slot = &self.slots[index as usize];
-        if !matches!(slot.state, State::Hangs(_)) || slot.request.op != Op::Read {
+        if !matches!(slot.state, SlotState::Hung(_)) || slot.request.op != Op::Read {
             return;
         }
         for span in self.memory(index) {

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use cachedfs::{Config, Mode, Size};
 
-use crate::ledger::{LOGS, SHARED};
+use crate::version_table::{LOGS, SHARED};
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct WorkDir {
     /// The directory.
     pub dir: PathBuf,
 }
 
-impl Place {
-    pub fn ledger(&self) -> PathBuf {
-        self.dir.join("ledger")
+impl WorkDir {
+    pub fn version_table(&self) -> PathBuf {
+        self.dir.join("versions")
     }
 
     pub fn ssd(&self) -> PathBuf {

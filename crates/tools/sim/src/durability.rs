@@ -14,16 +14,16 @@ pub type FileId = u64;
 
 /// What a program did. `…Begun` comes before the call, the rest after it returned.
 #[derive(Clone, Debug)]
-pub enum Mark {
+pub enum DurabilityMark {
     /// A new file is about to be made.
-    CreateBegun {
+    CreateStarted {
         /// The file.
         id: FileId,
         /// Its path.
         path: String,
     },
     /// Sectors are about to be written.
-    WriteBegun {
+    WriteStarted {
         /// The file.
         id: FileId,
         /// Which sectors.
@@ -32,7 +32,7 @@ pub enum Mark {
         version: u32,
     },
     /// A file is about to be made shorter.
-    TruncateBegun {
+    TruncateStarted {
         /// The file.
         id: FileId,
         /// Its new length, sectors.
@@ -44,19 +44,19 @@ pub enum Mark {
         id: FileId,
     },
     /// A file is about to get another path, and to replace what is there.
-    RenameBegun {
+    RenameStarted {
         /// The file.
         id: FileId,
         /// The new path.
         to: String,
     },
     /// The directories of a rename are synced.
-    RenameKept {
+    RenameSynced {
         /// The file.
         id: FileId,
     },
     /// A file is about to be removed.
-    RemoveBegun {
+    RemoveStarted {
         /// The file.
         id: FileId,
     },
@@ -66,14 +66,14 @@ pub enum Mark {
         id: FileId,
     },
     /// A directory is about to get another name.
-    DirRenameBegun {
+    DirRenameStarted {
         /// Old path.
         from: String,
         /// New path.
         to: String,
     },
     /// The parent of a renamed directory is synced.
-    DirRenameKept,
+    DirRenameSynced,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -101,7 +101,7 @@ struct File {
 
 /// The state of all promises.
 #[derive(Clone, Debug, Default)]
-pub struct Promises {
+pub struct DurabilityOracle {
     files: BTreeMap<FileId, File>,
     gone: BTreeSet<FileId>,
     /// A path that had a file, and is being given to others: one of them is there.
@@ -111,7 +111,7 @@ pub struct Promises {
 
 /// A regular file found after the cut.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundFile {
     /// Its path below the mount.
     pub path: String,
     /// Its bytes.
@@ -122,15 +122,15 @@ fn moved(path: &str, from: &str, to: &str) -> Option<String> {
     path.strip_prefix(from).filter(|rest| rest.starts_with('/')).map(|rest| format!("{to}{rest}"))
 }
 
-impl Promises {
+impl DurabilityOracle {
     /// Takes note of what happened next.
-    pub fn apply(&mut self, mark: &Mark) {
+    pub fn apply(&mut self, mark: &DurabilityMark) {
         match mark {
-            Mark::CreateBegun { id, path } => {
+            DurabilityMark::CreateStarted { id, path } => {
                 let file = File { path: path.clone(), paths: [path.clone()].into(), ..File::default() };
                 self.files.insert(*id, file);
             }
-            Mark::WriteBegun { id, sectors, version } => {
+            DurabilityMark::WriteStarted { id, sectors, version } => {
                 let file = self.file(*id);
                 let end = sectors.end as usize;
                 if file.versions.len() < end {
@@ -140,13 +140,13 @@ impl Promises {
                 file.sectors = file.sectors.max(sectors.end);
                 file.sectors_max = file.sectors_max.max(file.sectors);
             }
-            Mark::TruncateBegun { id, sectors } => {
+            DurabilityMark::TruncateStarted { id, sectors } => {
                 let file = self.file(*id);
                 file.sectors = *sectors;
                 file.sectors_min = file.sectors_min.min(*sectors);
                 file.cut = *sectors..sectors.next_multiple_of(BLOCK_SECTORS);
             }
-            Mark::Synced { id } => {
+            DurabilityMark::Synced { id } => {
                 let file = self.file(*id);
                 file.must_exist = true;
                 file.cut = 0..0;
@@ -156,8 +156,8 @@ impl Promises {
                     versions.drain(..versions.len().saturating_sub(1));
                 }
             }
-            Mark::RenameBegun { id, to } => self.rename(*id, to),
-            Mark::RenameKept { id } => {
+            DurabilityMark::RenameStarted { id, to } => self.rename(*id, to),
+            DurabilityMark::RenameSynced { id } => {
                 let file = self.file(*id);
                 file.paths = [file.path.clone()].into();
                 self.held.retain(|(_, files)| !files.contains(id));
@@ -168,15 +168,15 @@ impl Promises {
                     self.gone.insert(old);
                 }
             }
-            Mark::RemoveBegun { id } => {
+            DurabilityMark::RemoveStarted { id } => {
                 self.file(*id).leaving = true;
                 self.held.retain(|(_, files)| !files.contains(id));
             }
-            Mark::RemoveKept { id } => {
+            DurabilityMark::RemoveKept { id } => {
                 self.files.remove(id);
                 self.gone.insert(*id);
             }
-            Mark::DirRenameBegun { from, to } => {
+            DurabilityMark::DirRenameStarted { from, to } => {
                 for file in self.files.values_mut() {
                     let more: Vec<String> = file.paths.iter().filter_map(|path| moved(path, from, to)).collect();
                     file.paths.extend(more);
@@ -185,7 +185,7 @@ impl Promises {
                 self.held.retain(|(path, ..)| moved(path, from, to).is_none());
                 self.dir_rename = Some((from.clone(), to.clone()));
             }
-            Mark::DirRenameKept => {
+            DurabilityMark::DirRenameSynced => {
                 if let Some((from, to)) = self.dir_rename.take() {
                     self.files.values_mut().for_each(|file| file.paths.retain(|path| moved(path, &from, &to).is_none()));
                 }
@@ -228,7 +228,7 @@ impl Promises {
     }
 
     /// Whether this is what may be found. `dirs`: the directories that are there.
-    pub fn check(&self, found: &[Found], dirs: &BTreeSet<String>) -> Result<(), String> {
+    pub fn check(&self, found: &[FoundFile], dirs: &BTreeSet<String>) -> Result<(), String> {
         let mut seen: BTreeMap<FileId, &str> = BTreeMap::new();
         for one in found {
             let Some(id) = self.whose(one)? else { continue };
@@ -260,7 +260,7 @@ impl Promises {
     }
 
     /// The file a found one is, by its first sector; `None`: it is empty, and one may be empty there.
-    fn whose(&self, one: &Found) -> Result<Option<FileId>, String> {
+    fn whose(&self, one: &FoundFile) -> Result<Option<FileId>, String> {
         if !one.bytes.len().is_multiple_of(SECTOR) {
             return Err(format!("{} has {} bytes, no whole sectors", one.path, one.bytes.len()));
         }
@@ -280,12 +280,12 @@ impl Promises {
         }
     }
 
-    fn empty_at(&self, file: &File, found: &[Found]) -> bool {
+    fn empty_at(&self, file: &File, found: &[FoundFile]) -> bool {
         file.sectors_min == 0 && found.iter().any(|one| one.bytes.is_empty() && file.paths.contains(&one.path))
     }
 }
 
-fn content(file: &File, id: FileId, one: &Found) -> Result<(), String> {
+fn content(file: &File, id: FileId, one: &FoundFile) -> Result<(), String> {
     let sectors = (one.bytes.len() / SECTOR) as u64;
     if sectors < file.sectors_min || sectors > file.sectors_max {
         return Err(format!("{} (file {id}) has {sectors} sectors, not {} to {}", one.path, file.sectors_min, file.sectors_max));
@@ -311,19 +311,19 @@ mod test {
     use super::*;
     use crate::stamped::sectors;
 
-    fn found(path: &str, bytes: Vec<u8>) -> Found {
-        Found { path: path.into(), bytes }
+    fn found(path: &str, bytes: Vec<u8>) -> FoundFile {
+        FoundFile { path: path.into(), bytes }
     }
 
-    fn after(marks: &[Mark]) -> Promises {
-        let mut promises = Promises::default();
+    fn after(marks: &[DurabilityMark]) -> DurabilityOracle {
+        let mut promises = DurabilityOracle::default();
         marks.iter().for_each(|mark| promises.apply(mark));
         promises
     }
 
-    fn made(id: FileId, path: &str) -> Vec<Mark> {
-        let create = Mark::CreateBegun { id, path: path.into() };
-        vec![create, Mark::WriteBegun { id, sectors: 0..2, version: id as u32 }, Mark::Synced { id }]
+    fn made(id: FileId, path: &str) -> Vec<DurabilityMark> {
+        let create = DurabilityMark::CreateStarted { id, path: path.into() };
+        vec![create, DurabilityMark::WriteStarted { id, sectors: 0..2, version: id as u32 }, DurabilityMark::Synced { id }]
     }
 
     #[test]
@@ -350,14 +350,14 @@ mod test {
     #[test]
     fn a_replacement_is_the_old_or_the_new_never_neither() {
         let mut marks = [made(1, "x"), made(2, "new")].concat();
-        marks.push(Mark::RenameBegun { id: 2, to: "x".into() });
+        marks.push(DurabilityMark::RenameStarted { id: 2, to: "x".into() });
         let promises = after(&marks);
         let none = BTreeSet::new();
         let (old, new) = (sectors(1, 0, 2, 1), sectors(2, 0, 2, 2));
         assert_eq!(promises.check(&[found("x", old.clone()), found("new", new.clone())], &none), Ok(()));
         assert_eq!(promises.check(&[found("x", new.clone())], &none), Ok(()));
         assert!(promises.check(&[found("new", new.clone())], &none).expect_err("neither").contains("has none of"));
-        marks.push(Mark::RenameKept { id: 2 });
+        marks.push(DurabilityMark::RenameSynced { id: 2 });
         assert!(after(&marks).check(&[found("x", old)], &none).is_err());
         assert_eq!(after(&marks).check(&[found("x", new)], &none), Ok(()));
     }
@@ -365,7 +365,7 @@ mod test {
     #[test]
     fn a_renamed_directory_is_at_one_place() {
         let mut marks = [made(1, "a/x"), made(2, "a/y")].concat();
-        marks.push(Mark::DirRenameBegun { from: "a".into(), to: "b".into() });
+        marks.push(DurabilityMark::DirRenameStarted { from: "a".into(), to: "b".into() });
         let promises = after(&marks);
         let (x, y) = (sectors(1, 0, 2, 1), sectors(2, 0, 2, 2));
         let dirs = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<BTreeSet<String>>();
@@ -373,14 +373,14 @@ mod test {
         assert_eq!(promises.check(&both("a/x", "a/y"), &dirs(&["a"])), Ok(()));
         assert_eq!(promises.check(&both("b/x", "b/y"), &dirs(&["b"])), Ok(()));
         assert!(promises.check(&both("a/x", "b/y"), &dirs(&["a", "b"])).is_err());
-        marks.push(Mark::DirRenameKept);
+        marks.push(DurabilityMark::DirRenameSynced);
         assert!(after(&marks).check(&both("a/x", "a/y"), &dirs(&["a"])).is_err());
     }
 
     #[test]
     fn unsynced_writes_may_be_there_in_part() {
         let mut marks = made(1, "x");
-        marks.push(Mark::WriteBegun { id: 1, sectors: 1..4, version: 9 });
+        marks.push(DurabilityMark::WriteStarted { id: 1, sectors: 1..4, version: 9 });
         let promises = after(&marks);
         let (old, new) = (sectors(1, 0, 2, 1), sectors(1, 0, 4, 9));
         let none = BTreeSet::new();

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::Lab;
-use super::undo::Undo;
+use super::undo::UndoStep;
 use crate::programs::run_path;
 
 /// A mount of ours.
-pub struct Shelf {
+pub struct MountedPair {
     /// The fast directory.
     pub ssd: PathBuf,
     /// The slow one.
@@ -21,25 +21,25 @@ impl Lab<'_> {
     ///
     /// # Errors
     /// The command says why not.
-    pub fn shelf(&mut self, name: &str, ssd: &Path, hdd: &Path, flags: &[&str]) -> anyhow::Result<Shelf> {
-        let shelf = Shelf { ssd: ssd.join("pool"), hdd: hdd.join("pool"), dir: self.dir().join(name) };
-        for dir in [&shelf.ssd, &shelf.hdd, &shelf.dir] {
+    pub fn mount_pair(&mut self, name: &str, ssd: &Path, hdd: &Path, flags: &[&str]) -> anyhow::Result<MountedPair> {
+        let pair = MountedPair { ssd: ssd.join("pool"), hdd: hdd.join("pool"), dir: self.dir().join(name) };
+        for dir in [&pair.ssd, &pair.hdd, &pair.dir] {
             std::fs::create_dir_all(dir)?;
         }
-        self.will(Undo::Mount(shelf.dir.clone()))?;
-        let mut words: Vec<&std::ffi::OsStr> = vec!["mount".as_ref(), "--ssd".as_ref(), shelf.ssd.as_os_str()];
-        words.extend(["--hdd".as_ref(), shelf.hdd.as_os_str(), shelf.dir.as_os_str()]);
+        self.will(UndoStep::Mount(pair.dir.clone()))?;
+        let mut words: Vec<&std::ffi::OsStr> = vec!["mount".as_ref(), "--ssd".as_ref(), pair.ssd.as_os_str()];
+        words.extend(["--hdd".as_ref(), pair.hdd.as_os_str(), pair.dir.as_os_str()]);
         words.extend(flags.iter().map(std::ffi::OsStr::new));
         run_path(self.context(), &self.context().program, &words)?;
-        Ok(shelf)
+        Ok(pair)
     }
 
     /// Unmounts it in good order.
     ///
     /// # Errors
     /// The command says why not.
-    pub fn close_shelf(&mut self, shelf: &Shelf) -> anyhow::Result<()> {
-        run_path(self.context(), &self.context().program, &["unmount".as_ref(), shelf.dir.as_os_str()]).map(drop)
+    pub fn unmount_pair(&mut self, pair: &MountedPair) -> anyhow::Result<()> {
+        run_path(self.context(), &self.context().program, &["unmount".as_ref(), pair.dir.as_os_str()]).map(drop)
     }
 
     /// The same two directories through mergerfs.
@@ -52,7 +52,7 @@ impl Lab<'_> {
         for dir in [&ssd, &hdd, &dir] {
             std::fs::create_dir_all(dir)?;
         }
-        self.will(Undo::Mount(dir.clone()))?;
+        self.will(UndoStep::Mount(dir.clone()))?;
         let both = format!("{}:{}", ssd.display(), hdd.display());
         let words = [both.as_ref(), dir.as_os_str(), "-o".as_ref(), "category.create=ff,minfreespace=16M".as_ref()];
         run_path(self.context(), &crate::needs::find("mergerfs").unwrap_or_else(|| "mergerfs".into()), &words)?;

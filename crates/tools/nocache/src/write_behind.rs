@@ -1,5 +1,5 @@
-//! Writes that are on their way, as little memory has them: the last bytes written, up to a limit, stay in memory while the device
-//! takes them, many requests at once and in the order of their places. Only with a limit; without, each call waits for its own.
+//! Writes that are on their direction, as little memory has them: the last bytes written, up to a limit, stay in memory while the device
+//! takes them, many requests at once and in the order of their slots. Only with a limit; without, each call waits for its own.
 //!
 //! A ring in fixed memory holds them in the order they came. Who makes them more than the limit waits for the oldest and drops it.
 //! A line of the ring whose writer never finished it (a child of a fork in between) stops the ring; then each call waits again.
@@ -8,58 +8,58 @@ use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::c_int;
 
-use crate::evict::{self, Range};
+use crate::evict::{self, ByteRange};
 use crate::files::{self, File};
 use crate::{config, sys};
 
 const PAGE: u64 = 4096;
-/// A power of two. As many writes at most are on their way.
+/// A power of two. As many writes at most are on their direction.
 const PLACES: usize = 1 << 15;
 
 /// One write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Write {
+struct PendingWrite {
     fd: c_int,
     /// Whole pages.
-    range: Range,
+    range: ByteRange,
 }
 
-impl Write {
+impl PendingWrite {
     fn bytes(self) -> u64 {
         self.range.to - self.range.from
     }
 }
 
-struct Place {
+struct RingSlot {
     /// Twice how often the place was used and left; one more while it is in use.
-    turn: AtomicUsize,
+    sequence: AtomicUsize,
     fd: AtomicI32,
     from: AtomicU64,
     to: AtomicU64,
 }
 
 /// First in, first out, for any number of threads.
-struct Ring<const N: usize> {
-    places: [Place; N],
+struct WriteRing<const N: usize> {
+    slots: [RingSlot; N],
     head: AtomicUsize,
     tail: AtomicUsize,
     bytes: AtomicU64,
 }
 
-impl<const N: usize> Ring<N> {
+impl<const N: usize> WriteRing<N> {
     const fn new() -> Self {
-        let places =
-            [const { Place { turn: AtomicUsize::new(0), fd: AtomicI32::new(0), from: AtomicU64::new(0), to: AtomicU64::new(0) } }; N];
-        Self { places, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
+        let slots = [const { RingSlot { sequence: AtomicUsize::new(0), fd: AtomicI32::new(0), from: AtomicU64::new(0), to: AtomicU64::new(0) } };
+            N];
+        Self { slots, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
     }
 
     /// The place at `at`, claimed by moving `end` on, if its turn is `turn`.
-    fn claim(&self, end: &AtomicUsize, turn: usize) -> Option<(&Place, usize)> {
+    fn claim(&self, end: &AtomicUsize, sequence: usize) -> Option<(&RingSlot, usize)> {
         let mut at = end.load(Ordering::Relaxed);
         loop {
-            let place = self.places.get(at % N)?;
-            let wanted = (at / N).wrapping_mul(2).wrapping_add(turn);
-            if place.turn.load(Ordering::Acquire) != wanted {
+            let place = self.slots.get(at % N)?;
+            let wanted = (at / N).wrapping_mul(2).wrapping_add(sequence);
+            if place.sequence.load(Ordering::Acquire) != wanted {
                 let now = end.load(Ordering::Relaxed);
                 if now == at {
                     return None;
@@ -75,30 +75,30 @@ impl<const N: usize> Ring<N> {
     }
 
     /// How many bytes are there with it; `None`: the ring is full.
-    fn push(&self, write: Write) -> Option<u64> {
-        let (place, turn) = self.claim(&self.tail, 0)?;
+    fn push(&self, write: PendingWrite) -> Option<u64> {
+        let (place, sequence) = self.claim(&self.tail, 0)?;
         place.fd.store(write.fd, Ordering::Relaxed);
         place.from.store(write.range.from, Ordering::Relaxed);
         place.to.store(write.range.to, Ordering::Relaxed);
         // Before it can be taken out: the sum never goes below zero.
         let bytes = self.bytes.fetch_add(write.bytes(), Ordering::Relaxed) + write.bytes();
-        place.turn.store(turn.wrapping_add(1), Ordering::Release);
+        place.sequence.store(sequence.wrapping_add(1), Ordering::Release);
         Some(bytes)
     }
 
     /// The oldest, and how many bytes are left without it.
-    fn pop(&self) -> Option<(Write, u64)> {
-        let (place, turn) = self.claim(&self.head, 1)?;
-        let range = Range { from: place.from.load(Ordering::Relaxed), to: place.to.load(Ordering::Relaxed) };
-        let write = Write { fd: place.fd.load(Ordering::Relaxed), range };
-        place.turn.store(turn.wrapping_add(1), Ordering::Release);
+    fn pop(&self) -> Option<(PendingWrite, u64)> {
+        let (place, sequence) = self.claim(&self.head, 1)?;
+        let range = ByteRange { from: place.from.load(Ordering::Relaxed), to: place.to.load(Ordering::Relaxed) };
+        let write = PendingWrite { fd: place.fd.load(Ordering::Relaxed), range };
+        place.sequence.store(sequence.wrapping_add(1), Ordering::Release);
         Some((write, self.bytes.fetch_sub(write.bytes(), Ordering::Relaxed) - write.bytes()))
     }
 }
 
-static RING: Ring<PLACES> = Ring::new();
+static RING: WriteRing<PLACES> = WriteRing::new();
 
-/// Whether writes may be on their way when their call returns.
+/// Whether writes may be on their direction when their call returns.
 pub fn is_on() -> bool {
     limit() > 0
 }
@@ -108,13 +108,13 @@ fn limit() -> u64 {
 }
 
 /// Takes a write that was just done; `false`: the caller is to write it out and drop it.
-pub fn take(file: File, range: Range) -> bool {
+pub fn take(file: File, range: ByteRange) -> bool {
     let limit = limit();
     if limit == 0 || file.is_whole() {
         return false;
     }
-    let range = Range { from: range.from / PAGE * PAGE, to: range.to.div_ceil(PAGE).saturating_mul(PAGE) };
-    let write = Write { fd: file.fd, range };
+    let range = ByteRange { from: range.from / PAGE * PAGE, to: range.to.div_ceil(PAGE).saturating_mul(PAGE) };
+    let write = PendingWrite { fd: file.fd, range };
     let pushed = RING.push(write).or_else(|| {
         RING.pop().into_iter().for_each(|(oldest, _)| settle(oldest));
         RING.push(write)
@@ -133,7 +133,7 @@ pub fn take(file: File, range: Range) -> bool {
 }
 
 /// Waits for a write, and drops it. A file that was closed meanwhile has been waited for then.
-fn settle(write: Write) {
+fn settle(write: PendingWrite) {
     if let Some(file) = files::used(write.fd) {
         evict::write_out(file, write.range);
         let _ = sys::drop_pages(file.fd, write.range.from, write.bytes());
@@ -145,15 +145,15 @@ mod test {
     use std::collections::VecDeque;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{Range, Ring, Write};
+    use super::{ByteRange, PendingWrite, WriteRing};
 
-    fn write(n: u64) -> Write {
-        Write { fd: n as i32, range: Range { from: n * 4096, to: n * 4096 + 4096 * (1 + n % 3) } }
+    fn write(n: u64) -> PendingWrite {
+        PendingWrite { fd: n as i32, range: ByteRange { from: n * 4096, to: n * 4096 + 4096 * (1 + n % 3) } }
     }
 
     #[test]
     fn a_ring_is_a_queue_with_a_bound() {
-        let (ring, mut model) = (Ring::<8>::new(), VecDeque::new());
+        let (ring, mut model) = (WriteRing::<8>::new(), VecDeque::new());
         let mut sum = 0;
         for n in 0..1000 {
             // Some pattern that fills it, empties it, and goes round.
@@ -177,7 +177,7 @@ mod test {
     #[test]
     fn what_many_push_many_pop_once() {
         const EACH: u64 = 2000;
-        let (ring, sum, count) = (Ring::<64>::new(), AtomicU64::new(0), AtomicU64::new(0));
+        let (ring, sum, count) = (WriteRing::<64>::new(), AtomicU64::new(0), AtomicU64::new(0));
         let take = || {
             if let Some((one, _)) = ring.pop() {
                 sum.fetch_add(one.range.from / 4096, Ordering::Relaxed);

@@ -6,35 +6,35 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::cells::{CELL, Stamp};
-use crate::ledger::{Ledger, Word, cells};
+use crate::version_table::{CellWord, VersionTable, cells};
 
 /// So long the death of a writer is waited for, which explains a cell in parts.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The oldest version of each cell that may be found from now on.
-pub fn floors(ledger: &Ledger, file: u32, first: u32, count: u32) -> Vec<u64> {
-    (first..first + count).map(|cell| ledger.floor(file, cell)).collect()
+pub fn floors(table: &VersionTable, file: u32, first: u32, count: u32) -> Vec<u64> {
+    (first..first + count).map(|cell| table.floor(file, cell)).collect()
 }
 
 /// Looks at cells that were read; `bytes` may be too short: the file ended.
-pub fn look(ledger: &Ledger, file: u32, first: u32, floors: &[u64], bytes: &[u8]) -> Result<()> {
+pub fn verify_cells(table: &VersionTable, file: u32, first: u32, floors: &[u64], bytes: &[u8]) -> Result<()> {
     for (n, floor) in floors.iter().enumerate() {
         let mut cell = [0; CELL];
         let piece = bytes.get(n * CELL..).unwrap_or_default();
         let len = piece.len().min(CELL);
         cell[..len].copy_from_slice(&piece[..len]);
         let stamp = Stamp { file, cell: first + n as u32, version: *floor };
-        let version = one(ledger, stamp, &cell)?;
-        ledger.cell(file, stamp.cell, Word::Seen).fetch_max(version, SeqCst);
+        let version = verify_cell(table, stamp, &cell)?;
+        table.cell(file, stamp.cell, CellWord::Seen).fetch_max(version, SeqCst);
     }
     Ok(())
 }
 
 /// Which version is there, if it may be; of what is there in parts, the oldest that it may be.
-pub fn one(ledger: &Ledger, oldest: Stamp, bytes: &[u8]) -> Result<u64> {
+pub fn verify_cell(table: &VersionTable, oldest: Stamp, bytes: &[u8]) -> Result<u64> {
     let Stamp { file, cell, version: floor } = oldest;
     assert!(cell < cells(file), "a cell of that file");
-    let begun = ledger.get(file, cell, Word::Begun);
+    let begun = table.get(file, cell, CellWord::Started);
     if let Some(found) = Stamp::of(bytes) {
         if (found.file, found.cell) != (file, cell) {
             bail!("file {file}, cell {cell}: there is cell {} of file {}", found.cell, found.file);
@@ -51,7 +51,7 @@ pub fn one(ledger: &Ledger, oldest: Stamp, bytes: &[u8]) -> Result<u64> {
     }
     let waiting = Instant::now();
     loop {
-        let broken = ledger.get(file, cell, Word::Broken);
+        let broken = table.get(file, cell, CellWord::Torn);
         if broken > floor && oldest.is_mixed(floor, begun, bytes) {
             return Ok(floor);
         }

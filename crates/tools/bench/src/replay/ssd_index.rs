@@ -12,17 +12,17 @@ const SEGMENTS: u32 = 64;
 
 /// [`SsdCache`], and what whoever moves the bytes does for it: seal, flush, reclaim, put hot pages again.
 #[derive(Debug)]
-pub struct Books {
+pub struct SsdIndex {
     cache: SsdCache,
     hot: Vec<Item>,
 }
 
-impl Books {
+impl SsdIndex {
     /// With so many slots, or a few less: segments are of one size.
     ///
     /// # Errors
     /// Too few or too many.
-    pub fn new(slots: u32) -> anyhow::Result<Books> {
+    pub fn new(slots: u32) -> anyhow::Result<SsdIndex> {
         let segment_pages = (slots / SEGMENTS).clamp(8, 2048);
         let shape = Shape { segment_pages, segments: slots / segment_pages };
         let first = SsdCache::format(UUID, shape);
@@ -34,7 +34,7 @@ impl Books {
         let (mut cache, _) = recover(shape.device_pages(), Some(UUID), 1, None, &[], read)?;
         cache.superblock(&mut BYTES.clone());
         cache.superblock_written();
-        Ok(Books { cache, hot: Vec::new() })
+        Ok(SsdIndex { cache, hot: Vec::new() })
     }
 
     /// Whether a page is here; if so it was asked for.

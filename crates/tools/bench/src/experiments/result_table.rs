@@ -10,7 +10,7 @@ pub const BANDWIDTH: Metric = ("bandwidth", "MB/s");
 pub const IOPS: Metric = ("iops", "1/s");
 pub const TIME: Metric = ("time", "s");
 
-struct Entry {
+struct TableEntry {
     side: String,
     case: String,
     metric: Metric,
@@ -19,14 +19,14 @@ struct Entry {
 }
 
 /// Of one experiment.
-pub struct Book {
+pub struct ResultTable {
     experiment: &'static str,
-    entries: Vec<Entry>,
+    entries: Vec<TableEntry>,
 }
 
-impl Book {
-    pub fn new(experiment: &'static str) -> Book {
-        Book { experiment, entries: Vec::new() }
+impl ResultTable {
+    pub fn new(experiment: &'static str) -> ResultTable {
+        ResultTable { experiment, entries: Vec::new() }
     }
 
     /// One more value of a side in a case.
@@ -36,16 +36,16 @@ impl Book {
 
     /// The same, with the command that made it.
     pub fn add_by(&mut self, side: &str, case: &str, metric: Metric, value: f64, command: Option<String>) {
-        let same = |entry: &&mut Entry| entry.side == side && entry.case == case && entry.metric == metric;
+        let same = |entry: &&mut TableEntry| entry.side == side && entry.case == case && entry.metric == metric;
         match self.entries.iter_mut().find(same) {
             Some(entry) => entry.values.push(value),
-            None => self.entries.push(Entry { side: side.into(), case: case.into(), metric, values: vec![value], command }),
+            None => self.entries.push(TableEntry { side: side.into(), case: case.into(), metric, values: vec![value], command }),
         }
     }
 
     /// Everything, in the order in which it first came.
     pub fn rows(&self) -> Vec<Row> {
-        let row = |entry: &Entry| {
+        let row = |entry: &TableEntry| {
             let (metric, unit) = entry.metric;
             Row::new(self.experiment, &entry.side, &entry.case, metric, unit, entry.values.clone()).by(entry.command.as_deref())
         };
@@ -72,14 +72,14 @@ mod test {
 
     #[test]
     fn values_of_a_side_come_together() {
-        let mut book = Book::new("policies");
+        let mut table = ResultTable::new("policies");
         for run in 0..3 {
-            book.add("hotshelf", "a", IOPS, f64::from(10 + run));
-            book.add("ext4", "a", IOPS, 5.0);
+            table.add("hotshelf", "a", IOPS, f64::from(10 + run));
+            table.add("ext4", "a", IOPS, 5.0);
         }
-        let rows = book.rows();
+        let rows = table.rows();
         assert_eq!((rows.len(), rows[0].median, rows[0].values.len()), (2, 11.0, 3));
-        assert_eq!(book.claim("a", IOPS, "hotshelf", "ext4").map(|claim| claim.ratio), Some(2.2));
-        assert_eq!(book.line("ext4", IOPS, &[(1.0, "a".into()), (2.0, "b".into())]), [(1.0, 5.0)]);
+        assert_eq!(table.claim("a", IOPS, "hotshelf", "ext4").map(|claim| claim.ratio), Some(2.2));
+        assert_eq!(table.line("ext4", IOPS, &[(1.0, "a".into()), (2.0, "b".into())]), [(1.0, 5.0)]);
     }
 }

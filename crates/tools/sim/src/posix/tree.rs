@@ -10,10 +10,10 @@ use rustix::io::Errno;
 pub const SLOTS: usize = 8;
 
 /// What a system call said, in words that must be the same on both sides.
-pub type Said = Result<String, Errno>;
+pub type CallResult = Result<String, Errno>;
 
 /// A directory and the files open below it.
-pub struct World {
+pub struct FileTree {
     /// For calls that take no directory.
     pub path: PathBuf,
     root: Option<OwnedFd>,
@@ -23,11 +23,11 @@ pub struct World {
     pub cookies: [u64; SLOTS],
 }
 
-impl World {
-    pub fn new(path: PathBuf) -> Result<World, Errno> {
-        let mut world = World { path, root: None, slots: Default::default(), cookies: [0; SLOTS] };
-        world.open()?;
-        Ok(world)
+impl FileTree {
+    pub fn new(path: PathBuf) -> Result<FileTree, Errno> {
+        let mut tree = FileTree { path, root: None, slots: Default::default(), cookies: [0; SLOTS] };
+        tree.open()?;
+        Ok(tree)
     }
 
     pub fn open(&mut self) -> Result<(), Errno> {
@@ -109,14 +109,14 @@ pub fn stat(at: BorrowedFd<'_>, path: &str) -> Result<Stat, Errno> {
 
 /// One name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listed {
+pub struct DirListing {
     pub name: String,
     pub kind: String,
     pub ino: u64,
 }
 
 /// Reads on from where the handle is; `most` names, and the position after them.
-pub fn list(dir: BorrowedFd<'_>, most: usize) -> Result<(Vec<Listed>, u64), Errno> {
+pub fn list(dir: BorrowedFd<'_>, most: usize) -> Result<(Vec<DirListing>, u64), Errno> {
     let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
     let mut raw = RawDir::new(dir, &mut buffer);
     let mut names = Vec::new();
@@ -127,16 +127,16 @@ pub fn list(dir: BorrowedFd<'_>, most: usize) -> Result<(Vec<Listed>, u64), Errn
         let name = entry.file_name().to_string_lossy().into_owned();
         cookie = entry.next_entry_cookie();
         if name != "." && name != ".." && name != "lost+found" {
-            names.push(Listed { name, kind: format!("{:?}", entry.file_type()), ino: entry.ino() });
+            names.push(DirListing { name, kind: format!("{:?}", entry.file_type()), ino: entry.ino() });
         }
     }
     Ok((names, cookie))
 }
 
 /// Everything in a directory, by name.
-pub fn list_all(world: &World, path: &str) -> Result<Vec<Listed>, Errno> {
+pub fn list_all(tree: &FileTree, path: &str) -> Result<Vec<DirListing>, Errno> {
     let path = if path.is_empty() { "." } else { path };
-    let dir = rustix::fs::openat(world.root(), path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let dir = rustix::fs::openat(tree.root(), path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let (mut names, _) = list(dir.as_fd(), usize::MAX)?;
     names.sort();
     Ok(names)
@@ -161,14 +161,14 @@ pub fn digest(data: &[u8]) -> String {
 pub const READ_MAX: u64 = 16 << 20;
 
 /// What a file holds, as a digest; where a link leads; of anything else nothing.
-pub fn content(world: &World, path: &str, stat: &Stat) -> Result<String, Errno> {
+pub fn content(tree: &FileTree, path: &str, stat: &Stat) -> Result<String, Errno> {
     if stat.is_link() {
-        return rustix::fs::readlinkat(world.root(), path, Vec::new()).map(|target| target.to_string_lossy().into_owned());
+        return rustix::fs::readlinkat(tree.root(), path, Vec::new()).map(|target| target.to_string_lossy().into_owned());
     }
     if !stat.is_file() {
         return Ok(String::new());
     }
-    let file = rustix::fs::openat(world.root(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = rustix::fs::openat(tree.root(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut data = vec![0u8; stat.size.min(READ_MAX) as usize];
     let mut have = 0;
     while have < data.len() {

@@ -28,9 +28,9 @@ const CELL_BYTES: usize = 64;
 
 /// Words of one cell.
 #[derive(Clone, Copy)]
-pub enum Word {
+pub enum CellWord {
     /// The newest version whose writing began.
-    Begun,
+    Started,
     /// The newest that was told as written.
     Acked,
     /// The newest that was told as durable.
@@ -38,12 +38,12 @@ pub enum Word {
     /// The newest that anybody saw.
     Seen,
     /// The newest whose writer was killed as he wrote: it may be there in part.
-    Broken,
+    Torn,
 }
 
 /// Words of all.
 #[derive(Clone, Copy)]
-pub enum Head {
+pub enum HeaderWord {
     /// Everybody ends.
     Stop,
     /// Which log is appended to.
@@ -52,7 +52,7 @@ pub enum Head {
 
 /// Words of one writer.
 #[derive(Clone, Copy)]
-pub enum Slot {
+pub enum WriterWord {
     /// When the call began in which he is, ns of the monotonic clock; 0: in none.
     Since,
     /// Which call: a letter.
@@ -67,7 +67,7 @@ pub enum Slot {
 
 /// What a call was, for who asks how long it took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum CallKind {
     /// A read of pages that were all in memory.
     Hit,
     /// A read that met the SSD, or the file below.
@@ -75,79 +75,79 @@ pub enum Kind {
     /// A write that found room.
     Write,
     /// A write that waited for room, which the leader makes with the disks.
-    Room,
+    WriteStall,
     /// A read of a file that is cut and punched at times: who misses waits until the leader has done that.
-    Cut,
+    UnstableRead,
     /// A sync, a cut, a hole, an open: these ask the leader, and wait for disks.
-    Asked,
+    LeaderRequest,
 }
 
 /// All, with what people call them.
-pub const KINDS: [(Kind, &str); 6] = [
-    (Kind::Hit, "reads in memory"),
-    (Kind::Miss, "reads of the disks"),
-    (Kind::Write, "writes"),
-    (Kind::Room, "writes without room"),
-    (Kind::Cut, "reads of files that are cut"),
-    (Kind::Asked, "syncs, cuts, opens"),
+pub const KINDS: [(CallKind, &str); 6] = [
+    (CallKind::Hit, "reads in memory"),
+    (CallKind::Miss, "reads of the disks"),
+    (CallKind::Write, "writes"),
+    (CallKind::WriteStall, "writes without room"),
+    (CallKind::UnstableRead, "reads of files that are cut"),
+    (CallKind::LeaderRequest, "syncs, cuts, opens"),
 ];
 
 /// An appended record was begun, in this log.
-const BEGUN: u64 = 1 << 61;
+const STARTED: u64 = 1 << 61;
 /// It was told as written, there.
 const ACKED: u64 = 1 << 62;
 /// It was told as durable.
 const SYNCED: u64 = 1 << 63;
 
 /// See the module.
-pub struct Ledger(Region);
+pub struct VersionTable(Region);
 
-impl Ledger {
+impl VersionTable {
     fn bytes() -> usize {
         HEAD + CELL_BYTES * (SHARED * CELLS[0] + OWN * CELLS[1]) as usize + 8 * (u64::from(SLOTS) * APPENDS) as usize
     }
 
     /// A new one: nothing was written.
-    pub fn create(path: &Path) -> Result<Ledger> {
-        let ledger = Ledger(Region::create_file(path, Ledger::bytes(), FileAccess { permissions: 0o600, group: None })?);
+    pub fn create(path: &Path) -> Result<VersionTable> {
+        let table = VersionTable(Region::create_file(path, VersionTable::bytes(), FileAccess { permissions: 0o600, group: None })?);
         for (file, cell) in all() {
-            for word in [Word::Begun, Word::Acked, Word::Synced] {
-                ledger.cell(file, cell, word).store(1, SeqCst);
+            for word in [CellWord::Started, CellWord::Acked, CellWord::Synced] {
+                table.cell(file, cell, word).store(1, SeqCst);
             }
         }
-        Ok(ledger)
+        Ok(table)
     }
 
     /// The one that is there.
-    pub fn open(path: &Path) -> Result<Ledger> {
-        Ok(Ledger(Region::open_file(path, None)?))
+    pub fn open(path: &Path) -> Result<VersionTable> {
+        Ok(VersionTable(Region::open_file(path, None)?))
     }
 
-    pub fn head(&self, word: Head) -> &AtomicU64 {
+    pub fn head(&self, word: HeaderWord) -> &AtomicU64 {
         self.0.u64(word as usize * 8)
     }
 
-    pub fn slot(&self, slot: u32, word: Slot) -> &AtomicU64 {
+    pub fn slot(&self, slot: u32, word: WriterWord) -> &AtomicU64 {
         self.0.u64(1024 + slot as usize * SLOT_BYTES + word as usize * 8)
     }
 
     /// A writer's longest call of a kind, ns; what he was ready and had no processor is not counted.
-    pub fn longest(&self, slot: u32, kind: Kind) -> &AtomicU64 {
+    pub fn longest(&self, slot: u32, kind: CallKind) -> &AtomicU64 {
         self.0.u64(1024 + slot as usize * SLOT_BYTES + 64 + kind as usize * 8)
     }
 
-    pub fn cell(&self, file: u32, cell: u32, word: Word) -> &AtomicU64 {
+    pub fn cell(&self, file: u32, cell: u32, word: CellWord) -> &AtomicU64 {
         let at = if file < SHARED { file * CELLS[0] + cell } else { SHARED * CELLS[0] + (file - SHARED) * CELLS[1] + cell };
         self.0.u64(HEAD + at as usize * CELL_BYTES + word as usize * 8)
     }
 
-    pub fn get(&self, file: u32, cell: u32, word: Word) -> u64 {
+    pub fn get(&self, file: u32, cell: u32, word: CellWord) -> u64 {
         self.cell(file, cell, word).load(SeqCst)
     }
 
     /// No older version may be seen from now on.
     pub fn floor(&self, file: u32, cell: u32) -> u64 {
-        self.get(file, cell, Word::Acked).max(self.get(file, cell, Word::Seen))
+        self.get(file, cell, CellWord::Acked).max(self.get(file, cell, CellWord::Seen))
     }
 
     fn record(&self, slot: u32, number: u64) -> &AtomicU64 {
@@ -157,9 +157,9 @@ impl Ledger {
 
     /// The next append of a writer; none: he has had all.
     pub fn begin_append(&self, slot: u32, log: u64) -> Option<u64> {
-        let number = self.slot(slot, Slot::Appends).fetch_add(1, SeqCst);
+        let number = self.slot(slot, WriterWord::Appends).fetch_add(1, SeqCst);
         (number < APPENDS).then(|| {
-            self.record(slot, number).store(BEGUN | log << 32, SeqCst);
+            self.record(slot, number).store(STARTED | log << 32, SeqCst);
             number
         })
     }
@@ -187,11 +187,11 @@ impl Ledger {
 
     /// How many appends a writer has begun.
     pub fn appends(&self, slot: u32) -> u64 {
-        self.slot(slot, Slot::Appends).load(SeqCst).min(APPENDS)
+        self.slot(slot, WriterWord::Appends).load(SeqCst).min(APPENDS)
     }
 }
 
-/// See [`Ledger::append`].
+/// See [`VersionTable::append`].
 pub struct Append {
     /// To which log.
     pub log: u64,

@@ -10,14 +10,14 @@ use block::Time;
 use block::clock::Monotonic;
 use shm::Region;
 
-use super::{Shape, SoftController, State, Times};
+use super::{ClockSource, ControllerConfig, ControllerState, SoftController};
 
 /// Doorbells that are taken before commands are.
-const BELLS: usize = 64;
+const DOORBELLS_MAX: usize = 64;
 
 /// See the module. In this process it is empty.
 #[derive(Default)]
-pub(super) struct Outside {
+pub(super) struct RemoteHost {
     /// The registers as memory, of which only doorbells are used.
     pub page: Option<Arc<Region>>,
     /// Somebody looks at doorbells all the time: hosts need not ring.
@@ -28,7 +28,7 @@ pub(super) struct Outside {
     raised: Vec<u16>,
 }
 
-impl Outside {
+impl RemoteHost {
     pub fn raise(&mut self, vector: u16) {
         if self.events.get(usize::from(vector)).is_some_and(Option::is_some) && !self.raised.contains(&vector) {
             self.raised.push(vector);
@@ -46,10 +46,10 @@ impl Outside {
     }
 }
 
-impl State {
+impl ControllerState {
     /// A queue is new: what was rung for an older one of its number does not count.
-    pub(super) fn clear_bell(&self, at: usize) {
-        if let Some(page) = self.outside.page.as_ref().filter(|page| at + 4 <= page.len()) {
+    pub(super) fn clear_doorbell(&self, at: usize) {
+        if let Some(page) = self.remote.page.as_ref().filter(|page| at + 4 <= page.len()) {
             page.u32(at).store(0, Ordering::Release);
         }
     }
@@ -57,16 +57,19 @@ impl State {
 
 impl SoftController {
     /// In the machine's time, for a host in another process: somebody has to call [`SoftController::work`].
-    pub(super) fn outside(shape: Shape, seed: u64, page: Arc<Region>) -> SoftController {
+    pub(super) fn remote(shape: ControllerConfig, seed: u64, page: Arc<Region>) -> SoftController {
         let vectors = shape.vectors;
-        let mut made =
-            SoftController::make(Shape { eager: false, shared_memory_only: true, ..shape }, Times::Real(Monotonic::default()), seed);
+        let mut made = SoftController::make(
+            ControllerConfig { eager: false, shared_memory_only: true, ..shape },
+            ClockSource::Real(Monotonic::default()),
+            seed,
+        );
         // Its events are the host's.
         made.events = Arc::default();
         let mut state = made.lock();
         state.events = Arc::default();
-        state.outside.page = Some(page);
-        state.outside.events = (0..vectors).map(|_| None).collect();
+        state.remote.page = Some(page);
+        state.remote.events = (0..vectors).map(|_| None).collect();
         drop(state);
         made
     }
@@ -75,9 +78,9 @@ impl SoftController {
     pub(super) fn work(&self, awake: bool) -> bool {
         let now = self.times.now();
         let mut state = self.lock();
-        state.outside.awake = awake;
+        state.remote.awake = awake;
         let mut did = false;
-        for _ in 0..BELLS {
+        for _ in 0..DOORBELLS_MAX {
             if !state.look_at_page() {
                 break;
             }
@@ -86,7 +89,7 @@ impl SoftController {
         state.step(now) || did
     }
 
-    /// How long until something is due; none: nothing is.
+    /// ReplyMode long until something is due; none: nothing is.
     pub(super) fn idle(&self) -> Option<std::time::Duration> {
         let next = self.next_due();
         (next != Time::NEVER).then(|| next.since(self.times.now()))
@@ -97,8 +100,8 @@ impl SoftController {
         let mut state = self.lock();
         state.drop_everything();
         state.memory.clear();
-        state.outside.events.iter_mut().for_each(|event| *event = None);
-        state.outside.raised.clear();
+        state.remote.events.iter_mut().for_each(|event| *event = None);
+        state.remote.raised.clear();
         (state.configuration, state.status, state.admin_queues, state.changes_at) = (0, 0, (0, 0, 0), None);
         state.waiting_events.clear();
         state.removed = false;
@@ -114,7 +117,7 @@ impl SoftController {
 
     /// Of a vector that there is.
     pub(super) fn set_event(&self, vector: u32, event: Option<OwnedFd>) {
-        if let Some(place) = self.lock().outside.events.get_mut(vector as usize) {
+        if let Some(place) = self.lock().remote.events.get_mut(vector as usize) {
             *place = event;
         }
     }
@@ -125,11 +128,11 @@ impl SoftController {
     /// It cannot be read.
     pub(super) fn put_into(&self, namespace: u32, file: File) -> io::Result<()> {
         let mut state = self.lock();
-        let keeps_books = state.shape.keeps_books;
-        state.namespaces.get_mut(&namespace).map_or(Ok(()), |content| content.put_into(file, keeps_books))
+        let tracks_durability = state.shape.tracks_durability;
+        state.namespaces.get_mut(&namespace).map_or(Ok(()), |content| content.put_into(file, tracks_durability))
     }
 
-    /// The power goes and comes back: of what was not flushed any part is there, if [`Shape::keeps_books`]. Nothing is answered any
+    /// The power goes and comes back: of what was not flushed any part is there, if [`ControllerConfig::tracks_durability`]. Nothing is answered any
     /// more to the host of before.
     ///
     /// # Errors
