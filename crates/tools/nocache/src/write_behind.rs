@@ -38,6 +38,12 @@ struct RingSlot {
     to: AtomicU64,
 }
 
+impl RingSlot {
+    const fn new() -> Self {
+        Self { sequence: AtomicUsize::new(0), fd: AtomicI32::new(0), from: AtomicU64::new(0), to: AtomicU64::new(0) }
+    }
+}
+
 /// First in, first out, for any number of threads.
 struct WriteRing<const N: usize> {
     slots: [RingSlot; N],
@@ -48,9 +54,7 @@ struct WriteRing<const N: usize> {
 
 impl<const N: usize> WriteRing<N> {
     const fn new() -> Self {
-        let slots = [const { RingSlot { sequence: AtomicUsize::new(0), fd: AtomicI32::new(0), from: AtomicU64::new(0), to: AtomicU64::new(0) } };
-            N];
-        Self { slots, head: AtomicUsize::new(0), tail: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
+        Self { slots: [const { RingSlot::new() }; N], head: AtomicUsize::new(0), tail: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
     }
 
     /// The place at `at`, claimed by moving `end` on, if its turn is `turn`.

@@ -132,8 +132,8 @@ impl SoftController {
         state.namespaces.get_mut(&namespace).map_or(Ok(()), |content| content.put_into(file, tracks_durability))
     }
 
-    /// The power goes and comes back: of what was not flushed any part is there, if [`ControllerConfig::tracks_durability`]. Nothing is answered any
-    /// more to the host of before.
+    /// Simulates a power cut: of data that was not flushed any part survives, if [`ControllerConfig::tracks_durability`] is set. The
+    /// previous host gets no more completions.
     ///
     /// # Errors
     /// The file of a namespace cannot be written.
