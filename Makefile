@@ -28,7 +28,7 @@ BASH_DIR := $(DATADIR)/bash-completion/completions
 ZSH_DIR := $(DATADIR)/zsh/site-functions
 FISH_DIR := $(DATADIR)/fish/vendor_completions.d
 
-.PHONY: help setup build fio-engine demo test test-full test-vm bench check install uninstall clean
+.PHONY: help setup build fio-engine demo test test-full test-vm bench check docs install uninstall clean
 
 help: ## this text
 	@echo "hotshelf: the speed of the small device with the capacity of the big one"
@@ -71,6 +71,11 @@ bench: build ## measure against the plain directories, the kernel and other cach
 check: ## formatting, clippy, unit tests, the house's rules
 	$(CARGO) xtask check
 
+docs: ## build the documentation site, target/book (needs mdbook: cargo install mdbook)
+	@command -v mdbook >/dev/null || { echo "mdbook is not installed: cargo install mdbook --no-default-features --features search"; exit 1; }
+	mdbook build
+	@echo "target/book/index.html"
+
 # Not rebuilt when it is there: installing is often done as root, building should not be. What root builds in another user's checkout
 # that user could not build again.
 $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE):
@@ -85,12 +90,13 @@ install: $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE) ## install the program, t
 	@set -e; generated=$$(mktemp -d); trap 'rm -rf "$$generated"' EXIT; \
 	$(PROGRAM) generate man "$$generated/man"; \
 	$(PROGRAM) generate completions "$$generated/completions"; \
-	install -d $(DESTDIR)$(DATADIR)/man/man1; \
+	install -d $(DESTDIR)$(DATADIR)/man/man1 $(DESTDIR)$(DATADIR)/man/man5; \
 	install -m644 "$$generated"/man/*.1 $(DESTDIR)$(DATADIR)/man/man1/; \
+	install -m644 "$$generated"/man/*.5 $(DESTDIR)$(DATADIR)/man/man5/; \
 	install -Dm644 "$$generated/completions/hotshelf.bash" $(DESTDIR)$(BASH_DIR)/hotshelf; \
 	install -Dm644 "$$generated/completions/_hotshelf" $(DESTDIR)$(ZSH_DIR)/_hotshelf; \
 	install -Dm644 "$$generated/completions/hotshelf.fish" $(DESTDIR)$(FISH_DIR)/hotshelf.fish; \
-	echo "man pages are in $(DESTDIR)$(DATADIR)/man/man1, completions in $(DESTDIR)$(BASH_DIR), $(ZSH_DIR) and $(FISH_DIR)"
+	echo "man pages are in $(DESTDIR)$(DATADIR)/man, completions in $(DESTDIR)$(BASH_DIR), $(ZSH_DIR) and $(FISH_DIR)"
 	scripts/install-stripped 755 $(LIBRARY) $(LIBDIR)/libhotshelf.so.$(VERSION) $(DESTDIR)
 	ln -sfn libhotshelf.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libhotshelf.so.0
 	ln -sfn libhotshelf.so.0 $(DESTDIR)$(LIBDIR)/libhotshelf.so
@@ -122,6 +128,7 @@ install: $(PROGRAM) $(LIBRARY) $(EXTENSION) $(NOCACHE) ## install the program, t
 uninstall: ## remove what install put there
 	rm -f $(DESTDIR)$(BINDIR)/hotshelf
 	rm -f $(DESTDIR)$(DATADIR)/man/man1/hotshelf.1 $(DESTDIR)$(DATADIR)/man/man1/hotshelf-*.1
+	rm -f $(DESTDIR)$(DATADIR)/man/man5/hotshelf-mount.toml.5 $(DESTDIR)$(DATADIR)/man/man5/hotshelf-cache.toml.5
 	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf_sqlite.so $(DESTDIR)$(LIBDIR)/libhotshelf_nocache.so
 	rm -f $(DESTDIR)$(LIBDIR)/libhotshelf.* $(DESTDIR)$(INCLUDEDIR)/hotshelf.h $(DESTDIR)$(LIBDIR)/pkgconfig/hotshelf.pc
 	rm -f $(DESTDIR)$(INCLUDEDIR)/hotshelf_posix.h $(DESTDIR)$(INCLUDEDIR)/hotshelf_policy.h

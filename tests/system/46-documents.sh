@@ -1,6 +1,7 @@
 #!/bin/bash
-# What the documents say works as it is written: `make install`, then every command and program of README.md, docs/, the manual pages and
-# the help texts, run by a reader with an empty machine of their own: the system's files with a layer of memory over them.
+# The documents are right: after `make install`, every command and program of README.md, docs/, the manual pages and the help texts runs as
+# written, and every JSON field, metric and configuration key is described. The reader has an empty machine: the system's files under an
+# overlay in memory.
 # TIMEOUT: 280
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -16,7 +17,7 @@ if [[ -z ${DOCUMENTS_INSIDE:-} ]]; then
     exit 0
 fi
 
-# Of the reader.
+# The reader's home directory.
 home=/srv/alice
 mkdir "$SCRATCH/layer"
 mount -t tmpfs none "$SCRATCH/layer"
@@ -30,7 +31,7 @@ done
 for dir in dev tmp run var/lib; do
     mount -t tmpfs none "$new/$dir"
 done
-mkdir -p "$new"/dev/{shm,vg} "$new"/{ssd,hdd,pool,mnt,data,srv} "$new$home" "$new/var/lib/prometheus/node-exporter"
+mkdir -p "$new"/dev/{shm,vg} "$new"/{ssd,hdd,nas,pool,mnt,data,srv} "$new$home" "$new/var/lib/prometheus/node-exporter"
 mount -t tmpfs none "$new/dev/shm"
 chmod 1777 "$new/dev/shm" "$new/tmp"
 for node in null zero full random urandom tty fuse loop-control; do
@@ -66,14 +67,14 @@ done
 # A reader's machine: a user, photos, a database, directories in use.
 grep -q '^alice:' "$new/etc/passwd" || echo "alice:x:4711:4711::$home:/bin/bash" >>"$new/etc/passwd"
 grep -q '^alice:' "$new/etc/group" || echo 'alice:x:4711:' >>"$new/etc/group"
-mkdir -p "$new$home"/photos "$new"/ssd/pool/projects "$new"/hdd/pool
+mkdir -p "$new$home"/photos "$new"/ssd/pool/projects "$new"/hdd/pool "$new"/nas/pool
 echo picture >"$new$home/photos/cat.jpg"
 echo work >"$new/ssd/pool/projects/file"
 sqlite3 "$new/data/db" 'create table t(a); insert into t values(1);'
 echo word >"$new/data/word"
 printf '[job]\nfilename=/dev/sdb\nrw=randread\nsize=1M\n' >"$new$home/job.fio"
 cp "$new$home/job.fio" "$new$HOME/"
-chown -R 4711:4711 "$new$home" "$new/ssd" "$new/hdd" "$new/pool" "$new/mnt"
+chown -R 4711:4711 "$new$home" "$new/ssd" "$new/hdd" "$new/nas" "$new/pool" "$new/mnt"
 chmod 755 "$new$home"
 
 inside() { chroot "$new" "$@"; }

@@ -22,7 +22,7 @@ user=(setpriv --reuid 65534 --regid 65534 --clear-groups env HOME=/nonexistent)
 make_as make install DESTDIR="$stage" >log 2>&1 || fail "make install: $(tail -n 5 log)"
 [[ -z $(find "$tree" -user root) ]] || fail "root's files are in the checkout: $(find "$tree" -user root)"
 for file in include/hotshelf.h include/hotshelf_posix.h include/hotshelf_policy.h share/man/man1/hotshelf-mount.1 \
-    share/man/man3/hotshelf.3 \
+    share/man/man3/hotshelf.3 share/man/man5/hotshelf-mount.toml.5 \
     share/bash-completion/completions/hotshelf lib/pkgconfig/hotshelf.pc; do
     [[ -s $stage/usr/$file ]] || fail "make install left $file out"
 done

@@ -1,17 +1,19 @@
-"""Runs every command and program of the documents, as they are written: README.md, docs/*.md, the manual page of the C library, the
-headers, and the examples of every command's help (its man page is made of the same text). Runs inside the root directory
-that 46-documents.sh makes.
+"""Runs every command and program of the documents as written: README.md, docs/, the manual page of the C library, the headers, and the
+examples of every command's help (its man page has the same text). Then compares the reference pages with what the program prints. Runs
+inside the root directory that 46-documents.sh makes.
 
 A console block is one session: `$` lines are run by an ordinary user, `#` lines by root, `name> ` lines go to the program before. A block
 behind `<!-- not run: REASON -->` is not run; so are the commands of NOT_RUN. Both are printed, with the reason.
 """
 import glob
+import json
 import os
 import re
 import subprocess
 import sys
 
 ROOT, USER, HOME, ROOT_HOME = sys.argv[1], "alice", sys.argv[2], os.environ["HOME"]
+AS_USER = f"setpriv --reuid {USER} --regid {USER} --init-groups env HOME={HOME}"
 
 # A command that cannot be run here, and why.
 NOT_RUN = [
@@ -117,8 +119,8 @@ def reset():
     for point in ("/pool", "/mnt"):
         if any(line.split()[4] == point for line in open("/proc/self/mountinfo", encoding="utf-8")):
             quietly(f"hotshelf unmount {point}")
-    for who in ("", f"setpriv --reuid {USER} --regid {USER} --init-groups env HOME={HOME} "):
-        quietly(f"{who}hotshelf cache detach /ssd/cache")
+    for who in ("", AS_USER):
+        quietly(f"{who} hotshelf cache detach /ssd/cache")
 
 
 def program(where, lines):
@@ -126,8 +128,8 @@ def program(where, lines):
     source = f"{HOME}/program.c"
     with open(source, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
-    commands = set(re.findall(r"cc program\.c \$\(pkg-config [^)]*\)", open(f"{ROOT}/README.md", encoding="utf-8").read()))
-    for manual in ("include/hotshelf.h", "crates/frontends/capi/man/hotshelf.3"):
+    commands = set()
+    for manual in ("docs/tutorials/link-the-library.md", "include/hotshelf.h", "crates/frontends/capi/man/hotshelf.3"):
         text = open(f"{ROOT}/{manual}", encoding="utf-8").read().replace("\\-", "-")
         commands |= set(re.findall(r"cc program\.c \$\(pkg-config [^)]*\)", text))
     assert commands, "no document says how a program is linked"
@@ -228,9 +230,59 @@ def manuals():
     reset()
 
 
-for document in [f"{ROOT}/README.md", *sorted(glob.glob(f"{ROOT}/docs/*.md"))]:
+def fresh():
+    """An empty machine, with a pair that was mounted once."""
+    reset()
+    gone = f"/ssd/* /hdd/* /nas/* /etc/hotshelf {ROOT_HOME}/.config {HOME}/.config /tmp/restored /dev/shm/hotshelf*"
+    quietly(f"rm -rf --one-file-system {gone}; mkdir -p /ssd/pool/projects /hdd/pool /nas/pool; echo work > /ssd/pool/projects/file")
+    quietly(f"chown -R {USER}: /ssd /hdd /nas")
+    quietly(f"{AS_USER} hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool; {AS_USER} hotshelf unmount /pool")
+
+
+def keys(value):
+    """Every key of a JSON value, and of the values in it."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from keys(inner)
+
+
+def reference():
+    """Every JSON field, metric and configuration key is in the reference pages."""
+    fresh()
+    cache = "create /ssd/cache --size 64MiB --memory 16MiB"
+    for command in ("mount --ssd /ssd/pool --hdd /hdd/pool /pool", f"cache {cache}", "cache attach /ssd/cache"):
+        quietly(f"{AS_USER} hotshelf {command}")
+
+    def output(command):
+        done = subprocess.run(f"{AS_USER} hotshelf {command}", shell=True, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    wanted = {page: set() for page in ("json", "metrics", "mount-configuration", "cache-configuration")}
+    for command in ("status --json /pool", "why --json /pool/projects/file", "cache status --json /ssd/cache"):
+        wanted["json"].update(keys(json.loads(output(command))))
+    wanted["metrics"].update(re.findall(r"^# TYPE (\S+)", output("status --prometheus"), re.M))
+    wanted["metrics"].update(re.findall(r"^# TYPE (\S+)", output("cache status --prometheus /ssd/cache"), re.M))
+    with open(f"{ROOT}/contrib/example.toml", encoding="utf-8") as template:
+        wanted["mount-configuration"].update(re.findall(r"^#?([a-z-]+) = ", template.read(), re.M))
+    with open(f"{ROOT}/crates/cache/cachedfs/src/config.rs", encoding="utf-8") as settings:
+        tables = re.findall(r"pub struct \w*Config \{(.*?)^\}", settings.read(), re.M | re.S)
+    wanted["cache-configuration"].update(re.findall(r"^    pub (\w+):", "".join(tables), re.M))
+    reset()
+    for page, names in wanted.items():
+        with open(f"{ROOT}/docs/reference/{page}.md", encoding="utf-8") as file:
+            text = file.read()
+        assert len(names) > 15, f"{page}: only {sorted(names)} were found"
+        failures.extend(f"docs/reference/{page}.md does not describe `{name}`" for name in sorted(names) if f"`{name}`" not in text)
+
+
+for document in [f"{ROOT}/README.md", *sorted(glob.glob(f"{ROOT}/docs/**/*.md", recursive=True))]:
+    fresh()
     markdown(document)
 manuals()
+reference()
 for failure in failures:
     print(f"FAILED: {failure}")
 print(f"{ran} commands and programs ran, {left_out} could not run here, {len(failures)} failed")

@@ -1,4 +1,4 @@
-//! Calling cargo, the one that called us.
+//! Runs the cargo that started this program.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,4 +14,14 @@ pub fn run(root: &Path, args: &[&str]) -> Result<()> {
         bail!("`cargo {}` failed ({status})", args.join(" "));
     }
     Ok(())
+}
+
+/// Runs cargo in `root` and returns what it prints.
+pub fn output(root: &Path, args: &[&str]) -> Result<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let done = Command::new(cargo).args(args).current_dir(root).stdin(Stdio::null()).output().context("starting cargo")?;
+    if !done.status.success() {
+        bail!("`cargo {}` failed: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim());
+    }
+    String::from_utf8(done.stdout).context("the output of cargo is not UTF-8")
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod deny;
 mod figures;
 mod header;
 mod manual;
@@ -19,8 +20,10 @@ const USAGE: &str = "\
 usage: cargo xtask check            formatting, clippy, unit tests, tidy: all must pass
        cargo xtask tidy             the house's own rules, alone
        cargo xtask tidy RULE [DIR]  what one rule finds, below a folder
+       cargo xtask deny             licences of dependencies; with cargo-deny installed, advisories and sources too
        cargo xtask header [--check] include/hotshelf.h and hotshelf(3), from the C interface's comments
-       cargo xtask figures [--check] the README's tables of figures, from bench/stored/readme.jsonl
+       cargo xtask figures [--check] the documents' tables of figures and the chart, from bench/stored/readme.jsonl
+       cargo xtask reference        docs/reference/commands.md, from the commands' definitions
        cargo xtask man DIR          man pages of the hotshelf command, written to DIR
        cargo xtask completions DIR  shell completions, written to DIR";
 
@@ -34,9 +37,11 @@ fn main() -> ExitCode {
         ["tidy", rule, dir] => root().and_then(|root| tidy::show(&root, rule, dir)),
         ["header"] => root().and_then(|root| header::run(&root, false)),
         ["header", "--check"] => root().and_then(|root| header::run(&root, true)),
+        ["deny"] => root().and_then(|root| deny::run(&root)),
         ["figures"] => root().and_then(|root| figures::run(&root, false)),
         ["figures", "--check"] => root().and_then(|root| figures::run(&root, true)),
         [what @ ("man" | "completions"), dir] => generate(what, dir),
+        ["reference"] => generate("reference", "docs/reference"),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -74,6 +79,7 @@ fn check() -> Result<()> {
     step("tidy", tidy::run(&root));
     step("header", header::run(&root, true));
     step("figures", figures::run(&root, true));
+    step("deny", deny::run(&root));
     step("fmt", cargo::run(&root, &["fmt", "--all", "--", "--check"]));
     // No default features: the allocator is minutes of C, and nothing here asks for it.
     let clippy = ["clippy", "--workspace", "--all-targets", "--no-default-features", "--", "-D", "warnings"];
@@ -88,5 +94,5 @@ fn check() -> Result<()> {
 }
 
 fn generate(what: &str, dir: &str) -> Result<()> {
-    cargo::run(&root()?, &["run", "--quiet", "--package", "cli", "--", "generate", what, dir])
+    cargo::run(&root()?, &["run", "--quiet", "--package", "cli", "--no-default-features", "--", "generate", what, dir])
 }

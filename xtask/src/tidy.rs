@@ -12,6 +12,7 @@ mod forbid_unsafe;
 mod large_files;
 mod layers;
 mod line_width;
+mod links;
 mod lock_sources;
 mod markers;
 mod named_tests;
@@ -31,6 +32,7 @@ const LINTS: &[(&str, Lint)] = &[
     ("crate-names", crate_names::lint),
     ("forbid-unsafe", forbid_unsafe::lint),
     ("dependencies", dependencies::lint),
+    ("links", links::lint),
     ("lock-sources", lock_sources::lint),
     ("dead-files", dead_files::lint),
     ("environment", environment::lint),

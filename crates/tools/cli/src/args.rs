@@ -497,6 +497,8 @@ pub enum Product {
     Man,
     /// Completions for bash, zsh and fish.
     Completions,
+    /// The reference of commands: commands.md.
+    Reference,
 }
 
 /// `hotshelf generate`.

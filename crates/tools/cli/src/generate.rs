@@ -1,4 +1,7 @@
-//! Man pages and completions, from the command definitions.
+//! Writes man pages, shell completions and the reference of commands, from the definitions of the commands.
+
+mod man;
+mod reference;
 
 use std::io::Write;
 
@@ -8,11 +11,15 @@ use clap_complete::Shell;
 
 use crate::args::{Cli, GenerateArgs, Product};
 
-/// Writes them into a directory.
+/// Writes the wanted files into a directory.
 pub fn generate(args: &GenerateArgs) -> anyhow::Result<bool> {
     std::fs::create_dir_all(&args.dir).with_context(|| format!("{}", args.dir.display()))?;
     match args.what {
-        Product::Man => clap_mangen::generate_to(Cli::command(), &args.dir).context("writing man pages")?,
+        Product::Man => man::write(&args.dir)?,
+        Product::Reference => {
+            let page = args.dir.join("commands.md");
+            std::fs::write(&page, reference::commands()).with_context(|| format!("{}", page.display()))?;
+        }
         Product::Completions => {
             for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
                 let written = clap_complete::generate_to(shell, &mut Cli::command(), "hotshelf", &args.dir);
@@ -27,7 +34,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// clap_complete completes for fish the values of options only: these are those of arguments without one.
+/// Completes the values of arguments without an option for fish: clap_complete does it for options only.
 fn fish_values() -> String {
     let mut text = String::new();
     for command in Cli::command().get_subcommands() {

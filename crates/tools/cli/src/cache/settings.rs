@@ -15,7 +15,7 @@ pub fn write(file: &Path, config: &Config) -> anyhow::Result<()> {
     said.retain(|key, value| key == "name" || plain.get(key) != Some(value));
     let text = toml::to_string(&BTreeMap::from([("cache", said)])).context("the settings as TOML")?;
     let text = format!(
-        "# Settings of a cache of hotshelf; `hotshelf cache create --help` and README.md tell of the others.\n\
+        "# Settings of a cache of hotshelf; `hotshelf cache create --help` and man hotshelf-cache.toml describe the others.\n\
          # Programs use it with HOTSHELF_CONFIG={}\n\n{text}",
         file.display()
     );
