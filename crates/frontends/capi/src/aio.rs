@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use block::Op;
 use block::handle::{Done, Full, Io, Ticket, Timeout};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::handle::{Handle, LentData, next_length};
 use crate::library::with;
 use crate::memory::{Memory, store};
@@ -21,14 +21,14 @@ use crate::types::*;
 
 /// A context of the program's, to be told.
 #[derive(Clone, Copy, Debug)]
-struct Context(*mut NVMED_AIO_CTX);
+struct AioContext(*mut NVMED_AIO_CTX);
 
 // SAFETY: it is used by one thread at a time: the one that collected its request. The program leaves it alone meanwhile.
-unsafe impl Send for Context {}
+unsafe impl Send for AioContext {}
 
 /// A request as the program wants it.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct RequestSpec {
     op: Op,
     memory: Memory,
     offset: u64,
@@ -36,23 +36,23 @@ pub struct Wish {
     user: u64,
     timeout_ms: u32,
     durable: bool,
-    context: Option<Context>,
+    context: Option<AioContext>,
 }
 
-impl Wish {
-    pub fn transfer(op: Op, memory: Memory, offset: u64) -> Wish {
+impl RequestSpec {
+    pub fn transfer(op: Op, memory: Memory, offset: u64) -> RequestSpec {
         let bytes = memory.len() as u64;
-        Wish { op, memory, offset, bytes, user: 0, timeout_ms: 0, durable: false, context: None }
+        RequestSpec { op, memory, offset, bytes, user: 0, timeout_ms: 0, durable: false, context: None }
     }
 
-    pub fn sweep(op: Op, offset: u64, bytes: u64) -> Wish {
-        Wish { bytes, ..Wish::transfer(op, Memory::NONE, offset) }
+    pub fn sweep(op: Op, offset: u64, bytes: u64) -> RequestSpec {
+        RequestSpec { bytes, ..RequestSpec::transfer(op, Memory::NONE, offset) }
     }
 }
 
 /// What is known of a request under way.
 pub struct Request {
-    wish: Wish,
+    wish: RequestSpec,
     pub data: LentData,
     ticket: Option<Ticket>,
 }
@@ -61,14 +61,14 @@ pub struct Request {
 pub struct Requests {
     slots: Box<[(u32, Option<Request>)]>,
     free: Vec<u32>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<CompletedRequest>,
 }
 
 /// What the program is to be told.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct CompletedRequest {
     event: nvmed_event,
-    context: Option<Context>,
+    context: Option<AioContext>,
 }
 
 impl Requests {
@@ -105,12 +105,12 @@ impl Requests {
     }
 }
 
-fn all_in_use() -> Fail {
-    Fail::new(libc::EAGAIN, "all requests of the handle are in use: collect what has ended (nvmed_poll), then try again")
+fn all_in_use() -> ApiError {
+    ApiError::new(libc::EAGAIN, "all requests of the handle are in use: collect what has ended (nvmed_poll), then try again")
 }
 
 /// Submits; the device hears of it with the next ring, poll or wait. `announce` is told its number before anybody can collect it.
-pub fn submit(handle: &Handle, wish: Wish, announce: impl FnOnce(u64)) -> Outcome<u64> {
+pub fn submit(handle: &Handle, wish: RequestSpec, announce: impl FnOnce(u64)) -> ApiResult<u64> {
     if handle.is(NVMED_CACHED) {
         return through_cache(handle, wish, announce);
     }
@@ -146,13 +146,13 @@ pub fn submit(handle: &Handle, wish: Wish, announce: impl FnOnce(u64)) -> Outcom
     Err(failed)
 }
 
-fn make_io(handle: &Handle, wish: &Wish, data: &LentData) -> Outcome<Io> {
+fn make_io(handle: &Handle, wish: &RequestSpec, data: &LentData) -> ApiResult<Io> {
     let io = match (wish.op, data) {
         (Op::Read | Op::Write, LentData::Lent(span)) => transfer::io(wish.op, wish.offset, *span),
         (Op::Read | Op::Write, LentData::Copied) => {
             let bytes = wish.memory.len();
             let arena = handle.device.pool.arena();
-            let full = || if bytes > arena.region().len() { no_room(bytes) } else { Fail::new(libc::EAGAIN, &no_room(bytes).text) };
+            let full = || if bytes > arena.region().len() { no_room(bytes) } else { ApiError::new(libc::EAGAIN, &no_room(bytes).text) };
             let buf = arena.allocate(bytes).ok_or_else(full)?;
             if wish.op == Op::Write {
                 wish.memory.with(|bytes| buf.write(0, bytes));
@@ -168,7 +168,7 @@ fn make_io(handle: &Handle, wish: &Wish, data: &LentData) -> Outcome<Io> {
 }
 
 /// The cache does it at once, or waits for the device; it is told of as any other.
-fn through_cache(handle: &Handle, wish: Wish, announce: impl FnOnce(u64)) -> Outcome<u64> {
+fn through_cache(handle: &Handle, wish: RequestSpec, announce: impl FnOnce(u64)) -> ApiResult<u64> {
     let added = handle.requests.lock().add(Request { wish, data: LentData::Copied, ticket: None });
     let number = added.ok_or_else(all_in_use)?;
     announce(number);
@@ -182,7 +182,7 @@ fn through_cache(handle: &Handle, wish: Wish, announce: impl FnOnce(u64)) -> Out
     let event = nvmed_event { user: wish.user, request: number, result, op: op_number(wish.op), flags: 0 };
     let mut requests = handle.requests.lock();
     requests.take(number);
-    requests.ended.push_back(Ended { event, context: wish.context });
+    requests.ended.push_back(CompletedRequest { event, context: wish.context });
     Ok(number)
 }
 
@@ -197,7 +197,7 @@ fn op_number(op: Op) -> u32 {
 }
 
 /// What the program is told of a request that the engine says has ended.
-fn end(handle: &Handle, done: Done) -> Option<Ended> {
+fn end(handle: &Handle, done: Done) -> Option<CompletedRequest> {
     let number = done.user;
     let request = handle.requests.lock().take(number)?;
     let (wish, held, status) = (request.wish, done.held, done.status);
@@ -209,11 +209,11 @@ fn end(handle: &Handle, done: Done) -> Option<Ended> {
     let result = status.map_or_else(|error| -i64::from(error.errno()), |()| wish.bytes as i64);
     let flags = if held { NVMED_EVENT_HELD } else { 0 };
     let event = nvmed_event { user: wish.user, request: number, result, op: op_number(wish.op), flags };
-    Some(Ended { event, context: wish.context })
+    Some(CompletedRequest { event, context: wish.context })
 }
 
 /// The next that has ended, without waiting.
-fn next(handle: &Handle, contexts_only: bool) -> Outcome<Option<Ended>> {
+fn next(handle: &Handle, contexts_only: bool) -> ApiResult<Option<CompletedRequest>> {
     let mut requests = handle.requests.lock();
     let at = requests.ended.iter().position(|ended| !contexts_only || ended.context.is_some());
     if let Some(ended) = at.and_then(|at| requests.ended.remove(at)) {
@@ -231,7 +231,7 @@ fn next(handle: &Handle, contexts_only: bool) -> Outcome<Option<Ended>> {
 }
 
 /// Tells a context, and calls its callback. No lock is held, nobody is inside the handle.
-fn call_back(context: Context, event: &nvmed_event) {
+fn call_back(context: AioContext, event: &nvmed_event) {
     let pointer = context.0;
     // SAFETY: the program keeps the context until it is told of the end (hotshelf.h), which happens here, once.
     let (callback, userdata) = unsafe {
@@ -247,7 +247,7 @@ fn call_back(context: Context, event: &nvmed_event) {
 }
 
 /// Tells what has ended, `most` events at most; waits for the first.
-fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl FnMut(nvmed_event)) -> Outcome<(usize, usize)> {
+fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl FnMut(nvmed_event)) -> ApiResult<(usize, usize)> {
     let mut begin = None;
     let (mut events, mut callbacks) = (0, 0);
     // A callback may submit more that ends at once: as many are called as could be under way.
@@ -287,20 +287,20 @@ fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl F
 
 /// NVMeDirect's asynchronous read or write.
 fn start(context: *mut NVMED_AIO_CTX, op: Op) -> i32 {
-    answer(|| {
+    ffi_guard(|| {
         if context.is_null() {
-            return Err(Fail::new(libc::EFAULT, "the context is NULL"));
+            return Err(ApiError::new(libc::EFAULT, "the context is NULL"));
         }
         // SAFETY: the program's promise: a context of nvmed_aio_ctx_init that is not under way.
         let (size, handle, buf, len, offset) =
             unsafe { ((*context).size, (*context).handle, (*context).buf, (*context).len, (*context).offset) };
         if size < size_of::<NVMED_AIO_CTX>() {
-            return Err(Fail::new(libc::EINVAL, "the context is not from nvmed_aio_ctx_init"));
+            return Err(ApiError::new(libc::EINVAL, "the context is not from nvmed_aio_ctx_init"));
         }
         // SAFETY: the program's promise.
         let memory = unsafe { Memory::new(buf, len) }?;
         with(handle, |handle: &Arc<Handle>| {
-            let wish = Wish { context: Some(Context(context)), ..Wish::transfer(op, memory, offset_of(offset)?) };
+            let wish = RequestSpec { context: Some(AioContext(context)), ..RequestSpec::transfer(op, memory, offset_of(offset)?) };
             // SAFETY: as above; nobody else has it before it is submitted.
             let set = |status, request| unsafe {
                 (*context).status = status;
@@ -342,7 +342,7 @@ pub unsafe extern "C" fn nvmed_aio_write(context: *mut NVMED_AIO_CTX) -> c_int {
 /// Returns 0, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_aio_queue_submit(handle: *mut NVMED_HANDLE) -> c_int {
-    answer(|| with(handle, |handle: &Arc<Handle>| handle.engine.ring().map(|()| 0)))
+    ffi_guard(|| with(handle, |handle: &Arc<Handle>| handle.engine.ring().map(|()| 0)))
 }
 
 /// Ends the contexts whose requests have ended, and calls their callbacks, in this thread. Does not wait. Thread-safe, as the handle
@@ -351,7 +351,7 @@ pub extern "C" fn nvmed_aio_queue_submit(handle: *mut NVMED_HANDLE) -> c_int {
 /// Returns how many contexts were ended, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_aio_handle_complete(handle: *mut NVMED_HANDLE) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
             let (_, callbacks) = tell(handle, 0, Some(Duration::ZERO), |_| ())?;
             Ok(callbacks as i32)
@@ -359,23 +359,23 @@ pub extern "C" fn nvmed_aio_handle_complete(handle: *mut NVMED_HANDLE) -> c_int 
     })
 }
 
-fn wish_of(io: &nvmed_io) -> Outcome<Wish> {
+fn wish_of(io: &nvmed_io) -> ApiResult<RequestSpec> {
     let op = match io.op {
         NVMED_OP_READ => Op::Read,
         NVMED_OP_WRITE => Op::Write,
         NVMED_OP_FLUSH => Op::Flush,
         NVMED_OP_DISCARD => Op::Discard,
         NVMED_OP_WRITE_ZEROES => Op::WriteZeroes,
-        op => return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: NVMED_OP_..."))),
+        op => return Err(ApiError::new(libc::EINVAL, format!("op {op} of a request: NVMED_OP_..."))),
     };
     if io.flags & !NVMED_DURABLE != 0 || io.reserved != 0 {
-        return Err(Fail::new(libc::EINVAL, format!("flags {:#x} of a request: only NVMED_DURABLE is known", io.flags)));
+        return Err(ApiError::new(libc::EINVAL, format!("flags {:#x} of a request: only NVMED_DURABLE is known", io.flags)));
     }
     let (offset, len) = if op == Op::Flush { (0, 0) } else { (offset_of(io.offset)?, io.len) };
     // SAFETY: the promise of those who call nvmed_submit.
     let memory = if op.has_data() { unsafe { Memory::new(io.buf, len) }? } else { Memory::NONE };
-    let wish = Wish { bytes: len as u64, ..Wish::transfer(op, memory, offset) };
-    Ok(Wish { user: io.user, timeout_ms: io.timeout_ms, durable: io.flags & NVMED_DURABLE != 0, ..wish })
+    let wish = RequestSpec { bytes: len as u64, ..RequestSpec::transfer(op, memory, offset) };
+    Ok(RequestSpec { user: io.user, timeout_ms: io.timeout_ms, durable: io.flags & NVMED_DURABLE != 0, ..wish })
 }
 
 /// Submits a request; its end is told by nvmed_poll or nvmed_wait as a value. The device hears of it with nvmed_aio_queue_submit, or
@@ -391,9 +391,9 @@ fn wish_of(io: &nvmed_io) -> Outcome<Wish> {
 /// `io` has as many bytes as its size says; its `buf` has `len` bytes until the end is told; `request` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_submit(handle: *mut NVMED_HANDLE, io: *const nvmed_io, request: *mut u64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         if io.is_null() {
-            return Err(Fail::new(libc::EFAULT, "io is NULL"));
+            return Err(ApiError::new(libc::EFAULT, "io is NULL"));
         }
         // SAFETY: the caller's promise.
         let wish = wish_of(&unsafe { options::read(io) }?)?;
@@ -405,11 +405,11 @@ pub unsafe extern "C" fn nvmed_submit(handle: *mut NVMED_HANDLE, io: *const nvme
 }
 
 fn collect(handle: *mut NVMED_HANDLE, events: *mut nvmed_event, max: i32, timeout: Option<Duration>) -> i32 {
-    answer(|| {
+    ffi_guard(|| {
         let most = usize::try_from(max).ok().filter(|max| *max > 0);
-        let most = most.ok_or_else(|| Fail::new(libc::EINVAL, format!("room for {max} events: one or more")))?;
+        let most = most.ok_or_else(|| ApiError::new(libc::EINVAL, format!("room for {max} events: one or more")))?;
         if events.is_null() {
-            return Err(Fail::new(libc::EFAULT, "events is NULL"));
+            return Err(ApiError::new(libc::EFAULT, "events is NULL"));
         }
         with(handle, |handle: &Arc<Handle>| {
             let mut at = events;
@@ -454,14 +454,14 @@ pub unsafe extern "C" fn nvmed_wait(handle: *mut NVMED_HANDLE, events: *mut nvme
 /// Returns 0, or -1: EBADF; ENOENT (it has ended already); EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_cancel(handle: *mut NVMED_HANDLE, request: u64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
             let ticket = handle.requests.lock().find(request).and_then(|request| request.ticket);
             let there = match ticket {
                 Some(ticket) => handle.engine.cancel(ticket)?,
                 None => false,
             };
-            let ended = || Fail::new(libc::ENOENT, format!("no request {request} is under way"));
+            let ended = || ApiError::new(libc::ENOENT, format!("no request {request} is under way"));
             if there { Ok(0) } else { Err(ended()) }
         })
     })
@@ -472,7 +472,7 @@ pub extern "C" fn nvmed_cancel(handle: *mut NVMED_HANDLE, request: u64) -> c_int
 /// Returns their number, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_in_flight(handle: *mut NVMED_HANDLE) -> c_int {
-    answer(|| with(handle, |handle: &Arc<Handle>| Ok(handle.engine.in_flight()? as i32)))
+    ffi_guard(|| with(handle, |handle: &Arc<Handle>| Ok(handle.engine.in_flight()? as i32)))
 }
 
 const _: () = assert!(size_of::<nvmed_event>() == 32 && std::mem::offset_of!(NVMED_AIO_CTX, size) == 0);

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use cachedfs::Instance;
 use parking_lot::Mutex;
 
-use crate::fail::{self, Fail, Outcome};
+use crate::api_error::{self, ApiError, ApiResult};
 use crate::library::{defaults, ensure_init};
 
 static INSTANCE: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
 /// As the configuration has it.
-pub fn instance() -> Outcome<Arc<Instance>> {
+pub fn instance() -> ApiResult<Arc<Instance>> {
     if let Some(instance) = &*INSTANCE.lock() {
         return Ok(Arc::clone(instance));
     }
@@ -26,7 +26,7 @@ pub fn instance() -> Outcome<Arc<Instance>> {
     let opened = stack::open_cache(&defaults().cache)?;
     if let Some(why) = opened.without_ssd() {
         // No call fails of it, and whoever asks for the sentence finds it.
-        fail::remember(&Fail::new(libc::EIO, format!("the cache goes on without its SSD: {why}")));
+        api_error::remember(&ApiError::new(libc::EIO, format!("the cache goes on without its SSD: {why}")));
     }
     Ok(Arc::clone(instance.insert(opened)))
 }
@@ -37,9 +37,9 @@ pub fn is_open() -> bool {
 }
 
 /// Takes no part any more.
-pub fn leave() -> Outcome<()> {
+pub fn leave() -> ApiResult<()> {
     match INSTANCE.lock().take() {
-        Some(instance) => instance.detach().map_err(Fail::from),
+        Some(instance) => instance.detach().map_err(ApiError::from),
         None => Ok(()),
     }
 }

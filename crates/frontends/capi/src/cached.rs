@@ -8,8 +8,8 @@ use block::{Error, Op, Params, QueueOptions};
 use datapath::{Settings, SharedCache};
 use parking_lot::Mutex;
 
+use crate::api_error::{ApiError, ApiResult};
 use crate::device::Device;
-use crate::fail::{Fail, Outcome};
 use crate::memory::Memory;
 use crate::queue::Tracks;
 
@@ -26,9 +26,9 @@ pub struct Cache {
 pub struct Place(Mutex<datapath::Handle>);
 
 impl Cache {
-    pub fn open(device: &Device, params: &Params, eager: bool) -> Outcome<Cache> {
+    pub fn open(device: &Device, params: &Params, eager: bool) -> ApiResult<Cache> {
         let frames = (params.cache_bytes / pagecache::PAGE_BYTES as u64).max(FRAMES_MIN);
-        let frames = u32::try_from(frames).map_err(|_| Fail::new(libc::EINVAL, "the cache has 16 TiB at most"))?;
+        let frames = u32::try_from(frames).map_err(|_| ApiError::new(libc::EINVAL, "the cache has 16 TiB at most"))?;
         let mut settings = Settings::new(frames);
         settings.ahead_max = u32::try_from(params.readahead_bytes / pagecache::PAGE_BYTES as u64).unwrap_or(u32::MAX).min(frames / 4);
         settings.pages.eager = eager;

@@ -14,7 +14,7 @@ use block::Params;
 use block::handle::Key;
 use toml::{Table, Value};
 
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
 
 /// What is not said when a device, a queue or a handle is opened.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,15 +31,15 @@ impl Default for Defaults {
 }
 
 /// Of a file. An unknown table or key is an error; keys may have `-` for `_`.
-pub fn read(path: &Path) -> Outcome<Defaults> {
+pub fn read(path: &Path) -> ApiResult<Defaults> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Fail::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{shown}: the configuration file: {error}")))?;
-    parse(&text).map_err(|fail| Fail::new(fail.errno, format!("{shown}: {}", fail.text)))
+        .map_err(|error| ApiError::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{shown}: the configuration file: {error}")))?;
+    parse(&text).map_err(|fail| ApiError::new(fail.errno, format!("{shown}: {}", fail.text)))
 }
 
-fn parse(text: &str) -> Outcome<Defaults> {
-    let wrong = |what: String| Fail::new(libc::EINVAL, what);
+fn parse(text: &str) -> ApiResult<Defaults> {
+    let wrong = |what: String| ApiError::new(libc::EINVAL, what);
     let table: Table = text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
     let mut defaults = Defaults { cache: cachedfs::Config::parse(text)?, ..Defaults::default() };
     let Some(ours) = table.get("library") else { return Ok(defaults) };

@@ -9,10 +9,10 @@ use block::{Geometry, Params};
 use parking_lot::Mutex;
 use stack::{DeviceName, DeviceOptions};
 
+use crate::api_error::{ApiError, ApiResult};
 use crate::cached::Cache;
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, defaults, end, enroll, ensure_init, with};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, HandleKind, defaults, end, enroll, ensure_init, with};
 use crate::memory;
 use crate::options::{self, Versioned};
 use crate::pool::{self, Pool};
@@ -39,20 +39,20 @@ pub struct Children(Mutex<(u32, bool)>);
 
 impl Children {
     /// One more, if it is not closed.
-    pub fn add(&self) -> Outcome<()> {
+    pub fn add(&self) -> ApiResult<()> {
         self.add_below(u32::MAX)
     }
 
     /// The only one.
-    pub fn add_only(&self) -> Outcome<()> {
+    pub fn add_only(&self) -> ApiResult<()> {
         self.add_below(1)
     }
 
-    fn add_below(&self, most: u32) -> Outcome<()> {
+    fn add_below(&self, most: u32) -> ApiResult<()> {
         let mut children = self.0.lock();
         match *children {
-            (_, true) => Err(Fail::new(libc::EBADF, "it is being closed")),
-            (count, _) if count >= most => Err(Fail::new(libc::EBUSY, "the queue is dedicated, and has a handle already")),
+            (_, true) => Err(ApiError::new(libc::EBADF, "it is being closed")),
+            (count, _) if count >= most => Err(ApiError::new(libc::EBUSY, "the queue is dedicated, and has a handle already")),
             _ => {
                 children.0 += 1;
                 Ok(())
@@ -66,39 +66,39 @@ impl Children {
     }
 
     /// Closes it, if there are none; `what` they are.
-    pub fn close(&self, what: &str) -> Outcome<()> {
+    pub fn close(&self, what: &str) -> ApiResult<()> {
         let mut children = self.0.lock();
         match *children {
-            (_, true) => Err(Fail::new(libc::EBADF, "it is being closed")),
+            (_, true) => Err(ApiError::new(libc::EBADF, "it is being closed")),
             (0, _) => {
                 children.1 = true;
                 Ok(())
             }
-            (count, _) => Err(Fail::new(libc::EBUSY, format!("{count} of its {what} are open: destroy them first"))),
+            (count, _) => Err(ApiError::new(libc::EBUSY, format!("{count} of its {what} are open: destroy them first"))),
         }
     }
 }
 
-impl Kind for Device {
+impl HandleKind for Device {
     const NAME: &'static str = "device";
-    fn of(object: &Object) -> Option<&Arc<Device>> {
-        if let Object::Device(device) = object { Some(device) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Device>> {
+        if let ApiObject::Device(device) = object { Some(device) } else { None }
     }
 }
 
 impl Device {
-    fn open(name: &str, flags: i32, options: &nvmed_device_options) -> Outcome<Device> {
+    fn open(name: &str, flags: i32, options: &nvmed_device_options) -> ApiResult<Device> {
         let access = flags & libc::O_ACCMODE;
         if flags & !(libc::O_ACCMODE | libc::O_CLOEXEC | libc::O_DIRECT) != 0 || (access != libc::O_RDONLY && access != libc::O_RDWR) {
-            return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: a device is opened with O_RDONLY or O_RDWR")));
+            return Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x}: a device is opened with O_RDONLY or O_RDWR")));
         }
-        let device: DeviceName = name.parse().map_err(|error| Fail::new(libc::EINVAL, error))?;
+        let device: DeviceName = name.parse().map_err(|error| ApiError::new(libc::EINVAL, error))?;
         let below = device.open_with(&DeviceOptions { read_only: access == libc::O_RDONLY, ..DeviceOptions::default() })?;
         Device::over(name, below, options)
     }
 
     /// Over a driver.
-    pub fn over(name: &str, below: Arc<dyn block::Device>, options: &nvmed_device_options) -> Outcome<Device> {
+    pub fn over(name: &str, below: Arc<dyn block::Device>, options: &nvmed_device_options) -> ApiResult<Device> {
         let pool = Pool::new(options.buffer_bytes)?;
         let mut params = defaults().params;
         params.cache_bytes = options.cache_bytes;
@@ -121,9 +121,9 @@ impl Device {
     }
 
     /// The cache, opened at its first use.
-    pub fn cache(&self) -> Outcome<Arc<Cache>> {
+    pub fn cache(&self) -> ApiResult<Arc<Cache>> {
         if self.uncached.load(Ordering::Relaxed) {
-            return Err(Fail::new(libc::ENOTSUP, format!("{}: opened without a cache (NVMED_NO_CACHE)", self.name)));
+            return Err(ApiError::new(libc::ENOTSUP, format!("{}: opened without a cache (NVMED_NO_CACHE)", self.name)));
         }
         let mut cache = self.cache.lock();
         if let Some(cache) = &*cache {
@@ -142,7 +142,7 @@ impl Device {
     }
 
     /// Its last words.
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         self.pool.orphan();
         // Nobody has a handle any more: each was flushed when it was destroyed.
         self.cache.lock().take();
@@ -165,7 +165,7 @@ impl Device {
         }
     }
 
-    fn feature(&self, feature: i32) -> Outcome<i32> {
+    fn feature(&self, feature: i32) -> ApiResult<i32> {
         match feature as u32 {
             NVMED_NO_CACHE => Ok(self.uncached.load(Ordering::Relaxed).into()),
             NVMED_CACHE_SIZE => Ok(i32::try_from(self.params.lock().cache_bytes / 4096).unwrap_or(i32::MAX)),
@@ -174,13 +174,13 @@ impl Device {
         }
     }
 
-    fn set_feature(&self, feature: i32, value: i32) -> Outcome<i32> {
+    fn set_feature(&self, feature: i32, value: i32) -> ApiResult<i32> {
         let cache = self.cache.lock();
-        let wrong = || Fail::new(libc::EINVAL, format!("{value} is no value of this feature"));
+        let wrong = || ApiError::new(libc::EINVAL, format!("{value} is no value of this feature"));
         let flag = || if matches!(value, 0 | 1) { Ok(value == 1) } else { Err(wrong()) };
         match feature as u32 {
             NVMED_NO_CACHE | NVMED_CACHE_SIZE | NVMED_CACHE_LAZY_INIT if cache.is_some() => {
-                return Err(Fail::new(libc::EBUSY, "the cache is in use: set this before the first cached handle"));
+                return Err(ApiError::new(libc::EBUSY, "the cache is in use: set this before the first cached handle"));
             }
             NVMED_NO_CACHE => self.uncached.store(flag()?, Ordering::Relaxed),
             NVMED_CACHE_LAZY_INIT => self.eager.store(!flag()?, Ordering::Relaxed),
@@ -193,8 +193,11 @@ impl Device {
     }
 }
 
-fn unknown(feature: i32) -> Fail {
-    Fail::new(libc::EINVAL, format!("there is no feature {feature} of a device: NVMED_NO_CACHE, NVMED_CACHE_SIZE, NVMED_CACHE_LAZY_INIT"))
+fn unknown(feature: i32) -> ApiError {
+    ApiError::new(
+        libc::EINVAL,
+        format!("there is no feature {feature} of a device: NVMED_NO_CACHE, NVMED_CACHE_SIZE, NVMED_CACHE_LAZY_INIT"),
+    )
 }
 
 /// Opens a device. Thread-safe.
@@ -224,12 +227,12 @@ pub unsafe extern "C" fn nvmed_open(name: *const c_char, flags: c_int) -> *mut N
 /// `name` is NULL or a string; `options` is NULL or has as many bytes as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_open_with(name: *const c_char, flags: c_int, options: *const nvmed_device_options) -> *mut NVMED {
-    answer(|| {
+    ffi_guard(|| {
         ensure_init()?;
         // SAFETY: the caller's promise.
         let (name, options) = unsafe { (memory::text(name, "the name of the device")?, options::read(options)?) };
         let device = Device::open(name, flags, &options)?;
-        enroll(Object::Device(Arc::new(device)))
+        enroll(ApiObject::Device(Arc::new(device)))
     })
 }
 
@@ -239,7 +242,7 @@ pub unsafe extern "C" fn nvmed_open_with(name: *const c_char, flags: c_int, opti
 /// Returns 0, or -1: EBADF; EBUSY (it has queues, and stays open).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_close(device: *mut NVMED) -> c_int {
-    answer(|| end(device, |device: &Device| device.children.close("queues"), Device::finish))
+    ffi_guard(|| end(device, |device: &Device| device.children.close("queues"), Device::finish))
 }
 
 /// What a device looks like. Thread-safe.
@@ -250,10 +253,10 @@ pub extern "C" fn nvmed_close(device: *mut NVMED) -> c_int {
 /// `info` is NULL or has as many bytes as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_get_info(device: *mut NVMED, info: *mut nvmed_info) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(device, |device: &Arc<Device>| {
             if info.is_null() {
-                return Err(Fail::new(libc::EFAULT, "info is NULL"));
+                return Err(ApiError::new(libc::EFAULT, "info is NULL"));
             }
             // SAFETY: the caller's promise.
             unsafe { options::write(info, (*info).size, device.info()) }
@@ -266,7 +269,7 @@ pub unsafe extern "C" fn nvmed_get_info(device: *mut NVMED, info: *mut nvmed_inf
 /// Returns its value, or -1: EBADF, EINVAL (no such feature).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_feature_get(device: *mut NVMED, feature: c_int) -> c_int {
-    answer(|| with(device, |device: &Arc<Device>| device.feature(feature)))
+    ffi_guard(|| with(device, |device: &Arc<Device>| device.feature(feature)))
 }
 
 /// Sets a feature of a device, before its cache is in use. Thread-safe.
@@ -274,7 +277,7 @@ pub extern "C" fn nvmed_feature_get(device: *mut NVMED, feature: c_int) -> c_int
 /// Returns 0, or -1: EBADF; EINVAL (no such feature or value); EBUSY (the cache is in use).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_feature_set(device: *mut NVMED, feature: c_int, value: c_int) -> c_int {
-    answer(|| with(device, |device: &Arc<Device>| device.set_feature(feature, value)))
+    ffi_guard(|| with(device, |device: &Arc<Device>| device.set_feature(feature, value)))
 }
 
 /// Memory that the device reaches: requests over it need no copy. Zeroed, at the begin of a page. Thread-safe.
@@ -284,7 +287,7 @@ pub extern "C" fn nvmed_feature_set(device: *mut NVMED, feature: c_int, value: c
 /// Returns its address, or NULL: EBADF; EINVAL (no pages); ENOMEM (the device's buffer_bytes are used up: see nvmed_open_with).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_get_buffer(device: *mut NVMED, pages: u32) -> *mut c_void {
-    answer(|| with(device, |device: &Arc<Device>| device.pool.lend(pages).map(<*mut u8>::cast)))
+    ffi_guard(|| with(device, |device: &Arc<Device>| device.pool.lend(pages).map(<*mut u8>::cast)))
 }
 
 /// Gives a buffer of nvmed_get_buffer back, NULL does nothing. While requests use it, it is kept until the device has let go of it;
@@ -293,5 +296,5 @@ pub extern "C" fn nvmed_get_buffer(device: *mut NVMED, pages: u32) -> *mut c_voi
 /// Returns 0, or -1: EINVAL (it is none, or was put back before).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_put_buffer(buffer: *mut c_void) -> c_int {
-    answer(|| if buffer.is_null() { Ok(0) } else { pool::put_back(buffer.cast()) })
+    ffi_guard(|| if buffer.is_null() { Ok(0) } else { pool::put_back(buffer.cast()) })
 }

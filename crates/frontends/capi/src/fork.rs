@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{cache, seat, ulock, uopen};
+use crate::{cache, hazard, ulock, uopen};
 
 /// This is the child of a fork: its memory has our objects, but the threads and rings behind them are the parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -26,7 +26,7 @@ pub fn watch() {
     extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
         UNUSED.store(true, Ordering::Relaxed);
-        seat::forked();
+        hazard::forked();
         let_go(true);
     }
     // SAFETY: the functions take locks that this thread does not hold, and let them go again; the child's also empties a table, which
@@ -60,7 +60,7 @@ pub fn uses_no_files() -> bool {
 #[inline(never)]
 pub fn use_files() {
     UNUSED.store(false, Ordering::Relaxed);
-    seat::use_at_once();
+    hazard::enable_fast_path();
 }
 
 /// Whether this process has files to close at its end.

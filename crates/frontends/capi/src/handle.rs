@@ -13,11 +13,11 @@ use block::{Op, Params, SharedHandle};
 use parking_lot::Mutex;
 
 use crate::aio::Requests;
+use crate::api_error::{ApiError, ApiResult};
 use crate::cached::{Cache, Place};
 use crate::device::Device;
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, end, enroll, with};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, HandleKind, end, enroll, with};
 use crate::options::{self, Versioned};
 use crate::queue::{Binding, Queue};
 use crate::types::*;
@@ -63,50 +63,53 @@ macro_rules! each {
     };
 }
 
-fn busy() -> Fail {
-    Fail::new(libc::EBUSY, "another call is inside this handle: its queue is dedicated (NVMED_QUEUE_DEDICATED), for one thread at a time")
+fn busy() -> ApiError {
+    ApiError::new(
+        libc::EBUSY,
+        "another call is inside this handle: its queue is dedicated (NVMED_QUEUE_DEDICATED), for one thread at a time",
+    )
 }
 
 impl Engine {
-    pub fn run(&self, io: Io) -> Outcome<Done> {
+    pub fn run(&self, io: Io) -> ApiResult<Done> {
         each!(self, handle => handle.run(io))
     }
-    pub fn submit(&self, io: Io) -> Outcome<Result<Ticket, Full>> {
+    pub fn submit(&self, io: Io) -> ApiResult<Result<Ticket, Full>> {
         each!(self, handle => handle.submit(io))
     }
-    pub fn ring(&self) -> Outcome<()> {
+    pub fn ring(&self) -> ApiResult<()> {
         each!(self, handle => handle.ring())
     }
-    pub fn poll(&self) -> Outcome<Option<Done>> {
+    pub fn poll(&self) -> ApiResult<Option<Done>> {
         each!(self, handle => handle.poll())
     }
-    pub fn wait(&self, at_most: Duration) -> Outcome<Option<Done>> {
+    pub fn wait(&self, at_most: Duration) -> ApiResult<Option<Done>> {
         each!(self, handle => handle.wait(at_most))
     }
-    pub fn cancel(&self, ticket: Ticket) -> Outcome<bool> {
+    pub fn cancel(&self, ticket: Ticket) -> ApiResult<bool> {
         each!(self, handle => handle.cancel(ticket))
     }
-    pub fn drain(&self, at_most: Duration) -> Outcome<Result<(), block::Error>> {
+    pub fn drain(&self, at_most: Duration) -> ApiResult<Result<(), block::Error>> {
         each!(self, handle => handle.drain(at_most))
     }
-    pub fn in_flight(&self) -> Outcome<u32> {
+    pub fn in_flight(&self) -> ApiResult<u32> {
         each!(self, handle => handle.in_flight())
     }
-    fn take_released(&self) -> Outcome<Option<Released>> {
+    fn take_released(&self) -> ApiResult<Option<Released>> {
         each!(self, handle => handle.take_released())
     }
-    pub fn get(&self, key: Key) -> Outcome<u64> {
+    pub fn get(&self, key: Key) -> ApiResult<u64> {
         each!(self, handle => handle.get(key))
     }
-    pub fn set(&self, key: Key, value: u64) -> Outcome<Result<(), block::handle::ParamError>> {
+    pub fn set(&self, key: Key, value: u64) -> ApiResult<Result<(), block::handle::ParamError>> {
         each!(self, handle => handle.set(key, value))
     }
 }
 
-impl Kind for Handle {
+impl HandleKind for Handle {
     const NAME: &'static str = "handle";
-    fn of(object: &Object) -> Option<&Arc<Handle>> {
-        if let Object::Handle(handle) = object { Some(handle) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Handle>> {
+        if let ApiObject::Handle(handle) = object { Some(handle) } else { None }
     }
     fn is_broken(&self) -> bool {
         self.queues.iter().any(|queue| queue.is_broken())
@@ -117,10 +120,10 @@ impl Kind for Handle {
 }
 
 impl Handle {
-    fn create(queues: &[Arc<Queue>], options: &nvmed_handle_options, selector: Selector) -> Outcome<Handle> {
-        let first = queues.first().ok_or_else(|| Fail::new(libc::EINVAL, "a handle needs a queue"))?;
+    fn create(queues: &[Arc<Queue>], options: &nvmed_handle_options, selector: Selector) -> ApiResult<Handle> {
+        let first = queues.first().ok_or_else(|| ApiError::new(libc::EINVAL, "a handle needs a queue"))?;
         if queues.iter().any(|queue| !Arc::ptr_eq(&queue.device, &first.device)) {
-            return Err(Fail::new(libc::EINVAL, "the queues of a handle belong to one device"));
+            return Err(ApiError::new(libc::EINVAL, "the queues of a handle belong to one device"));
         }
         let params = params(options, &first.params)?;
         let modes = options.flags & (NVMED_CACHED | NVMED_SYNC | NVMED_ASYNC | NVMED_ZERO_COPY);
@@ -144,7 +147,7 @@ impl Handle {
         Ok(handle)
     }
 
-    fn bind(queues: &[Arc<Queue>], selector: Selector, params: &Params, added: &mut Vec<Arc<Queue>>) -> Outcome<Engine> {
+    fn bind(queues: &[Arc<Queue>], selector: Selector, params: &Params, added: &mut Vec<Arc<Queue>>) -> ApiResult<Engine> {
         let (mut own, mut shared) = (Vec::new(), Vec::new());
         for queue in queues {
             match &queue.binding {
@@ -163,7 +166,7 @@ impl Handle {
         match (own.is_empty(), shared.is_empty()) {
             (false, true) => Ok(Engine::Own(Mutex::new(block::Handle::over(own, selector, params.clone())?))),
             (true, false) => Ok(Engine::Shared(SharedHandle::over(&shared, selector, params.clone())?)),
-            _ => Err(Fail::new(libc::EINVAL, "the queues of a handle are all dedicated, or none is")),
+            _ => Err(ApiError::new(libc::EINVAL, "the queues of a handle are all dedicated, or none is")),
         }
     }
 
@@ -184,7 +187,7 @@ impl Handle {
     }
 
     /// Its place in the cache of its device.
-    pub fn place(&self) -> Outcome<&(Arc<Cache>, Place)> {
+    pub fn place(&self) -> ApiResult<&(Arc<Cache>, Place)> {
         if let Some(place) = self.place.get() {
             return Ok(place);
         }
@@ -201,7 +204,7 @@ impl Handle {
     }
 
     /// Before direct I/O.
-    pub fn make_way(&self, op: Op, bytes: Range<u64>) -> Outcome<()> {
+    pub fn make_way(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
         match self.device.cache_in_use() {
             Some(cache) => Ok(cache.make_way(op, self.within(bytes))?),
             None => Ok(()),
@@ -230,7 +233,7 @@ impl Handle {
     }
 
     /// Lent memory that the device has let go of since.
-    pub fn take_released(&self) -> Outcome<()> {
+    pub fn take_released(&self) -> ApiResult<()> {
         while self.held.load(Ordering::Relaxed) > 0 {
             let Some(released) = self.engine.take_released()? else { break };
             if let Data::Span(span) = released.data {
@@ -242,14 +245,14 @@ impl Handle {
     }
 
     /// Its last words: the cache is flushed, what is in flight has a moment to end.
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         let flushed = self.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
         let drained = self.engine.drain(LAST_WAIT);
         while let Ok(Some(done)) = self.engine.poll() {
             self.abandon(done);
         }
         let _ = (drained, self.take_released());
-        flushed.map_err(|error| Fail::of("flushing the cache while the handle was closed", error))
+        flushed.map_err(|error| ApiError::of("flushing the cache while the handle was closed", error))
     }
 
     /// A request that nobody will ask for any more.
@@ -277,14 +280,14 @@ impl Drop for Handle {
 }
 
 /// Parameters of a handle on a queue.
-fn params(options: &nvmed_handle_options, queue: &Params) -> Outcome<Params> {
+fn params(options: &nvmed_handle_options, queue: &Params) -> ApiResult<Params> {
     let flags = options.flags;
     let both = |one, other| flags & one != 0 && flags & other != 0;
     if flags & !FLAGS != 0 {
-        return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x} of a handle: only NVMED_... flags are known")));
+        return Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x} of a handle: only NVMED_... flags are known")));
     }
     if both(NVMED_DIRECT, NVMED_CACHED) || both(NVMED_SYNC, NVMED_ASYNC) {
-        return Err(Fail::new(libc::EINVAL, "a handle is direct or cached, and synchronous or asynchronous, not both"));
+        return Err(ApiError::new(libc::EINVAL, "a handle is direct or cached, and synchronous or asynchronous, not both"));
     }
     let mut params = Params { cached: flags & NVMED_CACHED != 0, ..queue.clone() };
     for (key, value) in [
@@ -295,7 +298,7 @@ fn params(options: &nvmed_handle_options, queue: &Params) -> Outcome<Params> {
         (Key::TimeoutMs, options.timeout_ms.into()),
         (Key::Class, options.priority_class.into()),
     ] {
-        params.set(key, value).map_err(|error| Fail::new(libc::EINVAL, error))?;
+        params.set(key, value).map_err(|error| ApiError::new(libc::EINVAL, error))?;
     }
     Ok(params)
 }
@@ -348,11 +351,11 @@ impl Select for ByProgram {
 /// `options` is NULL or has as many bytes as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_create_handle(queue: *mut NVMED_QUEUE, options: *const nvmed_handle_options) -> *mut NVMED_HANDLE {
-    answer(|| {
+    ffi_guard(|| {
         with(queue, |queue: &Arc<Queue>| {
             // SAFETY: the caller's promise.
             let options = unsafe { options::read(options) }?;
-            enroll(Object::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
+            enroll(ApiObject::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
         })
     })
 }
@@ -361,10 +364,10 @@ pub unsafe extern "C" fn nvmed_create_handle(queue: *mut NVMED_QUEUE, options: *
 /// NVMED_POLLED, NVMED_ZERO_COPY). Thread-safe. Returns as nvmed_create_handle.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_handle_create(queue: *mut NVMED_QUEUE, flags: c_int) -> *mut NVMED_HANDLE {
-    answer(|| {
+    ffi_guard(|| {
         with(queue, |queue: &Arc<Queue>| {
             let options = nvmed_handle_options { flags: flags as u32, ..nvmed_handle_options::defaults() };
-            enroll(Object::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
+            enroll(ApiObject::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
         })
     })
 }
@@ -383,17 +386,17 @@ pub unsafe extern "C" fn nvmed_handle_create_mq(
     flags: c_int,
     rule: nvmed_mq_get_queue,
 ) -> *mut NVMED_HANDLE {
-    answer(|| {
+    ffi_guard(|| {
         if queues.is_null() {
-            return Err(Fail::new(libc::EFAULT, "the array of queues is NULL"));
+            return Err(ApiError::new(libc::EFAULT, "the array of queues is NULL"));
         }
         let count = usize::try_from(count).ok().filter(|count| (1..=256).contains(count));
-        let count = count.ok_or_else(|| Fail::new(libc::EINVAL, "a handle has 1 to 256 queues"))?;
+        let count = count.ok_or_else(|| ApiError::new(libc::EINVAL, "a handle has 1 to 256 queues"))?;
         // SAFETY: the caller's promise.
         let pointers = unsafe { std::slice::from_raw_parts(queues, count) };
         let numbers: Vec<usize> = pointers.iter().map(|queue| queue.addr()).collect();
         let queues = pointers.iter().map(|queue| with(*queue, |queue: &Arc<Queue>| Ok(Arc::clone(queue))));
-        let queues: Vec<Arc<Queue>> = queues.collect::<Outcome<_>>()?;
+        let queues: Vec<Arc<Queue>> = queues.collect::<ApiResult<_>>()?;
         let me = Arc::new(OnceLock::new());
         let selector = match rule {
             None => Selector::RoundRobin,
@@ -403,7 +406,7 @@ pub unsafe extern "C" fn nvmed_handle_create_mq(
             }
         };
         let options = nvmed_handle_options { flags: flags as u32, ..nvmed_handle_options::defaults() };
-        let handle: *mut NVMED_HANDLE = enroll(Object::Handle(Arc::new(Handle::create(&queues, &options, selector)?)))?;
+        let handle: *mut NVMED_HANDLE = enroll(ApiObject::Handle(Arc::new(Handle::create(&queues, &options, selector)?)))?;
         let _ = me.set(handle.addr());
         Ok(handle)
     })
@@ -415,7 +418,7 @@ pub unsafe extern "C" fn nvmed_handle_create_mq(
 /// Returns 0, or -1: EBADF; or the errno of the flush: the handle is gone all the same, and what could not be written is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_handle_destroy(handle: *mut NVMED_HANDLE) -> c_int {
-    answer(|| end(handle, |_: &Handle| Ok(()), Handle::finish))
+    ffi_guard(|| end(handle, |_: &Handle| Ok(()), Handle::finish))
 }
 
 /// As nvmed_handle_destroy, named as nvmed_create_handle is.

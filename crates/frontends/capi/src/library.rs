@@ -8,10 +8,10 @@ use std::sync::{Arc, Once};
 
 use parking_lot::Mutex;
 
+use crate::api_error::{self, ApiError, ApiResult};
 use crate::config::{self, Defaults};
 use crate::device::Device;
-use crate::edge::answer_of_files;
-use crate::fail::{self, Fail, Outcome};
+use crate::guard::guard_files;
 use crate::handle::Handle;
 use crate::memory;
 use crate::ndir::NDir;
@@ -20,13 +20,13 @@ use crate::nmount::Mount;
 use crate::nrequests::Aio;
 use crate::ntx::Tx;
 use crate::queue::Queue;
-use crate::table::{Inside, Refused, Table};
+use crate::table::{LookupError, Table, TableGuard};
 use crate::udir::Dir;
 use crate::urequests::Requests;
 use crate::{cache, fork, uopen};
 
 /// What an opaque pointer can be.
-pub enum Object {
+pub enum ApiObject {
     Device(Arc<Device>),
     Queue(Arc<Queue>),
     Handle(Arc<Handle>),
@@ -38,20 +38,20 @@ pub enum Object {
     Tx(Arc<Tx>),
 }
 
-static OBJECTS: Table<Object> = Table::new();
+static OBJECTS: Table<ApiObject> = Table::new();
 
 /// Takes an object in, as a pointer for C.
-pub fn enroll<P>(object: Object) -> Outcome<*mut P> {
-    let full = |_| Fail::new(libc::EMFILE, "too many devices, queues, handles, directories and file systems are open: close some");
+pub fn enroll<P>(object: ApiObject) -> ApiResult<*mut P> {
+    let full = |_| ApiError::new(libc::EMFILE, "too many devices, queues, handles, directories and file systems are open: close some");
     OBJECTS.insert(object).map(std::ptr::without_provenance_mut).map_err(full)
 }
 
 /// A kind of objects.
-pub trait Kind: Sized {
+pub trait HandleKind: Sized {
     /// In words.
     const NAME: &'static str;
     /// If it is one.
-    fn of(object: &Object) -> Option<&Arc<Self>>;
+    fn of(object: &ApiObject) -> Option<&Arc<Self>>;
     /// A call panicked inside, here or in what it shares with others: it can only be closed.
     fn is_broken(&self) -> bool {
         false
@@ -61,9 +61,9 @@ pub trait Kind: Sized {
 }
 
 /// Looks after an object during a call.
-struct Watch<'a, K: Kind>(&'a K);
+struct PanicGuard<'a, K: HandleKind>(&'a K);
 
-impl<K: Kind> Drop for Watch<'_, K> {
+impl<K: HandleKind> Drop for PanicGuard<'_, K> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.break_down();
@@ -71,35 +71,39 @@ impl<K: Kind> Drop for Watch<'_, K> {
     }
 }
 
-fn refused<K: Kind>(number: usize, refused: Refused) -> Fail {
+fn refused<K: HandleKind>(number: usize, refused: LookupError) -> ApiError {
     match refused {
-        Refused::Unknown if number == 0 => Fail::new(libc::EBADF, format!("NULL is no {}: was its opening checked?", K::NAME)),
-        Refused::Unknown => Fail::new(libc::EBADF, format!("no such {}: closed already?", K::NAME)),
-        Refused::Poisoned => Fail::new(libc::EIO, format!("an earlier call failed inside this {}: it can only be closed", K::NAME)),
+        LookupError::Unknown if number == 0 => ApiError::new(libc::EBADF, format!("NULL is no {}: was its opening checked?", K::NAME)),
+        LookupError::Unknown => ApiError::new(libc::EBADF, format!("no such {}: closed already?", K::NAME)),
+        LookupError::Poisoned => ApiError::new(libc::EIO, format!("an earlier call failed inside this {}: it can only be closed", K::NAME)),
     }
 }
 
-fn kind<K: Kind>(object: &Object) -> Outcome<&Arc<K>> {
-    K::of(object).ok_or_else(|| Fail::new(libc::EBADF, format!("this pointer is no {}", K::NAME)))
+fn kind<K: HandleKind>(object: &ApiObject) -> ApiResult<&Arc<K>> {
+    K::of(object).ok_or_else(|| ApiError::new(libc::EBADF, format!("this pointer is no {}", K::NAME)))
 }
 
 /// Calls a method of the object that a pointer of C's stands for.
-pub fn with<K: Kind, P, T>(pointer: *const P, call: impl FnOnce(&Arc<K>) -> Outcome<T>) -> Outcome<T> {
+pub fn with<K: HandleKind, P, T>(pointer: *const P, call: impl FnOnce(&Arc<K>) -> ApiResult<T>) -> ApiResult<T> {
     let inside = OBJECTS.enter(pointer.addr()).map_err(|why| refused::<K>(pointer.addr(), why))?;
     let object = kind::<K>(&inside)?;
     if object.is_broken() {
-        return Err(refused::<K>(pointer.addr(), Refused::Poisoned));
+        return Err(refused::<K>(pointer.addr(), LookupError::Poisoned));
     }
-    let _watch = Watch(&**object);
+    let _watch = PanicGuard(&**object);
     call(object)
 }
 
 /// Ends an object. `agree` may refuse; after that nobody can get at it any more.
-pub fn end<K: Kind, P>(pointer: *const P, agree: impl FnOnce(&K) -> Outcome<()>, finish: impl FnOnce(&K) -> Outcome<()>) -> Outcome<i32> {
+pub fn end<K: HandleKind, P>(
+    pointer: *const P,
+    agree: impl FnOnce(&K) -> ApiResult<()>,
+    finish: impl FnOnce(&K) -> ApiResult<()>,
+) -> ApiResult<i32> {
     let number = pointer.addr();
     {
         let inside = match OBJECTS.enter(number) {
-            Err(Refused::Poisoned) => return drop_poisoned(number),
+            Err(LookupError::Poisoned) => return drop_poisoned(number),
             entered => entered.map_err(|why| refused::<K>(number, why))?,
         };
         let object = kind::<K>(&inside)?;
@@ -114,8 +118,8 @@ pub fn end<K: Kind, P>(pointer: *const P, agree: impl FnOnce(&K) -> Outcome<()>,
 }
 
 /// Without its last words; if it panics once more, what it had left is left where it is.
-fn drop_poisoned(number: usize) -> Outcome<i32> {
-    let closed: Option<Inside<Object>> = OBJECTS.close(number).ok();
+fn drop_poisoned(number: usize) -> ApiResult<i32> {
+    let closed: Option<TableGuard<ApiObject>> = OBJECTS.close(number).ok();
     let _ = catch_unwind(AssertUnwindSafe(|| drop(closed)));
     Ok(0)
 }
@@ -130,16 +134,16 @@ pub fn defaults() -> Defaults {
 }
 
 /// As `hs_init(NULL)`, if there was none.
-pub fn ensure_init() -> Outcome<()> {
+pub fn ensure_init() -> ApiResult<()> {
     let started = DEFAULTS.lock().is_some();
     if started { Ok(()) } else { init(None) }
 }
 
-fn init(path: Option<PathBuf>) -> Outcome<()> {
+fn init(path: Option<PathBuf>) -> ApiResult<()> {
     let path = path.or_else(|| shm::environment::path("HOTSHELF_CONFIG"));
     let read = path.as_deref().map(config::read).transpose()?.unwrap_or_default();
     if DEFAULTS.lock().as_ref().is_some_and(|(now, _)| *now != read) && in_use() {
-        return Err(Fail::new(libc::EBUSY, "devices or files are open with another configuration: hs_shutdown first"));
+        return Err(ApiError::new(libc::EBUSY, "devices or files are open with another configuration: hs_shutdown first"));
     }
     *DEFAULTS.lock() = Some((read, path));
     FIRST.call_once(|| {
@@ -164,9 +168,9 @@ extern "C" fn at_exit() {
 const LAST: u32 = 8;
 
 /// Closes all there is, handles first. The first error counts.
-fn shutdown() -> Outcome<i32> {
+fn shutdown() -> ApiResult<i32> {
     let mut first = Ok(0);
-    let mut note = |outcome: Outcome<i32>| {
+    let mut note = |outcome: ApiResult<i32>| {
         if first.is_ok() {
             first = outcome;
         }
@@ -181,14 +185,14 @@ fn shutdown() -> Outcome<i32> {
         for number in OBJECTS.open() {
             let pointer: *const u8 = std::ptr::without_provenance(number);
             let here = match OBJECTS.enter(number).as_deref() {
-                Ok(Object::Handle(_)) => 0,
-                Ok(Object::Queue(_)) => 1,
-                Ok(Object::Device(_)) => 2,
-                Ok(Object::Requests(_)) => 3,
-                Ok(Object::Dir(_)) => 4,
-                Ok(Object::NAio(_)) => 5,
-                Ok(Object::Tx(_)) => 6,
-                Ok(Object::NDir(_)) => 7,
+                Ok(ApiObject::Handle(_)) => 0,
+                Ok(ApiObject::Queue(_)) => 1,
+                Ok(ApiObject::Device(_)) => 2,
+                Ok(ApiObject::Requests(_)) => 3,
+                Ok(ApiObject::Dir(_)) => 4,
+                Ok(ApiObject::NAio(_)) => 5,
+                Ok(ApiObject::Tx(_)) => 6,
+                Ok(ApiObject::NDir(_)) => 7,
                 _ => LAST,
             };
             if here != order {
@@ -227,7 +231,7 @@ fn shutdown() -> Outcome<i32> {
 /// `config_path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hs_init(config_path: *const c_char) -> c_int {
-    answer_of_files(|| {
+    guard_files(|| {
         if config_path.is_null() {
             return init(None).map(|()| 0);
         }
@@ -244,7 +248,7 @@ pub unsafe extern "C" fn hs_init(config_path: *const c_char) -> c_int {
 /// Returns 0, or -1 with the errno of the first flush that failed; everything is closed all the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn hs_shutdown() -> c_int {
-    answer_of_files(shutdown)
+    guard_files(shutdown)
 }
 
 /// What the cache has of a stranded file (one that another program changed, moved or removed while pages of it were newer in the cache:
@@ -257,7 +261,7 @@ pub extern "C" fn hs_shutdown() -> c_int {
 /// Both are NULL or strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hs_export(path: *const c_char, to: *const c_char) -> c_int {
-    answer_of_files(|| {
+    guard_files(|| {
         // SAFETY: the caller's promise.
         let (path, to) = unsafe { (uopen::path(path)?, uopen::path(to)?) };
         cache::instance()?.export(path, to)?;
@@ -274,7 +278,7 @@ pub unsafe extern "C" fn hs_export(path: *const c_char, to: *const c_char) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hs_discard(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer_of_files(|| cache::instance()?.discard(unsafe { uopen::path(path) }?).map(|()| 0).map_err(Fail::from))
+    guard_files(|| cache::instance()?.discard(unsafe { uopen::path(path) }?).map(|()| 0).map_err(ApiError::from))
 }
 
 /// Writes what the cache has of a stranded file (see hs_export) over the file: the pages that are newer in the cache, and the length that
@@ -287,7 +291,7 @@ pub unsafe extern "C" fn hs_discard(path: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hs_force(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer_of_files(|| cache::instance()?.force(unsafe { uopen::path(path) }?).map(|()| 0).map_err(Fail::from))
+    guard_files(|| cache::instance()?.force(unsafe { uopen::path(path) }?).map(|()| 0).map_err(ApiError::from))
 }
 
 /// The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
@@ -295,7 +299,7 @@ pub unsafe extern "C" fn hs_force(path: *const c_char) -> c_int {
 /// Thread-safe. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn hs_error() -> *const c_char {
-    fail::last()
+    api_error::last()
 }
 
 /// The version of the library, such as "0.1.0". Thread-safe.

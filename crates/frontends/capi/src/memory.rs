@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use libc::iovec;
 
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
 
 /// Memory of the program, for the time of a call or of a request.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl Memory {
     /// `address` is valid for reads (of a write) or writes (of a read) of `bytes`, until the call has returned or the request
     /// was reported, and nobody else uses those bytes meanwhile in a way that C calls a data race.
     #[inline]
-    pub unsafe fn new(address: *mut c_void, bytes: usize) -> Outcome<Memory> {
+    pub unsafe fn new(address: *mut c_void, bytes: usize) -> ApiResult<Memory> {
         // SAFETY: the caller's promise.
         unsafe { Memory::checked(address, bytes) }.ok_or_else(|| no_memory(bytes))
     }
@@ -82,12 +82,12 @@ impl Memory {
 /// What no memory can be; or it is NULL.
 #[cold]
 #[inline(never)]
-fn no_memory(bytes: usize) -> Fail {
+fn no_memory(bytes: usize) -> ApiError {
     // As for every call of the kernel: what is longer cannot be counted by ssize_t.
     if bytes > isize::MAX as usize {
-        return Fail::new(libc::EINVAL, format!("a length of {bytes} bytes is more than memory can have"));
+        return ApiError::new(libc::EINVAL, format!("a length of {bytes} bytes is more than memory can have"));
     }
-    Fail::new(libc::EFAULT, "the memory of the request is NULL")
+    ApiError::new(libc::EFAULT, "the memory of the request is NULL")
 }
 
 /// Of a read that goes on after the call: the bytes are the library's until it is reaped.
@@ -116,19 +116,20 @@ impl AsRef<[u8]> for Memory {
 ///
 /// # Safety
 /// NULL, or a string that ends with a zero byte and does not change during the call.
-pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Outcome<&'a str> {
+pub unsafe fn text<'a>(string: *const c_char, what: &str) -> ApiResult<&'a str> {
     // SAFETY: the caller's promise.
     let string = unsafe { bytes(string, what) }?;
-    std::str::from_utf8(string).map_err(|_| Fail::new(libc::EINVAL, format!("{what} is not UTF-8: {}", String::from_utf8_lossy(string))))
+    std::str::from_utf8(string)
+        .map_err(|_| ApiError::new(libc::EINVAL, format!("{what} is not UTF-8: {}", String::from_utf8_lossy(string))))
 }
 
 /// Likewise, whatever its bytes are.
 ///
 /// # Safety
 /// As `text`.
-pub unsafe fn bytes<'a>(string: *const c_char, what: &str) -> Outcome<&'a [u8]> {
+pub unsafe fn bytes<'a>(string: *const c_char, what: &str) -> ApiResult<&'a [u8]> {
     if string.is_null() {
-        return Err(Fail::new(libc::EFAULT, format!("{what} is NULL")));
+        return Err(ApiError::new(libc::EFAULT, format!("{what} is NULL")));
     }
     // SAFETY: not NULL, the rest is the caller's promise.
     Ok(unsafe { CStr::from_ptr(string) }.to_bytes())
@@ -143,23 +144,24 @@ const PARTS_FEW: usize = 16;
 ///
 /// # Safety
 /// `iov` has `count` elements.
-pub unsafe fn parts<'a>(iov: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+pub unsafe fn parts<'a>(iov: *const iovec, count: c_int) -> ApiResult<&'a [iovec]> {
     let count = usize::try_from(count).ok().filter(|count| *count <= PARTS_MAX);
-    let count = count.ok_or_else(|| Fail::new(libc::EINVAL, format!("at most {PARTS_MAX} parts of memory, and not fewer than none")))?;
+    let count =
+        count.ok_or_else(|| ApiError::new(libc::EINVAL, format!("at most {PARTS_MAX} parts of memory, and not fewer than none")))?;
     if count == 0 {
         return Ok(&[]);
     }
     if iov.is_null() {
-        return Err(Fail::new(libc::EFAULT, "the list of parts is NULL"));
+        return Err(ApiError::new(libc::EFAULT, "the list of parts is NULL"));
     }
     // SAFETY: not NULL, the rest is the caller's promise.
     let parts = unsafe { std::slice::from_raw_parts(iov, count) };
     let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
     if sum.is_none_or(|sum| sum > isize::MAX as usize) {
-        return Err(Fail::new(libc::EINVAL, "more bytes than memory can have"));
+        return Err(ApiError::new(libc::EINVAL, "more bytes than memory can have"));
     }
     if parts.iter().any(|part| part.iov_base.is_null() && part.iov_len > 0) {
-        return Err(Fail::new(libc::EFAULT, "the memory of a part is NULL"));
+        return Err(ApiError::new(libc::EFAULT, "the memory of a part is NULL"));
     }
     Ok(parts)
 }
@@ -173,7 +175,7 @@ fn place(part: &iovec) -> *mut u8 {
 ///
 /// # Safety
 /// `iov` has `count` elements, each as `Memory::new` wants it.
-pub unsafe fn scatter<T>(iov: *const iovec, count: c_int, fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Outcome<T>) -> Outcome<T> {
+pub unsafe fn scatter<T>(iov: *const iovec, count: c_int, fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> ApiResult<T>) -> ApiResult<T> {
     // SAFETY: the caller's promise.
     let parts = unsafe { parts(iov, count) }?;
     // SAFETY: valid for writes as promised; `fill` only writes (see `Memory::with_mut`).
@@ -190,7 +192,7 @@ pub unsafe fn scatter<T>(iov: *const iovec, count: c_int, fill: impl FnOnce(&mut
 ///
 /// # Safety
 /// As `scatter`.
-pub unsafe fn gather<T>(iov: *const iovec, count: c_int, take: impl FnOnce(&[IoSlice<'_>]) -> Outcome<T>) -> Outcome<T> {
+pub unsafe fn gather<T>(iov: *const iovec, count: c_int, take: impl FnOnce(&[IoSlice<'_>]) -> ApiResult<T>) -> ApiResult<T> {
     // SAFETY: the caller's promise.
     let parts = unsafe { parts(iov, count) }?;
     // SAFETY: valid for reads as promised.
@@ -207,16 +209,16 @@ pub unsafe fn gather<T>(iov: *const iovec, count: c_int, take: impl FnOnce(&[IoS
 ///
 /// # Safety
 /// NULL, or valid for a write.
-pub unsafe fn fill<T>(place: *mut T, what: &str, value: T) -> Outcome<c_int> {
+pub unsafe fn fill<T>(place: *mut T, what: &str, value: T) -> ApiResult<c_int> {
     if place.is_null() {
-        return Err(Fail::new(libc::EFAULT, format!("{what} is NULL")));
+        return Err(ApiError::new(libc::EFAULT, format!("{what} is NULL")));
     }
     // SAFETY: not NULL, the rest is the caller's promise.
     unsafe { place.write(value) };
     Ok(0)
 }
 
-/// Stores an answer, if it is wanted.
+/// Stores an ffi_guard, if it is wanted.
 ///
 /// # Safety
 /// NULL, or valid for a write.

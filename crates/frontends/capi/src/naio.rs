@@ -8,15 +8,15 @@ use std::sync::Arc;
 use libc::{iovec, timespec};
 use stack::rawfs::fs::Fs;
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Object, end, enroll, with};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, end, enroll, with};
 use crate::memory::{self, Memory};
 use crate::nfd::{self, Open, share};
 use crate::nmount::Mount;
 use crate::nname;
-use crate::nplace::{At, below_dir, below_root};
-use crate::nrequests::{Aio, Read, Told, guarded, write_all};
+use crate::nplace::{DirPath, below_dir, below_root};
+use crate::nrequests::{Aio, CompletionNotice, QueuedRead, guarded, write_all};
 use crate::ntx;
 use crate::ntypes::*;
 use crate::options::{self, Versioned};
@@ -42,7 +42,7 @@ unsafe impl Versioned for nvmedfs_io {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_io_init(io: *mut nvmedfs_io, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { options::write(io, size, Versioned::defaults()) })
+    ffi_guard(|| unsafe { options::write(io, size, Versioned::defaults()) })
 }
 
 /// Makes room for asynchronous requests of a file system: `depth` of them under way or not taken, 1 to 65536. Thread-safe.
@@ -50,31 +50,31 @@ pub unsafe extern "C" fn nvmedfs_io_init(io: *mut nvmedfs_io, size: usize) -> c_
 /// Returns it, or NULL: EBADF; EINVAL (depth); EMFILE.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_aio_create(fs: *mut NVMEDFS, depth: u32) -> *mut NVMEDFS_AIO {
-    answer(|| {
+    ffi_guard(|| {
         if !(1..=DEPTH_MAX).contains(&depth) {
-            return Err(Fail::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
+            return Err(ApiError::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
         }
-        with(fs, |mount: &Arc<Mount>| mount.run(|_| enroll(Object::NAio(Aio::new(mount, depth)?))))
+        with(fs, |mount: &Arc<Mount>| mount.run(|_| enroll(ApiObject::NAio(Aio::new(mount, depth)?))))
     })
 }
 
 /// What a name of a request counts from, kept as long as the request.
-struct Place {
+struct RequestPath {
     dir: Option<Arc<Open>>,
     path: Vec<u8>,
 }
 
-impl Place {
+impl RequestPath {
     /// # Safety
     /// `path` is NULL or a string.
-    unsafe fn new(aio: &Aio, dir: c_int, path: *const c_char) -> Outcome<Place> {
+    unsafe fn new(aio: &Aio, dir: c_int, path: *const c_char) -> ApiResult<RequestPath> {
         // SAFETY: the caller's promise.
         let path = unsafe { memory::bytes(path, "the path") }?.to_vec();
         let dir = if dir == libc::AT_FDCWD { None } else { Some(of(aio, dir)?) };
-        Ok(Place { dir, path })
+        Ok(RequestPath { dir, path })
     }
 
-    fn run<T>(&self, mount: &Arc<Mount>, call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+    fn run<T>(&self, mount: &Arc<Mount>, call: impl FnOnce(&DirPath<'_>) -> ApiResult<T>) -> ApiResult<T> {
         match &self.dir {
             None => below_root(mount, &self.path, call),
             Some(open) => below_dir(open, &self.path, call),
@@ -83,15 +83,15 @@ impl Place {
 }
 
 /// An open file of this file system.
-fn of(aio: &Aio, fd: c_int) -> Outcome<Arc<Open>> {
+fn of(aio: &Aio, fd: c_int) -> ApiResult<Arc<Open>> {
     let open = share(fd)?;
     let is_ours = Arc::ptr_eq(&open.mount, aio.mount());
-    if is_ours { Ok(open) } else { Err(Fail::new(libc::EXDEV, "the file is in another file system than the requests")) }
+    if is_ours { Ok(open) } else { Err(ApiError::new(libc::EXDEV, "the file is in another file system than the requests")) }
 }
 
 /// What is to be done for a request, with everything it needs.
-enum Job {
-    Read(Read),
+enum AioOp {
+    Read(QueuedRead),
     Write { open: Arc<Open>, parts: Vec<Memory>, at: u64 },
     Sync(Arc<Open>),
     Commit(*const NVMEDFS_TX),
@@ -99,11 +99,11 @@ enum Job {
 }
 
 /// Any other, when it is its turn.
-type Call = Box<dyn FnOnce(&Arc<Mount>) -> Outcome<i64> + Send>;
+type Call = Box<dyn FnOnce(&Arc<Mount>) -> ApiResult<i64> + Send>;
 
 /// # Safety
 /// As `nvmedfs_aio_submit` says of one.
-unsafe fn parts_of(io: &nvmedfs_io) -> Outcome<Vec<Memory>> {
+unsafe fn parts_of(io: &nvmedfs_io) -> ApiResult<Vec<Memory>> {
     if matches!(io.op, NVMEDFS_OP_PREAD | NVMEDFS_OP_PWRITE) {
         // SAFETY: the caller's promise.
         return Ok(vec![unsafe { Memory::new(io.buf, io.n) }?]);
@@ -118,24 +118,24 @@ unsafe fn parts_of(io: &nvmedfs_io) -> Outcome<Vec<Memory>> {
 
 /// # Safety
 /// As `nvmedfs_aio_submit` says of one.
-unsafe fn job_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Job> {
+unsafe fn job_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<AioOp> {
     match io.op {
         NVMEDFS_OP_PREAD | NVMEDFS_OP_PREADV | NVMEDFS_OP_PWRITE | NVMEDFS_OP_PWRITEV => {
             // SAFETY: the caller's promise.
             let (open, at, parts) = (of(aio, io.fd)?, offset_of(io.off)?, unsafe { parts_of(io) }?);
             open.check_direct(&parts, Some(at))?;
             let reads = matches!(io.op, NVMEDFS_OP_PREAD | NVMEDFS_OP_PREADV);
-            Ok(if reads { Job::Read(Read { open, parts, at }) } else { Job::Write { open, parts, at } })
+            Ok(if reads { AioOp::Read(QueuedRead { open, parts, at }) } else { AioOp::Write { open, parts, at } })
         }
-        NVMEDFS_OP_FSYNC | NVMEDFS_OP_FDATASYNC => Ok(Job::Sync(of(aio, io.fd)?)),
+        NVMEDFS_OP_FSYNC | NVMEDFS_OP_FDATASYNC => Ok(AioOp::Sync(of(aio, io.fd)?)),
         NVMEDFS_OP_FTRUNCATE => {
             let (open, len) = (of(aio, io.fd)?, offset_of(io.off)?);
-            Ok(Job::Call(Box::new(move |_| open.run(|file| Ok(file.set_len(len).map(|()| 0)?)))))
+            Ok(AioOp::Call(Box::new(move |_| open.run(|file| Ok(file.set_len(len).map(|()| 0)?)))))
         }
-        NVMEDFS_OP_COMMIT => Ok(Job::Commit(io.tx.cast_const())),
-        NVMEDFS_OP_SYNC => Ok(Job::Call(Box::new(|mount| mount.run(|fs| Ok(fs.sync().map(|()| 0)?))))),
+        NVMEDFS_OP_COMMIT => Ok(AioOp::Commit(io.tx.cast_const())),
+        NVMEDFS_OP_SYNC => Ok(AioOp::Call(Box::new(|mount| mount.run(|fs| Ok(fs.sync().map(|()| 0)?))))),
         // SAFETY: the caller's promise.
-        _ => unsafe { names_of(aio, io) }.map(Job::Call),
+        _ => unsafe { names_of(aio, io) }.map(AioOp::Call),
     }
 }
 
@@ -143,20 +143,20 @@ unsafe fn job_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Job> {
 ///
 /// # Safety
 /// As `nvmedfs_aio_submit` says of one.
-unsafe fn names_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Call> {
+unsafe fn names_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<Call> {
     let (op, flags, mode) = (io.op, io.flags, io.mode);
     if !matches!(op, NVMEDFS_OP_OPEN | NVMEDFS_OP_UNLINK | NVMEDFS_OP_MKDIR | NVMEDFS_OP_RENAME) {
-        return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: NVMEDFS_OP_...")));
+        return Err(ApiError::new(libc::EINVAL, format!("op {op} of a request: NVMEDFS_OP_...")));
     }
     // SAFETY: the caller's promise.
-    let place = unsafe { Place::new(aio, io.fd, io.path) }?;
+    let place = unsafe { RequestPath::new(aio, io.fd, io.path) }?;
     if op == NVMEDFS_OP_RENAME {
         // SAFETY: the caller's promise.
-        let (to, flags) = (unsafe { Place::new(aio, io.fd2, io.path2) }?, flags.cast_unsigned());
+        let (to, flags) = (unsafe { RequestPath::new(aio, io.fd2, io.path2) }?, flags.cast_unsigned());
         let rename = move |mount: &Arc<Mount>| place.run(mount, |from| to.run(mount, |to| nname::rename(from, to, flags))).map(i64::from);
         return Ok(Box::new(rename));
     }
-    let call = move |at: &At<'_>| match op {
+    let call = move |at: &DirPath<'_>| match op {
         NVMEDFS_OP_OPEN => nfd::open_at(at, flags, mode),
         NVMEDFS_OP_UNLINK => nname::unlink_at(at, flags),
         _ => nname::mkdir(at, mode),
@@ -165,36 +165,36 @@ unsafe fn names_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Call> {
 }
 
 /// Begins it; its end is told whatever happens.
-fn begin(aio: &Arc<Aio>, job: Job, told: Told) -> Outcome<()> {
+fn begin(aio: &Arc<Aio>, job: AioOp, told: CompletionNotice) -> ApiResult<()> {
     let mount = aio.mount();
     match job {
-        Job::Read(read) => aio.read(read, told),
-        Job::Write { open, mut parts, at } if parts.len() == 1 => {
+        AioOp::Read(read) => aio.read(read, told),
+        AioOp::Write { open, mut parts, at } if parts.len() == 1 => {
             let (file, memory) = (Arc::clone(&open.file), parts.remove(0));
             with_fs(mount, |fs| fs.write_then(&file, memory, at, end_of(told, open)));
         }
-        Job::Write { open, parts, at } => later(mount, told, move |_| write_all(&open, &parts, at)),
-        Job::Sync(open) => {
+        AioOp::Write { open, parts, at } => later(mount, told, move |_| write_all(&open, &parts, at)),
+        AioOp::Sync(open) => {
             let file = Arc::clone(&open.file);
             with_fs(mount, |fs| fs.sync_then(&file, end_of(told, open)));
         }
-        Job::Commit(tx) => match ntx::take(tx) {
+        AioOp::Commit(tx) => match ntx::take(tx) {
             Ok((gathered, held)) => with_fs(mount, |fs| fs.commit_then(gathered, end_of(told, held))),
             Err(fail) => {
-                told.never_mind();
+                told.cancel_unsubmitted();
                 return Err(fail);
             }
         },
-        Job::Call(call) => later(mount, told, call),
+        AioOp::Call(call) => later(mount, told, call),
     }
     Ok(())
 }
 
 /// Tells the end, once what it has held is let go of.
-fn end_of<T: Send>(told: Told, held: T) -> impl FnOnce(stack::rawfs::fs::Result<u64>) + Send {
+fn end_of<T: Send>(told: CompletionNotice, held: T) -> impl FnOnce(stack::rawfs::fs::Result<u64>) + Send {
     move |done| {
         drop(held);
-        told.tell(done.map(u64::cast_signed).map_err(Fail::from));
+        told.deliver(done.map(u64::cast_signed).map_err(ApiError::from));
     }
 }
 
@@ -207,19 +207,19 @@ fn with_fs(mount: &Mount, ask: impl FnOnce(&Fs)) {
 }
 
 /// In its turn.
-fn later(mount: &Arc<Mount>, told: Told, call: impl FnOnce(&Arc<Mount>) -> Outcome<i64> + Send + 'static) {
+fn later(mount: &Arc<Mount>, told: CompletionNotice, call: impl FnOnce(&Arc<Mount>) -> ApiResult<i64> + Send + 'static) {
     let own = Arc::clone(mount);
     let turn = move || {
         let done = guarded(&own, || call(&own));
         drop(own);
-        told.tell(done);
+        told.deliver(done);
     };
     with_fs(mount, |fs| fs.call_later(turn));
 }
 
 /// # Safety
 /// As `nvmedfs_aio_submit` says of one.
-unsafe fn submit(aio: &Arc<Aio>, io: *const nvmedfs_io) -> Outcome<()> {
+unsafe fn submit(aio: &Arc<Aio>, io: *const nvmedfs_io) -> ApiResult<()> {
     // SAFETY: the caller's promise.
     let io = unsafe { options::read(io) }?;
     // SAFETY: likewise.
@@ -241,10 +241,10 @@ unsafe fn submit(aio: &Arc<Aio>, io: *const nvmedfs_io) -> Outcome<()> {
 /// write belongs to the library until it has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_aio_submit(aio: *mut NVMEDFS_AIO, requests: *const nvmedfs_io, count: c_int) -> c_int {
-    answer(|| {
-        let count = usize::try_from(count).map_err(|_| Fail::new(libc::EINVAL, "fewer requests than none"))?;
+    ffi_guard(|| {
+        let count = usize::try_from(count).map_err(|_| ApiError::new(libc::EINVAL, "fewer requests than none"))?;
         if requests.is_null() && count > 0 {
-            return Err(Fail::new(libc::EFAULT, "requests is NULL"));
+            return Err(ApiError::new(libc::EFAULT, "requests is NULL"));
         }
         with(aio, |aio: &Arc<Aio>| {
             let mut next: *const u8 = requests.cast();
@@ -276,8 +276,8 @@ pub unsafe extern "C" fn nvmedfs_aio_reap(
     max: c_int,
     timeout: *const timespec,
 ) -> c_int {
-    answer(|| {
-        let wrong = || Fail::new(libc::EINVAL, format!("from {min} to {max} requests"));
+    ffi_guard(|| {
+        let wrong = || ApiError::new(libc::EINVAL, format!("from {min} to {max} requests"));
         let (least, most) = (usize::try_from(min).map_err(|_| wrong())?, usize::try_from(max).map_err(|_| wrong())?);
         if least > most {
             return Err(wrong());
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn nvmedfs_aio_reap(
 /// `timeout` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_aio_wait(aio: *mut NVMEDFS_AIO, timeout: *const timespec) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let until = unsafe { time_of(timeout) }?;
         let ours = with(aio, |aio: &Arc<Aio>| Ok(Arc::clone(aio)))?;
@@ -323,11 +323,11 @@ pub unsafe extern "C" fn nvmedfs_aio_wait(aio: *mut NVMEDFS_AIO, timeout: *const
 /// Returns the descriptor, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_aio_fileno(aio: *mut NVMEDFS_AIO) -> c_int {
-    answer(|| with(aio, |aio: &Arc<Aio>| Ok(aio.event().as_raw_fd())))
+    ffi_guard(|| with(aio, |aio: &Arc<Aio>| Ok(aio.event().as_raw_fd())))
 }
 
 /// Waits for what is under way, and forgets it; no callbacks are called. Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_aio_destroy(aio: *mut NVMEDFS_AIO) -> c_int {
-    answer(|| end(aio, |_: &Aio| Ok(()), Aio::finish))
+    ffi_guard(|| end(aio, |_: &Aio| Ok(()), Aio::finish))
 }

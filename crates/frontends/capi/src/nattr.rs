@@ -6,12 +6,12 @@ use std::ffi::{c_char, c_int};
 use libc::{gid_t, mode_t, off_t, stat, statvfs, statx, statx_timestamp, timespec, uid_t};
 use stack::rawfs::fs::{Fs, SetAttr, SetTime, Stamp, Stat};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::memory;
 use crate::nfd::{DIRECT_ALIGN, with_fs};
 use crate::nmount::{Mount, space};
-use crate::nplace::{At, from_dir, from_root};
+use crate::nplace::{DirPath, from_dir, from_root};
 use crate::ntypes::{NVMEDFS, NVMEDFS_READ_ONLY};
 use crate::transfer::offset_of;
 
@@ -57,10 +57,10 @@ fn told_x(fs: &Fs, from: &Stat) -> statx {
     to
 }
 
-fn find(at: &At<'_>, flags: c_int) -> Outcome<Stat> {
+fn find(at: &DirPath<'_>, flags: c_int) -> ApiResult<Stat> {
     let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_SYNC_TYPE;
     if flags & !known != 0 {
-        return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH")));
+        return Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x}: AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH")));
     }
     if at.path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
         return Ok(at.node.stat()?);
@@ -74,7 +74,7 @@ fn find(at: &At<'_>, flags: c_int) -> Outcome<Stat> {
 /// `path` is NULL or a string; `st` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_stat(fs: *mut NVMEDFS, path: *const c_char, st: *mut stat) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         unsafe { memory::fill(st, "the struct stat", from_root(fs, path, |at| Ok(told(at.fs, &find(at, 0)?)))?) }
     })
@@ -86,8 +86,8 @@ pub unsafe extern "C" fn nvmedfs_stat(fs: *mut NVMEDFS, path: *const c_char, st:
 /// As nvmedfs_stat.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lstat(fs: *mut NVMEDFS, path: *const c_char, st: *mut stat) -> c_int {
-    answer(|| {
-        let of = |at: &At<'_>| Ok(told(at.fs, &find(at, libc::AT_SYMLINK_NOFOLLOW)?));
+    ffi_guard(|| {
+        let of = |at: &DirPath<'_>| Ok(told(at.fs, &find(at, libc::AT_SYMLINK_NOFOLLOW)?));
         // SAFETY: the caller's promise.
         unsafe { memory::fill(st, "the struct stat", from_root(fs, path, of)?) }
     })
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn nvmedfs_lstat(fs: *mut NVMEDFS, path: *const c_char, st
 /// As nvmedfs_stat.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fstatat(dir: c_int, path: *const c_char, st: *mut stat, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         unsafe { memory::fill(st, "the struct stat", from_dir(dir, path, |at| Ok(told(at.fs, &find(at, flags)?)))?) }
     })
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn nvmedfs_fstatat(dir: c_int, path: *const c_char, st: *m
 /// `st` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fstat(fd: c_int, st: *mut stat) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let found = with_fs(fd, |fs, file, _| Ok(told(fs, &file.node().stat()?)))?;
         // SAFETY: the caller's promise.
         unsafe { memory::fill(st, "the struct stat", found) }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn nvmedfs_fstat(fd: c_int, st: *mut stat) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_statx(fs: *mut NVMEDFS, path: *const c_char, flags: c_int, mask: u32, st: *mut statx) -> c_int {
     let _ = mask;
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         unsafe { memory::fill(st, "the struct statx", from_root(fs, path, |at| Ok(told_x(at.fs, &find(at, flags)?)))?) }
     })
@@ -139,19 +139,19 @@ pub unsafe extern "C" fn nvmedfs_statx(fs: *mut NVMEDFS, path: *const c_char, fl
 /// `buf` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fstatvfs(fd: c_int, buf: *mut statvfs) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let told = with_fs(fd, |fs, _, mount| Ok(space(fs, mount.is(NVMEDFS_READ_ONLY))))?;
         // SAFETY: the caller's promise.
         unsafe { memory::fill(buf, "the struct statvfs", told) }
     })
 }
 
-fn access(at: &At<'_>, mode: c_int) -> Outcome<c_int> {
+fn access(at: &DirPath<'_>, mode: c_int) -> ApiResult<c_int> {
     let wanted = u16::try_from(mode).ok().filter(|mode| *mode <= 7);
-    let wanted = wanted.ok_or_else(|| Fail::new(libc::EINVAL, format!("mode {mode} of access: R_OK, W_OK, X_OK or F_OK")))?;
+    let wanted = wanted.ok_or_else(|| ApiError::new(libc::EINVAL, format!("mode {mode} of access: R_OK, W_OK, X_OK or F_OK")))?;
     at.fs.access(at.node, at.path, wanted, &at.creds)?;
     if wanted & 2 != 0 && at.mount.is(NVMEDFS_READ_ONLY) {
-        return Err(Fail::new(libc::EROFS, "the file system is mounted read-only"));
+        return Err(ApiError::new(libc::EROFS, "the file system is mounted read-only"));
     }
     Ok(0)
 }
@@ -163,7 +163,7 @@ fn access(at: &At<'_>, mode: c_int) -> Outcome<c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_access(fs: *mut NVMEDFS, path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| access(at, mode)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| access(at, mode)) })
 }
 
 /// As faccessat(2); see nvmedfs_access. `flags`: AT_EACCESS changes nothing. Thread-safe.
@@ -172,9 +172,9 @@ pub unsafe extern "C" fn nvmedfs_access(fs: *mut NVMEDFS, path: *const c_char, m
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         if flags & !libc::AT_EACCESS != 0 {
-            return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x} of faccessat: only AT_EACCESS is known")));
+            return Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x} of faccessat: only AT_EACCESS is known")));
         }
         // SAFETY: the caller's promise.
         unsafe { from_dir(dir, path, |at| access(at, mode)) }
@@ -193,15 +193,15 @@ pub fn of_owner(owner: uid_t, group: gid_t) -> SetAttr {
 }
 
 /// Whether links are followed.
-fn follows(flags: c_int) -> Outcome<bool> {
+fn follows(flags: c_int) -> ApiResult<bool> {
     match flags {
         0 => Ok(true),
         libc::AT_SYMLINK_NOFOLLOW => Ok(false),
-        _ => Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: only AT_SYMLINK_NOFOLLOW is known"))),
+        _ => Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x}: only AT_SYMLINK_NOFOLLOW is known"))),
     }
 }
 
-fn set_open(fd: c_int, set: &SetAttr) -> Outcome<c_int> {
+fn set_open(fd: c_int, set: &SetAttr) -> ApiResult<c_int> {
     with_fs(fd, |fs, file, mount| mount.changed(fs, fs.set_attr(file.node(), set, &mount.creds())).map(|()| 0))
 }
 
@@ -212,13 +212,13 @@ fn set_open(fd: c_int, set: &SetAttr) -> Outcome<c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_chmod(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| at.set(true, &of_mode(mode))) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| at.set(true, &of_mode(mode))) })
 }
 
 /// As fchmod(2). Thread-safe. Returns 0, or -1: those of fchmod(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fchmod(fd: c_int, mode: mode_t) -> c_int {
-    answer(|| set_open(fd, &of_mode(mode)))
+    ffi_guard(|| set_open(fd, &of_mode(mode)))
 }
 
 /// As fchmodat(2); AT_SYMLINK_NOFOLLOW is EOPNOTSUPP for a symbolic link. Thread-safe.
@@ -227,11 +227,11 @@ pub extern "C" fn nvmedfs_fchmod(fd: c_int, mode: mode_t) -> c_int {
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let follow = follows(flags)?;
-        let set = |at: &At<'_>| {
+        let set = |at: &DirPath<'_>| {
             if !follow && at.node(false)?.kind() == stack::rawfs::fs::Kind::Symlink {
-                return Err(Fail::new(libc::EOPNOTSUPP, "a symbolic link has no mode of its own"));
+                return Err(ApiError::new(libc::EOPNOTSUPP, "a symbolic link has no mode of its own"));
             }
             at.set(follow, &of_mode(mode))
         };
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn nvmedfs_fchmodat(dir: c_int, path: *const c_char, mode:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_chown(fs: *mut NVMEDFS, path: *const c_char, owner: uid_t, group: gid_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| at.set(true, &of_owner(owner, group))) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| at.set(true, &of_owner(owner, group))) })
 }
 
 /// As lchown(2). Thread-safe. Returns 0, or -1: those of lchown(2).
@@ -257,13 +257,13 @@ pub unsafe extern "C" fn nvmedfs_chown(fs: *mut NVMEDFS, path: *const c_char, ow
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lchown(fs: *mut NVMEDFS, path: *const c_char, owner: uid_t, group: gid_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| at.set(false, &of_owner(owner, group))) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| at.set(false, &of_owner(owner, group))) })
 }
 
 /// As fchown(2). Thread-safe. Returns 0, or -1: those of fchown(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int {
-    answer(|| set_open(fd, &of_owner(owner, group)))
+    ffi_guard(|| set_open(fd, &of_owner(owner, group)))
 }
 
 /// As fchownat(2), with AT_SYMLINK_NOFOLLOW. Thread-safe.
@@ -272,7 +272,7 @@ pub extern "C" fn nvmedfs_fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fchownat(dir: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let follow = follows(flags)?;
         // SAFETY: the caller's promise.
         unsafe { from_dir(dir, path, |at| at.set(follow, &of_owner(owner, group))) }
@@ -283,12 +283,12 @@ pub unsafe extern "C" fn nvmedfs_fchownat(dir: c_int, path: *const c_char, owner
 ///
 /// # Safety
 /// NULL, or two elements.
-pub unsafe fn of_times(times: *const timespec) -> Outcome<SetAttr> {
+pub unsafe fn of_times(times: *const timespec) -> ApiResult<SetAttr> {
     let time = |time: timespec| match time.tv_nsec {
         libc::UTIME_NOW => Ok(SetTime::Now),
         libc::UTIME_OMIT => Ok(SetTime::Omit),
         nsec @ 0..1_000_000_000 => Ok(SetTime::At(Stamp { sec: time.tv_sec, nsec: nsec as u32 })),
-        nsec => Err(Fail::new(libc::EINVAL, format!("{nsec} nanoseconds are no part of a second"))),
+        nsec => Err(ApiError::new(libc::EINVAL, format!("{nsec} nanoseconds are no part of a second"))),
     };
     if times.is_null() {
         return Ok(SetAttr { atime: SetTime::Now, mtime: SetTime::Now, ..SetAttr::default() });
@@ -304,7 +304,7 @@ pub unsafe fn of_times(times: *const timespec) -> Outcome<SetAttr> {
 /// `path` is NULL or a string; `times` is NULL or has two elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_utimens(fs: *mut NVMEDFS, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let (set, follow) = (unsafe { of_times(times) }?, follows(flags)?);
         // SAFETY: the caller's promise.
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn nvmedfs_utimens(fs: *mut NVMEDFS, path: *const c_char, 
 /// As nvmedfs_utimens.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let (set, follow) = (unsafe { of_times(times) }?, follows(flags)?);
         // SAFETY: the caller's promise.
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn nvmedfs_utimensat(dir: c_int, path: *const c_char, time
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_futimens(fd: c_int, times: *const timespec) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| set_open(fd, &unsafe { of_times(times) }?))
+    ffi_guard(|| set_open(fd, &unsafe { of_times(times) }?))
 }
 
 /// As truncate(2). Thread-safe. Returns 0, or -1: those of truncate(2).
@@ -342,9 +342,9 @@ pub unsafe extern "C" fn nvmedfs_futimens(fd: c_int, times: *const timespec) -> 
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_truncate(fs: *mut NVMEDFS, path: *const c_char, len: off_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let len = offset_of(len)?;
-        let cut = |at: &At<'_>| {
+        let cut = |at: &DirPath<'_>| {
             at.fs.truncate(at.node, at.path, len, &at.creds)?;
             // A size goes with the data.
             if at.mount.is(crate::ntypes::NVMEDFS_SYNC) { Ok(at.fs.sync().map(|()| 0)?) } else { Ok(0) }

@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use rustix::fs::{OFlags, SeekFrom};
 use stack::rawfs::fs::{Entry, File, Kind as FileKind};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, end, enroll, with};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, HandleKind, end, enroll, with};
 use crate::nfd;
-use crate::nmount::Use;
-use crate::nplace::{At, from_root};
+use crate::nmount::MountGuard;
+use crate::nplace::{DirPath, from_root};
 use crate::ntypes::{NVMEDFS, NVMEDFS_DIR};
 use crate::transfer::offset_of;
 
@@ -23,9 +23,9 @@ use crate::transfer::offset_of;
 const BATCH: usize = 128;
 
 /// A directory being read.
-pub struct NDir(Mutex<Option<Stream>>);
+pub struct NDir(Mutex<Option<DirStream>>);
 
-struct Stream {
+struct DirStream {
     file: Arc<File>,
     /// Entries that were got and not told, each with the place behind it.
     ahead: VecDeque<(Entry, u64)>,
@@ -34,17 +34,17 @@ struct Stream {
     /// What readdir returned.
     told: Box<dirent>,
     /// After the file.
-    _mount: Use,
+    _mount: MountGuard,
 }
 
-impl Stream {
-    fn new(file: Arc<File>, mount: Use) -> Stream {
+impl DirStream {
+    fn new(file: Arc<File>, mount: MountGuard) -> DirStream {
         // SAFETY: integers alone, for which zeroes are values.
         let told = Box::new(unsafe { std::mem::zeroed() });
-        Stream { file, ahead: VecDeque::new(), at: 0, told, _mount: mount }
+        DirStream { file, ahead: VecDeque::new(), at: 0, told, _mount: mount }
     }
 
-    fn next(&mut self) -> Outcome<*mut dirent> {
+    fn next(&mut self) -> ApiResult<*mut dirent> {
         if self.ahead.is_empty() {
             let ahead = &mut self.ahead;
             self.file.read_dir(&mut |entry, behind| {
@@ -64,7 +64,7 @@ impl Stream {
         Ok(&raw mut *self.told)
     }
 
-    fn go(&mut self, to: u64) -> Outcome<c_int> {
+    fn go(&mut self, to: u64) -> ApiResult<c_int> {
         self.file.seek(SeekFrom::Start(to))?;
         self.ahead.clear();
         self.at = to;
@@ -85,32 +85,32 @@ fn kind_of(kind: FileKind) -> u8 {
 }
 
 impl NDir {
-    fn stream<T>(&self, call: impl FnOnce(&mut Stream) -> Outcome<T>) -> Outcome<T> {
+    fn stream<T>(&self, call: impl FnOnce(&mut DirStream) -> ApiResult<T>) -> ApiResult<T> {
         let mut stream = self.0.lock();
-        call(stream.as_mut().ok_or_else(|| Fail::new(libc::EBADF, "the directory is closed"))?)
+        call(stream.as_mut().ok_or_else(|| ApiError::new(libc::EBADF, "the directory is closed"))?)
     }
 
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         drop(self.0.lock().take());
         Ok(())
     }
 }
 
-impl Kind for NDir {
+impl HandleKind for NDir {
     const NAME: &'static str = "NVMEDFS_DIR";
-    fn of(object: &Object) -> Option<&Arc<NDir>> {
-        if let Object::NDir(dir) = object { Some(dir) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<NDir>> {
+        if let ApiObject::NDir(dir) = object { Some(dir) } else { None }
     }
 }
 
-fn stream_of(file: Arc<File>, mount: Use) -> Outcome<*mut NVMEDFS_DIR> {
+fn stream_of(file: Arc<File>, mount: MountGuard) -> ApiResult<*mut NVMEDFS_DIR> {
     if file.node().kind() != FileKind::Dir {
-        return Err(Fail::new(libc::ENOTDIR, "it is no directory"));
+        return Err(ApiError::new(libc::ENOTDIR, "it is no directory"));
     }
-    enroll(Object::NDir(Arc::new(NDir(Mutex::new(Some(Stream::new(file, mount)))))))
+    enroll(ApiObject::NDir(Arc::new(NDir(Mutex::new(Some(DirStream::new(file, mount)))))))
 }
 
-fn open(at: &At<'_>) -> Outcome<*mut NVMEDFS_DIR> {
+fn open(at: &DirPath<'_>) -> ApiResult<*mut NVMEDFS_DIR> {
     let file = at.fs.open_at(at.node, at.path, OFlags::DIRECTORY, 0, &at.creds)?;
     stream_of(Arc::new(file), at.mount.used())
 }
@@ -122,13 +122,13 @@ fn open(at: &At<'_>) -> Outcome<*mut NVMEDFS_DIR> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_opendir(fs: *mut NVMEDFS, path: *const c_char) -> *mut NVMEDFS_DIR {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, open) })
+    ffi_guard(|| unsafe { from_root(fs, path, open) })
 }
 
 /// As fdopendir(3), but the number stays open, with a position of its own. Thread-safe. Returns as nvmedfs_opendir.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fdopendir(fd: c_int) -> *mut NVMEDFS_DIR {
-    answer(|| {
+    ffi_guard(|| {
         let open = nfd::share(fd)?;
         open.mount.run(|fs| {
             let file = fs.open_node(open.file.node(), OFlags::DIRECTORY, &open.mount.creds())?;
@@ -143,19 +143,19 @@ pub extern "C" fn nvmedfs_fdopendir(fd: c_int) -> *mut NVMEDFS_DIR {
 /// Returns the next entry; or NULL: at the end, where errno stays, or EBADF, ENOENT (the directory was removed), EIO.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_readdir(dir: *mut NVMEDFS_DIR) -> *mut dirent {
-    answer(|| with(dir, |dir: &Arc<NDir>| dir.stream(Stream::next)))
+    ffi_guard(|| with(dir, |dir: &Arc<NDir>| dir.stream(DirStream::next)))
 }
 
 /// As telldir(3). Thread-safe. Returns a place for nvmedfs_seekdir, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_telldir(dir: *mut NVMEDFS_DIR) -> c_long {
-    answer(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| Ok(stream.at.cast_signed()))))
+    ffi_guard(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| Ok(stream.at.cast_signed()))))
 }
 
 /// As seekdir(3), to a place that nvmedfs_telldir told of this directory. Thread-safe. Returns 0, or -1: EBADF, EINVAL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_seekdir(dir: *mut NVMEDFS_DIR, place: c_long) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let to = offset_of(place)?;
         with(dir, |dir: &Arc<NDir>| dir.stream(|stream| stream.go(to)))
     })
@@ -164,11 +164,11 @@ pub extern "C" fn nvmedfs_seekdir(dir: *mut NVMEDFS_DIR, place: c_long) -> c_int
 /// As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_rewinddir(dir: *mut NVMEDFS_DIR) -> c_int {
-    answer(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| stream.go(0))))
+    ffi_guard(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| stream.go(0))))
 }
 
 /// As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_closedir(dir: *mut NVMEDFS_DIR) -> c_int {
-    answer(|| end(dir, |_: &NDir| Ok(()), NDir::finish))
+    ffi_guard(|| end(dir, |_: &NDir| Ok(()), NDir::finish))
 }

@@ -8,14 +8,14 @@ use libc::{flock, mode_t};
 use rustix::fs::{OFlags, SeekFrom};
 use stack::rawfs::fs::{File, Fs, Kind};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::memory::Memory;
 use crate::nlock;
-use crate::nmount::{Mount, Use};
-use crate::nplace::{At, from_dir, from_root};
+use crate::nmount::{Mount, MountGuard};
+use crate::nplace::{DirPath, from_dir, from_root};
 use crate::ntypes::*;
-use crate::ufd::{Full, UFDS_MAX, Ufds};
+use crate::ufd::{TableFullError, UFDS_MAX, Ufds};
 
 /// The first number: 0, 1 and 2 are what a program takes for its streams.
 const FIRST: usize = 3;
@@ -28,7 +28,7 @@ static FILES: Ufds<Open> = Ufds::new();
 pub struct Open {
     pub file: Arc<File>,
     /// After the file: with it the mount may go.
-    pub mount: Use,
+    pub mount: MountGuard,
 }
 
 impl Drop for Open {
@@ -39,7 +39,7 @@ impl Drop for Open {
 
 impl Open {
     /// Calls with the file.
-    pub fn run<T>(&self, call: impl FnOnce(&Arc<File>) -> Outcome<T>) -> Outcome<T> {
+    pub fn run<T>(&self, call: impl FnOnce(&Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
         self.mount.watch(|| call(&self.file))
     }
 
@@ -48,7 +48,7 @@ impl Open {
     }
 
     /// EINVAL for what O_DIRECT does not take.
-    pub fn check_direct<'m>(&self, memory: impl IntoIterator<Item = &'m Memory>, at: Option<u64>) -> Outcome<()> {
+    pub fn check_direct<'m>(&self, memory: impl IntoIterator<Item = &'m Memory>, at: Option<u64>) -> ApiResult<()> {
         if !self.is_direct() || self.file.node().kind() != Kind::File {
             return Ok(());
         }
@@ -56,44 +56,44 @@ impl Open {
         let fits = |number: usize| number.is_multiple_of(DIRECT_ALIGN);
         let all = memory.into_iter().all(|memory| fits(memory.len()) && fits(memory.address().addr()));
         let what = "a file opened with O_DIRECT: offset, length and memory have to be multiples of 512";
-        if all && at.is_multiple_of(DIRECT_ALIGN as u64) { Ok(()) } else { Err(Fail::new(libc::EINVAL, what)) }
+        if all && at.is_multiple_of(DIRECT_ALIGN as u64) { Ok(()) } else { Err(ApiError::new(libc::EINVAL, what)) }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn closed(fd: i32) -> Fail {
-    Fail::new(libc::EBADF, format!("file number {fd} of nvmedfs_open is not open"))
+fn closed(fd: i32) -> ApiError {
+    ApiError::new(libc::EBADF, format!("file number {fd} of nvmedfs_open is not open"))
 }
 
 /// A share of an open file.
-pub fn share(fd: i32) -> Outcome<Arc<Open>> {
+pub fn share(fd: i32) -> ApiResult<Arc<Open>> {
     FILES.get(fd).ok_or_else(|| closed(fd))
 }
 
 /// Calls with an open file.
-pub fn with<T>(fd: i32, call: impl FnOnce(&Open, &Arc<File>) -> Outcome<T>) -> Outcome<T> {
+pub fn with<T>(fd: i32, call: impl FnOnce(&Open, &Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
     let open = share(fd)?;
     open.run(|file| call(&open, file))
 }
 
 /// Calls with an open file and its file system.
-pub fn with_fs<T>(fd: i32, call: impl FnOnce(&Fs, &File, &Mount) -> Outcome<T>) -> Outcome<T> {
+pub fn with_fs<T>(fd: i32, call: impl FnOnce(&Fs, &File, &Mount) -> ApiResult<T>) -> ApiResult<T> {
     let open = share(fd)?;
     open.mount.run(|fs| call(fs, &open.file, &open.mount))
 }
 
-fn insert(open: Arc<Open>, from: usize) -> Outcome<i32> {
-    FILES.insert(open, from).map_err(|Full| Fail::new(libc::EMFILE, "too many files are open: close some"))
+fn insert(open: Arc<Open>, from: usize) -> ApiResult<i32> {
+    FILES.insert(open, from).map_err(|TableFullError| ApiError::new(libc::EMFILE, "too many files are open: close some"))
 }
 
 /// A share that was a number's ends.
-fn finish(open: Arc<Open>) -> Outcome<()> {
+fn finish(open: Arc<Open>) -> ApiResult<()> {
     Arc::try_unwrap(open).map_or(Ok(()), |open| Ok(open.file.take_error()?))
 }
 
 /// Closes every file. The first error counts.
-pub fn close_all() -> Outcome<()> {
+pub fn close_all() -> ApiResult<()> {
     let mut first = Ok(());
     for fd in FILES.open() {
         let done = FILES.remove(fd).map_or(Ok(()), finish);
@@ -103,7 +103,7 @@ pub fn close_all() -> Outcome<()> {
 }
 
 /// Opens, and gives it a number.
-pub fn open_at(at: &At<'_>, flags: c_int, mode: mode_t) -> Outcome<c_int> {
+pub fn open_at(at: &DirPath<'_>, flags: c_int, mode: mode_t) -> ApiResult<c_int> {
     let mut flags = OFlags::from_bits_retain(flags as u32);
     let makes = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
     if at.mount.is(NVMEDFS_SYNC) {
@@ -136,7 +136,7 @@ pub fn open_at(at: &At<'_>, flags: c_int, mode: mode_t) -> Outcome<c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_open(fs: *mut NVMEDFS, path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| open_at(at, flags, variadic)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| open_at(at, flags, variadic)) })
 }
 
 /// As openat(2); see nvmedfs_open. `dir` is the number of an open directory. Thread-safe.
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn nvmedfs_open(fs: *mut NVMEDFS, path: *const c_char, fla
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_openat(dir: c_int, path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_dir(dir, path, |at| open_at(at, flags, variadic)) })
+    ffi_guard(|| unsafe { from_dir(dir, path, |at| open_at(at, flags, variadic)) })
 }
 
 /// As creat(2); see nvmedfs_open. Thread-safe.
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn nvmedfs_creat(fs: *mut NVMEDFS, path: *const c_char, mo
 /// Returns 0, or -1: EBADF; EIO, ENOSPC (of earlier writes, which nobody was told of; the number is closed all the same).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_close(fd: c_int) -> c_int {
-    answer(|| finish(FILES.remove(fd).ok_or_else(|| closed(fd))?).map(|()| 0))
+    ffi_guard(|| finish(FILES.remove(fd).ok_or_else(|| closed(fd))?).map(|()| 0))
 }
 
 /// As dup(2): both share the file's position and flags. Thread-safe.
@@ -173,7 +173,7 @@ pub extern "C" fn nvmedfs_close(fd: c_int) -> c_int {
 /// Returns the lowest free number from 3 on, or -1: EBADF, EMFILE.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_dup(fd: c_int) -> c_int {
-    answer(|| insert(share(fd)?, FIRST))
+    ffi_guard(|| insert(share(fd)?, FIRST))
 }
 
 /// As dup2(2). Thread-safe.
@@ -181,10 +181,10 @@ pub extern "C" fn nvmedfs_dup(fd: c_int) -> c_int {
 /// Returns `to`, or -1: EBADF (also: `to` is below 3).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_dup2(fd: c_int, to: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let open = share(fd)?;
-        let no_number = |_| Fail::new(libc::EBADF, format!("{to} is no number for a file"));
-        let fits = usize::try_from(to).ok().filter(|to| *to >= FIRST).ok_or(Full).map_err(no_number)?;
+        let no_number = |_| ApiError::new(libc::EBADF, format!("{to} is no number for a file"));
+        let fits = usize::try_from(to).ok().filter(|to| *to >= FIRST).ok_or(TableFullError).map_err(no_number)?;
         if fd == to {
             return Ok(to);
         }
@@ -207,10 +207,10 @@ pub extern "C" fn nvmedfs_dup2(fd: c_int, to: c_int) -> c_int {
 pub unsafe extern "C" fn nvmedfs_fcntl(fd: c_int, command: c_int, variadic: usize) -> c_int {
     // What C passes as an int has nothing said in its upper half.
     let number = variadic as c_int;
-    answer(|| match command {
+    ffi_guard(|| match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             let from = usize::try_from(number).ok().filter(|from| *from < UFDS_MAX);
-            let from = from.ok_or_else(|| Fail::new(libc::EINVAL, format!("no number from {number} on: there are {UFDS_MAX}")))?;
+            let from = from.ok_or_else(|| ApiError::new(libc::EINVAL, format!("no number from {number} on: there are {UFDS_MAX}")))?;
             insert(share(fd)?, from.max(FIRST))
         }
         libc::F_GETFD => with(fd, |_, _| Ok(libc::FD_CLOEXEC)),
@@ -225,6 +225,6 @@ pub unsafe extern "C" fn nvmedfs_fcntl(fd: c_int, command: c_int, variadic: usiz
             // SAFETY: the caller's promise.
             with(fd, |_, _| unsafe { nlock::record(command, lock) })
         }
-        _ => Err(Fail::new(libc::EINVAL, format!("fcntl command {command} is not known here"))),
+        _ => Err(ApiError::new(libc::EINVAL, format!("fcntl command {command} is not known here"))),
     })
 }

@@ -8,8 +8,8 @@ use libc::{iovec, off_t, ssize_t};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use stack::rawfs::fs::Advice;
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::memory::{Memory, gather, scatter};
 use crate::nfd::{Open, with};
 use crate::transfer::offset_of;
@@ -23,7 +23,7 @@ use crate::transfer::offset_of;
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_read(fd: c_int, buf: *mut c_void, n: usize) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let memory = unsafe { Memory::new(buf, n) }?;
         with(fd, |open, file| {
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn nvmedfs_read(fd: c_int, buf: *mut c_void, n: usize) -> 
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_write(fd: c_int, buf: *const c_void, n: usize) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let memory = unsafe { Memory::new(buf.cast_mut(), n) }?;
         with(fd, |open, file| {
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn nvmedfs_write(fd: c_int, buf: *const c_void, n: usize) 
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_pread(fd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let (memory, at) = (unsafe { Memory::new(buf, n) }?, offset_of(off)?);
         with(fd, |open, file| {
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn nvmedfs_pread(fd: c_int, buf: *mut c_void, n: usize, of
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_pwrite(fd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let (memory, at) = (unsafe { Memory::new(buf.cast_mut(), n) }?, offset_of(off)?);
         with(fd, |open, file| {
@@ -89,7 +89,7 @@ fn memory_of(bytes: &[u8]) -> Memory {
 }
 
 /// Reads into the parts, as one read.
-pub fn read_parts(open: &Open, parts: &mut [IoSliceMut<'_>], at: Option<u64>) -> Outcome<usize> {
+pub fn read_parts(open: &Open, parts: &mut [IoSliceMut<'_>], at: Option<u64>) -> ApiResult<usize> {
     if open.is_direct() {
         let memory: Vec<Memory> = parts.iter().map(|part| memory_of(part)).collect();
         open.check_direct(&memory, at)?;
@@ -98,7 +98,7 @@ pub fn read_parts(open: &Open, parts: &mut [IoSliceMut<'_>], at: Option<u64>) ->
 }
 
 /// Writes the parts, as one write.
-pub fn write_parts(open: &Open, parts: &[IoSlice<'_>], at: Option<u64>) -> Outcome<usize> {
+pub fn write_parts(open: &Open, parts: &[IoSlice<'_>], at: Option<u64>) -> ApiResult<usize> {
     if open.is_direct() {
         let memory: Vec<Memory> = parts.iter().map(|part| memory_of(part)).collect();
         open.check_direct(&memory, at)?;
@@ -107,7 +107,7 @@ pub fn write_parts(open: &Open, parts: &[IoSlice<'_>], at: Option<u64>) -> Outco
 }
 
 unsafe fn read_vectored(fd: c_int, iov: *const iovec, count: c_int, at: Option<off_t>) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         let at = at.map(offset_of).transpose()?;
         // SAFETY: the promise of those who call.
         unsafe { scatter(iov, count, |parts| with(fd, |open, _| Ok(read_parts(open, parts, at)? as isize))) }
@@ -115,7 +115,7 @@ unsafe fn read_vectored(fd: c_int, iov: *const iovec, count: c_int, at: Option<o
 }
 
 unsafe fn write_vectored(fd: c_int, iov: *const iovec, count: c_int, at: Option<off_t>) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         let at = at.map(offset_of).transpose()?;
         // SAFETY: the promise of those who call.
         unsafe { gather(iov, count, |parts| with(fd, |open, _| Ok(write_parts(open, parts, at)? as isize))) }
@@ -167,16 +167,16 @@ pub unsafe extern "C" fn nvmedfs_pwritev(fd: c_int, iov: *const iovec, count: c_
 /// Returns the new position, or -1: those of lseek(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_lseek(fd: c_int, off: off_t, whence: c_int) -> off_t {
-    answer(|| {
+    ffi_guard(|| {
         let to = match whence {
             libc::SEEK_SET => SeekFrom::Start(offset_of(off)?),
             libc::SEEK_CUR => SeekFrom::Current(off),
             libc::SEEK_END => SeekFrom::End(off),
             // As the kernel has it: there is nothing before the begin.
-            libc::SEEK_DATA | libc::SEEK_HOLE if off < 0 => return Err(Fail::new(libc::ENXIO, "a negative offset")),
+            libc::SEEK_DATA | libc::SEEK_HOLE if off < 0 => return Err(ApiError::new(libc::ENXIO, "a negative offset")),
             libc::SEEK_DATA => SeekFrom::Data(off.cast_unsigned()),
             libc::SEEK_HOLE => SeekFrom::Hole(off.cast_unsigned()),
-            _ => return Err(Fail::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE"))),
+            _ => return Err(ApiError::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE"))),
         };
         with(fd, |_, file| Ok(file.seek(to)?.cast_signed()))
     })
@@ -187,7 +187,7 @@ pub extern "C" fn nvmedfs_lseek(fd: c_int, off: off_t, whence: c_int) -> off_t {
 /// Returns 0, or -1: EBADF; EIO, ENOSPC (what was written may be lost with the power; each open file is told once of what failed).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fsync(fd: c_int) -> c_int {
-    answer(|| with(fd, |_, file| Ok(file.sync()?)).map(|()| 0))
+    ffi_guard(|| with(fd, |_, file| Ok(file.sync()?)).map(|()| 0))
 }
 
 /// As fdatasync(2), and here the same as nvmedfs_fsync: times cost nothing more. Thread-safe. Returns as nvmedfs_fsync.
@@ -199,13 +199,13 @@ pub extern "C" fn nvmedfs_fdatasync(fd: c_int) -> c_int {
 /// As syncfs(2), of the file's file system; see nvmedfs_sync. Thread-safe. Returns 0, or -1: EBADF; EIO, ENOSPC.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_syncfs(fd: c_int) -> c_int {
-    answer(|| crate::nfd::with_fs(fd, |fs, _, _| Ok(fs.sync()?)).map(|()| 0))
+    ffi_guard(|| crate::nfd::with_fs(fd, |fs, _, _| Ok(fs.sync()?)).map(|()| 0))
 }
 
 /// As ftruncate(2). Thread-safe. Returns 0, or -1: those of ftruncate(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_ftruncate(fd: c_int, len: off_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let len = offset_of(len)?;
         with(fd, |open, file| {
             file.set_len(len)?;
@@ -215,7 +215,7 @@ pub extern "C" fn nvmedfs_ftruncate(fd: c_int, len: off_t) -> c_int {
 }
 
 /// As O_SYNC has it for what is no write.
-fn sync_if_wanted(open: &Open) -> Outcome<c_int> {
+fn sync_if_wanted(open: &Open) -> ApiResult<c_int> {
     if open.mount.is(crate::ntypes::NVMEDFS_SYNC) {
         open.file.sync()?;
     }
@@ -228,7 +228,7 @@ fn sync_if_wanted(open: &Open) -> Outcome<c_int> {
 /// Returns 0, or -1: those of fallocate(2); EOPNOTSUPP (another mode).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fallocate(fd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let (at, len) = (offset_of(off)?, offset_of(len)?);
         with(fd, |open, file| {
             file.allocate(FallocateFlags::from_bits_retain(mode.cast_unsigned()), at, len)?;
@@ -244,7 +244,7 @@ pub extern "C" fn nvmedfs_fallocate(fd: c_int, mode: c_int, off: off_t, len: off
 /// Returns 0, or -1: EBADF; EINVAL; EIO.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let (at, len) = (offset_of(off)?, offset_of(len)?);
         let advice = match advice {
             libc::POSIX_FADV_NORMAL | libc::POSIX_FADV_NOREUSE => Advice::Normal,
@@ -252,7 +252,7 @@ pub extern "C" fn nvmedfs_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_i
             libc::POSIX_FADV_RANDOM => Advice::Random,
             libc::POSIX_FADV_WILLNEED => Advice::WillNeed,
             libc::POSIX_FADV_DONTNEED => Advice::DontNeed,
-            _ => return Err(Fail::new(libc::EINVAL, format!("advice {advice}: POSIX_FADV_..."))),
+            _ => return Err(ApiError::new(libc::EINVAL, format!("advice {advice}: POSIX_FADV_..."))),
         };
         with(fd, |_, file| Ok(file.advise(advice, at, len)?)).map(|()| 0)
     })
@@ -273,9 +273,9 @@ pub unsafe extern "C" fn nvmedfs_copy_file_range(
     n: usize,
     flags: u32,
 ) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         if flags != 0 {
-            return Err(Fail::new(libc::EINVAL, "copy_file_range has no flags"));
+            return Err(ApiError::new(libc::EINVAL, "copy_file_range has no flags"));
         }
         let n = n.min(isize::MAX as usize) as u64;
         with(fd_in, |_, from| {

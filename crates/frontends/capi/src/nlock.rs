@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::flock;
 use parking_lot::{Condvar, Mutex};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::nfd::{Open, share};
 
 /// Which file: its mount and its number there.
@@ -73,7 +73,7 @@ pub fn let_go(open: &Open) {
     }
 }
 
-fn take(which: Which, who: usize, alone: bool, waits: bool) -> Outcome<()> {
+fn take(which: Which, who: usize, alone: bool, waits: bool) -> ApiResult<()> {
     let mut locks = LOCKS.lock();
     // As flock(2): a lock that is changed is given up first.
     if let Some(lock) = locks.get_mut(&which) {
@@ -92,7 +92,7 @@ fn take(which: Which, who: usize, alone: bool, waits: bool) -> Outcome<()> {
             return Ok(());
         }
         if !waits {
-            return Err(Fail::new(libc::EWOULDBLOCK, "another open file has the lock"));
+            return Err(ApiError::new(libc::EWOULDBLOCK, "another open file has the lock"));
         }
         FREED.wait(&mut locks);
     }
@@ -104,14 +104,14 @@ fn take(which: Which, who: usize, alone: bool, waits: bool) -> Outcome<()> {
 /// Returns 0, or -1: EBADF; EINVAL; EWOULDBLOCK (LOCK_NB, and another has it).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_flock(fd: c_int, operation: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let open = share(fd)?;
         let (which, who, waits) = (which(&open), who(&open), operation & libc::LOCK_NB == 0);
         match operation & !libc::LOCK_NB {
             libc::LOCK_SH => take(which, who, false, waits)?,
             libc::LOCK_EX => take(which, who, true, waits)?,
             libc::LOCK_UN => release(which, who),
-            _ => return Err(Fail::new(libc::EINVAL, format!("flock operation {operation}: LOCK_SH, LOCK_EX or LOCK_UN"))),
+            _ => return Err(ApiError::new(libc::EINVAL, format!("flock operation {operation}: LOCK_SH, LOCK_EX or LOCK_UN"))),
         }
         Ok(0)
     })
@@ -121,14 +121,14 @@ pub extern "C" fn nvmedfs_flock(fd: c_int, operation: c_int) -> c_int {
 ///
 /// # Safety
 /// `lock` is NULL or valid for reads and writes.
-pub unsafe fn record(command: c_int, lock: *mut flock) -> Outcome<c_int> {
+pub unsafe fn record(command: c_int, lock: *mut flock) -> ApiResult<c_int> {
     if lock.is_null() {
-        return Err(Fail::new(libc::EFAULT, "the struct flock is NULL"));
+        return Err(ApiError::new(libc::EFAULT, "the struct flock is NULL"));
     }
     // SAFETY: not NULL, the rest is the caller's promise.
     let kind = unsafe { (&raw const (*lock).l_type).read() };
     if ![libc::F_RDLCK, libc::F_WRLCK, libc::F_UNLCK].contains(&kind.into()) {
-        return Err(Fail::new(libc::EINVAL, format!("a lock of type {kind}")));
+        return Err(ApiError::new(libc::EINVAL, format!("a lock of type {kind}")));
     }
     if command == libc::F_GETLK {
         // SAFETY: as above.

@@ -11,8 +11,8 @@ use stack::DeviceName;
 use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Stamp};
 use stack::rawfs::{BLOCK_BYTES, Block, Disk, DiskSettings, FormatOptions, Lane, Settings, Store};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::library::ensure_init;
 use crate::memory;
 use crate::ntypes::*;
@@ -29,53 +29,53 @@ unsafe impl Versioned for nvmedfs_mkfs_options {
 }
 
 /// With what it was about, before.
-pub fn named(what: &str, fail: Fail) -> Fail {
-    Fail::new(fail.errno, format!("{what}: {}", fail.text))
+pub fn named(what: &str, fail: ApiError) -> ApiError {
+    ApiError::new(fail.errno, format!("{what}: {}", fail.text))
 }
 
-pub fn device_name(device: &str) -> Outcome<DeviceName> {
-    device.parse().map_err(|error| Fail::new(libc::EINVAL, error))
+pub fn device_name(device: &str) -> ApiResult<DeviceName> {
+    device.parse().map_err(|error| ApiError::new(libc::EINVAL, error))
 }
 
 /// Whether a device's begin has only zeros.
-pub fn is_blank(disk: &Disk) -> Outcome<bool> {
+pub fn is_blank(disk: &Disk) -> ApiResult<bool> {
     let blocks = disk.blocks().min((BLANK_BYTES / BLOCK_BYTES) as u64);
     let mut begin = vec![0; usize::try_from(blocks).expect("few") * BLOCK_BYTES];
     disk.read_blocks(Lane::Data, Block(0), &mut begin)?;
     Ok(begin.iter().all(|byte| *byte == 0))
 }
 
-pub fn format(disk: &Disk, options: &nvmedfs_mkfs_options) -> Outcome<()> {
+pub fn format(disk: &Disk, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
     let wish = |bytes: u64| (bytes > 0).then_some(bytes);
     let blocks = wish(options.bytes / BLOCK_BYTES as u64);
     if blocks.is_some_and(|blocks| blocks > disk.blocks()) {
-        return Err(Fail::new(libc::EINVAL, format!("it has {} bytes: fewer than asked for", disk.blocks() * BLOCK_BYTES as u64)));
+        return Err(ApiError::new(libc::EINVAL, format!("it has {} bytes: fewer than asked for", disk.blocks() * BLOCK_BYTES as u64)));
     }
     let (metadata_bytes, log_bytes) = (wish(options.metadata_bytes), wish(options.log_bytes));
     Ok(Store::format(disk, &FormatOptions { blocks, metadata_bytes, log_bytes, discard: true, ..FormatOptions::default() })?)
 }
 
 /// The top directory.
-pub fn make_root(store: &Store) -> Outcome<()> {
+pub fn make_root(store: &Store) -> ApiResult<()> {
     Ok(Fs::format(store, Stamp::now())?)
 }
 
 /// It belongs to who makes it.
-pub fn own_root(fs: &Fs) -> Outcome<()> {
+pub fn own_root(fs: &Fs) -> ApiResult<()> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let set = SetAttr { owner: Some((Some(owner.0), Some(owner.1))), ..SetAttr::default() };
     Ok(fs.set_attr(fs.root(), &set, &Creds::root())?)
 }
 
 /// Keeps writers away from an image that is only read, as long as it is held.
-pub fn keep_writers_away(name: &DeviceName) -> Outcome<Option<File>> {
+pub fn keep_writers_away(name: &DeviceName) -> ApiResult<Option<File>> {
     let DeviceName::Path(path) = name else { return Ok(None) };
     let is_block = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
     let failed = |error: std::io::Error| {
         let in_use = error.kind() == std::io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EBUSY);
         let what =
             if in_use { format!("{} is in use: somebody writes to it", path.display()) } else { format!("{}: {error}", path.display()) };
-        Fail::new(if in_use { libc::EBUSY } else { error.raw_os_error().unwrap_or(libc::EIO) }, what)
+        ApiError::new(if in_use { libc::EBUSY } else { error.raw_os_error().unwrap_or(libc::EIO) }, what)
     };
     let file = OpenOptions::new().read(true).custom_flags(if is_block { libc::O_EXCL } else { 0 }).open(path).map_err(failed)?;
     if !is_block {
@@ -85,22 +85,23 @@ pub fn keep_writers_away(name: &DeviceName) -> Outcome<Option<File>> {
 }
 
 /// A file of zeros, so large.
-fn make_file(path: &Path, bytes: u64) -> Outcome<()> {
-    let failed = |error: std::io::Error| Fail::new(error.raw_os_error().unwrap_or(libc::EIO), format!("making the file: {error}"));
+fn make_file(path: &Path, bytes: u64) -> ApiResult<()> {
+    let failed = |error: std::io::Error| ApiError::new(error.raw_os_error().unwrap_or(libc::EIO), format!("making the file: {error}"));
     let file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
     file.set_len(bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).map_err(failed)
 }
 
-fn make_in(name: &DeviceName, is_new: bool, options: &nvmedfs_mkfs_options) -> Outcome<()> {
+fn make_in(name: &DeviceName, is_new: bool, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
     // Nobody else has it from here on.
     let disk = stack::open_disk(name, false, &DiskSettings::default())?;
     if options.flags & NVMEDFS_FORCE == 0
         && !is_new
         && let DeviceName::Path(path) = name
     {
-        let found = cachedfs::image::what_is_there(path).map_err(|error| Fail::new(error.raw_os_error().unwrap_or(libc::EIO), error))?;
+        let found =
+            cachedfs::image::what_is_there(path).map_err(|error| ApiError::new(error.raw_os_error().unwrap_or(libc::EIO), error))?;
         if let Some(what) = found {
-            return Err(Fail::new(libc::EEXIST, format!("it holds {what}, which is kept: only NVMEDFS_FORCE overwrites it")));
+            return Err(ApiError::new(libc::EEXIST, format!("it holds {what}, which is kept: only NVMEDFS_FORCE overwrites it")));
         }
     }
     format(&disk, options)?;
@@ -111,9 +112,9 @@ fn make_in(name: &DeviceName, is_new: bool, options: &nvmedfs_mkfs_options) -> O
     Ok(fs.close()?)
 }
 
-fn mkfs(device: &str, options: &nvmedfs_mkfs_options) -> Outcome<()> {
+fn mkfs(device: &str, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
     if options.flags & !NVMEDFS_FORCE != 0 || options.reserved != 0 {
-        return Err(Fail::new(libc::EINVAL, format!("flags {:#x} of mkfs: only NVMEDFS_FORCE is known", options.flags)));
+        return Err(ApiError::new(libc::EINVAL, format!("flags {:#x} of mkfs: only NVMEDFS_FORCE is known", options.flags)));
     }
     let name = device_name(device)?;
     let path = if let DeviceName::Path(path) = &name { Some(path) } else { None };
@@ -140,7 +141,7 @@ fn mkfs(device: &str, options: &nvmedfs_mkfs_options) -> Outcome<()> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mkfs_options_init(options: *mut nvmedfs_mkfs_options, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { options::write(options, size, Versioned::defaults()) })
+    ffi_guard(|| unsafe { options::write(options, size, Versioned::defaults()) })
 }
 
 /// Makes an empty file system in a file or on a block device; `options`: how, NULL: in what is there, if that holds nothing. Its top
@@ -153,7 +154,7 @@ pub unsafe extern "C" fn nvmedfs_mkfs_options_init(options: *mut nvmedfs_mkfs_op
 /// `device` is NULL or a string; `options` is NULL or as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mkfs(device: *const c_char, options: *const nvmedfs_mkfs_options) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         ensure_init()?;
         // SAFETY: the caller's promise.
         let (device, options) = unsafe { (memory::text(device, "the device")?, options::read(options)?) };

@@ -12,9 +12,9 @@ use parking_lot::{Mutex, RwLock};
 use stack::rawfs::fs::{Atime, Creds, Fs, FsSettings, Memory};
 use stack::rawfs::{BLOCK_BYTES, Disk, DiskSettings, Recovery, Settings, Store};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, end, enroll, ensure_init, with};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, HandleKind, end, enroll, ensure_init, with};
 use crate::memory;
 use crate::nmkfs;
 use crate::ntypes::*;
@@ -41,25 +41,25 @@ pub struct Mount {
 }
 
 /// What is open on a mount; it cannot be unmounted as long.
-pub struct Use(Arc<Mount>);
+pub struct MountGuard(Arc<Mount>);
 
-impl Drop for Use {
+impl Drop for MountGuard {
     fn drop(&mut self) {
         self.0.uses.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl std::ops::Deref for Use {
+impl std::ops::Deref for MountGuard {
     type Target = Arc<Mount>;
     fn deref(&self) -> &Arc<Mount> {
         &self.0
     }
 }
 
-impl Kind for Mount {
+impl HandleKind for Mount {
     const NAME: &'static str = "NVMEDFS";
-    fn of(object: &Object) -> Option<&Arc<Mount>> {
-        if let Object::Mount(mount) = object { Some(mount) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Mount>> {
+        if let ApiObject::Mount(mount) = object { Some(mount) } else { None }
     }
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
@@ -70,9 +70,9 @@ impl Kind for Mount {
 }
 
 /// Breaks the mount when the call in whose scope it is panics.
-struct Watch<'a>(&'a Mount);
+struct PanicGuard<'a>(&'a Mount);
 
-impl Drop for Watch<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.break_down();
@@ -82,26 +82,26 @@ impl Drop for Watch<'_> {
 
 impl Mount {
     /// Calls with the file system.
-    pub fn run<T>(&self, call: impl FnOnce(&Fs) -> Outcome<T>) -> Outcome<T> {
+    pub fn run<T>(&self, call: impl FnOnce(&Fs) -> ApiResult<T>) -> ApiResult<T> {
         // Recursively: one that waits to unmount must not keep those from going on who are waited for.
         let fs = self.fs.read_recursive();
-        let fs = fs.as_ref().ok_or_else(|| Fail::new(libc::EBADF, "the file system is being unmounted"))?;
+        let fs = fs.as_ref().ok_or_else(|| ApiError::new(libc::EBADF, "the file system is being unmounted"))?;
         self.watch(|| call(fs))
     }
 
     /// Calls, unless an earlier call panicked.
-    pub fn watch<T>(&self, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    pub fn watch<T>(&self, call: impl FnOnce() -> ApiResult<T>) -> ApiResult<T> {
         if self.is_broken() {
-            return Err(Fail::new(libc::EIO, "an earlier call failed inside this file system: unmount it, and mount it again"));
+            return Err(ApiError::new(libc::EIO, "an earlier call failed inside this file system: unmount it, and mount it again"));
         }
-        let _watch = Watch(self);
+        let _watch = PanicGuard(self);
         call()
     }
 
     /// To be called with the file system in `run`, so that it is not unmounted meanwhile.
-    pub fn used(self: &Arc<Mount>) -> Use {
+    pub fn used(self: &Arc<Mount>) -> MountGuard {
         self.uses.fetch_add(1, Ordering::SeqCst);
-        Use(Arc::clone(self))
+        MountGuard(Arc::clone(self))
     }
 
     /// Who calls.
@@ -114,7 +114,7 @@ impl Mount {
     }
 
     /// The end of a call that has changed names or attributes.
-    pub fn changed<T>(&self, fs: &Fs, done: stack::rawfs::fs::Result<T>) -> Outcome<T> {
+    pub fn changed<T>(&self, fs: &Fs, done: stack::rawfs::fs::Result<T>) -> ApiResult<T> {
         let done = done?;
         if self.is(NVMEDFS_SYNC) {
             fs.store().sync(fs.store().applied())?;
@@ -128,28 +128,28 @@ impl Mount {
         u64::from_le_bytes(uuid[..8].try_into().expect("eight bytes"))
     }
 
-    fn take(&self) -> Outcome<()> {
+    fn take(&self) -> ApiResult<()> {
         let busy = |uses| {
             let what = format!("{}: {uses} files, directories, transactions or asynchronous requests are open on it", self.device);
-            Fail::new(libc::EBUSY, what)
+            ApiError::new(libc::EBUSY, what)
         };
         let mut fs = self.fs.write();
         match self.uses.load(Ordering::SeqCst) {
             0 => {}
             uses => return Err(busy(uses)),
         }
-        let taken = fs.take().ok_or_else(|| Fail::new(libc::EBADF, "the file system is being unmounted"))?;
+        let taken = fs.take().ok_or_else(|| ApiError::new(libc::EBADF, "the file system is being unmounted"))?;
         *self.leaving.lock() = Some(taken);
         Ok(())
     }
 
-    fn close(&self) -> Outcome<()> {
+    fn close(&self) -> ApiResult<()> {
         let fs = self.leaving.lock().take();
         fs.map_or(Ok(()), |fs| fs.close().map_err(|error| nmkfs::named(&self.device, error.into())))
     }
 
     /// At the end of the library: nothing is open on it any more.
-    pub fn finish(pointer: *const u8) -> Outcome<i32> {
+    pub fn finish(pointer: *const u8) -> ApiResult<i32> {
         end(pointer, Mount::take, Mount::close)
     }
 }
@@ -188,7 +188,7 @@ unsafe impl Versioned for nvmedfs_stats {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_options_init(options: *mut nvmedfs_options, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { options::write(options, size, Versioned::defaults()) })
+    ffi_guard(|| unsafe { options::write(options, size, Versioned::defaults()) })
 }
 
 fn settings(options: &nvmedfs_options) -> (Settings, FsSettings) {
@@ -223,26 +223,26 @@ fn creds(check: bool) -> (Creds, u16) {
     (Creds { uid, gid, groups, umask: 0, check }, umask.unwrap_or(0o022))
 }
 
-fn mount(device: &str, options: &nvmedfs_options) -> Outcome<Mount> {
+fn mount(device: &str, options: &nvmedfs_options) -> ApiResult<Mount> {
     let known = NVMEDFS_READ_ONLY | NVMEDFS_SYNC | NVMEDFS_NO_ATIME | NVMEDFS_NO_DISCARD | NVMEDFS_CHECK | NVMEDFS_CREATE;
     if options.flags & !known != 0 {
-        return Err(Fail::new(libc::EINVAL, format!("flags {:#x} of a mount: only NVMEDFS_... are known", options.flags)));
+        return Err(ApiError::new(libc::EINVAL, format!("flags {:#x} of a mount: only NVMEDFS_... are known", options.flags)));
     }
     let is = |flag| options.flags & flag != 0;
     if is(NVMEDFS_CREATE) && is(NVMEDFS_READ_ONLY) {
-        return Err(Fail::new(libc::EINVAL, "NVMEDFS_CREATE and NVMEDFS_READ_ONLY do not go together"));
+        return Err(ApiError::new(libc::EINVAL, "NVMEDFS_CREATE and NVMEDFS_READ_ONLY do not go together"));
     }
     let (mut store, mut files) = settings(options);
     let memory = usize::try_from(options.memory_bytes).ok().filter(|bytes| *bytes > 0).map(Memory::of);
     let (creds, umask) = creds(is(NVMEDFS_CHECK));
-    let named = |fail: Fail| nmkfs::named(device, fail);
+    let named = |fail: ApiError| nmkfs::named(device, fail);
     let name = nmkfs::device_name(device)?;
     let no_writers = if is(NVMEDFS_READ_ONLY) { nmkfs::keep_writers_away(&name)? } else { None };
     let disk = stack::open_disk(&name, is(NVMEDFS_READ_ONLY), &memory.map_or_else(DiskSettings::default, Memory::disk))?;
     if let Some(memory) = memory {
         let least = Memory::least(disk.blocks());
         let too_little =
-            |_| Fail::new(libc::ENOMEM, format!("{device}: memory_bytes of {}: at least {least} are needed", options.memory_bytes));
+            |_| ApiError::new(libc::ENOMEM, format!("{device}: memory_bytes of {}: at least {least} are needed", options.memory_bytes));
         memory.divide(disk.blocks(), &mut store, &mut files).map_err(too_little)?;
     }
     let is_new = is(NVMEDFS_CREATE) && nmkfs::is_blank(&disk).map_err(named)?;
@@ -250,7 +250,7 @@ fn mount(device: &str, options: &nvmedfs_options) -> Outcome<Mount> {
     Ok(over(device, opened, no_writers, (options.flags, creds, umask)))
 }
 
-fn open(disk: Disk, is_new: bool, settings: &Settings, files: FsSettings) -> Outcome<(Fs, Recovery, u64)> {
+fn open(disk: Disk, is_new: bool, settings: &Settings, files: FsSettings) -> ApiResult<(Fs, Recovery, u64)> {
     if is_new {
         nmkfs::format(&disk, &nvmedfs_mkfs_options::default())?;
     }
@@ -301,11 +301,11 @@ fn over(
 /// `device` is NULL or a string; `options` is NULL or as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mount(device: *const c_char, options: *const nvmedfs_options) -> *mut NVMEDFS {
-    answer(|| {
+    ffi_guard(|| {
         ensure_init()?;
         // SAFETY: the caller's promise.
         let (device, options) = unsafe { (memory::text(device, "the device")?, options::read(options)?) };
-        enroll(Object::Mount(Arc::new(mount(device, &options)?)))
+        enroll(ApiObject::Mount(Arc::new(mount(device, &options)?)))
     })
 }
 
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn nvmedfs_mount(device: *const c_char, options: *const nv
 /// EIO, ENOSPC (not everything could be written; it is unmounted all the same).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_unmount(fs: *mut NVMEDFS) -> c_int {
-    answer(|| end(fs, Mount::take, Mount::close))
+    ffi_guard(|| end(fs, Mount::take, Mount::close))
 }
 
 /// As syncfs(2): everything that was done in the file system before survives anything. Thread-safe.
@@ -324,7 +324,7 @@ pub extern "C" fn nvmedfs_unmount(fs: *mut NVMEDFS) -> c_int {
 /// Returns 0, or -1: EBADF; EIO, ENOSPC.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_sync(fs: *mut NVMEDFS) -> c_int {
-    answer(|| with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(fs.sync()?))).map(|()| 0))
+    ffi_guard(|| with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(fs.sync()?))).map(|()| 0))
 }
 
 /// As umask(2), for files that are made in this file system. Thread-safe.
@@ -332,7 +332,7 @@ pub extern "C" fn nvmedfs_sync(fs: *mut NVMEDFS) -> c_int {
 /// Returns the umask before, or -1 (of mode_t): EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_umask(fs: *mut NVMEDFS, mask: mode_t) -> mode_t {
-    let before: i32 = answer(|| with(fs, |mount: &Arc<Mount>| Ok(mount.umask.swap((mask & 0o777) as u16, Ordering::Relaxed).into())));
+    let before: i32 = ffi_guard(|| with(fs, |mount: &Arc<Mount>| Ok(mount.umask.swap((mask & 0o777) as u16, Ordering::Relaxed).into())));
     before.cast_unsigned()
 }
 
@@ -355,7 +355,7 @@ pub fn space(fs: &Fs, read_only: bool) -> statvfs {
 /// `buf` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_statvfs(fs: *mut NVMEDFS, buf: *mut statvfs) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let told = with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(space(fs, mount.is(NVMEDFS_READ_ONLY)))))?;
         // SAFETY: the caller's promise.
         unsafe { memory::fill(buf, "the struct statvfs", told) }
@@ -397,7 +397,7 @@ fn stats(mount: &Mount, fs: &Fs) -> nvmedfs_stats {
 /// `to` is NULL or has as many bytes as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_get_stats(fs: *mut NVMEDFS, to: *mut nvmedfs_stats) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let told = with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(stats(mount, fs))))?;
         // SAFETY: the caller's promise.
         let size = if to.is_null() { 0 } else { unsafe { (&raw const (*to).size).read() } };

@@ -7,11 +7,11 @@ use libc::{dev_t, mode_t, ssize_t};
 use rustix::fs::RenameFlags;
 use stack::rawfs::fs::Kind;
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::memory;
 use crate::nfd::share;
-use crate::nplace::{At, below_dir, from_dir, from_root};
+use crate::nplace::{DirPath, below_dir, from_dir, from_root};
 use crate::ntypes::NVMEDFS;
 
 /// Bits that are the kernel's, not a permission's.
@@ -20,52 +20,52 @@ fn permissions(mode: mode_t) -> u16 {
 }
 
 /// Makes a directory.
-pub fn mkdir(at: &At<'_>, mode: mode_t) -> Outcome<c_int> {
+pub fn mkdir(at: &DirPath<'_>, mode: mode_t) -> ApiResult<c_int> {
     at.changed(at.fs.mkdir(at.node, at.path, permissions(mode), &at.creds)).map(|_| 0)
 }
 
-fn mknod(at: &At<'_>, mode: mode_t, device: dev_t) -> Outcome<c_int> {
+fn mknod(at: &DirPath<'_>, mode: mode_t, device: dev_t) -> ApiResult<c_int> {
     let kind = match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Kind::File,
         libc::S_IFIFO => Kind::Fifo,
         libc::S_IFSOCK => Kind::Socket,
         libc::S_IFCHR => Kind::CharDevice,
         libc::S_IFBLK => Kind::BlockDevice,
-        libc::S_IFDIR => return Err(Fail::new(libc::EPERM, "a directory is made by nvmedfs_mkdir")),
-        kind => return Err(Fail::new(libc::EINVAL, format!("{kind:#o} is no kind of file"))),
+        libc::S_IFDIR => return Err(ApiError::new(libc::EPERM, "a directory is made by nvmedfs_mkdir")),
+        kind => return Err(ApiError::new(libc::EINVAL, format!("{kind:#o} is no kind of file"))),
     };
     at.changed(at.fs.mknod(at.node, at.path, kind, permissions(mode), device, &at.creds)).map(|_| 0)
 }
 
 /// Removes a name; AT_REMOVEDIR: of an empty directory.
-pub fn unlink_at(at: &At<'_>, flags: c_int) -> Outcome<c_int> {
+pub fn unlink_at(at: &DirPath<'_>, flags: c_int) -> ApiResult<c_int> {
     let done = match flags {
         0 => at.fs.unlink(at.node, at.path, &at.creds),
         libc::AT_REMOVEDIR => at.fs.rmdir(at.node, at.path, &at.creds),
-        _ => return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x} of unlinkat: only AT_REMOVEDIR is known"))),
+        _ => return Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x} of unlinkat: only AT_REMOVEDIR is known"))),
     };
     at.changed(done).map(|()| 0)
 }
 
-fn symlink(target: &[u8], at: &At<'_>) -> Outcome<c_int> {
+fn symlink(target: &[u8], at: &DirPath<'_>) -> ApiResult<c_int> {
     at.changed(at.fs.symlink(target, at.node, at.path, &at.creds)).map(|_| 0)
 }
 
 /// Renames from one place to another of the same file system.
-pub fn rename(from: &At<'_>, to: &At<'_>, flags: u32) -> Outcome<c_int> {
+pub fn rename(from: &DirPath<'_>, to: &DirPath<'_>, flags: u32) -> ApiResult<c_int> {
     if !std::sync::Arc::ptr_eq(from.mount, to.mount) {
-        return Err(Fail::new(libc::EXDEV, "the new name is in another file system"));
+        return Err(ApiError::new(libc::EXDEV, "the new name is in another file system"));
     }
     let flags = RenameFlags::from_bits_retain(flags);
     from.changed(from.fs.rename(from.node, from.path, to.node, to.path, flags, &from.creds)).map(|()| 0)
 }
 
-fn link(from: &At<'_>, to: &At<'_>, flags: c_int) -> Outcome<c_int> {
+fn link(from: &DirPath<'_>, to: &DirPath<'_>, flags: c_int) -> ApiResult<c_int> {
     if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
-        return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x} of linkat: AT_SYMLINK_FOLLOW, AT_EMPTY_PATH")));
+        return Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x} of linkat: AT_SYMLINK_FOLLOW, AT_EMPTY_PATH")));
     }
     if !std::sync::Arc::ptr_eq(from.mount, to.mount) {
-        return Err(Fail::new(libc::EXDEV, "the new name is in another file system"));
+        return Err(ApiError::new(libc::EXDEV, "the new name is in another file system"));
     }
     let is_held = flags & libc::AT_EMPTY_PATH != 0 && from.path.is_empty();
     let node = if is_held { from.node.clone() } else { from.node(flags & libc::AT_SYMLINK_FOLLOW != 0)? };
@@ -76,11 +76,11 @@ fn link(from: &At<'_>, to: &At<'_>, flags: c_int) -> Outcome<c_int> {
 ///
 /// # Safety
 /// `buf` has `n` bytes.
-unsafe fn readlink(at: &At<'_>, buf: *mut c_char, n: usize) -> Outcome<ssize_t> {
+unsafe fn readlink(at: &DirPath<'_>, buf: *mut c_char, n: usize) -> ApiResult<ssize_t> {
     // SAFETY: the caller's promise.
     let memory = unsafe { memory::Memory::new(buf.cast(), n) }?;
     if n == 0 {
-        return Err(Fail::new(libc::EINVAL, "there is no room for the target"));
+        return Err(ApiError::new(libc::EINVAL, "there is no room for the target"));
     }
     let target = at.fs.readlink(at.node, at.path, &at.creds)?;
     let len = target.len().min(n);
@@ -95,7 +95,7 @@ unsafe fn readlink(at: &At<'_>, buf: *mut c_char, n: usize) -> Outcome<ssize_t> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mkdir(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| mkdir(at, mode)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| mkdir(at, mode)) })
 }
 
 /// As mkdirat(2). `dir` is the number of an open directory. Thread-safe.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn nvmedfs_mkdir(fs: *mut NVMEDFS, path: *const c_char, mo
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mkdirat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_dir(dir, path, |at| mkdir(at, mode)) })
+    ffi_guard(|| unsafe { from_dir(dir, path, |at| mkdir(at, mode)) })
 }
 
 /// As mknod(2): also pipes, sockets and devices, which have names and attributes here, and cannot be opened. Thread-safe.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn nvmedfs_mkdirat(dir: c_int, path: *const c_char, mode: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mknod(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| mknod(at, mode, device)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| mknod(at, mode, device)) })
 }
 
 /// As mknodat(2); see nvmedfs_mknod. Thread-safe.
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn nvmedfs_mknod(fs: *mut NVMEDFS, path: *const c_char, mo
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_dir(dir, path, |at| mknod(at, mode, device)) })
+    ffi_guard(|| unsafe { from_dir(dir, path, |at| mknod(at, mode, device)) })
 }
 
 /// As mkfifo(3); see nvmedfs_mknod. Thread-safe.
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn nvmedfs_mknodat(dir: c_int, path: *const c_char, mode: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mkfifo(fs: *mut NVMEDFS, path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
 }
 
 /// As mkfifoat(3); see nvmedfs_mknod. Thread-safe.
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn nvmedfs_mkfifo(fs: *mut NVMEDFS, path: *const c_char, m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_mkfifoat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_dir(dir, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
+    ffi_guard(|| unsafe { from_dir(dir, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
 }
 
 /// As readlink(2): no zero byte follows. Thread-safe. Returns the number of bytes, or -1: those of readlink(2).
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn nvmedfs_mkfifoat(dir: c_int, path: *const c_char, mode:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_readlink(fs: *mut NVMEDFS, path: *const c_char, buf: *mut c_char, n: usize) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| readlink(at, buf, n)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| readlink(at, buf, n)) })
 }
 
 /// As readlinkat(2). Thread-safe. Returns as nvmedfs_readlink.
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn nvmedfs_readlink(fs: *mut NVMEDFS, path: *const c_char,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, n: usize) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_dir(dir, path, |at| readlink(at, buf, n)) })
+    ffi_guard(|| unsafe { from_dir(dir, path, |at| readlink(at, buf, n)) })
 }
 
 /// As unlink(2). What is open stays until it is closed. Thread-safe. Returns 0, or -1: those of unlink(2).
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn nvmedfs_readlinkat(dir: c_int, path: *const c_char, buf
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_unlink(fs: *mut NVMEDFS, path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| unlink_at(at, 0)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| unlink_at(at, 0)) })
 }
 
 /// As unlinkat(2), AT_REMOVEDIR included. `dir` is the number of an open directory. Thread-safe.
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn nvmedfs_unlink(fs: *mut NVMEDFS, path: *const c_char) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_dir(dir, path, |at| unlink_at(at, flags)) })
+    ffi_guard(|| unsafe { from_dir(dir, path, |at| unlink_at(at, flags)) })
 }
 
 /// As rmdir(2). Thread-safe. Returns 0, or -1: those of rmdir(2).
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn nvmedfs_unlinkat(dir: c_int, path: *const c_char, flags
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_rmdir(fs: *mut NVMEDFS, path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { from_root(fs, path, |at| unlink_at(at, libc::AT_REMOVEDIR)) })
+    ffi_guard(|| unsafe { from_root(fs, path, |at| unlink_at(at, libc::AT_REMOVEDIR)) })
 }
 
 /// As symlink(2): `path` becomes a link to `target`. Thread-safe. Returns 0, or -1: those of symlink(2).
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn nvmedfs_rmdir(fs: *mut NVMEDFS, path: *const c_char) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_symlink(fs: *mut NVMEDFS, target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe {
+    ffi_guard(|| unsafe {
         let target = memory::bytes(target, "the target")?;
         from_root(fs, path, |at| symlink(target, at))
     })
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn nvmedfs_symlink(fs: *mut NVMEDFS, target: *const c_char
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_symlinkat(target: *const c_char, dir: c_int, path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe {
+    ffi_guard(|| unsafe {
         let target = memory::bytes(target, "the target")?;
         from_dir(dir, path, |at| symlink(target, at))
     })
@@ -233,9 +233,9 @@ pub unsafe extern "C" fn nvmedfs_symlinkat(target: *const c_char, dir: c_int, pa
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_rename(fs: *mut NVMEDFS, from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe {
+    ffi_guard(|| unsafe {
         let to = memory::bytes(to, "the new name")?;
-        from_root(fs, from, |at| rename(at, &At { path: to, creds: at.creds.clone(), ..*at }, 0))
+        from_root(fs, from, |at| rename(at, &DirPath { path: to, creds: at.creds.clone(), ..*at }, 0))
     })
 }
 
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn nvmedfs_rename(fs: *mut NVMEDFS, from: *const c_char, t
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: u32) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe {
+    ffi_guard(|| unsafe {
         let to = memory::bytes(to, "the new name")?;
         self::from_dir(from_dir, from, |from| below_dir(&*share(to_dir)?, to, |to| rename(from, to, flags)))
     })
@@ -259,9 +259,9 @@ pub unsafe extern "C" fn nvmedfs_renameat2(from_dir: c_int, from: *const c_char,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_link(fs: *mut NVMEDFS, from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe {
+    ffi_guard(|| unsafe {
         let to = memory::bytes(to, "the new name")?;
-        from_root(fs, from, |at| link(at, &At { path: to, creds: at.creds.clone(), ..*at }, 0))
+        from_root(fs, from, |at| link(at, &DirPath { path: to, creds: at.creds.clone(), ..*at }, 0))
     })
 }
 
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn nvmedfs_link(fs: *mut NVMEDFS, from: *const c_char, to:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe {
+    ffi_guard(|| unsafe {
         let to = memory::bytes(to, "the new name")?;
         self::from_dir(from_dir, from, |from| below_dir(&*share(to_dir)?, to, |to| link(from, to, flags)))
     })
@@ -288,11 +288,11 @@ pub unsafe extern "C" fn nvmedfs_linkat(from_dir: c_int, from: *const c_char, to
 /// `path` is NULL or a string; `resolved` has 4096 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_realpath(fs: *mut NVMEDFS, path: *const c_char, resolved: *mut c_char) -> *mut c_char {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let found = unsafe { from_root(fs, path, |at| Ok(at.fs.real_path(at.node, at.path, &at.creds)?)) }?;
         if found.len() >= libc::PATH_MAX as usize {
-            return Err(Fail::new(libc::ENAMETOOLONG, "the path from the root is longer than 4095 bytes"));
+            return Err(ApiError::new(libc::ENAMETOOLONG, "the path from the root is longer than 4095 bytes"));
         }
         // SAFETY: the caller's promise.
         let memory = unsafe { memory::Memory::new(resolved.cast(), found.len() + 1) }?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stack::rawfs::fs::{Creds, Fs, Node, SetAttr};
 
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
 use crate::library::with;
 use crate::memory;
 use crate::nfd::{Open, share};
@@ -14,7 +14,7 @@ use crate::nmount::Mount;
 use crate::ntypes::NVMEDFS;
 
 /// A path, what it counts from, and who asks.
-pub struct At<'a> {
+pub struct DirPath<'a> {
     pub mount: &'a Arc<Mount>,
     pub fs: &'a Fs,
     pub node: &'a Node,
@@ -22,19 +22,19 @@ pub struct At<'a> {
     pub path: &'a [u8],
 }
 
-impl At<'_> {
+impl DirPath<'_> {
     /// The end of a call that has changed something.
-    pub fn changed<T>(&self, done: stack::rawfs::fs::Result<T>) -> Outcome<T> {
+    pub fn changed<T>(&self, done: stack::rawfs::fs::Result<T>) -> ApiResult<T> {
         self.mount.changed(self.fs, done)
     }
 
     /// What the path leads to.
-    pub fn node(&self, follow: bool) -> Outcome<Node> {
+    pub fn node(&self, follow: bool) -> ApiResult<Node> {
         Ok(self.fs.lookup(self.node, self.path, follow, &self.creds)?)
     }
 
     /// Sets attributes of what it leads to.
-    pub fn set(&self, follow: bool, set: &SetAttr) -> Outcome<c_int> {
+    pub fn set(&self, follow: bool, set: &SetAttr) -> ApiResult<c_int> {
         let node = self.node(follow)?;
         self.changed(self.fs.set_attr(&node, set, &self.creds)).map(|()| 0)
     }
@@ -42,25 +42,25 @@ impl At<'_> {
 
 #[cold]
 #[inline(never)]
-fn named(path: &[u8], fail: Fail) -> Fail {
-    Fail::new(fail.errno, format!("{}: {}", String::from_utf8_lossy(path), fail.text))
+fn named(path: &[u8], fail: ApiError) -> ApiError {
+    ApiError::new(fail.errno, format!("{}: {}", String::from_utf8_lossy(path), fail.text))
 }
 
 /// Calls with a place below the root.
-pub fn below_root<T>(mount: &Arc<Mount>, path: &[u8], call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
-    mount.run(|fs| call(&At { mount, fs, node: fs.root(), creds: mount.creds(), path }).map_err(|fail| named(path, fail)))
+pub fn below_root<T>(mount: &Arc<Mount>, path: &[u8], call: impl FnOnce(&DirPath<'_>) -> ApiResult<T>) -> ApiResult<T> {
+    mount.run(|fs| call(&DirPath { mount, fs, node: fs.root(), creds: mount.creds(), path }).map_err(|fail| named(path, fail)))
 }
 
 /// Calls with a place below an open directory.
-pub fn below_dir<T>(open: &Open, path: &[u8], call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+pub fn below_dir<T>(open: &Open, path: &[u8], call: impl FnOnce(&DirPath<'_>) -> ApiResult<T>) -> ApiResult<T> {
     let mount: &Arc<Mount> = &open.mount;
-    let of = |fs: &Fs| call(&At { mount, fs, node: open.file.node(), creds: mount.creds(), path }).map_err(|fail| named(path, fail));
+    let of = |fs: &Fs| call(&DirPath { mount, fs, node: open.file.node(), creds: mount.creds(), path }).map_err(|fail| named(path, fail));
     mount.run(of)
 }
 
 /// # Safety
 /// `path` is NULL or a string.
-pub unsafe fn from_root<T>(fs: *const NVMEDFS, path: *const c_char, call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+pub unsafe fn from_root<T>(fs: *const NVMEDFS, path: *const c_char, call: impl FnOnce(&DirPath<'_>) -> ApiResult<T>) -> ApiResult<T> {
     // SAFETY: the caller's promise.
     let path = unsafe { memory::bytes(path, "the path") }?;
     with(fs, |mount: &Arc<Mount>| below_root(mount, path, call))
@@ -68,7 +68,7 @@ pub unsafe fn from_root<T>(fs: *const NVMEDFS, path: *const c_char, call: impl F
 
 /// # Safety
 /// `path` is NULL or a string.
-pub unsafe fn from_dir<T>(dir: c_int, path: *const c_char, call: impl FnOnce(&At<'_>) -> Outcome<T>) -> Outcome<T> {
+pub unsafe fn from_dir<T>(dir: c_int, path: *const c_char, call: impl FnOnce(&DirPath<'_>) -> ApiResult<T>) -> ApiResult<T> {
     // SAFETY: the caller's promise.
     below_dir(&*share(dir)?, unsafe { memory::bytes(path, "the path") }?, call)
 }

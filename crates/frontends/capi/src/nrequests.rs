@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object};
+use crate::api_error::{ApiError, ApiResult};
+use crate::library::{ApiObject, HandleKind};
 use crate::memory::Memory;
 use crate::nfd::Open;
 use crate::nfile::{read_parts, write_parts};
-use crate::nmount::{Mount, Use};
+use crate::nmount::{Mount, MountGuard};
 use crate::ntypes::*;
 
 /// Most threads of one NVMEDFS_AIO. A read that has to wait for the device occupies one.
@@ -33,9 +33,9 @@ pub struct Aio {
     me: Weak<Aio>,
     mount: Arc<Mount>,
     /// Taken at its end.
-    holds: Mutex<Option<Use>>,
+    holds: Mutex<Option<MountGuard>>,
     depth: usize,
-    state: Mutex<State>,
+    state: Mutex<AioState>,
     to_do: Condvar,
     done: Condvar,
     /// Readable as long as something has ended and was not taken.
@@ -43,13 +43,13 @@ pub struct Aio {
 }
 
 #[derive(Default)]
-struct State {
-    reads: VecDeque<(Read, Told)>,
+struct AioState {
+    reads: VecDeque<(QueuedRead, CompletionNotice)>,
     /// Submitted and not ended.
     under_way: usize,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<AioCompletion>,
     /// The first that failed since somebody waited.
-    failed: Option<Fail>,
+    failed: Option<ApiError>,
     threads: usize,
     idle: usize,
     closed: bool,
@@ -57,37 +57,37 @@ struct State {
 
 /// Whom to tell, and what.
 #[derive(Clone, Copy)]
-pub struct Ended {
+pub struct AioCompletion {
     event: nvmedfs_event,
     callback: Option<unsafe extern "C" fn(*const nvmedfs_event, *mut c_void)>,
     userdata: *mut c_void,
 }
 
 // SAFETY: numbers, a function, and an address that only the program looks at.
-unsafe impl Send for Ended {}
+unsafe impl Send for AioCompletion {}
 
-impl Ended {
-    pub fn of(io: &nvmedfs_io) -> Ended {
+impl AioCompletion {
+    pub fn of(io: &nvmedfs_io) -> AioCompletion {
         let event = nvmedfs_event { user: io.user, result: 0, op: io.op, flags: 0 };
-        Ended { event, callback: io.callback, userdata: io.userdata }
+        AioCompletion { event, callback: io.callback, userdata: io.userdata }
     }
 }
 
 /// The end of one request, told once: whoever loses it says that it has failed.
-pub struct Told(Option<(Arc<Aio>, Ended)>);
+pub struct CompletionNotice(Option<(Arc<Aio>, AioCompletion)>);
 
-impl Told {
+impl CompletionNotice {
     /// What is left of the request is to be let go of before: who is told may close everything.
-    pub fn tell(mut self, outcome: Outcome<i64>) {
+    pub fn deliver(mut self, outcome: ApiResult<i64>) {
         if let Some((aio, ended)) = self.0.take() {
             aio.end(ended, outcome);
         }
     }
 }
 
-impl Told {
+impl CompletionNotice {
     /// As if it had not been submitted.
-    pub fn never_mind(mut self) {
+    pub fn cancel_unsubmitted(mut self) {
         if let Some((aio, _)) = self.0.take() {
             aio.state.lock().under_way -= 1;
             aio.done.notify_all();
@@ -95,60 +95,60 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for CompletionNotice {
     fn drop(&mut self) {
         if let Some((aio, ended)) = self.0.take() {
-            aio.end(ended, Err(Fail::new(libc::EIO, "the request was not carried out: no thread, or a mistake inside hotshelf")));
+            aio.end(ended, Err(ApiError::new(libc::EIO, "the request was not carried out: no thread, or a mistake inside hotshelf")));
         }
     }
 }
 
 /// A read that waits for a thread.
-pub struct Read {
+pub struct QueuedRead {
     pub open: Arc<Open>,
     pub parts: Vec<Memory>,
     pub at: u64,
 }
 
-impl Read {
+impl QueuedRead {
     /// Does it, if it need not wait.
-    fn here(&mut self) -> Option<Outcome<i64>> {
+    fn here(&mut self) -> Option<ApiResult<i64>> {
         let [part] = &mut self.parts[..] else { return None };
         let read = self.open.run(|file| Ok(file.read_here(part.as_mut(), self.at)?));
         read.map(|done| done.map(|bytes| bytes as i64)).transpose()
     }
 
-    fn run(self) -> Outcome<i64> {
-        let Read { open, mut parts, at } = self;
+    fn run(self) -> ApiResult<i64> {
+        let QueuedRead { open, mut parts, at } = self;
         let mut slices: Vec<std::io::IoSliceMut<'_>> = parts.iter_mut().map(|part| std::io::IoSliceMut::new(part.as_mut())).collect();
         read_parts(&open, &mut slices, Some(at)).map(|bytes| bytes as i64)
     }
 }
 
 /// Writes several parts as one write, all or an error.
-pub fn write_all(open: &Open, parts: &[Memory], at: u64) -> Outcome<i64> {
+pub fn write_all(open: &Open, parts: &[Memory], at: u64) -> ApiResult<i64> {
     let slices: Vec<std::io::IoSlice<'_>> = parts.iter().map(|part| std::io::IoSlice::new(part.as_ref())).collect();
     let wanted: usize = parts.iter().map(Memory::len).sum();
     let done = write_parts(open, &slices, Some(at))?;
-    if done == wanted { Ok(done as i64) } else { Err(Fail::new(libc::ENOSPC, "no space is left for all of the write")) }
+    if done == wanted { Ok(done as i64) } else { Err(ApiError::new(libc::ENOSPC, "no space is left for all of the write")) }
 }
 
 /// Runs it; a panic is a failure, and breaks the mount.
-pub fn guarded(mount: &Mount, run: impl FnOnce() -> Outcome<i64>) -> Outcome<i64> {
+pub fn guarded(mount: &Mount, run: impl FnOnce() -> ApiResult<i64>) -> ApiResult<i64> {
     let done = catch_unwind(AssertUnwindSafe(|| mount.watch(run)));
-    done.unwrap_or_else(|_| Err(Fail::new(libc::EIO, "a mistake inside hotshelf: please report it; unmount the file system")))
+    done.unwrap_or_else(|_| Err(ApiError::new(libc::EIO, "a mistake inside hotshelf: please report it; unmount the file system")))
 }
 
-impl Kind for Aio {
+impl HandleKind for Aio {
     const NAME: &'static str = "NVMEDFS_AIO";
-    fn of(object: &Object) -> Option<&Arc<Aio>> {
-        if let Object::NAio(aio) = object { Some(aio) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Aio>> {
+        if let ApiObject::NAio(aio) = object { Some(aio) } else { None }
     }
 }
 
 impl Aio {
-    pub fn new(mount: &Arc<Mount>, depth: u32) -> Outcome<Arc<Aio>> {
-        let no_event = |errno: rustix::io::Errno| Fail::new(errno.raw_os_error(), "an event for requests (eventfd)");
+    pub fn new(mount: &Arc<Mount>, depth: u32) -> ApiResult<Arc<Aio>> {
+        let no_event = |errno: rustix::io::Errno| ApiError::new(errno.raw_os_error(), "an event for requests (eventfd)");
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
         let (holds, depth) = (Mutex::new(Some(mount.used())), depth as usize);
         let (state, to_do, done, mount) = (Mutex::default(), Condvar::new(), Condvar::new(), Arc::clone(mount));
@@ -164,23 +164,23 @@ impl Aio {
     }
 
     /// Room for one more request.
-    pub fn reserve(self: &Arc<Aio>, io: &nvmedfs_io) -> Outcome<Told> {
+    pub fn reserve(self: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<CompletionNotice> {
         let mut state = self.state.lock();
         if state.closed {
-            return Err(Fail::new(libc::EBADF, "it is being destroyed"));
+            return Err(ApiError::new(libc::EBADF, "it is being destroyed"));
         }
         if state.under_way + state.ended.len() >= self.depth {
-            return Err(Fail::new(libc::EAGAIN, "as many requests as it is deep are under way or not taken: nvmedfs_aio_reap first"));
+            return Err(ApiError::new(libc::EAGAIN, "as many requests as it is deep are under way or not taken: nvmedfs_aio_reap first"));
         }
         state.under_way += 1;
-        Ok(Told(Some((Arc::clone(self), Ended::of(io)))))
+        Ok(CompletionNotice(Some((Arc::clone(self), AioCompletion::of(io)))))
     }
 
     /// What is in memory has ended when this returns; else it is a thread's. One is started if all are busy and there may be another.
-    pub fn read(&self, mut read: Read, told: Told) {
+    pub fn read(&self, mut read: QueuedRead, told: CompletionNotice) {
         if let Some(done) = read.here() {
             drop(read);
-            return told.tell(done);
+            return told.deliver(done);
         }
         let mut state = self.state.lock();
         let is_short = state.idle <= state.reads.len() && state.threads < THREADS_MAX.min(self.depth);
@@ -189,7 +189,7 @@ impl Aio {
         }
         if state.threads == 0 {
             drop(state);
-            return told.tell(Err(Fail::new(libc::EAGAIN, "no thread can be started")));
+            return told.deliver(Err(ApiError::new(libc::EAGAIN, "no thread can be started")));
         }
         state.reads.push_back((read, told));
         self.to_do.notify_one();
@@ -205,7 +205,7 @@ impl Aio {
         loop {
             if let Some((read, told)) = state.reads.pop_front() {
                 drop(state);
-                told.tell(guarded(&self.mount, || read.run()));
+                told.deliver(guarded(&self.mount, || read.run()));
                 state = self.state.lock();
             } else if state.closed {
                 state.threads -= 1;
@@ -219,7 +219,7 @@ impl Aio {
         }
     }
 
-    fn end(&self, mut ended: Ended, outcome: Outcome<i64>) {
+    fn end(&self, mut ended: AioCompletion, outcome: ApiResult<i64>) {
         let mut state = self.state.lock();
         state.under_way -= 1;
         ended.event.result = match outcome {
@@ -238,7 +238,7 @@ impl Aio {
         self.done.notify_all();
     }
 
-    fn take(&self, state: &mut MutexGuard<'_, State>, most: usize) -> Vec<Ended> {
+    fn take(&self, state: &mut MutexGuard<'_, AioState>, most: usize) -> Vec<AioCompletion> {
         let count = state.ended.len().min(most);
         let taken = state.ended.drain(..count).collect();
         if state.ended.is_empty() {
@@ -266,13 +266,13 @@ impl Aio {
         taken.len()
     }
 
-    fn wait_a_while(&self, state: &mut MutexGuard<'_, State>, until: Option<Instant>) {
+    fn wait_a_while(&self, state: &mut MutexGuard<'_, AioState>, until: Option<Instant>) {
         let at_most = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
         self.done.wait_for(state, at_most);
     }
 
     /// Waits until nothing is under way, takes all, and says whether all since the last time went well.
-    pub fn wait(&self, until: Option<Instant>) -> Outcome<()> {
+    pub fn wait(&self, until: Option<Instant>) -> ApiResult<()> {
         loop {
             self.reap(usize::MAX, usize::MAX, until, |_| {});
             let mut state = self.state.lock();
@@ -280,13 +280,13 @@ impl Aio {
                 return state.failed.take().map_or(Ok(()), Err);
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(Fail::new(libc::ETIMEDOUT, format!("{} requests are still under way", state.under_way)));
+                return Err(ApiError::new(libc::ETIMEDOUT, format!("{} requests are still under way", state.under_way)));
             }
         }
     }
 
     /// Waits for all that is under way.
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         let mut state = self.state.lock();
         state.closed = true;
         while state.under_way > 0 || state.threads > 0 {
@@ -300,7 +300,7 @@ impl Aio {
 }
 
 /// No lock is held.
-fn call_back(ended: &Ended) {
+fn call_back(ended: &AioCompletion) {
     if let Some(callback) = ended.callback {
         // SAFETY: the program gave this function for just this.
         unsafe { callback(&raw const ended.event, ended.userdata) }

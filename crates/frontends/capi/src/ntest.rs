@@ -36,7 +36,7 @@ fn a_mistake_inside_breaks_one_file_system_and_no_other() {
     let (fs, other) = (mounted(), mounted());
     let (fd, well) = (open(fs), open(other));
     let inside = share(fd).expect("open");
-    let panicked = catch_unwind(AssertUnwindSafe(|| inside.run(|_| -> crate::fail::Outcome<()> { panic!("on purpose") })));
+    let panicked = catch_unwind(AssertUnwindSafe(|| inside.run(|_| -> crate::api_error::ApiResult<()> { panic!("on purpose") })));
     assert!(panicked.is_err());
     drop(inside);
     let mut byte = [0_u8; 1];
@@ -60,7 +60,7 @@ fn a_request_that_is_lost_has_failed() {
     // SAFETY: no timeout.
     let wait = || unsafe { nvmedfs_aio_wait(aio, std::ptr::null()) };
     assert_eq!((wait(), errno(), wait()), (-1, libc::EIO, 0));
-    ours.reserve(&nvmedfs_io::default()).expect("room").never_mind();
+    ours.reserve(&nvmedfs_io::default()).expect("room").cancel_unsubmitted();
     assert_eq!(wait(), 0);
     let io = nvmedfs_io { op: NVMEDFS_OP_SYNC, ..nvmedfs_io::default() };
     // SAFETY: one of its size.

@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use stack::rawfs::fs::{Creds, File, Fs, Transaction};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, end, enroll, with};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, HandleKind, end, enroll, with};
 use crate::memory::{self, Memory};
 use crate::nfd::{self, Open};
-use crate::nmount::{Mount, Use};
+use crate::nmount::{Mount, MountGuard};
 use crate::nplace::below_root;
 use crate::ntypes::{NVMEDFS, NVMEDFS_TX};
 use crate::transfer::offset_of;
@@ -24,33 +24,33 @@ pub struct Tx {
     /// Taken when it ends.
     gathered: Mutex<Option<Transaction>>,
     /// After what was gathered.
-    mount: Mutex<Option<Use>>,
+    mount: Mutex<Option<MountGuard>>,
 }
 
-impl Kind for Tx {
+impl HandleKind for Tx {
     const NAME: &'static str = "NVMEDFS_TX";
-    fn of(object: &Object) -> Option<&Arc<Tx>> {
-        if let Object::Tx(tx) = object { Some(tx) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Tx>> {
+        if let ApiObject::Tx(tx) = object { Some(tx) } else { None }
     }
 }
 
-fn ended() -> Fail {
-    Fail::new(libc::EBADF, "the transaction has ended")
+fn ended() -> ApiError {
+    ApiError::new(libc::EBADF, "the transaction has ended")
 }
 
 impl Tx {
-    pub fn mount(&self) -> Outcome<Arc<Mount>> {
+    pub fn mount(&self) -> ApiResult<Arc<Mount>> {
         self.mount.lock().as_ref().map(|mount| Arc::clone(mount)).ok_or_else(ended)
     }
 
-    pub fn gather<T>(&self, call: impl FnOnce(&mut Transaction) -> Outcome<T>) -> Outcome<T> {
+    pub fn gather<T>(&self, call: impl FnOnce(&mut Transaction) -> ApiResult<T>) -> ApiResult<T> {
         let mount = self.mount()?;
         let mut gathered = self.gathered.lock();
         mount.watch(|| call(gathered.as_mut().ok_or_else(ended)?))
     }
 
     /// Without anything having happened.
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         drop(self.gathered.lock().take());
         drop(self.mount.lock().take());
         Ok(())
@@ -58,7 +58,7 @@ impl Tx {
 }
 
 /// Ends the object: what it has gathered is the caller's, and what keeps its mount.
-pub fn take(tx: *const NVMEDFS_TX) -> Outcome<(Transaction, Use)> {
+pub fn take(tx: *const NVMEDFS_TX) -> ApiResult<(Transaction, MountGuard)> {
     let mut taken = None;
     end(
         tx,
@@ -72,11 +72,11 @@ pub fn take(tx: *const NVMEDFS_TX) -> Outcome<(Transaction, Use)> {
 }
 
 /// Calls with a file of the transaction's file system.
-pub fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transaction, &Arc<File>) -> Outcome<T>) -> Outcome<T> {
+pub fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transaction, &Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
     let open: Arc<Open> = nfd::share(fd)?;
     with(tx, |tx: &Arc<Tx>| {
         if !Arc::ptr_eq(&tx.mount()?, &open.mount) {
-            return Err(Fail::new(libc::EXDEV, "the file is in another file system than the transaction"));
+            return Err(ApiError::new(libc::EXDEV, "the file is in another file system than the transaction"));
         }
         tx.gather(|gathered| call(gathered, &open.file))
     })
@@ -92,14 +92,14 @@ pub fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Trans
 /// Returns it, or NULL: EBADF; EROFS; EMFILE.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_begin(fs: *mut NVMEDFS) -> *mut NVMEDFS_TX {
-    answer(|| {
+    ffi_guard(|| {
         with(fs, |mount: &Arc<Mount>| {
             mount.run(|fs| {
                 if fs.store().is_read_only() {
-                    return Err(Fail::new(libc::EROFS, "the file system is mounted read-only"));
+                    return Err(ApiError::new(libc::EROFS, "the file system is mounted read-only"));
                 }
                 let (gathered, mount) = (Mutex::new(Some(fs.begin())), Mutex::new(Some(mount.used())));
-                enroll(Object::Tx(Arc::new(Tx { gathered, mount })))
+                enroll(ApiObject::Tx(Arc::new(Tx { gathered, mount })))
             })
         })
     })
@@ -113,7 +113,7 @@ pub extern "C" fn nvmedfs_begin(fs: *mut NVMEDFS) -> *mut NVMEDFS_TX {
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_pwrite(tx: *mut NVMEDFS_TX, fd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let (memory, at) = (unsafe { Memory::new(buf.cast_mut(), n) }?, offset_of(off)?);
         with_file(tx, fd, |tx, file| Ok(memory.with(|bytes| tx.write_at(file, bytes, at)).map(|()| n as isize)?))
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn nvmedfs_tx_pwrite(tx: *mut NVMEDFS_TX, fd: c_int, buf: 
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_append(tx: *mut NVMEDFS_TX, fd: c_int, buf: *const c_void, n: usize) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let memory = unsafe { Memory::new(buf.cast_mut(), n) }?;
         with_file(tx, fd, |tx, file| Ok(memory.with(|bytes| tx.append(file, bytes)).map(|()| n as isize)?))
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn nvmedfs_tx_append(tx: *mut NVMEDFS_TX, fd: c_int, buf: 
 /// Returns 0, or -1: EBADF; EFBIG; EINVAL; EXDEV. The commit fails with EOPNOTSUPP if it makes a file in many pieces shorter.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_tx_ftruncate(tx: *mut NVMEDFS_TX, fd: c_int, len: off_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let len = offset_of(len)?;
         with_file(tx, fd, |tx, file| Ok(tx.set_len(file, len).map(|()| 0)?))
     })
@@ -152,7 +152,7 @@ pub extern "C" fn nvmedfs_tx_ftruncate(tx: *mut NVMEDFS_TX, fd: c_int, len: off_
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_link(tx: *mut NVMEDFS_TX, fd: c_int, path: *const c_char) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let path = unsafe { memory::bytes(path, "the path") }?;
         let mount = with(tx, |tx: &Arc<Tx>| tx.mount())?;
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn nvmedfs_tx_link(tx: *mut NVMEDFS_TX, fd: c_int, path: *
 }
 
 /// A first name is given beside others' calls; another is a change of names.
-fn named(tx: &mut Transaction, fs: &Fs, file: &File, path: &[u8], creds: &Creds) -> Outcome<()> {
+fn named(tx: &mut Transaction, fs: &Fs, file: &File, path: &[u8], creds: &Creds) -> ApiResult<()> {
     let first = file.node().stat()?.nlink == 0 && tx.name(file, fs.root(), path).is_ok();
     if first { Ok(()) } else { Ok(tx.link(file.node(), fs.root(), path, creds)?) }
 }
@@ -176,7 +176,7 @@ fn named(tx: &mut Transaction, fs: &Fs, file: &File, path: &[u8], creds: &Creds)
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_creat(tx: *mut NVMEDFS_TX, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let path = unsafe { memory::bytes(path, "the path") }?;
         let mount = with(tx, |tx: &Arc<Tx>| tx.mount())?;
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn nvmedfs_tx_creat(tx: *mut NVMEDFS_TX, path: *const c_ch
 }
 
 /// The last directory on a path that is there.
-fn nearest<'p>(mount: &Arc<Mount>, mut dir: &'p [u8]) -> Outcome<&'p [u8]> {
+fn nearest<'p>(mount: &Arc<Mount>, mut dir: &'p [u8]) -> ApiResult<&'p [u8]> {
     loop {
         let found = below_root(mount, dir, |at| Ok(at.node(true)?.kind()));
         let trimmed = dir.len() - dir.iter().rev().take_while(|byte| **byte == b'/').count();
@@ -214,7 +214,7 @@ fn nearest<'p>(mount: &Arc<Mount>, mut dir: &'p [u8]) -> Outcome<&'p [u8]> {
 /// EINVAL (more changes than one transaction can have).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_commit(tx: *mut NVMEDFS_TX) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let (gathered, mount) = take(tx)?;
         mount.run(|fs| Ok(fs.commit(gathered)?)).map(|()| 0)
     })
@@ -223,5 +223,5 @@ pub extern "C" fn nvmedfs_commit(tx: *mut NVMEDFS_TX) -> c_int {
 /// Ends the transaction without anything having happened. Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_abort(tx: *mut NVMEDFS_TX) -> c_int {
-    answer(|| end(tx, |_: &Tx| Ok(()), Tx::finish))
+    ffi_guard(|| end(tx, |_: &Tx| Ok(()), Tx::finish))
 }

@@ -8,12 +8,12 @@ use libc::{gid_t, mode_t, timespec, uid_t};
 use rustix::fs::RenameFlags;
 use stack::rawfs::fs::{SetAttr, Transaction};
 
-use crate::edge::answer;
-use crate::fail::Outcome;
+use crate::api_error::ApiResult;
+use crate::guard::ffi_guard;
 use crate::library::with;
 use crate::memory;
 use crate::nattr::{of_mode, of_owner, of_times};
-use crate::nplace::{At, below_root};
+use crate::nplace::{DirPath, below_root};
 use crate::ntx::{Tx, with_file};
 use crate::ntypes::NVMEDFS_TX;
 
@@ -24,8 +24,8 @@ use crate::ntypes::NVMEDFS_TX;
 unsafe fn gather(
     tx: *mut NVMEDFS_TX,
     path: *const c_char,
-    change: impl FnOnce(&mut Transaction, &At<'_>) -> stack::rawfs::fs::Result<()>,
-) -> Outcome<c_int> {
+    change: impl FnOnce(&mut Transaction, &DirPath<'_>) -> stack::rawfs::fs::Result<()>,
+) -> ApiResult<c_int> {
     // SAFETY: the caller's promise.
     let path = unsafe { memory::bytes(path, "the path") }?;
     with(tx, |tx: &Arc<Tx>| below_root(&tx.mount()?, path, |at| tx.gather(|gathered| Ok(change(gathered, at).map(|()| 0)?))))
@@ -40,7 +40,7 @@ unsafe fn gather(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_mkdir(tx: *mut NVMEDFS_TX, path: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { gather(tx, path, |tx, at| tx.mkdir(at.node, at.path, (mode & 0o7777) as u16, &at.creds)) })
+    ffi_guard(|| unsafe { gather(tx, path, |tx, at| tx.mkdir(at.node, at.path, (mode & 0o7777) as u16, &at.creds)) })
 }
 
 /// As nvmedfs_symlink, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_mkdir.
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn nvmedfs_tx_mkdir(tx: *mut NVMEDFS_TX, path: *const c_ch
 /// `target` and `path` are NULL or strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_symlink(tx: *mut NVMEDFS_TX, target: *const c_char, path: *const c_char) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let target = unsafe { memory::bytes(target, "the target") }?;
         // SAFETY: the caller's promise.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn nvmedfs_tx_symlink(tx: *mut NVMEDFS_TX, target: *const 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_unlink(tx: *mut NVMEDFS_TX, path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { gather(tx, path, |tx, at| tx.unlink(at.node, at.path, &at.creds)) })
+    ffi_guard(|| unsafe { gather(tx, path, |tx, at| tx.unlink(at.node, at.path, &at.creds)) })
 }
 
 /// As nvmedfs_rmdir, when the transaction is committed: what is in the directory may go earlier in the same transaction. Thread-safe.
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn nvmedfs_tx_unlink(tx: *mut NVMEDFS_TX, path: *const c_c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_rmdir(tx: *mut NVMEDFS_TX, path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { gather(tx, path, |tx, at| tx.rmdir(at.node, at.path, &at.creds)) })
+    ffi_guard(|| unsafe { gather(tx, path, |tx, at| tx.rmdir(at.node, at.path, &at.creds)) })
 }
 
 /// As renameat2(2) from `from` to `to`, both from the root, when the transaction is committed: also of directories of any size.
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn nvmedfs_tx_rmdir(tx: *mut NVMEDFS_TX, path: *const c_ch
 /// `from` and `to` are NULL or strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_rename(tx: *mut NVMEDFS_TX, from: *const c_char, to: *const c_char, flags: u32) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let to = unsafe { memory::bytes(to, "the new path") }?;
         let flags = RenameFlags::from_bits_retain(flags);
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn nvmedfs_tx_rename(tx: *mut NVMEDFS_TX, from: *const c_c
     })
 }
 
-fn set(tx: *mut NVMEDFS_TX, fd: c_int, set: &SetAttr) -> Outcome<c_int> {
+fn set(tx: *mut NVMEDFS_TX, fd: c_int, set: &SetAttr) -> ApiResult<c_int> {
     let creds = with(tx, |tx: &Arc<Tx>| tx.mount())?.creds();
     with_file(tx, fd, |tx, file| Ok(tx.set_attr(file.node(), set, &creds).map(|()| 0)?))
 }
@@ -104,13 +104,13 @@ fn set(tx: *mut NVMEDFS_TX, fd: c_int, set: &SetAttr) -> Outcome<c_int> {
 /// Returns 0, or -1: EBADF; EXDEV. The commit tells the rest: EPERM; ENOENT (a directory that was removed).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_tx_fchmod(tx: *mut NVMEDFS_TX, fd: c_int, mode: mode_t) -> c_int {
-    answer(|| set(tx, fd, &of_mode(mode)))
+    ffi_guard(|| set(tx, fd, &of_mode(mode)))
 }
 
 /// As nvmedfs_fchown, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_fchmod.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_tx_fchown(tx: *mut NVMEDFS_TX, fd: c_int, owner: uid_t, group: gid_t) -> c_int {
-    answer(|| set(tx, fd, &of_owner(owner, group)))
+    ffi_guard(|| set(tx, fd, &of_owner(owner, group)))
 }
 
 /// As nvmedfs_futimens, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_fchmod; also EINVAL.
@@ -120,5 +120,5 @@ pub extern "C" fn nvmedfs_tx_fchown(tx: *mut NVMEDFS_TX, fd: c_int, owner: uid_t
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_tx_futimens(tx: *mut NVMEDFS_TX, fd: c_int, times: *const timespec) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| set(tx, fd, &unsafe { of_times(times) }?))
+    ffi_guard(|| set(tx, fd, &unsafe { of_times(times) }?))
 }

@@ -7,43 +7,43 @@ use libc::ssize_t;
 use rustix::fs::XattrFlags;
 use stack::rawfs::fs::{Creds, Fs, Node};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::memory::{self, Memory};
 use crate::nfd::with_fs;
 use crate::nplace::from_root;
 use crate::ntypes::NVMEDFS;
 
 /// Hands out an answer as getxattr(2) does: with no room at all, how long it is.
-fn told(found: &[u8], to: Memory) -> Outcome<ssize_t> {
+fn told(found: &[u8], to: Memory) -> ApiResult<ssize_t> {
     if to.len() == 0 {
         return Ok(found.len() as ssize_t);
     }
     if to.len() < found.len() {
-        return Err(Fail::new(libc::ERANGE, format!("it has {} bytes, and there is room for {}", found.len(), to.len())));
+        return Err(ApiError::new(libc::ERANGE, format!("it has {} bytes, and there is room for {}", found.len(), to.len())));
     }
     to.part(0, found.len()).with_mut(|to| to.copy_from_slice(found));
     Ok(found.len() as ssize_t)
 }
 
 /// What a call does with a held file.
-trait Does<T>: FnOnce(&Fs, &Node, &Creds) -> Outcome<T> {}
-impl<T, F: FnOnce(&Fs, &Node, &Creds) -> Outcome<T>> Does<T> for F {}
+trait Does<T>: FnOnce(&Fs, &Node, &Creds) -> ApiResult<T> {}
+impl<T, F: FnOnce(&Fs, &Node, &Creds) -> ApiResult<T>> Does<T> for F {}
 
 /// # Safety
 /// `path` is NULL or a string.
-unsafe fn by_path<T>(fs: *mut NVMEDFS, path: *const c_char, follow: bool, does: impl Does<T>) -> Outcome<T> {
+unsafe fn by_path<T>(fs: *mut NVMEDFS, path: *const c_char, follow: bool, does: impl Does<T>) -> ApiResult<T> {
     // SAFETY: the caller's promise.
     unsafe { from_root(fs, path, |at| at.changed(Ok(does(at.fs, &at.node(follow)?, &at.creds)?))) }
 }
 
-fn by_number<T>(fd: c_int, does: impl Does<T>) -> Outcome<T> {
+fn by_number<T>(fd: c_int, does: impl Does<T>) -> ApiResult<T> {
     with_fs(fd, |fs, file, mount| mount.changed(fs, Ok(does(fs, file.node(), &mount.creds())?)))
 }
 
 /// # Safety
 /// `name` is NULL or a string; `value` has `n` bytes.
-unsafe fn set<'a>(name: *const c_char, value: *const c_void, n: usize, flags: c_int) -> Outcome<impl Does<c_int> + 'a> {
+unsafe fn set<'a>(name: *const c_char, value: *const c_void, n: usize, flags: c_int) -> ApiResult<impl Does<c_int> + 'a> {
     // SAFETY: the caller's promise.
     let (name, value) = unsafe { (memory::bytes(name, "the name")?, Memory::new(value.cast_mut(), n)?) };
     let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
@@ -52,7 +52,7 @@ unsafe fn set<'a>(name: *const c_char, value: *const c_void, n: usize, flags: c_
 
 /// # Safety
 /// `name` is NULL or a string; `value` has `n` bytes.
-unsafe fn get<'a>(name: *const c_char, value: *mut c_void, n: usize) -> Outcome<impl Does<ssize_t> + 'a> {
+unsafe fn get<'a>(name: *const c_char, value: *mut c_void, n: usize) -> ApiResult<impl Does<ssize_t> + 'a> {
     // SAFETY: the caller's promise.
     let (name, value) = unsafe { (memory::bytes(name, "the name")?, Memory::new(value, n)?) };
     Ok(move |fs: &Fs, node: &Node, creds: &Creds| told(&fs.get_xattr(node, name, creds)?, value))
@@ -60,7 +60,7 @@ unsafe fn get<'a>(name: *const c_char, value: *mut c_void, n: usize) -> Outcome<
 
 /// # Safety
 /// `list` has `n` bytes.
-unsafe fn list<'a>(list: *mut c_char, n: usize) -> Outcome<impl Does<ssize_t> + 'a> {
+unsafe fn list<'a>(list: *mut c_char, n: usize) -> ApiResult<impl Does<ssize_t> + 'a> {
     // SAFETY: the caller's promise.
     let list = unsafe { Memory::new(list.cast(), n) }?;
     Ok(move |fs: &Fs, node: &Node, creds: &Creds| told(&fs.list_xattrs(node, creds)?, list))
@@ -68,7 +68,7 @@ unsafe fn list<'a>(list: *mut c_char, n: usize) -> Outcome<impl Does<ssize_t> + 
 
 /// # Safety
 /// `name` is NULL or a string.
-unsafe fn remove<'a>(name: *const c_char) -> Outcome<impl Does<c_int> + 'a> {
+unsafe fn remove<'a>(name: *const c_char) -> ApiResult<impl Does<c_int> + 'a> {
     // SAFETY: the caller's promise.
     let name = unsafe { memory::bytes(name, "the name") }?;
     Ok(move |fs: &Fs, node: &Node, creds: &Creds| Ok(fs.remove_xattr(node, name, creds).map(|()| 0)?))
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn nvmedfs_setxattr(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, true, set(name, value, n, flags)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, true, set(name, value, n, flags)?) })
 }
 
 /// As lsetxattr(2); see nvmedfs_setxattr. Thread-safe.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn nvmedfs_lsetxattr(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, false, set(name, value, n, flags)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, false, set(name, value, n, flags)?) })
 }
 
 /// As fsetxattr(2); see nvmedfs_setxattr. Thread-safe.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn nvmedfs_lsetxattr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, n: usize, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| by_number(fd, unsafe { set(name, value, n, flags) }?))
+    ffi_guard(|| by_number(fd, unsafe { set(name, value, n, flags) }?))
 }
 
 /// As getxattr(2) (with `n` 0 only how long it is). Thread-safe. Returns the number of bytes, or -1: those of getxattr(2).
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn nvmedfs_getxattr(
     n: usize,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, true, get(name, value, n)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, true, get(name, value, n)?) })
 }
 
 /// As lgetxattr(2); see nvmedfs_getxattr. Thread-safe.
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn nvmedfs_lgetxattr(
     n: usize,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, false, get(name, value, n)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, false, get(name, value, n)?) })
 }
 
 /// As fgetxattr(2); see nvmedfs_getxattr. Thread-safe.
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn nvmedfs_lgetxattr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, n: usize) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| by_number(fd, unsafe { get(name, value, n) }?))
+    ffi_guard(|| by_number(fd, unsafe { get(name, value, n) }?))
 }
 
 /// As listxattr(2): each name with a zero byte behind it; with `n` 0 only how long they are. Thread-safe.
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn nvmedfs_fgetxattr(fd: c_int, name: *const c_char, value
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_listxattr(fs: *mut NVMEDFS, path: *const c_char, list: *mut c_char, n: usize) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, true, self::list(list, n)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, true, self::list(list, n)?) })
 }
 
 /// As llistxattr(2); see nvmedfs_listxattr. Thread-safe.
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn nvmedfs_listxattr(fs: *mut NVMEDFS, path: *const c_char
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_llistxattr(fs: *mut NVMEDFS, path: *const c_char, list: *mut c_char, n: usize) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, false, self::list(list, n)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, false, self::list(list, n)?) })
 }
 
 /// As flistxattr(2); see nvmedfs_listxattr. Thread-safe.
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn nvmedfs_llistxattr(fs: *mut NVMEDFS, path: *const c_cha
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_flistxattr(fd: c_int, list: *mut c_char, n: usize) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer(|| by_number(fd, unsafe { self::list(list, n) }?))
+    ffi_guard(|| by_number(fd, unsafe { self::list(list, n) }?))
 }
 
 /// As removexattr(2). Thread-safe. Returns 0, or -1: those of removexattr(2).
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn nvmedfs_flistxattr(fd: c_int, list: *mut c_char, n: usi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_removexattr(fs: *mut NVMEDFS, path: *const c_char, name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, true, remove(name)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, true, remove(name)?) })
 }
 
 /// As lremovexattr(2); see nvmedfs_removexattr. Thread-safe.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn nvmedfs_removexattr(fs: *mut NVMEDFS, path: *const c_ch
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lremovexattr(fs: *mut NVMEDFS, path: *const c_char, name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { by_path(fs, path, false, remove(name)?) })
+    ffi_guard(|| unsafe { by_path(fs, path, false, remove(name)?) })
 }
 
 /// As fremovexattr(2); see nvmedfs_removexattr. Thread-safe.
@@ -221,5 +221,5 @@ pub unsafe extern "C" fn nvmedfs_lremovexattr(fs: *mut NVMEDFS, path: *const c_c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fremovexattr(fd: c_int, name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| by_number(fd, unsafe { remove(name) }?))
+    ffi_guard(|| by_number(fd, unsafe { remove(name) }?))
 }

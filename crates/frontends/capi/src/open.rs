@@ -10,32 +10,32 @@ use cachedfs::{File, Whence};
 use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
 use crate::upin::Pins;
 
 /// See the module.
 pub struct Open {
-    body: Body,
+    body: FileBackend,
     /// No call waits for somebody else as long as it likes, as with pipes, terminals, sockets; and it is not broken.
     plain: AtomicBool,
     broken: AtomicBool,
     pub pins: Pins,
 }
 
-enum Body {
+enum FileBackend {
     File(File),
     Stream(RawFd),
 }
 
 /// A call of the kernel's on a stream.
-fn plain<T>(what: &str, done: Result<T, Errno>) -> Outcome<T> {
-    done.map_err(|errno| Fail::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno))))
+fn plain<T>(what: &str, done: Result<T, Errno>) -> ApiResult<T> {
+    done.map_err(|errno| ApiError::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno))))
 }
 
 #[cold]
 #[inline(never)]
-fn broken() -> Fail {
-    Fail::new(libc::EIO, "an earlier call failed inside this file: it can only be closed")
+fn broken() -> ApiError {
+    ApiError::new(libc::EIO, "an earlier call failed inside this file: it can only be closed")
 }
 
 fn waits(fd: BorrowedFd<'_>) -> bool {
@@ -46,25 +46,25 @@ fn waits(fd: BorrowedFd<'_>) -> bool {
 impl Open {
     pub fn file(file: File) -> Open {
         let waits = !file.is_cached() && waits(file.fd());
-        Open { body: Body::File(file), plain: AtomicBool::new(!waits), pins: Pins::default(), broken: AtomicBool::new(false) }
+        Open { body: FileBackend::File(file), plain: AtomicBool::new(!waits), pins: Pins::default(), broken: AtomicBool::new(false) }
     }
 
     /// One of the process's own three.
     pub fn stream(fd: RawFd) -> Open {
-        Open { body: Body::Stream(fd), plain: AtomicBool::new(false), pins: Pins::default(), broken: AtomicBool::new(false) }
+        Open { body: FileBackend::Stream(fd), plain: AtomicBool::new(false), pins: Pins::default(), broken: AtomicBool::new(false) }
     }
 
     /// The kernel's descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.body {
-            Body::File(file) => file.fd(),
+            FileBackend::File(file) => file.fd(),
             // SAFETY: a program that closes descriptors behind our back gets EBADF from the kernel; nothing else is done with it.
-            Body::Stream(fd) => unsafe { BorrowedFd::borrow_raw(*fd) },
+            FileBackend::Stream(fd) => unsafe { BorrowedFd::borrow_raw(*fd) },
         }
     }
 
     pub fn is_stream(&self) -> bool {
-        matches!(self.body, Body::Stream(_))
+        matches!(self.body, FileBackend::Stream(_))
     }
 
     /// Whether it was opened with O_PATH: nothing is done with it but to name the file.
@@ -75,7 +75,7 @@ impl Open {
     /// The file of the cache.
     #[inline]
     pub fn cached(&self) -> Option<&File> {
-        if let Body::File(file) = &self.body { Some(file) } else { None }
+        if let FileBackend::File(file) = &self.body { Some(file) } else { None }
     }
 
     /// Whether a look does for its calls, and it is not broken.
@@ -85,89 +85,89 @@ impl Open {
     }
 
     /// Runs a call on it, unless it is broken.
-    pub fn run<T>(&self, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+    pub fn run<T>(&self, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
         if self.broken.load(Ordering::Relaxed) { Err(broken()) } else { self.watched(call) }
     }
 
     /// Runs a call on it, which is not broken; a call that panics leaves it so.
     #[inline(always)]
     pub fn watched<T>(&self, call: impl FnOnce(&Open) -> T) -> T {
-        let watch = Watch(self);
+        let watch = PanicGuard(self);
         let done = call(self);
         let _ = std::mem::ManuallyDrop::new(watch);
         done
     }
 
     #[inline]
-    pub fn read(&self, to: &mut [u8]) -> Outcome<usize> {
+    pub fn read(&self, to: &mut [u8]) -> ApiResult<usize> {
         match &self.body {
-            Body::File(file) => Ok(file.read(to)?),
-            Body::Stream(_) => plain("reading", rustix::io::read(self.fd(), to)),
+            FileBackend::File(file) => Ok(file.read(to)?),
+            FileBackend::Stream(_) => plain("reading", rustix::io::read(self.fd(), to)),
         }
     }
 
     #[inline]
-    pub fn write(&self, from: &[u8]) -> Outcome<usize> {
+    pub fn write(&self, from: &[u8]) -> ApiResult<usize> {
         match &self.body {
-            Body::File(file) => Ok(file.write(from)?),
-            Body::Stream(_) => plain("writing", rustix::io::write(self.fd(), from)),
+            FileBackend::File(file) => Ok(file.write(from)?),
+            FileBackend::Stream(_) => plain("writing", rustix::io::write(self.fd(), from)),
         }
     }
 
     #[inline]
-    pub fn read_at(&self, at: u64, to: &mut [u8]) -> Outcome<usize> {
+    pub fn read_at(&self, at: u64, to: &mut [u8]) -> ApiResult<usize> {
         match &self.body {
-            Body::File(file) => Ok(file.read_at(at, to)?),
-            Body::Stream(_) => plain("reading", rustix::io::pread(self.fd(), to, at)),
+            FileBackend::File(file) => Ok(file.read_at(at, to)?),
+            FileBackend::Stream(_) => plain("reading", rustix::io::pread(self.fd(), to, at)),
         }
     }
 
     #[inline]
-    pub fn write_at(&self, at: u64, from: &[u8]) -> Outcome<usize> {
+    pub fn write_at(&self, at: u64, from: &[u8]) -> ApiResult<usize> {
         match &self.body {
-            Body::File(file) => Ok(file.write_at(at, from)?),
-            Body::Stream(_) => plain("writing", rustix::io::pwrite(self.fd(), from, at)),
+            FileBackend::File(file) => Ok(file.write_at(at, from)?),
+            FileBackend::Stream(_) => plain("writing", rustix::io::pwrite(self.fd(), from, at)),
         }
     }
 
     /// What was not read at once.
-    pub fn read_long(&self, at: u64, to: &mut [u8]) -> Outcome<usize> {
+    pub fn read_long(&self, at: u64, to: &mut [u8]) -> ApiResult<usize> {
         match &self.body {
-            Body::File(file) => Ok(file.read_long(at, to)?),
-            Body::Stream(_) => self.read_at(at, to),
+            FileBackend::File(file) => Ok(file.read_long(at, to)?),
+            FileBackend::Stream(_) => self.read_at(at, to),
         }
     }
 
     /// What was not written at once.
-    pub fn write_long(&self, at: u64, from: &[u8]) -> Outcome<usize> {
+    pub fn write_long(&self, at: u64, from: &[u8]) -> ApiResult<usize> {
         match &self.body {
-            Body::File(file) => Ok(file.write_long(at, from)?),
-            Body::Stream(_) => self.write_at(at, from),
+            FileBackend::File(file) => Ok(file.write_long(at, from)?),
+            FileBackend::Stream(_) => self.write_at(at, from),
         }
     }
 
     /// At the position, or where it is said.
-    pub fn read_vectored(&self, at: Option<u64>, to: &mut [IoSliceMut<'_>]) -> Outcome<usize> {
+    pub fn read_vectored(&self, at: Option<u64>, to: &mut [IoSliceMut<'_>]) -> ApiResult<usize> {
         match (&self.body, at) {
-            (Body::File(file), None) => Ok(file.read_vectored(to)?),
-            (Body::File(file), Some(at)) => Ok(file.read_vectored_at(at, to)?),
-            (Body::Stream(_), None) => plain("reading", rustix::io::readv(self.fd(), to)),
-            (Body::Stream(_), Some(at)) => plain("reading", rustix::io::preadv(self.fd(), to, at)),
+            (FileBackend::File(file), None) => Ok(file.read_vectored(to)?),
+            (FileBackend::File(file), Some(at)) => Ok(file.read_vectored_at(at, to)?),
+            (FileBackend::Stream(_), None) => plain("reading", rustix::io::readv(self.fd(), to)),
+            (FileBackend::Stream(_), Some(at)) => plain("reading", rustix::io::preadv(self.fd(), to, at)),
         }
     }
 
     /// At the position, or where it is said.
-    pub fn write_vectored(&self, at: Option<u64>, from: &[IoSlice<'_>]) -> Outcome<usize> {
+    pub fn write_vectored(&self, at: Option<u64>, from: &[IoSlice<'_>]) -> ApiResult<usize> {
         match (&self.body, at) {
-            (Body::File(file), None) => Ok(file.write_vectored(from)?),
-            (Body::File(file), Some(at)) => Ok(file.write_vectored_at(at, from)?),
-            (Body::Stream(_), None) => plain("writing", rustix::io::writev(self.fd(), from)),
-            (Body::Stream(_), Some(at)) => plain("writing", rustix::io::pwritev(self.fd(), from, at)),
+            (FileBackend::File(file), None) => Ok(file.write_vectored(from)?),
+            (FileBackend::File(file), Some(at)) => Ok(file.write_vectored_at(at, from)?),
+            (FileBackend::Stream(_), None) => plain("writing", rustix::io::writev(self.fd(), from)),
+            (FileBackend::Stream(_), Some(at)) => plain("writing", rustix::io::pwritev(self.fd(), from, at)),
         }
     }
 
-    pub fn seek(&self, to: i64, whence: Whence) -> Outcome<u64> {
-        let Body::File(file) = &self.body else {
+    pub fn seek(&self, to: i64, whence: Whence) -> ApiResult<u64> {
+        let FileBackend::File(file) = &self.body else {
             let negative = || plain("seeking", u64::try_from(to).map_err(|_| Errno::INVAL));
             let to = match whence {
                 Whence::Start => SeekFrom::Start(negative()?),
@@ -181,27 +181,27 @@ impl Open {
         Ok(file.seek(to, whence)?)
     }
 
-    pub fn sync(&self, data_only: bool) -> Outcome<()> {
+    pub fn sync(&self, data_only: bool) -> ApiResult<()> {
         match &self.body {
-            Body::File(file) => Ok(file.sync(data_only)?),
-            Body::Stream(_) if data_only => plain("syncing", rustix::fs::fdatasync(self.fd())),
-            Body::Stream(_) => plain("syncing", rustix::fs::fsync(self.fd())),
+            FileBackend::File(file) => Ok(file.sync(data_only)?),
+            FileBackend::Stream(_) if data_only => plain("syncing", rustix::fs::fdatasync(self.fd())),
+            FileBackend::Stream(_) => plain("syncing", rustix::fs::fsync(self.fd())),
         }
     }
 
-    pub fn set_len(&self, bytes: u64) -> Outcome<()> {
+    pub fn set_len(&self, bytes: u64) -> ApiResult<()> {
         match &self.body {
-            Body::File(file) => Ok(file.set_len(bytes)?),
-            Body::Stream(_) => plain("truncating", rustix::fs::ftruncate(self.fd(), bytes)),
+            FileBackend::File(file) => Ok(file.set_len(bytes)?),
+            FileBackend::Stream(_) => plain("truncating", rustix::fs::ftruncate(self.fd(), bytes)),
         }
     }
 
     /// With `hole` what is there goes; else room is reserved.
-    pub fn allocate(&self, range: Range<u64>, keep_size: bool, hole: bool) -> Outcome<()> {
+    pub fn allocate(&self, range: Range<u64>, keep_size: bool, hole: bool) -> ApiResult<()> {
         match &self.body {
-            Body::File(file) if hole => Ok(file.punch_hole(range)?),
-            Body::File(file) => Ok(file.allocate(range, keep_size)?),
-            Body::Stream(_) => {
+            FileBackend::File(file) if hole => Ok(file.punch_hole(range)?),
+            FileBackend::File(file) => Ok(file.allocate(range, keep_size)?),
+            FileBackend::Stream(_) => {
                 let hole = if hole { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::empty() };
                 let keep = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
                 plain("allocating", rustix::fs::fallocate(self.fd(), hole | keep, range.start, range.end - range.start))
@@ -209,15 +209,15 @@ impl Open {
         }
     }
 
-    pub fn stat(&self) -> Outcome<Stat> {
+    pub fn stat(&self) -> ApiResult<Stat> {
         match &self.body {
-            Body::File(file) => Ok(file.stat()?),
-            Body::Stream(_) => plain("stat", rustix::fs::fstat(self.fd())),
+            FileBackend::File(file) => Ok(file.stat()?),
+            FileBackend::Stream(_) => plain("stat", rustix::fs::fstat(self.fd())),
         }
     }
 
     /// As F_GETFL.
-    pub fn flags(&self) -> Outcome<OFlags> {
+    pub fn flags(&self) -> ApiResult<OFlags> {
         let mut flags = plain("its flags", rustix::fs::fcntl_getfl(self.fd()))?;
         if let Some(file) = self.cached().filter(|file| file.is_cached()) {
             flags.set(OFlags::APPEND, file.appends());
@@ -226,12 +226,12 @@ impl Open {
     }
 
     /// As F_SETFL. Appending is the cache's affair; the other flags that can be changed are the kernel's, which tells them again.
-    pub fn set_flags(&self, flags: OFlags) -> Outcome<()> {
+    pub fn set_flags(&self, flags: OFlags) -> ApiResult<()> {
         let Some(file) = self.cached().filter(|file| file.is_cached()) else {
             return plain("its flags", rustix::fs::fcntl_setfl(self.fd(), flags));
         };
         if flags.contains(OFlags::DIRECT) && !file.flags().contains(OFlags::DIRECT) {
-            return Err(Fail::new(libc::EINVAL, "O_DIRECT is for open: what is cached cannot be made direct later"));
+            return Err(ApiError::new(libc::EINVAL, "O_DIRECT is for open: what is cached cannot be made direct later"));
         }
         let of_kernel = OFlags::NONBLOCK | OFlags::NOATIME | OFlags::DIRECT | OFlags::from_bits_retain(libc::O_ASYNC as u32);
         plain("its flags", rustix::fs::fcntl_setfl(self.fd(), flags & of_kernel))?;
@@ -240,13 +240,13 @@ impl Open {
     }
 
     /// Closes it; says what nobody was told yet.
-    pub fn close(self) -> Outcome<()> {
+    pub fn close(self) -> ApiResult<()> {
         match &self.body {
-            Body::File(file) => Ok(file.untold()?),
-            Body::Stream(fd) => {
+            FileBackend::File(file) => Ok(file.untold()?),
+            FileBackend::Stream(fd) => {
                 // SAFETY: the program asked for it by closing the ufd that stands for this descriptor of its own.
                 let closed = unsafe { libc::close(*fd) };
-                if closed == 0 { Ok(()) } else { Err(Fail::new(libc::EBADF, "it was closed behind the library's back")) }
+                if closed == 0 { Ok(()) } else { Err(ApiError::new(libc::EBADF, "it was closed behind the library's back")) }
             }
         }
     }
@@ -254,7 +254,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Body::File(file) = &self.body {
+        if let FileBackend::File(file) = &self.body {
             self.pins.release_all(file);
         }
     }
@@ -262,9 +262,9 @@ impl Drop for Open {
 
 /// Looks after a file during a call.
 /// Dropped by a panic alone.
-struct Watch<'a>(&'a Open);
+struct PanicGuard<'a>(&'a Open);
 
-impl Drop for Watch<'_> {
+impl Drop for PanicGuard<'_> {
     #[cold]
     fn drop(&mut self) {
         self.0.broken.store(true, Ordering::Relaxed);

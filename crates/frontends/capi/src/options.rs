@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_void};
 
 use block::{Params, QueueOptions};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::library::defaults;
 use crate::types::*;
 
@@ -31,7 +31,7 @@ const SIZE_MAX: usize = 1 << 16;
 ///
 /// # Safety
 /// NULL, or a struct that has as many bytes as its first field says.
-pub unsafe fn read<T: Versioned>(options: *const T) -> Outcome<T> {
+pub unsafe fn read<T: Versioned>(options: *const T) -> ApiResult<T> {
     let mut known = T::defaults();
     if options.is_null() {
         return Ok(known);
@@ -40,7 +40,7 @@ pub unsafe fn read<T: Versioned>(options: *const T) -> Outcome<T> {
     let size = unsafe { options.cast::<usize>().read() };
     if !(SIZE_MIN..=SIZE_MAX).contains(&size) {
         let what = format!("a struct of {size} bytes: set its size with the ..._init function of its type");
-        return Err(Fail::new(libc::EINVAL, what));
+        return Err(ApiError::new(libc::EINVAL, what));
     }
     let ours = size_of::<T>();
     // SAFETY: as many bytes as both have; all patterns are values.
@@ -49,7 +49,7 @@ pub unsafe fn read<T: Versioned>(options: *const T) -> Outcome<T> {
     let rest = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), size) }.get(ours..).unwrap_or(&[]);
     if rest.iter().any(|byte| *byte != 0) {
         let what = format!("an option that this version of the library ({}) does not know", env!("CARGO_PKG_VERSION"));
-        return Err(Fail::new(libc::E2BIG, what));
+        return Err(ApiError::new(libc::E2BIG, what));
     }
     Ok(known)
 }
@@ -58,12 +58,12 @@ pub unsafe fn read<T: Versioned>(options: *const T) -> Outcome<T> {
 ///
 /// # Safety
 /// NULL, or valid for a write of `size` bytes.
-pub unsafe fn write<T: Versioned>(place: *mut T, size: usize, value: T) -> Outcome<i32> {
+pub unsafe fn write<T: Versioned>(place: *mut T, size: usize, value: T) -> ApiResult<i32> {
     if place.is_null() {
-        return Err(Fail::new(libc::EFAULT, "the struct to fill is NULL"));
+        return Err(ApiError::new(libc::EFAULT, "the struct to fill is NULL"));
     }
     if !(SIZE_MIN..=SIZE_MAX).contains(&size) {
-        return Err(Fail::new(libc::EINVAL, format!("a struct of {size} bytes: give its sizeof")));
+        return Err(ApiError::new(libc::EINVAL, format!("a struct of {size} bytes: give its sizeof")));
     }
     // SAFETY: valid for `size` bytes; `value` has as many as are copied.
     unsafe {
@@ -134,15 +134,15 @@ unsafe impl Versioned for nvmed_info {
 }
 
 /// Parameters of a queue.
-pub fn queue_params(options: &nvmed_queue_options) -> Outcome<Params> {
+pub fn queue_params(options: &nvmed_queue_options) -> ApiResult<Params> {
     use block::handle::Key;
     let known = NVMED_QUEUE_DEDICATED | NVMED_QUEUE_DEVICE_POLLED | NVMED_QUEUE_KERNEL_SUBMITS;
     if options.completion == NVMED_COMPLETION_THREAD && options.flags & NVMED_QUEUE_DEDICATED != 0 {
         let what = "the completion thread serves shared queues: a dedicated one has its own thread alone";
-        return Err(Fail::new(libc::EINVAL, what));
+        return Err(ApiError::new(libc::EINVAL, what));
     }
     if options.flags & !known != 0 {
-        return Err(Fail::new(libc::EINVAL, format!("flags {:#x} of a queue: only NVMED_QUEUE_... are known", options.flags)));
+        return Err(ApiError::new(libc::EINVAL, format!("flags {:#x} of a queue: only NVMED_QUEUE_... are known", options.flags)));
     }
     let mut params = defaults().params;
     let depth = if options.depth == 0 { QueueOptions::default().depth } else { options.depth };
@@ -156,7 +156,7 @@ pub fn queue_params(options: &nvmed_queue_options) -> Outcome<Params> {
         (Key::DevicePolled, flag(NVMED_QUEUE_DEVICE_POLLED)),
         (Key::KernelSubmits, flag(NVMED_QUEUE_KERNEL_SUBMITS)),
     ] {
-        params.set(key, value).map_err(|error| Fail::new(libc::EINVAL, error))?;
+        params.set(key, value).map_err(|error| ApiError::new(libc::EINVAL, error))?;
     }
     Ok(params)
 }
@@ -170,7 +170,7 @@ pub fn queue_params(options: &nvmed_queue_options) -> Outcome<Params> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_device_options_init(options: *mut nvmed_device_options, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { write(options, size, Versioned::defaults()) })
+    ffi_guard(|| unsafe { write(options, size, Versioned::defaults()) })
 }
 
 /// Fills a struct nvmed_queue_options with defaults. Thread-safe.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn nvmed_device_options_init(options: *mut nvmed_device_op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_queue_options_init(options: *mut nvmed_queue_options, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { write(options, size, Versioned::defaults()) })
+    ffi_guard(|| unsafe { write(options, size, Versioned::defaults()) })
 }
 
 /// Fills a struct nvmed_handle_options with defaults. Thread-safe.
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn nvmed_queue_options_init(options: *mut nvmed_queue_opti
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_handle_options_init(options: *mut nvmed_handle_options, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { write(options, size, Versioned::defaults()) })
+    ffi_guard(|| unsafe { write(options, size, Versioned::defaults()) })
 }
 
 /// Fills a struct nvmed_io with zeroes and its size. Thread-safe.
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn nvmed_handle_options_init(options: *mut nvmed_handle_op
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_io_init(io: *mut nvmed_io, size: usize) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { write(io, size, Versioned::defaults()) })
+    ffi_guard(|| unsafe { write(io, size, Versioned::defaults()) })
 }
 
 /// Fills an NVMED_AIO_CTX with zeroes and its size. Thread-safe.
@@ -217,9 +217,9 @@ pub unsafe extern "C" fn nvmed_io_init(io: *mut nvmed_io, size: usize) -> c_int 
 /// `context` is NULL or has `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_aio_ctx_init(context: *mut NVMED_AIO_CTX, size: usize) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         if context.is_null() || size < size_of::<NVMED_AIO_CTX>() {
-            return Err(Fail::new(libc::EINVAL, format!("a context of {size} bytes: give its sizeof")));
+            return Err(ApiError::new(libc::EINVAL, format!("a context of {size} bytes: give its sizeof")));
         }
         // SAFETY: the caller's promise.
         unsafe {

@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use block::handle::{Key, ParamError};
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::handle::Handle;
 use crate::library::with;
 use crate::memory::{self, store};
 use crate::types::*;
 
-fn failure(error: ParamError) -> Fail {
+fn failure(error: ParamError) -> ApiError {
     let errno = match error {
         ParamError::Unknown => libc::ENOENT,
         ParamError::Value { .. } => libc::EINVAL,
         ParamError::Fixed(_) => libc::EBUSY,
     };
-    Fail::new(errno, error)
+    ApiError::new(errno, error)
 }
 
-fn get(handle: &Handle, key: Key) -> Outcome<u64> {
+fn get(handle: &Handle, key: Key) -> ApiResult<u64> {
     match key {
         Key::Cached => Ok(handle.is(NVMED_CACHED).into()),
         Key::Synchronous if handle.is(NVMED_CACHED) => Ok(handle.is(NVMED_SYNC).into()),
@@ -32,7 +32,7 @@ fn get(handle: &Handle, key: Key) -> Outcome<u64> {
     }
 }
 
-fn set(handle: &Handle, key: Key, value: u64) -> Outcome<()> {
+fn set(handle: &Handle, key: Key, value: u64) -> ApiResult<()> {
     match key {
         Key::ReadaheadBytes if handle.device.cache_in_use().is_none() => handle.device.params.lock().set(key, value).map_err(failure),
         Key::ReadaheadBytes if get(handle, key)? == value => Ok(()),
@@ -62,10 +62,10 @@ fn set(handle: &Handle, key: Key, value: u64) -> Outcome<()> {
 /// `name` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_param_by_name(name: *const c_char) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let name = unsafe { memory::text(name, "the name of the parameter") }?;
-        let key = Key::from_name(name).map_err(|_| Fail::new(libc::ENOENT, format!("there is no parameter `{name}`")))?;
+        let key = Key::from_name(name).map_err(|_| ApiError::new(libc::ENOENT, format!("there is no parameter `{name}`")))?;
         Ok(key as i32)
     })
 }
@@ -76,9 +76,9 @@ pub unsafe extern "C" fn nvmed_param_by_name(name: *const c_char) -> c_int {
 /// in use; or another call is inside a dedicated handle); ENOTSUP (cached, and the device has no cache).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_set_param(handle: *mut NVMED_HANDLE, key: u32, value: u64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
-            let key = Key::from_number(key).map_err(|_| Fail::new(libc::ENOENT, format!("there is no parameter {key}")))?;
+            let key = Key::from_number(key).map_err(|_| ApiError::new(libc::ENOENT, format!("there is no parameter {key}")))?;
             set(handle, key, value).map(|()| 0)
         })
     })
@@ -92,12 +92,12 @@ pub extern "C" fn nvmed_set_param(handle: *mut NVMED_HANDLE, key: u32, value: u6
 /// `value` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_get_param(handle: *mut NVMED_HANDLE, key: u32, value: *mut u64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
             if value.is_null() {
-                return Err(Fail::new(libc::EFAULT, "value is NULL"));
+                return Err(ApiError::new(libc::EFAULT, "value is NULL"));
             }
-            let key = Key::from_number(key).map_err(|_| Fail::new(libc::ENOENT, format!("there is no parameter {key}")))?;
+            let key = Key::from_number(key).map_err(|_| ApiError::new(libc::ENOENT, format!("there is no parameter {key}")))?;
             let found = get(handle, key)?;
             // SAFETY: the caller's promise.
             unsafe { store(value, found) };
@@ -106,9 +106,9 @@ pub unsafe extern "C" fn nvmed_get_param(handle: *mut NVMED_HANDLE, key: u32, va
     })
 }
 
-fn no_feature(feature: i32) -> Fail {
+fn no_feature(feature: i32) -> ApiError {
     let known = "HANDLE_DIRECT_IO, HANDLE_SYNC_IO, HANDLE_HINT_DMEM, HANDLE_INTERRUPT";
-    Fail::new(libc::EINVAL, format!("there is no feature {feature} of a handle: {known}"))
+    ApiError::new(libc::EINVAL, format!("there is no feature {feature} of a handle: {known}"))
 }
 
 /// NVMeDirect's features of a handle: HANDLE_DIRECT_IO, HANDLE_SYNC_IO, HANDLE_HINT_DMEM, HANDLE_INTERRUPT. Thread-safe, as the
@@ -117,7 +117,7 @@ fn no_feature(feature: i32) -> Fail {
 /// Returns 0 or 1, or -1: EBADF; EINVAL (no such feature); EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_handle_feature_get(handle: *mut NVMED_HANDLE, feature: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
             let value = match feature as u32 {
                 HANDLE_DIRECT_IO => !handle.is(NVMED_CACHED),
@@ -137,10 +137,10 @@ pub extern "C" fn nvmed_handle_feature_get(handle: *mut NVMED_HANDLE, feature: c
 /// the device has no cache).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_handle_feature_set(handle: *mut NVMED_HANDLE, feature: c_int, value: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
             let value = u64::try_from(value).ok().filter(|value| *value <= 1);
-            let value = value.ok_or_else(|| Fail::new(libc::EINVAL, "a feature is set to 0 or 1"))?;
+            let value = value.ok_or_else(|| ApiError::new(libc::EINVAL, "a feature is set to 0 or 1"))?;
             match feature as u32 {
                 HANDLE_DIRECT_IO => set(handle, Key::Cached, 1 - value)?,
                 HANDLE_SYNC_IO => set(handle, Key::Synchronous, value)?,

@@ -11,7 +11,7 @@ use block::buffer::UNIT_BYTES;
 use block::{Arena, Buf, Span};
 use parking_lot::{Mutex, RwLock};
 
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
 use crate::memory::Memory;
 
 /// Added to the users of a loan that was given back.
@@ -47,10 +47,10 @@ pub enum Found {
 
 impl Pool {
     /// Memory of so many bytes.
-    pub fn new(bytes: u64) -> Outcome<Arc<Pool>> {
-        let wrong = || Fail::new(libc::EINVAL, format!("buffer_bytes is {bytes}: it needs 4096 or more, below 16 TiB"));
+    pub fn new(bytes: u64) -> ApiResult<Arc<Pool>> {
+        let wrong = || ApiError::new(libc::EINVAL, format!("buffer_bytes is {bytes}: it needs 4096 or more, below 16 TiB"));
         let len = usize::try_from(bytes).ok().filter(|bytes| (UNIT_BYTES..1 << 44).contains(bytes)).ok_or_else(wrong)?;
-        let arena = Arena::private(len).map_err(|error| Fail::new(libc::ENOMEM, format!("{bytes} bytes of memory: {error}")))?;
+        let arena = Arena::private(len).map_err(|error| ApiError::new(libc::ENOMEM, format!("{bytes} bytes of memory: {error}")))?;
         let pages = (0..arena.region().len() / UNIT_BYTES).map(|_| Page::default()).collect();
         let pool = Arc::new(Pool { arena, pages, loans: Mutex::default() });
         let mut pools = POOLS.write();
@@ -65,15 +65,15 @@ impl Pool {
     }
 
     /// Lends so many pages; their address.
-    pub fn lend(&self, pages: u32) -> Outcome<*mut u8> {
+    pub fn lend(&self, pages: u32) -> ApiResult<*mut u8> {
         let bytes = pages as usize * UNIT_BYTES;
         if pages == 0 {
-            return Err(Fail::new(libc::EINVAL, "a buffer has one page or more"));
+            return Err(ApiError::new(libc::EINVAL, "a buffer has one page or more"));
         }
         let full = || {
             let free = self.arena.free_bytes();
             let what = format!("no {bytes} bytes in a row are left of the device's memory ({free} free): open it with more buffer_bytes");
-            Fail::new(libc::ENOMEM, what)
+            ApiError::new(libc::ENOMEM, what)
         };
         let buf = self.arena.allocate(bytes).ok_or_else(full)?;
         let (first, address) = (page_of(buf.span().at), buf.address());
@@ -87,9 +87,9 @@ impl Pool {
     }
 
     /// Takes a loan back by its address; false: it is none of this pool's.
-    fn take_back(&self, address: *const u8) -> Outcome<bool> {
+    fn take_back(&self, address: *const u8) -> ApiResult<bool> {
         let Some(at) = self.arena.region().position(address) else { return Ok(false) };
-        let wrong = || Fail::new(libc::EINVAL, "this is not the begin of a buffer of nvmed_get_buffer, or it was put back before");
+        let wrong = || ApiError::new(libc::EINVAL, "this is not the begin of a buffer of nvmed_get_buffer, or it was put back before");
         let first = page_of(at as u64);
         if !at.is_multiple_of(UNIT_BYTES) || self.pages[first as usize].loan.load(Ordering::Acquire) != first + 1 {
             return Err(wrong());
@@ -105,9 +105,9 @@ impl Pool {
     }
 
     /// What the memory is; lent memory is in use from now on.
-    pub fn find(&self, memory: &Memory) -> Outcome<Found> {
+    pub fn find(&self, memory: &Memory) -> ApiResult<Found> {
         let Some(at) = self.arena.region().position(memory.address()) else { return Ok(Found::Foreign) };
-        let stray = || Fail::new(libc::EFAULT, "the memory is not within one buffer of nvmed_get_buffer, or that was put back");
+        let stray = || ApiError::new(libc::EFAULT, "the memory is not within one buffer of nvmed_get_buffer, or that was put back");
         let last = at.checked_add(memory.len().max(1) - 1).filter(|last| *last < self.arena.region().len()).ok_or_else(stray)?;
         let loan = self.pages[at / UNIT_BYTES].loan.load(Ordering::Acquire);
         if loan == 0 || self.pages[last / UNIT_BYTES].loan.load(Ordering::Acquire) != loan {
@@ -118,7 +118,7 @@ impl Pool {
             self.end_use(loan - 1);
             return Err(stray());
         }
-        let bytes = u32::try_from(memory.len()).map_err(|_| Fail::new(libc::EINVAL, "more than 4 GiB in one request"))?;
+        let bytes = u32::try_from(memory.len()).map_err(|_| ApiError::new(libc::EINVAL, "more than 4 GiB in one request"))?;
         Ok(Found::Lent(self.arena.span(at, bytes)))
     }
 
@@ -163,7 +163,7 @@ impl Pool {
 }
 
 /// Takes a loan back, whose ever.
-pub fn put_back(address: *const u8) -> Outcome<i32> {
+pub fn put_back(address: *const u8) -> ApiResult<i32> {
     let pools: Vec<Arc<Pool>> = POOLS.read().iter().filter_map(Weak::upgrade).collect();
     for pool in &pools {
         if pool.take_back(address)? {
@@ -172,7 +172,7 @@ pub fn put_back(address: *const u8) -> Outcome<i32> {
             return Ok(0);
         }
     }
-    Err(Fail::new(libc::EINVAL, "this memory is not from nvmed_get_buffer"))
+    Err(ApiError::new(libc::EINVAL, "this memory is not from nvmed_get_buffer"))
 }
 
 fn page_of(at: u64) -> u32 {

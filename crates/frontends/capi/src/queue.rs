@@ -9,10 +9,10 @@ use block::handle::Served;
 use block::{Params, SharedQueue, Tracked};
 use parking_lot::Mutex;
 
+use crate::api_error::{ApiError, ApiResult};
 use crate::device::{Children, Device};
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, end, enroll, with};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, HandleKind, end, enroll, with};
 use crate::options::{self, Versioned};
 use crate::types::*;
 
@@ -41,10 +41,10 @@ pub enum Binding {
     },
 }
 
-impl Kind for Queue {
+impl HandleKind for Queue {
     const NAME: &'static str = "queue";
-    fn of(object: &Object) -> Option<&Arc<Queue>> {
-        if let Object::Queue(queue) = object { Some(queue) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Queue>> {
+        if let ApiObject::Queue(queue) = object { Some(queue) } else { None }
     }
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
@@ -55,18 +55,18 @@ impl Kind for Queue {
 }
 
 /// A queue of the driver that knows the memory the device lends.
-fn open(device: &Device, params: &Params) -> Outcome<Tracks> {
+fn open(device: &Device, params: &Params) -> ApiResult<Tracks> {
     let mut queue = stack::open_queue(&*device.below, params)?;
     block::Queue::register(&mut queue, device.pool.arena()).map_err(unknown_memory)?;
     Ok(queue)
 }
 
-fn unknown_memory(error: block::Error) -> Fail {
-    Fail::of("telling the device of its memory", error)
+fn unknown_memory(error: block::Error) -> ApiError {
+    ApiError::of("telling the device of its memory", error)
 }
 
 impl Queue {
-    fn create(device: &Arc<Device>, options: &nvmed_queue_options) -> Outcome<Queue> {
+    fn create(device: &Arc<Device>, options: &nvmed_queue_options) -> ApiResult<Queue> {
         let params = options::queue_params(options)?;
         device.children.add()?;
         let bind = || {
@@ -89,7 +89,7 @@ impl Queue {
     }
 
     /// For its one handle.
-    pub fn take(&self, queue: &Mutex<Option<Tracks>>) -> Outcome<Tracks> {
+    pub fn take(&self, queue: &Mutex<Option<Tracks>>) -> ApiResult<Tracks> {
         match queue.lock().take() {
             Some(queue) => Ok(queue),
             None => open(&self.device, &self.params),
@@ -97,7 +97,7 @@ impl Queue {
     }
 
     /// Its last words.
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         if let Binding::Dedicated(queue) = &self.binding {
             queue.lock().take();
         }
@@ -122,11 +122,11 @@ impl Drop for Queue {
 /// `options` is NULL or has as many bytes as its size says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_create_queue(device: *mut NVMED, options: *const nvmed_queue_options) -> *mut NVMED_QUEUE {
-    answer(|| {
+    ffi_guard(|| {
         with(device, |device: &Arc<Device>| {
             // SAFETY: the caller's promise.
             let options = unsafe { options::read(options) }?;
-            enroll(Object::Queue(Arc::new(Queue::create(device, &options)?)))
+            enroll(ApiObject::Queue(Arc::new(Queue::create(device, &options)?)))
         })
     })
 }
@@ -134,10 +134,10 @@ pub unsafe extern "C" fn nvmed_create_queue(device: *mut NVMED, options: *const 
 /// NVMeDirect's name for making a queue of a device, with NVMED_QUEUE_... flags. Thread-safe. Returns as nvmed_create_queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_queue_create(device: *mut NVMED, flags: c_int) -> *mut NVMED_QUEUE {
-    answer(|| {
+    ffi_guard(|| {
         with(device, |device: &Arc<Device>| {
             let options = nvmed_queue_options { flags: flags as u32, ..nvmed_queue_options::defaults() };
-            enroll(Object::Queue(Arc::new(Queue::create(device, &options)?)))
+            enroll(ApiObject::Queue(Arc::new(Queue::create(device, &options)?)))
         })
     })
 }
@@ -147,7 +147,7 @@ pub extern "C" fn nvmed_queue_create(device: *mut NVMED, flags: c_int) -> *mut N
 /// Returns 0, or -1: EBADF; EBUSY (it has handles, and stays).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_queue_destroy(queue: *mut NVMED_QUEUE) -> c_int {
-    answer(|| end(queue, |queue: &Queue| queue.children.close("handles"), Queue::finish))
+    ffi_guard(|| end(queue, |queue: &Queue| queue.children.close("handles"), Queue::finish))
 }
 
 /// As nvmed_queue_destroy, named as nvmed_create_queue is.

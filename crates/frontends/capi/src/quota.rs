@@ -4,20 +4,20 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use crate::api_error::{ApiError, ApiResult};
 use crate::device::Device;
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::guard::ffi_guard;
 use crate::library::with;
 use crate::types::*;
 
 /// Devices that are opened by name are guarded by the kernel: the permissions of their files are the quota.
-fn refused<T>(device: *mut NVMED) -> Outcome<T> {
+fn refused<T>(device: *mut NVMED) -> ApiResult<T> {
     with(device, |device: &Arc<Device>| {
         let name = &device.name;
         let what = format!(
             "{name} is opened directly: the permissions of its file say who may use it; quotas are the broker's (hotshelf queue grant)"
         );
-        Err(Fail::new(libc::ENOTSUP, what))
+        Err(ApiError::new(libc::ENOTSUP, what))
     })
 }
 
@@ -31,7 +31,7 @@ fn refused<T>(device: *mut NVMED) -> Outcome<T> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_set_user_quota(device: *mut NVMED, uid: libc::uid_t, queues: u32, max: *mut u32, used: *mut u32) -> c_int {
     let _ = (uid, queues, max, used);
-    answer(|| refused(device))
+    ffi_guard(|| refused(device))
 }
 
 /// How many queues a user may have (`max`), and has (`used`). As nvmed_set_user_quota. Thread-safe.
@@ -43,5 +43,5 @@ pub unsafe extern "C" fn nvmed_set_user_quota(device: *mut NVMED, uid: libc::uid
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_get_user_quota(device: *mut NVMED, uid: libc::uid_t, max: *mut u32, used: *mut u32) -> c_int {
     let _ = (uid, max, used);
-    answer(|| refused(device))
+    ffi_guard(|| refused(device))
 }

@@ -1,4 +1,4 @@
-//! What the opaque pointers of the C interface are: numbers of places in a table, never addresses.
+//! What the opaque pointers of the C interface are: numbers of slots in a table, never addresses.
 //!
 //! A number has the place and its generation, so a handle that was closed, or never was one, is told from a live one without
 //! looking at memory that may be gone. No lock: a call counts itself in and out of its place.
@@ -7,7 +7,7 @@
 //!   insert          close: CLOSING          the last one out
 //!   Free ----> Open ---------------> Closing ----------------> Free, next generation
 //! ```
-#![expect(unsafe_code, reason = "places are read by many and emptied by one; the state of a place says which")]
+#![expect(unsafe_code, reason = "slots are read by many and emptied by one; the state of a place says which")]
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 /// Objects at a time.
-const PLACES: usize = 1 << 14;
+const SLOTS: usize = 1 << 14;
 
 /// The low bits count who is inside.
 const USERS: u64 = (1 << 24) - 1;
@@ -28,22 +28,22 @@ const GENERATION: u32 = 32;
 
 /// See the module.
 pub struct Table<T> {
-    places: OnceLock<Box<[Place<T>]>>,
+    slots: OnceLock<Box<[TableSlot<T>]>>,
     free: Mutex<Option<Vec<u32>>>,
 }
 
-struct Place<T> {
+struct TableSlot<T> {
     state: AtomicU64,
     value: UnsafeCell<Option<T>>,
 }
 
 // SAFETY: `value` is written only by who holds the place alone (`insert`: it is not open; `leave`: it has won the closing and
 // nobody is inside), and read only by those counted in while it is open. The state's orderings carry the value between them.
-unsafe impl<T: Send + Sync> Sync for Place<T> {}
+unsafe impl<T: Send + Sync> Sync for TableSlot<T> {}
 
 /// Why there is nothing to be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum LookupError {
     /// No such number, or not any more.
     Unknown,
     /// An earlier call panicked on it.
@@ -53,20 +53,20 @@ pub enum Refused {
 impl<T: Send + Sync + 'static> Table<T> {
     /// Empty.
     pub const fn new() -> Table<T> {
-        Table { places: OnceLock::new(), free: Mutex::new(None) }
+        Table { slots: OnceLock::new(), free: Mutex::new(None) }
     }
 
-    fn places(&self) -> &[Place<T>] {
-        self.places.get_or_init(|| (0..PLACES).map(|_| Place { state: AtomicU64::new(0), value: UnsafeCell::new(None) }).collect())
+    fn slots(&self) -> &[TableSlot<T>] {
+        self.slots.get_or_init(|| (0..SLOTS).map(|_| TableSlot { state: AtomicU64::new(0), value: UnsafeCell::new(None) }).collect())
     }
 
     /// Takes an object in; gives its number, which is never 0. None: the table is full, here is it back.
     pub fn insert(&self, value: T) -> Result<usize, T> {
         let mut free = self.free.lock();
-        let list = free.get_or_insert_with(|| (0..PLACES as u32).rev().collect());
+        let list = free.get_or_insert_with(|| (0..SLOTS as u32).rev().collect());
         let Some(index) = list.pop() else { return Err(value) };
         drop(free);
-        let place = &self.places()[index as usize];
+        let place = &self.slots()[index as usize];
         // SAFETY: the place came from the list of free ones, and is not open: nobody else reads or writes it.
         unsafe { *place.value.get() = Some(value) };
         let before = place.state.fetch_or(OPEN, Ordering::Release);
@@ -74,47 +74,47 @@ impl<T: Send + Sync + 'static> Table<T> {
     }
 
     /// Lets a call in, as long as it keeps what it is given.
-    pub fn enter(&'static self, number: usize) -> Result<Inside<T>, Refused> {
+    pub fn enter(&'static self, number: usize) -> Result<TableGuard<T>, LookupError> {
         let inside = self.enter_any(number)?;
         let poisoned = inside.place().state.load(Ordering::Relaxed) & POISONED != 0;
-        if poisoned { Err(Refused::Poisoned) } else { Ok(inside) }
+        if poisoned { Err(LookupError::Poisoned) } else { Ok(inside) }
     }
 
-    fn enter_any(&'static self, number: usize) -> Result<Inside<T>, Refused> {
-        let (index, generation) = parts(number).ok_or(Refused::Unknown)?;
-        let places = self.places.get().ok_or(Refused::Unknown)?;
-        let place = &places[index as usize];
+    fn enter_any(&'static self, number: usize) -> Result<TableGuard<T>, LookupError> {
+        let (index, generation) = parts(number).ok_or(LookupError::Unknown)?;
+        let slots = self.slots.get().ok_or(LookupError::Unknown)?;
+        let place = &slots[index as usize];
         let before = place.state.fetch_add(1, Ordering::Acquire);
-        let inside = Inside { table: self, index };
+        let inside = TableGuard { table: self, index };
         let open = before & (OPEN | CLOSING) == OPEN && before >> GENERATION == generation;
         // Counted out again by its drop.
-        if open { Ok(inside) } else { Err(Refused::Unknown) }
+        if open { Ok(inside) } else { Err(LookupError::Unknown) }
     }
 
     /// Closes a place: nobody gets in any more; the object is dropped by the last one who goes out. Also a poisoned one.
-    pub fn close(&'static self, number: usize) -> Result<Inside<T>, Refused> {
+    pub fn close(&'static self, number: usize) -> Result<TableGuard<T>, LookupError> {
         let inside = self.enter_any(number)?;
         let before = inside.place().state.fetch_or(CLOSING, Ordering::AcqRel);
-        if before & CLOSING == 0 { Ok(inside) } else { Err(Refused::Unknown) }
+        if before & CLOSING == 0 { Ok(inside) } else { Err(LookupError::Unknown) }
     }
 
     /// The numbers of all that are open.
     pub fn open(&self) -> Vec<usize> {
-        let Some(places) = self.places.get() else { return Vec::new() };
-        let states = places.iter().map(|place| place.state.load(Ordering::Acquire));
+        let Some(slots) = self.slots.get() else { return Vec::new() };
+        let states = slots.iter().map(|place| place.state.load(Ordering::Acquire));
         let open = states.enumerate().filter(|(_, state)| state & (OPEN | CLOSING) == OPEN);
         open.map(|(index, state)| number(index as u32, state >> GENERATION)).collect()
     }
 
     fn leave(&self, index: u32) {
-        let place = &self.places()[index as usize];
+        let place = &self.slots()[index as usize];
         let mut state = place.state.fetch_sub(1, Ordering::AcqRel) - 1;
         while state & USERS == 0 && state & CLOSING != 0 {
             let next = ((state >> GENERATION) + 1) << GENERATION;
             match place.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     // SAFETY: it was closing with nobody inside, and this exchange ended that state, so nobody else is here;
-                    // it is not in the list of free places yet.
+                    // it is not in the list of free slots yet.
                     let value = unsafe { (*place.value.get()).take() };
                     if let Some(free) = self.free.lock().as_mut() {
                         free.push(index);
@@ -128,7 +128,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     }
 }
 
-/// Place 0 of generation 0 is number 1, so that 0 is none.
+/// TableSlot 0 of generation 0 is number 1, so that 0 is none.
 fn number(index: u32, generation: u64) -> usize {
     ((generation << GENERATION) | u64::from(index) << 4 | 1) as usize
 }
@@ -136,24 +136,24 @@ fn number(index: u32, generation: u64) -> usize {
 fn parts(number: usize) -> Option<(u32, u64)> {
     let low = number & 0xffff_ffff;
     let index = low >> 4;
-    (low & 0xf == 1 && index < PLACES).then_some((index as u32, (number >> GENERATION) as u64))
+    (low & 0xf == 1 && index < SLOTS).then_some((index as u32, (number >> GENERATION) as u64))
 }
 
 const _: () = assert!(usize::BITS == 64, "the opaque pointers of the C interface need 64 bits");
 
 /// A call is inside: the object stays.
-pub struct Inside<T: Send + Sync + 'static> {
+pub struct TableGuard<T: Send + Sync + 'static> {
     table: &'static Table<T>,
     index: u32,
 }
 
-impl<T: Send + Sync> Inside<T> {
-    fn place(&self) -> &Place<T> {
-        &self.table.places()[self.index as usize]
+impl<T: Send + Sync> TableGuard<T> {
+    fn place(&self) -> &TableSlot<T> {
+        &self.table.slots()[self.index as usize]
     }
 }
 
-impl<T: Send + Sync> std::ops::Deref for Inside<T> {
+impl<T: Send + Sync> std::ops::Deref for TableGuard<T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: it was open when this was counted in, so the value is there; it is taken only when nobody is inside.
@@ -161,7 +161,7 @@ impl<T: Send + Sync> std::ops::Deref for Inside<T> {
     }
 }
 
-impl<T: Send + Sync> Drop for Inside<T> {
+impl<T: Send + Sync> Drop for TableGuard<T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.place().state.fetch_or(POISONED, Ordering::Relaxed);
@@ -190,13 +190,13 @@ mod test {
         let first = TABLE.insert(7).expect("room");
         assert_eq!(TABLE.enter(first).map(|inside| *inside), Ok(7));
         for wrong in [0, 1 << 40 | 1, first + 1, first ^ 1 << 33, usize::MAX] {
-            assert_eq!(TABLE.enter(wrong).err(), Some(Refused::Unknown), "{wrong:#x}");
+            assert_eq!(TABLE.enter(wrong).err(), Some(LookupError::Unknown), "{wrong:#x}");
         }
         drop(TABLE.close(first).expect("open"));
-        assert_eq!(TABLE.close(first).err(), Some(Refused::Unknown));
+        assert_eq!(TABLE.close(first).err(), Some(LookupError::Unknown));
         let second = TABLE.insert(8).expect("room");
         assert_ne!(first, second);
-        assert_eq!(TABLE.enter(first).err(), Some(Refused::Unknown));
+        assert_eq!(TABLE.enter(first).err(), Some(LookupError::Unknown));
         assert_eq!(TABLE.open(), [second]);
     }
 
@@ -209,7 +209,7 @@ mod test {
             panic!("a test");
         });
         assert!(panicked.is_err());
-        assert_eq!(TABLE.enter(number).err(), Some(Refused::Poisoned));
+        assert_eq!(TABLE.enter(number).err(), Some(LookupError::Poisoned));
         assert!(TABLE.close(number).is_ok());
     }
 

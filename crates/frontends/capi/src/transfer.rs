@@ -7,9 +7,9 @@ use std::sync::Arc;
 use block::handle::{Data, Done, Io};
 use block::{Buf, Op};
 
-use crate::aio::{self, Wish};
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
+use crate::aio::{self, RequestSpec};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
 use crate::handle::{Handle, LentData, next_length};
 use crate::library::with;
 use crate::memory::Memory;
@@ -20,44 +20,44 @@ use crate::types::*;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// How many of the bytes the device has from there on: as for a file, a read at the end has none.
-fn room(handle: &Handle, op: Op, offset: u64, bytes: usize) -> Outcome<usize> {
+fn room(handle: &Handle, op: Op, offset: u64, bytes: usize) -> ApiResult<usize> {
     let left = handle.device.geometry().bytes().saturating_sub(offset);
     let room = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
     if room == 0 && bytes > 0 && op != Op::Read {
-        return Err(Fail::new(libc::ENOSPC, format!("byte {offset} is behind the end of the device")));
+        return Err(ApiError::new(libc::ENOSPC, format!("byte {offset} is behind the end of the device")));
     }
     Ok(room)
 }
 
 /// Offset and length of direct I/O fit the device's blocks.
-fn check_blocks(handle: &Handle, offset: u64, bytes: u64) -> Outcome<()> {
+fn check_blocks(handle: &Handle, offset: u64, bytes: u64) -> ApiResult<()> {
     let block = u64::from(handle.device.geometry().block_bytes);
     if (offset | bytes) & (block - 1) == 0 {
         return Ok(());
     }
     let what = format!("offset {offset} and length {bytes} are not multiples of the device's {block} bytes a block: use a cached handle");
-    Err(Fail::new(libc::EINVAL, what))
+    Err(ApiError::new(libc::EINVAL, what))
 }
 
 #[inline]
-pub fn offset_of(offset: i64) -> Outcome<u64> {
+pub fn offset_of(offset: i64) -> ApiResult<u64> {
     if offset < 0 { Err(negative(offset)) } else { Ok(offset as u64) }
 }
 
 /// Likewise, for what is done at once.
 #[inline(always)]
-pub fn at_once_from(offset: i64) -> Result<u64, cachedfs::Not> {
+pub fn fast_path_from(offset: i64) -> Result<u64, cachedfs::Not> {
     if offset < 0 { Err(cachedfs::Not::Done) } else { Ok(offset as u64) }
 }
 
 #[cold]
 #[inline(never)]
-fn negative(offset: i64) -> Fail {
-    Fail::new(libc::EINVAL, format!("the offset is negative ({offset})"))
+fn negative(offset: i64) -> ApiError {
+    ApiError::new(libc::EINVAL, format!("the offset is negative ({offset})"))
 }
 
 /// Reads or writes as the handle's modes say; how many bytes.
-fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     let memory = memory.part(0, room(handle, op, offset, memory.len())?);
     if memory.len() == 0 {
         return Ok(0);
@@ -67,7 +67,7 @@ fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<us
     }
     check_blocks(handle, offset, memory.len() as u64)?;
     if handle.is(NVMED_ASYNC) {
-        aio::submit(handle, Wish::transfer(op, memory, offset), |_| ())?;
+        aio::submit(handle, RequestSpec::transfer(op, memory, offset), |_| ())?;
         handle.engine.ring()?;
         return Ok(memory.len());
     }
@@ -75,7 +75,7 @@ fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<us
 }
 
 /// Through the cache.
-pub fn cached(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+pub fn cached(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     let (cache, place) = handle.place()?;
     match op {
         Op::Read => cache.read(place, offset, memory)?,
@@ -89,7 +89,7 @@ pub fn cached(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<
 }
 
 /// Memory of the program as the device takes it: lent, or to be copied.
-pub fn find(handle: &Handle, memory: &Memory) -> Outcome<LentData> {
+pub fn find(handle: &Handle, memory: &Memory) -> ApiResult<LentData> {
     let align = u64::from(handle.device.geometry().memory_align);
     match handle.device.pool.find(memory)? {
         Found::Lent(span) if (span.at | u64::from(span.bytes)) & (align - 1) == 0 => return Ok(LentData::Lent(span)),
@@ -98,12 +98,12 @@ pub fn find(handle: &Handle, memory: &Memory) -> Outcome<LentData> {
     }
     if handle.is(NVMED_ZERO_COPY) {
         let what = format!("the memory is not of nvmed_get_buffer, at a multiple of {align} bytes, and this handle does not copy");
-        return Err(Fail::new(libc::EFAULT, what));
+        return Err(ApiError::new(libc::EFAULT, what));
     }
     Ok(LentData::Copied)
 }
 
-fn direct(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+fn direct(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     handle.take_released()?;
     let bytes = offset..offset + memory.len() as u64;
     handle.make_way(op, bytes.clone())?;
@@ -112,7 +112,7 @@ fn direct(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usiz
         LentData::Lent(span) => {
             let done = run(handle, io(op, offset, span), memory.len());
             handle.release(&lent, done.as_ref().is_ok_and(|done| done.held));
-            done.and_then(|done| done.status.map_err(Fail::from)).map(|()| memory.len())
+            done.and_then(|done| done.status.map_err(ApiError::from)).map(|()| memory.len())
         }
         LentData::Copied => by_copies(handle, op, memory, offset),
     };
@@ -124,13 +124,13 @@ pub fn io(op: Op, offset: u64, data: impl Into<Data>) -> Io {
     if op == Op::Read { Io::read(offset, data) } else { Io::write(offset, data) }
 }
 
-fn run(handle: &Handle, io: Io, bytes: usize) -> Outcome<Done> {
+fn run(handle: &Handle, io: Io, bytes: usize) -> ApiResult<Done> {
     next_length(bytes as u64);
     handle.engine.run(io)
 }
 
 /// Through memory that the device reaches, piece by piece. What was done before an error counts: the next call meets the error.
-fn by_copies(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+fn by_copies(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     let mut did = 0;
     while did < memory.len() {
         let piece = copy_piece(handle, op, &memory.part(did, memory.len() - did), offset + did as u64);
@@ -143,7 +143,7 @@ fn by_copies(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<u
     Ok(did)
 }
 
-fn copy_piece(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<usize> {
+fn copy_piece(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     let buf = piece(handle, memory.len().min(PIECE_BYTES))?;
     let memory = memory.part(0, buf.len());
     if op == Op::Write {
@@ -158,7 +158,7 @@ fn copy_piece(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> Outcome<
 }
 
 /// A buffer for a copy: as long as there is room for, a block at least.
-fn piece(handle: &Handle, bytes: usize) -> Outcome<Buf> {
+fn piece(handle: &Handle, bytes: usize) -> ApiResult<Buf> {
     let block = handle.device.geometry().block_bytes as usize;
     let mut wanted = bytes;
     loop {
@@ -172,12 +172,12 @@ fn piece(handle: &Handle, bytes: usize) -> Outcome<Buf> {
     }
 }
 
-pub fn no_room(bytes: usize) -> Fail {
-    Fail::new(libc::ENOMEM, format!("no room for a copy of {bytes} bytes: put buffers back, or open the device with more buffer_bytes"))
+pub fn no_room(bytes: usize) -> ApiError {
+    ApiError::new(libc::ENOMEM, format!("no room for a copy of {bytes} bytes: put buffers back, or open the device with more buffer_bytes"))
 }
 
 /// What was written before is safe afterwards.
-pub fn flush(handle: &Handle) -> Outcome<()> {
+pub fn flush(handle: &Handle) -> ApiResult<()> {
     handle.take_released()?;
     // What was submitted before, too.
     if handle.engine.in_flight()? > 0 {
@@ -185,11 +185,11 @@ pub fn flush(handle: &Handle) -> Outcome<()> {
     }
     let cached = handle.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
     let direct = if handle.is(NVMED_CACHED) { Ok(()) } else { run(handle, Io::flush(), 0)?.status };
-    cached.and(direct).map_err(|error| Fail::of("flush", error))
+    cached.and(direct).map_err(|error| ApiError::of("flush", error))
 }
 
 /// Discards or zeroes.
-pub fn sweep(handle: &Handle, op: Op, offset: u64, bytes: u64) -> Outcome<()> {
+pub fn sweep(handle: &Handle, op: Op, offset: u64, bytes: u64) -> ApiResult<()> {
     handle.take_released()?;
     check_blocks(handle, offset, bytes)?;
     if bytes == 0 {
@@ -207,13 +207,13 @@ pub fn sweep(handle: &Handle, op: Op, offset: u64, bytes: u64) -> Outcome<()> {
 }
 
 fn sweep_or_submit(handle: *mut NVMED_HANDLE, op: Op, offset: i64, bytes: i64) -> i32 {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
             let offset = offset_of(offset)?;
-            let bytes = u64::try_from(bytes).map_err(|_| Fail::new(libc::EINVAL, "the length is negative"))?;
+            let bytes = u64::try_from(bytes).map_err(|_| ApiError::new(libc::EINVAL, "the length is negative"))?;
             if !handle.is(NVMED_CACHED) && handle.is(NVMED_ASYNC) {
                 check_blocks(handle, offset, bytes)?;
-                aio::submit(handle, Wish::sweep(op, offset, bytes), |_| ())?;
+                aio::submit(handle, RequestSpec::sweep(op, offset, bytes), |_| ())?;
                 return handle.engine.ring().map(|()| 0);
             }
             sweep(handle, op, offset, bytes).map(|()| 0)
@@ -223,7 +223,7 @@ fn sweep_or_submit(handle: *mut NVMED_HANDLE, op: Op, offset: i64, bytes: i64) -
 
 /// At the handle's position, which moves on by what was transferred.
 fn at_position(handle: *mut NVMED_HANDLE, op: Op, buf: *mut c_void, bytes: usize) -> isize {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the promise of those who call nvmed_read and nvmed_write.
         let memory = unsafe { Memory::new(buf, bytes) }?;
         with(handle, |handle: &Arc<Handle>| {
@@ -236,7 +236,7 @@ fn at_position(handle: *mut NVMED_HANDLE, op: Op, buf: *mut c_void, bytes: usize
 }
 
 fn at_offset(handle: *mut NVMED_HANDLE, op: Op, buf: *mut c_void, bytes: usize, offset: i64) -> isize {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the promise of those who call nvmed_pread and nvmed_pwrite.
         let memory = unsafe { Memory::new(buf, bytes) }?;
         with(handle, |handle: &Arc<Handle>| Ok(transfer(handle, op, &memory, offset_of(offset)?)? as isize))
@@ -296,17 +296,17 @@ pub unsafe extern "C" fn nvmed_write(handle: *mut NVMED_HANDLE, buf: *const c_vo
 /// Returns the position in bytes from the device's begin, or -1: EBADF; EINVAL (before the begin, or no such whence).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_lseek(handle: *mut NVMED_HANDLE, offset: libc::off_t, whence: c_int) -> libc::off_t {
-    answer(|| {
+    ffi_guard(|| {
         with(handle, |handle: &Arc<Handle>| {
             let mut position = handle.position.lock();
             let from = match whence {
                 libc::SEEK_SET => 0,
                 libc::SEEK_CUR => *position,
                 libc::SEEK_END => handle.device.geometry().bytes(),
-                _ => return Err(Fail::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR or SEEK_END"))),
+                _ => return Err(ApiError::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR or SEEK_END"))),
             };
             let to = i64::try_from(from).ok().and_then(|from| from.checked_add(offset)).filter(|to| *to >= 0);
-            let to = to.ok_or_else(|| Fail::new(libc::EINVAL, "the position would be before the device's begin"))?;
+            let to = to.ok_or_else(|| ApiError::new(libc::EINVAL, "the position would be before the device's begin"))?;
             *position = to as u64;
             Ok(to)
         })
@@ -323,7 +323,7 @@ pub extern "C" fn nvmed_lseek(handle: *mut NVMED_HANDLE, offset: libc::off_t, wh
 /// is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_flush(handle: *mut NVMED_HANDLE) -> c_int {
-    answer(|| with(handle, |handle: &Arc<Handle>| flush(handle).map(|()| 0)))
+    ffi_guard(|| with(handle, |handle: &Arc<Handle>| flush(handle).map(|()| 0)))
 }
 
 /// Gives blocks back: their content is not needed any more, and is afterwards zeroes or what it was. Thread-safe, as the handle is.

@@ -8,10 +8,10 @@ use libc::{DIR, dirent, mode_t, off_t, stat};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, RenameFlags};
 
+use crate::api_error::{ApiError, ApiResult};
 use crate::cache::instance;
-use crate::edge::answer_of_files as answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, end, enroll, with};
+use crate::guard::guard_files as ffi_guard;
+use crate::library::{ApiObject, HandleKind, end, enroll, with};
 use crate::memory;
 use crate::transfer::offset_of;
 use crate::types::UDIR;
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ulstat(path: *const c_char, st: *mut stat) -> c_int {
 /// As ustat.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ufstatat(dir: c_int, path: *const c_char, st: *mut stat, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let path = unsafe { self::path(path) }?;
         let flags = AtFlags::from_bits_retain(flags as u32);
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn ufstatat(dir: c_int, path: *const c_char, st: *mut stat
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn utruncate(path: *const c_char, len: off_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let (path, len) = (unsafe { self::path(path) }?, offset_of(len)?);
         Ok(instance()?.truncate(CWD, path, len).map(|()| 0)?)
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn uunlink(path: *const c_char) -> c_int {
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uunlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let path = unsafe { self::path(path) }?;
         at(dir, |dir| Ok(instance()?.unlink(dir, path, AtFlags::from_bits_retain(flags as u32))?)).map(|()| 0)
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn urename(from: *const c_char, to: *const c_char) -> c_in
 /// Both paths are NULL or strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn urenameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: u32) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let (from, to) = unsafe { (path(from)?, path(to)?) };
         let flags = RenameFlags::from_bits_retain(flags);
@@ -120,11 +120,11 @@ pub unsafe extern "C" fn urenameat2(from_dir: c_int, from: *const c_char, to_dir
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn umkdir(path: *const c_char, mode: mode_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         unsafe { self::path(path) }?;
         // SAFETY: a string, as was promised.
-        if unsafe { libc::mkdir(path, mode) } == 0 { Ok(0) } else { Err(Fail::last("making a directory")) }
+        if unsafe { libc::mkdir(path, mode) } == 0 { Ok(0) } else { Err(ApiError::last("making a directory")) }
     })
 }
 
@@ -139,24 +139,24 @@ pub unsafe extern "C" fn urmdir(path: *const c_char) -> c_int {
 }
 
 /// A directory being read.
-pub struct Dir(Mutex<Stream>);
+pub struct Dir(Mutex<DirStream>);
 
 /// C's own. NULL once it is closed.
-struct Stream(*mut DIR);
+struct DirStream(*mut DIR);
 
 // SAFETY: one thread at a time has it (the lock); C ties it to no thread.
-unsafe impl Send for Stream {}
+unsafe impl Send for DirStream {}
 
 impl Dir {
-    fn stream<T>(&self, call: impl FnOnce(*mut DIR) -> Outcome<T>) -> Outcome<T> {
+    fn stream<T>(&self, call: impl FnOnce(*mut DIR) -> ApiResult<T>) -> ApiResult<T> {
         let stream = self.0.lock();
-        if stream.0.is_null() { Err(Fail::new(libc::EBADF, "the directory is closed")) } else { call(stream.0) }
+        if stream.0.is_null() { Err(ApiError::new(libc::EBADF, "the directory is closed")) } else { call(stream.0) }
     }
 
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         let stream = std::mem::replace(&mut self.0.lock().0, std::ptr::null_mut());
         // SAFETY: of opendir, closed once.
-        if stream.is_null() || unsafe { libc::closedir(stream) } == 0 { Ok(()) } else { Err(Fail::last("closing a directory")) }
+        if stream.is_null() || unsafe { libc::closedir(stream) } == 0 { Ok(()) } else { Err(ApiError::last("closing a directory")) }
     }
 }
 
@@ -167,10 +167,10 @@ impl Drop for Dir {
     }
 }
 
-impl Kind for Dir {
+impl HandleKind for Dir {
     const NAME: &'static str = "directory";
-    fn of(object: &Object) -> Option<&Arc<Dir>> {
-        if let Object::Dir(dir) = object { Some(dir) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Dir>> {
+        if let ApiObject::Dir(dir) = object { Some(dir) } else { None }
     }
 }
 
@@ -182,16 +182,16 @@ impl Kind for Dir {
 /// `path` is NULL or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uopendir(path: *const c_char) -> *mut UDIR {
-    answer(|| {
+    ffi_guard(|| {
         crate::library::ensure_init()?;
         // SAFETY: the caller's promise.
         unsafe { memory::bytes(path, "the path") }?;
         // SAFETY: a string, as was promised.
         let dir = unsafe { libc::opendir(path) };
         if dir.is_null() {
-            return Err(Fail::last("opening a directory"));
+            return Err(ApiError::last("opening a directory"));
         }
-        enroll(Object::Dir(Arc::new(Dir(Mutex::new(Stream(dir))))))
+        enroll(ApiObject::Dir(Arc::new(Dir(Mutex::new(DirStream(dir))))))
     })
 }
 
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn uopendir(path: *const c_char) -> *mut UDIR {
 /// Returns the next entry; or NULL: at the end, where errno stays, or EBADF and those of readdir(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn ureaddir(dir: *mut UDIR) -> *mut dirent {
-    answer(|| {
+    ffi_guard(|| {
         with(dir, |dir: &Arc<Dir>| {
             dir.stream(|stream| {
                 // SAFETY: the address of this thread's errno; readdir tells an end from a failure only by it.
@@ -208,7 +208,7 @@ pub extern "C" fn ureaddir(dir: *mut UDIR) -> *mut dirent {
                 // SAFETY: of opendir, not closed.
                 let entry = unsafe { libc::readdir(stream) };
                 let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-                if entry.is_null() && errno != 0 { Err(Fail::last("reading a directory")) } else { Ok(entry) }
+                if entry.is_null() && errno != 0 { Err(ApiError::last("reading a directory")) } else { Ok(entry) }
             })
         })
     })
@@ -217,7 +217,7 @@ pub extern "C" fn ureaddir(dir: *mut UDIR) -> *mut dirent {
 /// As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn urewinddir(dir: *mut UDIR) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         with(dir, |dir: &Arc<Dir>| {
             dir.stream(|stream| {
                 // SAFETY: of opendir, not closed.
@@ -231,5 +231,5 @@ pub extern "C" fn urewinddir(dir: *mut UDIR) -> c_int {
 /// As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn uclosedir(dir: *mut UDIR) -> c_int {
-    answer(|| end(dir, |_: &Dir| Ok(()), Dir::finish))
+    ffi_guard(|| end(dir, |_: &Dir| Ok(()), Dir::finish))
 }

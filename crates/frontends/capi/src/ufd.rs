@@ -1,7 +1,7 @@
 //! File numbers of the `u` calls: small numbers in a table of their own, the lowest free one first, as POSIX has it.
 //!
 //! Each place has the open file it stands for; several may have the same one (udup). A call looks at its place without a lock and
-//! without writing to memory that other threads read (`seat.rs`); who closes a number waits until nobody looks any more. So a call
+//! without writing to memory that other threads read (`hazard.rs`); who closes a number waits until nobody looks any more. So a call
 //! that may wait for somebody else, as a read from a pipe does, takes a share of the file instead (`Ufds::get`).
 #![expect(unsafe_code, reason = "places hold what Arc::into_raw gave; a look keeps it there")]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::seat;
+use crate::hazard;
 
 /// Numbers at a time. What is open has a kernel descriptor each, so RLIMIT_NOFILE is met before, except by duplicates.
 pub const UFDS_MAX: usize = 1 << 16;
@@ -20,24 +20,24 @@ const WORDS: usize = UFDS_MAX / 64;
 /// See the module.
 pub struct Ufds<T> {
     places: [AtomicPtr<T>; UFDS_MAX],
-    taken: Mutex<Taken>,
+    taken: Mutex<UsedFds>,
 }
 
 /// A look under way, at a file.
-pub struct Looked<'a, T> {
+pub struct FdGuard<'a, T> {
     file: &'a T,
-    look: seat::Look,
+    look: hazard::ReadGuard,
 }
 
-impl<T> Looked<'_, T> {
+impl<T> FdGuard<'_, T> {
     /// Whose look it is.
     #[inline(always)]
-    pub fn seat(&self) -> &'static seat::Seat {
-        self.look.seat()
+    pub fn record(&self) -> &'static hazard::ThreadRecord {
+        self.look.record()
     }
 }
 
-impl<T> std::ops::Deref for Looked<'_, T> {
+impl<T> std::ops::Deref for FdGuard<'_, T> {
     type Target = T;
 
     #[inline(always)]
@@ -47,11 +47,11 @@ impl<T> std::ops::Deref for Looked<'_, T> {
 }
 
 /// Which numbers are in use.
-struct Taken {
+struct UsedFds {
     bits: [u64; WORDS],
 }
 
-impl Taken {
+impl UsedFds {
     fn lowest_free(&self, from: usize) -> Option<usize> {
         let mut word = from / 64;
         let mut free = !*self.bits.get(word)? & (u64::MAX << (from % 64));
@@ -70,11 +70,11 @@ impl Taken {
 
 /// All numbers are in use.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct TableFullError;
 
 impl<T: Send + Sync + 'static> Ufds<T> {
     pub const fn new() -> Ufds<T> {
-        Ufds { places: [const { AtomicPtr::new(std::ptr::null_mut()) }; UFDS_MAX], taken: Mutex::new(Taken { bits: [0; WORDS] }) }
+        Ufds { places: [const { AtomicPtr::new(std::ptr::null_mut()) }; UFDS_MAX], taken: Mutex::new(UsedFds { bits: [0; WORDS] }) }
     }
 
     #[inline(always)]
@@ -84,17 +84,17 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     }
 
     /// Gives a file the lowest free number that is not below `from`.
-    pub fn insert(&self, file: Arc<T>, from: usize) -> Result<i32, Full> {
+    pub fn insert(&self, file: Arc<T>, from: usize) -> Result<i32, TableFullError> {
         let mut taken = self.taken.lock();
-        let ufd = taken.lowest_free(from).ok_or(Full)?;
+        let ufd = taken.lowest_free(from).ok_or(TableFullError)?;
         taken.set(ufd, true);
         self.places[ufd].store(Arc::into_raw(file).cast_mut(), Ordering::SeqCst);
         Ok(ufd as i32)
     }
 
     /// Gives a file this very number; what had it before is handed out, nobody looks at it any more. Err: no such number.
-    pub fn replace(&self, ufd: i32, file: Arc<T>) -> Result<Option<Arc<T>>, Full> {
-        let (number, place) = self.place(ufd).ok_or(Full)?;
+    pub fn replace(&self, ufd: i32, file: Arc<T>) -> Result<Option<Arc<T>>, TableFullError> {
+        let (number, place) = self.place(ufd).ok_or(TableFullError)?;
         let mut taken = self.taken.lock();
         taken.set(number as usize, true);
         let before = place.swap(Arc::into_raw(file).cast_mut(), Ordering::SeqCst);
@@ -118,23 +118,23 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     /// A look at the file, which stays as long. Who looks must not wait for other calls. None: it is not open, or a look cannot be
     /// had at the moment (`get` tells).
     #[inline(always)]
-    pub fn look(&self, ufd: i32) -> Option<Looked<'_, T>> {
-        self.looked(ufd, seat::look)
+    pub fn look(&self, ufd: i32) -> Option<FdGuard<'_, T>> {
+        self.looked(ufd, hazard::protect)
     }
 
-    /// Likewise where nothing needs to be done first ([`seat::look_at_once`]).
+    /// Likewise where nothing needs to be done first ([`hazard::protect_fast`]).
     #[inline(always)]
-    pub fn look_at_once(&self, ufd: i32) -> Option<Looked<'_, T>> {
-        self.looked(ufd, seat::look_at_once)
+    pub fn protect_fast(&self, ufd: i32) -> Option<FdGuard<'_, T>> {
+        self.looked(ufd, hazard::protect_fast)
     }
 
     #[inline(always)]
-    fn looked(&self, ufd: i32, look: impl FnOnce(u32) -> Option<seat::Look>) -> Option<Looked<'_, T>> {
+    fn looked(&self, ufd: i32, look: impl FnOnce(u32) -> Option<hazard::ReadGuard>) -> Option<FdGuard<'_, T>> {
         let (number, place) = self.place(ufd)?;
         let look = look(number)?;
         // SAFETY: a place has NULL or a file with a share of its own, which is taken from it only when this look has ended.
         let file = unsafe { place.load(Ordering::Acquire).as_ref() }?;
-        Some(Looked { file, look })
+        Some(FdGuard { file, look })
     }
 
     /// Calls with the file, if it is open.
@@ -148,7 +148,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     /// A share of the file.
     pub fn get(&self, ufd: i32) -> Option<Arc<T>> {
         let (number, place) = self.place(ufd)?;
-        let Some(_look) = seat::look(number) else { return self.get_slowly(place) };
+        let Some(_look) = hazard::protect(number) else { return self.get_slowly(place) };
         share(place.load(Ordering::Acquire))
     }
 
@@ -196,7 +196,7 @@ fn reclaim<T>(number: u32, before: *mut T) -> Option<Arc<T>> {
     if before.is_null() {
         return None;
     }
-    seat::wait_until_unseen(number);
+    hazard::wait_for_readers(number);
     // SAFETY: it came from Arc::into_raw, was taken from its place once, and nobody looks at it by that place any more.
     Some(unsafe { Arc::from_raw(before) })
 }
@@ -218,9 +218,9 @@ mod test {
         assert_eq!((UFDS.with(100, |value| *value), UFDS.with(99, |value| *value), UFDS.with(-1, |value| *value)), (Some(15), None, None));
         assert_eq!(UFDS.replace(1, Arc::new(16)), Ok(Some(Arc::new(13))));
         assert_eq!(UFDS.replace(7, Arc::new(17)), Ok(None));
-        assert_eq!(UFDS.replace(UFDS_MAX as i32, Arc::new(0)), Err(Full));
+        assert_eq!(UFDS.replace(UFDS_MAX as i32, Arc::new(0)), Err(TableFullError));
         assert_eq!(UFDS.open(), [0, 1, 2, 3, 7, 100]);
-        assert_eq!(UFDS.insert(Arc::new(0), UFDS_MAX), Err(Full));
+        assert_eq!(UFDS.insert(Arc::new(0), UFDS_MAX), Err(TableFullError));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use cachedfs::{File, Not, Whence};
 use libc::{iovec, off_t, ssize_t};
 use rustix::io::Errno;
 
-use crate::edge::{answer_at_once, answer_of_files as answer, failed};
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::{ffi_fast_path, guard_files as ffi_guard, report_error};
 use crate::memory::{Memory, gather, scatter};
-use crate::transfer::{at_once_from, offset_of};
-use crate::uopen::{at_once, checked, with};
+use crate::transfer::{fast_path_from, offset_of};
+use crate::uopen::{checked, fast_path, with};
 
 /// As read(2), through the cache. Thread-safe: reads and writes at the file's position come one after the other.
 ///
@@ -22,7 +22,7 @@ use crate::uopen::{at_once, checked, with};
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uread(ufd: c_int, buf: *mut c_void, n: usize) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let memory = checked(ufd, unsafe { Memory::new(buf, n) })?;
         with(ufd, |open| memory.with_mut(|bytes| open.read(bytes)).map(|n| n as isize))
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn uread(ufd: c_int, buf: *mut c_void, n: usize) -> ssize_
 /// `buf` has `n` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uwrite(ufd: c_int, buf: *const c_void, n: usize) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let memory = checked(ufd, unsafe { Memory::new(buf.cast_mut(), n) })?;
         with(ufd, |open| memory.with(|bytes| open.write(bytes)).map(|n| n as isize))
@@ -51,14 +51,14 @@ pub unsafe extern "C" fn uwrite(ufd: c_int, buf: *const c_void, n: usize) -> ssi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upread(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer_at_once(|| unsafe { read_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { read_otherwise(not, ufd, buf, n, off) })
+    ffi_fast_path(|| unsafe { read_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { read_otherwise(not, ufd, buf, n, off) })
 }
 
 #[inline(always)]
 unsafe fn read_at_once<const BY_INDEX: bool>(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> Result<ssize_t, Not> {
     // SAFETY: the caller's promise.
-    let (memory, at) = (unsafe { Memory::checked(buf, n) }.ok_or(Not::Done)?, at_once_from(off)?);
-    at_once(ufd, |_, file, _| Ok(answered("reading", file, memory.with_mut(|bytes| file.read_at_once::<BY_INDEX>(at, bytes))?)))
+    let (memory, at) = (unsafe { Memory::checked(buf, n) }.ok_or(Not::Done)?, fast_path_from(off)?);
+    fast_path(ufd, |_, file, _| Ok(answered("reading", file, memory.with_mut(|bytes| file.read_at_once::<BY_INDEX>(at, bytes))?)))
 }
 
 #[inline(never)]
@@ -66,12 +66,12 @@ unsafe fn read_otherwise(not: Not, ufd: c_int, buf: *mut c_void, n: usize, off: 
     // SAFETY: the caller's promise.
     let by_index = || if not == Not::Guessed { unsafe { read_at_once::<true>(ufd, buf, n, off) } } else { Err(not) };
     // SAFETY: likewise.
-    answer_at_once(by_index, |_| unsafe { read_long(ufd, buf, n, off) })
+    ffi_fast_path(by_index, |_| unsafe { read_long(ufd, buf, n, off) })
 }
 
 #[inline(never)]
 unsafe fn read_long(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         let at = offset_of(off)?;
         // SAFETY: the caller's promise.
         let memory = checked(ufd, unsafe { Memory::new(buf, n) })?;
@@ -86,14 +86,14 @@ unsafe fn read_long(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upwrite(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer_at_once(|| unsafe { write_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { write_otherwise(not, ufd, buf, n, off) })
+    ffi_fast_path(|| unsafe { write_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { write_otherwise(not, ufd, buf, n, off) })
 }
 
 #[inline(always)]
 unsafe fn write_at_once<const BY_INDEX: bool>(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> Result<ssize_t, Not> {
     // SAFETY: the caller's promise.
-    let (memory, at) = (unsafe { Memory::checked(buf.cast_mut(), n) }.ok_or(Not::Done)?, at_once_from(off)?);
-    at_once(ufd, |_, file, _| Ok(answered("writing", file, memory.with(|bytes| file.write_at_once::<BY_INDEX>(at, bytes))?)))
+    let (memory, at) = (unsafe { Memory::checked(buf.cast_mut(), n) }.ok_or(Not::Done)?, fast_path_from(off)?);
+    fast_path(ufd, |_, file, _| Ok(answered("writing", file, memory.with(|bytes| file.write_at_once::<BY_INDEX>(at, bytes))?)))
 }
 
 #[inline(never)]
@@ -101,12 +101,12 @@ unsafe fn write_otherwise(not: Not, ufd: c_int, buf: *const c_void, n: usize, of
     // SAFETY: the caller's promise.
     let by_index = || if not == Not::Guessed { unsafe { write_at_once::<true>(ufd, buf, n, off) } } else { Err(not) };
     // SAFETY: likewise.
-    answer_at_once(by_index, |_| unsafe { write_long(ufd, buf, n, off) })
+    ffi_fast_path(by_index, |_| unsafe { write_long(ufd, buf, n, off) })
 }
 
 #[inline(never)]
 unsafe fn write_long(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         let at = offset_of(off)?;
         // SAFETY: the caller's promise.
         let memory = checked(ufd, unsafe { Memory::new(buf.cast_mut(), n) })?;
@@ -119,12 +119,12 @@ unsafe fn write_long(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ss
 fn answered(doing: &'static str, file: &File, done: Result<usize, Errno>) -> ssize_t {
     match done {
         Ok(bytes) => bytes as ssize_t,
-        Err(errno) => failed(&file.told(doing, errno).into()),
+        Err(errno) => report_error(&file.told(doing, errno).into()),
     }
 }
 
 unsafe fn read_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option<off_t>) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         let at = at.map(offset_of).transpose()?;
         // SAFETY: the promise of those who call.
         checked(ufd, unsafe { scatter(iov, count, |parts| with(ufd, |open| open.read_vectored(at, parts)).map(|n| n as isize)) })
@@ -132,7 +132,7 @@ unsafe fn read_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option<
 }
 
 unsafe fn write_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option<off_t>) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         let at = at.map(offset_of).transpose()?;
         // SAFETY: the promise of those who call.
         checked(ufd, unsafe { gather(iov, count, |parts| with(ufd, |open| open.write_vectored(at, parts)).map(|n| n as isize)) })
@@ -179,14 +179,14 @@ pub unsafe extern "C" fn upwritev(ufd: c_int, iov: *const iovec, count: c_int, o
     unsafe { write_vectored(ufd, iov, count, Some(off)) }
 }
 
-fn whence_of(whence: c_int) -> Outcome<Whence> {
+fn whence_of(whence: c_int) -> ApiResult<Whence> {
     match whence {
         libc::SEEK_SET => Ok(Whence::Start),
         libc::SEEK_CUR => Ok(Whence::Current),
         libc::SEEK_END => Ok(Whence::End),
         libc::SEEK_DATA => Ok(Whence::Data),
         libc::SEEK_HOLE => Ok(Whence::Hole),
-        _ => Err(Fail::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE"))),
+        _ => Err(ApiError::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE"))),
     }
 }
 
@@ -195,7 +195,7 @@ fn whence_of(whence: c_int) -> Outcome<Whence> {
 /// Returns the new position, or -1: those of lseek(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn ulseek(ufd: c_int, off: off_t, whence: c_int) -> off_t {
-    answer(|| {
+    ffi_guard(|| {
         let whence = checked(ufd, whence_of(whence))?;
         with(ufd, |open| open.seek(off, whence).map(|at| at as off_t))
     })

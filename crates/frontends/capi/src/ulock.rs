@@ -14,7 +14,7 @@ use libc::{c_int, flock, off_t};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags};
 
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
 use crate::open::Open;
 
 /// What the locks of a file are taken on.
@@ -28,24 +28,24 @@ static LOCKED: Mutex<Vec<Locked>> = Mutex::new(Vec::new());
 /// How many there are, for those who only want to know whether there are any.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-fn identity(open: &Open) -> Outcome<(u64, u64)> {
+fn identity(open: &Open) -> ApiResult<(u64, u64)> {
     let stat = rustix::fs::fstat(open.fd());
-    let stat = stat.map_err(|errno| Fail::new(errno.raw_os_error(), format!("locking: {}", std::io::Error::from(errno))))?;
+    let stat = stat.map_err(|errno| ApiError::new(errno.raw_os_error(), format!("locking: {}", std::io::Error::from(errno))))?;
     Ok((stat.st_dev, stat.st_ino))
 }
 
 /// A description of its own for the locks of a file; where there is no right to open it once more, that of the ufd.
-fn descriptor(open: &Open) -> Outcome<OwnedFd> {
+fn descriptor(open: &Open) -> ApiResult<OwnedFd> {
     let path = format!("/proc/self/fd/{}", open.fd().as_raw_fd());
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     if let Ok(fd) = rustix::fs::openat(CWD, path, flags | OFlags::RDWR, Mode::empty()) {
         return Ok(fd);
     }
     rustix::io::fcntl_dupfd_cloexec(open.fd(), 0)
-        .map_err(|errno| Fail::new(errno.raw_os_error(), format!("locking: {}", std::io::Error::from(errno))))
+        .map_err(|errno| ApiError::new(errno.raw_os_error(), format!("locking: {}", std::io::Error::from(errno))))
 }
 
-fn lock_fd(open: &Open) -> Outcome<Arc<OwnedFd>> {
+fn lock_fd(open: &Open) -> ApiResult<Arc<OwnedFd>> {
     let file = identity(open)?;
     let mut locked = LOCKED.lock();
     if let Some(there) = locked.iter().find(|locked| locked.file == file) {
@@ -58,8 +58,8 @@ fn lock_fd(open: &Open) -> Outcome<Arc<OwnedFd>> {
 }
 
 /// From the begin of the file: positions and ends are ours, not the kernel's.
-fn absolute(open: &Open, lock: &flock) -> Outcome<off_t> {
-    let wrong = || Fail::new(libc::EINVAL, "a lock begins at no such place");
+fn absolute(open: &Open, lock: &flock) -> ApiResult<off_t> {
+    let wrong = || ApiError::new(libc::EINVAL, "a lock begins at no such place");
     let from = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => open.seek(0, cachedfs::Whence::Current)? as off_t,
@@ -70,8 +70,8 @@ fn absolute(open: &Open, lock: &flock) -> Outcome<off_t> {
 }
 
 /// In the kernel's order: the range first.
-fn check_range(lock: &flock) -> Outcome<()> {
-    let wrong = |errno| Err(Fail::new(errno, "a lock of no such range"));
+fn check_range(lock: &flock) -> ApiResult<()> {
+    let wrong = |errno| Err(ApiError::new(errno, "a lock of no such range"));
     match (lock.l_start, lock.l_len) {
         (..0, _) => wrong(libc::EINVAL),
         (start, len @ 1..) if start.checked_add(len - 1).is_none() => wrong(libc::EOVERFLOW),
@@ -80,22 +80,22 @@ fn check_range(lock: &flock) -> Outcome<()> {
     }
 }
 
-fn check_access(open: &Open, kind: c_int) -> Outcome<()> {
+fn check_access(open: &Open, kind: c_int) -> ApiResult<()> {
     let access = open.flags()? & OFlags::RWMODE;
     let wrong = (kind == libc::F_RDLCK && access == OFlags::WRONLY) || (kind == libc::F_WRLCK && access == OFlags::RDONLY);
-    if wrong { Err(Fail::new(libc::EBADF, "the file is not open for what the lock is for")) } else { Ok(()) }
+    if wrong { Err(ApiError::new(libc::EBADF, "the file is not open for what the lock is for")) } else { Ok(()) }
 }
 
 /// F_GETLK, F_SETLK or F_SETLKW.
 ///
 /// # Safety
 /// `lock` is NULL or valid for reads and writes.
-pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> Outcome<c_int> {
+pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> ApiResult<c_int> {
     if open.is_path() {
-        return Err(Fail::new(libc::EBADF, "it was opened to be named alone"));
+        return Err(ApiError::new(libc::EBADF, "it was opened to be named alone"));
     }
     if lock.is_null() {
-        return Err(Fail::new(libc::EFAULT, "the struct flock is NULL"));
+        return Err(ApiError::new(libc::EFAULT, "the struct flock is NULL"));
     }
     // SAFETY: the caller's promise.
     let mut asked = unsafe { lock.read() };
@@ -113,7 +113,7 @@ pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> Outcome<
     let fd = lock_fd(open)?;
     // SAFETY: `asked` is ours.
     if unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut asked) } < 0 {
-        return Err(Fail::last("locking"));
+        return Err(ApiError::last("locking"));
     }
     if command == libc::F_OFD_GETLK {
         // SAFETY: the caller's promise.

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use libc::off_t;
 use parking_lot::Mutex;
 
-use crate::edge::answer_of_files as answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::guard_files as ffi_guard;
 use crate::memory::Memory;
 use crate::open::Open;
 use crate::transfer::offset_of;
@@ -28,8 +28,8 @@ struct Fresh {
 }
 
 impl Fresh {
-    fn new(n: usize) -> Outcome<Fresh> {
-        let full = || Fail::new(libc::ENOMEM, format!("no memory for a view of {n} bytes"));
+    fn new(n: usize) -> ApiResult<Fresh> {
+        let full = || ApiError::new(libc::ENOMEM, format!("no memory for a view of {n} bytes"));
         let bytes = n.checked_next_multiple_of(PAGE_BYTES).filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(full)?;
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory wherever there is room.
@@ -45,7 +45,7 @@ impl Drop for Fresh {
     }
 }
 
-fn fill(open: &Open, at: u64, to: &mut [u8]) -> Outcome<()> {
+fn fill(open: &Open, at: u64, to: &mut [u8]) -> ApiResult<()> {
     let mut done = 0;
     while done < to.len() {
         match open.read_at(at + done as u64, &mut to[done..])? {
@@ -63,10 +63,10 @@ fn fill(open: &Open, at: u64, to: &mut [u8]) -> Outcome<()> {
 /// Returns its address, at the begin of a page, or NULL: those of upread; EINVAL (no bytes, or a negative offset); ENOMEM.
 #[unsafe(no_mangle)]
 pub extern "C" fn umap(ufd: c_int, off: off_t, n: usize) -> *const c_void {
-    answer(|| {
+    ffi_guard(|| {
         let at = offset_of(off)?;
         if n == 0 {
-            return Err(Fail::new(libc::EINVAL, "a view of no bytes"));
+            return Err(ApiError::new(libc::EINVAL, "a view of no bytes"));
         }
         let open = share(ufd)?;
         let fresh = Fresh::new(n)?;
@@ -86,9 +86,9 @@ pub extern "C" fn umap(ufd: c_int, off: off_t, n: usize) -> *const c_void {
 /// Returns 0, or -1: EINVAL (there is none at this address).
 #[unsafe(no_mangle)]
 pub extern "C" fn uunmap(p: *const c_void) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let bytes = VIEWS.lock().remove(&p.addr());
-        let bytes = bytes.ok_or_else(|| Fail::new(libc::EINVAL, "there is no view at this address: given back before?"))?;
+        let bytes = bytes.ok_or_else(|| ApiError::new(libc::EINVAL, "there is no view at this address: given back before?"))?;
         drop(Fresh { address: p.cast_mut(), bytes });
         Ok(0)
     })
@@ -106,7 +106,7 @@ pub extern "C" fn uunmap(p: *const c_void) -> c_int {
 /// As mmap(2): a fixed address is the program's to give away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ummap(addr: *mut c_void, n: usize, prot: c_int, flags: c_int, ufd: c_int, off: off_t) -> *mut c_void {
-    let mapped = answer(|| {
+    let mapped = ffi_guard(|| {
         let open = if ufd == -1 { None } else { Some(share(ufd)?) };
         if let Some(open) = &open {
             open.run(|open| settle(open, prot & libc::PROT_WRITE != 0 && flags & libc::MAP_SHARED != 0))?;
@@ -114,13 +114,13 @@ pub unsafe extern "C" fn ummap(addr: *mut c_void, n: usize, prot: c_int, flags: 
         let fd = open.as_ref().map_or(-1, |open| open.fd().as_raw_fd());
         // SAFETY: the caller's promise.
         let mapped = unsafe { libc::mmap(addr, n, prot, flags, fd, off) };
-        if mapped == libc::MAP_FAILED { Err(Fail::last("mapping")) } else { Ok(mapped.expose_provenance() as isize) }
+        if mapped == libc::MAP_FAILED { Err(ApiError::last("mapping")) } else { Ok(mapped.expose_provenance() as isize) }
     });
     std::ptr::with_exposed_provenance_mut(mapped as usize)
 }
 
 /// Puts below what is written, and leaves the cache if it will be written past it.
-fn settle(open: &Open, past_cache: bool) -> Outcome<()> {
+fn settle(open: &Open, past_cache: bool) -> ApiResult<()> {
     let Some(file) = open.cached().filter(|file| file.is_cached()) else { return Ok(()) };
     Ok(file.prepare_mapping(past_cache)?)
 }

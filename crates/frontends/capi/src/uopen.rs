@@ -11,13 +11,13 @@ use cachedfs::{File, Not, Options};
 use libc::mode_t;
 use rustix::fs::{CWD, Mode, OFlags};
 
+use crate::api_error::{ApiError, ApiResult};
 use crate::cache::instance;
-use crate::edge::answer_of_files as answer;
-use crate::fail::{Fail, Outcome};
+use crate::guard::guard_files as ffi_guard;
+use crate::hazard::ThreadRecord;
 use crate::memory;
 use crate::open::Open;
-use crate::seat::Seat;
-use crate::ufd::{Full, Ufds};
+use crate::ufd::{TableFullError, Ufds};
 use crate::ulock;
 
 static UFDS: Ufds<Open> = Ufds::new();
@@ -36,21 +36,21 @@ fn ufds() -> &'static Ufds<Open> {
 
 #[cold]
 #[inline(never)]
-fn closed(ufd: i32) -> Fail {
-    Fail::new(libc::EBADF, format!("ufd {ufd} is not open"))
+fn closed(ufd: i32) -> ApiError {
+    ApiError::new(libc::EBADF, format!("ufd {ufd} is not open"))
 }
 
 /// Calls with an open file.
 #[inline(always)]
-pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
-    with_seat(ufd, |open, _| call(open))
+pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
+    with_record(ufd, |open, _| call(open))
 }
 
-/// Likewise; and with this thread's seat, unless it is another call of it that looks (a signal handler's, or what one interrupted).
+/// Likewise; and with this thread's record, unless it is another call of it that looks (a signal handler's, or what one interrupted).
 #[inline(always)]
-pub fn with_seat<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static Seat>) -> Outcome<T>) -> Outcome<T> {
+pub fn with_record<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static ThreadRecord>) -> ApiResult<T>) -> ApiResult<T> {
     match UFDS.look(ufd) {
-        Some(open) if open.is_plain() => open.watched(|file| call(file, Some(open.seat()))),
+        Some(open) if open.is_plain() => open.watched(|file| call(file, Some(open.record()))),
         looked => {
             drop(looked);
             with_share(ufd, |open| call(open, None))
@@ -60,38 +60,38 @@ pub fn with_seat<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static Seat>) ->
 
 /// Calls with a file as it is looked at, where that does; else it is to be done the long way.
 #[inline(always)]
-pub fn at_once<T>(ufd: i32, call: impl FnOnce(&Open, &File, &'static Seat) -> Result<T, Not>) -> Result<T, Not> {
-    let open = UFDS.look_at_once(ufd).filter(|open| open.is_plain()).ok_or(Not::Done)?;
-    open.watched(|file| call(file, file.cached().ok_or(Not::Done)?, open.seat()))
+pub fn fast_path<T>(ufd: i32, call: impl FnOnce(&Open, &File, &'static ThreadRecord) -> Result<T, Not>) -> Result<T, Not> {
+    let open = UFDS.protect_fast(ufd).filter(|open| open.is_plain()).ok_or(Not::Done)?;
+    open.watched(|file| call(file, file.cached().ok_or(Not::Done)?, open.record()))
 }
 
 /// As `with`, where it may take long, or a look does not do: in a signal handler during a look, in a thread that ends.
 #[cold]
 #[inline(never)]
-fn with_share<T>(ufd: i32, call: impl FnOnce(&Open) -> Outcome<T>) -> Outcome<T> {
+fn with_share<T>(ufd: i32, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
     share(ufd)?.run(call)
 }
 
 /// What is wrong with the arguments of a call on a ufd; but if that is not open, this comes first, as in the kernel.
 #[cold]
 #[inline(never)]
-fn open_first(ufd: i32, fail: Fail) -> Fail {
+fn open_first(ufd: i32, fail: ApiError) -> ApiError {
     if share(ufd).is_ok() { fail } else { closed(ufd) }
 }
 
 /// The arguments of a call on a ufd, as they were checked.
 #[inline]
-pub fn checked<T>(ufd: i32, arguments: Outcome<T>) -> Outcome<T> {
+pub fn checked<T>(ufd: i32, arguments: ApiResult<T>) -> ApiResult<T> {
     arguments.map_err(|fail| open_first(ufd, fail))
 }
 
 /// A share of an open file: for calls that may wait for somebody else.
-pub fn share(ufd: i32) -> Outcome<Arc<Open>> {
+pub fn share(ufd: i32) -> ApiResult<Arc<Open>> {
     ufds().get(ufd).ok_or_else(|| closed(ufd))
 }
 
 /// Calls with the directory that a path counts from: AT_FDCWD, or a ufd.
-pub fn at<T>(dir: i32, call: impl FnOnce(BorrowedFd<'_>) -> Outcome<T>) -> Outcome<T> {
+pub fn at<T>(dir: i32, call: impl FnOnce(BorrowedFd<'_>) -> ApiResult<T>) -> ApiResult<T> {
     if dir == libc::AT_FDCWD { call(CWD) } else { call(share(dir)?.fd()) }
 }
 
@@ -99,14 +99,14 @@ pub fn at<T>(dir: i32, call: impl FnOnce(BorrowedFd<'_>) -> Outcome<T>) -> Outco
 ///
 /// # Safety
 /// NULL, or a string that does not change during the call.
-pub unsafe fn path<'a>(path: *const c_char) -> Outcome<&'a Path> {
+pub unsafe fn path<'a>(path: *const c_char) -> ApiResult<&'a Path> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { memory::bytes(path, "the path") }?;
     Ok(Path::new(OsStr::from_bytes(bytes)))
 }
 
-fn insert(open: Arc<Open>, from: usize) -> Outcome<i32> {
-    ufds().insert(open, from).map_err(|Full| Fail::new(libc::EMFILE, "too many files are open: close some"))
+fn insert(open: Arc<Open>, from: usize) -> ApiResult<i32> {
+    ufds().insert(open, from).map_err(|TableFullError| ApiError::new(libc::EMFILE, "too many files are open: close some"))
 }
 
 /// What programs map to share memory: SQLite's index of a write-ahead log. From the first open on it is used past the cache; a file
@@ -115,7 +115,7 @@ fn is_mapped(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"-shm")
 }
 
-fn open_at(dir: c_int, path: &Path, flags: c_int, mode: mode_t) -> Outcome<c_int> {
+fn open_at(dir: c_int, path: &Path, flags: c_int, mode: mode_t) -> ApiResult<c_int> {
     // A ufd means nothing to the program of an exec, so neither does what is below it.
     let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC;
     let creates = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
@@ -141,13 +141,13 @@ pub unsafe fn let_go() {
 }
 
 /// The end of a share that was a ufd's: the file is closed with the last one.
-fn finish(open: Arc<Open>) -> Outcome<()> {
+fn finish(open: Arc<Open>) -> ApiResult<()> {
     ulock::closed(&open);
     Arc::try_unwrap(open).map_or(Ok(()), Open::close)
 }
 
 /// Closes every file, of which the process's own streams are none. The first error counts.
-pub fn close_all() -> Outcome<()> {
+pub fn close_all() -> ApiResult<()> {
     let mut first = Ok(());
     for ufd in UFDS.open() {
         if UFDS.with(ufd, Open::is_stream) != Some(false) {
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn uopen(path: *const c_char, flags: c_int, variadic: mode
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uopenat(dir: c_int, path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| open_at(dir, unsafe { self::path(path) }?, flags, variadic))
+    ffi_guard(|| open_at(dir, unsafe { self::path(path) }?, flags, variadic))
 }
 
 /// As creat(2); see uopen. Thread-safe.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn ucreat(path: *const c_char, mode: mode_t) -> c_int {
 /// Returns 0, or -1: EBADF; an error of writing that nobody was told of (the ufd is closed all the same).
 #[unsafe(no_mangle)]
 pub extern "C" fn uclose(ufd: c_int) -> c_int {
-    answer(|| finish(ufds().remove(ufd).ok_or_else(|| closed(ufd))?).map(|()| 0))
+    ffi_guard(|| finish(ufds().remove(ufd).ok_or_else(|| closed(ufd))?).map(|()| 0))
 }
 
 /// As dup(2): both share the file's position and flags. Thread-safe.
@@ -219,7 +219,7 @@ pub extern "C" fn uclose(ufd: c_int) -> c_int {
 /// Returns the lowest free ufd, or -1: EBADF, EMFILE.
 #[unsafe(no_mangle)]
 pub extern "C" fn udup(ufd: c_int) -> c_int {
-    answer(|| insert(share(ufd)?, 0))
+    ffi_guard(|| insert(share(ufd)?, 0))
 }
 
 /// As dup2(2). Thread-safe.
@@ -227,12 +227,13 @@ pub extern "C" fn udup(ufd: c_int) -> c_int {
 /// Returns `to`, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn udup2(ufd: c_int, to: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let open = share(ufd)?;
         if ufd == to {
             return Ok(to);
         }
-        let before = ufds().replace(to, open).map_err(|Full| Fail::new(libc::EBADF, format!("{to} is no number for a ufd")))?;
+        let before =
+            ufds().replace(to, open).map_err(|TableFullError| ApiError::new(libc::EBADF, format!("{to} is no number for a ufd")))?;
         // As dup2(2): what closing it would have said is lost.
         drop(before.map(finish));
         Ok(to)
@@ -249,12 +250,12 @@ pub extern "C" fn udup2(ufd: c_int, to: c_int) -> c_int {
 pub unsafe extern "C" fn ufcntl(ufd: c_int, command: c_int, variadic: usize) -> c_int {
     // What C passes as an int has nothing said in its upper half.
     let number = variadic as c_int;
-    answer(|| match command {
+    ffi_guard(|| match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             let open = share(ufd)?;
-            let from = usize::try_from(number).map_err(|_| Fail::new(libc::EINVAL, format!("no ufd from {number} on")))?;
+            let from = usize::try_from(number).map_err(|_| ApiError::new(libc::EINVAL, format!("no ufd from {number} on")))?;
             if from >= crate::ufd::UFDS_MAX {
-                return Err(Fail::new(libc::EINVAL, format!("no ufd from {from} on: there are {}", crate::ufd::UFDS_MAX)));
+                return Err(ApiError::new(libc::EINVAL, format!("no ufd from {from} on: there are {}", crate::ufd::UFDS_MAX)));
             }
             insert(open, from)
         }
@@ -280,10 +281,10 @@ pub unsafe extern "C" fn ufcntl(ufd: c_int, command: c_int, variadic: usize) -> 
 ///
 /// # Safety
 /// The argument is what fcntl(2) wants for the command.
-unsafe fn below(open: &Open, command: c_int, argument: usize) -> Outcome<c_int> {
+unsafe fn below(open: &Open, command: c_int, argument: usize) -> ApiResult<c_int> {
     // SAFETY: the caller's promise.
     let done = unsafe { libc::fcntl(open.fd().as_raw_fd(), command, argument) };
-    if done < 0 { Err(Fail::last(&format!("fcntl command {command}"))) } else { Ok(done) }
+    if done < 0 { Err(ApiError::last(&format!("fcntl command {command}"))) } else { Ok(done) }
 }
 
 /// The kernel's descriptor below a ufd, for what is not offered here (such as ioctl). It is the library's: not to be closed, and
@@ -292,5 +293,5 @@ unsafe fn below(open: &Open, command: c_int, argument: usize) -> Outcome<c_int> 
 /// Returns the descriptor, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufileno(ufd: c_int) -> c_int {
-    answer(|| share(ufd).map(|open| open.fd().as_raw_fd()))
+    ffi_guard(|| share(ufd).map(|open| open.fd().as_raw_fd()))
 }

@@ -13,40 +13,40 @@ use hashbrown::HashTable;
 use libc::{off_t, ssize_t};
 use parking_lot::Mutex;
 
-use crate::edge::{answer_at_once, answer_of_files as answer};
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::{ffi_fast_path, guard_files as ffi_guard};
+use crate::hazard::{self, ThreadRecord};
 use crate::memory::store;
-use crate::seat::{self, Seat};
-use crate::transfer::{at_once_from, offset_of};
-use crate::uopen::{at_once, with_seat};
+use crate::transfer::{fast_path_from, offset_of};
+use crate::uopen::{fast_path, with_record};
 
 /// What an open file has lent, by address. How many there may be is the cache's to say.
 ///
 /// A few of each thread stand in places of its own, which it changes without an atomic exchange: that costs as much as finding the
-/// page. Other threads look at them only if they give back what it was lent (see [`seat::Seat::enter`]); the rest, and copies, are in
+/// page. Other threads look at them only if they give back what it was lent (see [`hazard::ThreadRecord::enter_owner_section`]); the rest, and copies, are in
 /// a table.
 #[derive(Default)]
 pub struct Pins {
-    few: OnceLock<Box<[Lane<Lent>; LANES]>>,
+    few: OnceLock<Box<[ThreadPins<Lent>; THREADS_MAX]>>,
     more: Mutex<HashTable<Pin>>,
 }
 
-const LANES: usize = 16;
-const FEW: usize = 8;
+const THREADS_MAX: usize = 16;
+const PINS_PER_THREAD: usize = 8;
 /// Looks at a thread that is inside before it is let go on.
-const LOOKS: u32 = 64;
+const SPINS_MAX: u32 = 64;
 
 /// The places of the thread that came to them first.
 #[repr(align(128))]
-struct Lane<T> {
-    owner: AtomicPtr<Seat>,
+struct ThreadPins<T> {
+    owner: AtomicPtr<ThreadRecord>,
     /// Another thread looks at them, and has the table's lock.
     wanted: AtomicBool,
-    places: [Place<T>; FEW],
+    places: [PinSlot<T>; PINS_PER_THREAD],
 }
 
 /// A page lent, or none.
-struct Place<T> {
+struct PinSlot<T> {
     /// Where it is; or one of those below.
     address: AtomicUsize,
     at: AtomicU64,
@@ -54,15 +54,15 @@ struct Place<T> {
     lent: UnsafeCell<MaybeUninit<T>>,
 }
 
-impl<T> Default for Lane<T> {
+impl<T> Default for ThreadPins<T> {
     fn default() -> Self {
-        Lane { owner: AtomicPtr::default(), wanted: AtomicBool::new(false), places: std::array::from_fn(|_| Place::default()) }
+        ThreadPins { owner: AtomicPtr::default(), wanted: AtomicBool::new(false), places: std::array::from_fn(|_| PinSlot::default()) }
     }
 }
 
-impl<T> Default for Place<T> {
+impl<T> Default for PinSlot<T> {
     fn default() -> Self {
-        Place { address: AtomicUsize::new(FREE), at: AtomicU64::new(0), lent: UnsafeCell::new(MaybeUninit::uninit()) }
+        PinSlot { address: AtomicUsize::new(FREE), at: AtomicU64::new(0), lent: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 }
 
@@ -72,12 +72,12 @@ const FREE: usize = 0;
 const BUSY: usize = 1;
 
 // SAFETY: `lent` is touched only by who may change the lane, one thread at a time, and not while it is `BUSY`.
-unsafe impl<T: Send> Sync for Place<T> {}
+unsafe impl<T: Send> Sync for PinSlot<T> {}
 
 /// The right to change the places of a lane: its thread's own, or another's which has made it wait.
-struct Places<'a, T>(&'a [Place<T>; FEW]);
+struct PinSlots<'a, T>(&'a [PinSlot<T>; PINS_PER_THREAD]);
 
-impl<T> Places<'_, T> {
+impl<T> PinSlots<'_, T> {
     #[inline]
     fn put(&self, at: u64, address: usize, lent: T) -> Result<(), T> {
         let Some(free) = self.free() else { return Err(lent) };
@@ -87,13 +87,13 @@ impl<T> Places<'_, T> {
     }
 
     #[inline]
-    fn free(&self) -> Option<Free<'_, T>> {
-        self.0.iter().find(|place| place.address.load(Relaxed) == FREE).map(Free)
+    fn free(&self) -> Option<FreeSlot<'_, T>> {
+        self.0.iter().find(|place| place.address.load(Relaxed) == FREE).map(FreeSlot)
     }
 
     #[inline]
     fn take(&self, at: u64, address: usize) -> Option<T> {
-        let is_it = |place: &&Place<T>| place.address.load(Relaxed) == address && place.at.load(Relaxed) == at;
+        let is_it = |place: &&PinSlot<T>| place.address.load(Relaxed) == address && place.at.load(Relaxed) == at;
         let place = self.0.iter().find(is_it)?;
         place.address.store(BUSY, Relaxed);
         compiler_fence(SeqCst);
@@ -105,9 +105,9 @@ impl<T> Places<'_, T> {
 }
 
 /// A place that has nothing: nobody but who has the right to change it looks at more than that.
-struct Free<'a, T>(&'a Place<T>);
+struct FreeSlot<'a, T>(&'a PinSlot<T>);
 
-impl<T> Free<'_, T> {
+impl<T> FreeSlot<'_, T> {
     /// Puts there what will be lent; it is not, and has no end to be given back, until it is shown.
     #[inline(always)]
     fn prepare(&self, at: u64, lent: T) {
@@ -123,49 +123,49 @@ impl<T> Free<'_, T> {
     }
 }
 
-impl<T> Lane<T> {
+impl<T> ThreadPins<T> {
     /// For its own thread, unless another one is at it.
     #[inline]
-    fn own<R>(&self, mine: &'static Seat, call: impl FnOnce(&Places<'_, T>) -> R) -> Option<R> {
+    fn own<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, T>) -> R) -> Option<R> {
         let ours = std::ptr::from_ref(mine).cast_mut();
         let owner = self.owner.load(Relaxed);
         if owner != ours && !(owner.is_null() && self.owner.compare_exchange(owner, ours, AcqRel, Relaxed).is_ok()) {
             return None;
         }
-        let _inside = mine.enter(&self.wanted)?;
-        Some(call(&Places(&self.places)))
+        let _inside = mine.enter_owner_section(&self.wanted)?;
+        Some(call(&PinSlots(&self.places)))
     }
 
     /// For any thread, who has the table's lock. Err: its own thread is at it, who may be waiting for that lock.
-    fn of_another(&self, at: u64, address: usize) -> Result<Option<T>, Inside> {
+    fn of_another(&self, at: u64, address: usize) -> Result<Option<T>, ChangeGuard> {
         let is_here = || self.places.iter().any(|place| place.address.load(Acquire) == address);
-        // SAFETY: seats are never given back.
+        // SAFETY: records are never given back.
         let Some(owner) = (unsafe { self.owner.load(Acquire).as_ref() }).filter(|_| is_here()) else { return Ok(None) };
-        if seat::mine().is_some_and(|mine| std::ptr::eq(mine, owner)) {
+        if hazard::current().is_some_and(|mine| std::ptr::eq(mine, owner)) {
             // It may be inside, if a signal interrupted it there: it is not going on now.
-            return Ok(Places(&self.places).take(at, address));
+            return Ok(PinSlots(&self.places).take(at, address));
         }
         self.wanted.store(true, SeqCst);
-        seat::barrier();
-        let is_free = (0..LOOKS).any(|_| {
+        hazard::barrier();
+        let is_free = (0..SPINS_MAX).any(|_| {
             std::hint::spin_loop();
             !owner.is_inside()
         });
-        let result = if is_free { Ok(Places(&self.places).take(at, address)) } else { Err(Inside) };
+        let result = if is_free { Ok(PinSlots(&self.places).take(at, address)) } else { Err(ChangeGuard) };
         self.wanted.store(false, Release);
         result
     }
 }
 
 /// A thread is changing its places.
-struct Inside;
+struct ChangeGuard;
 
 struct Pin {
     at: u64,
-    kept: Kept,
+    kept: PinSource,
 }
 
-enum Kept {
+enum PinSource {
     Lent(Lent),
     Pinned(Pinned),
 }
@@ -173,17 +173,17 @@ enum Kept {
 impl Pin {
     fn address(&self) -> usize {
         match &self.kept {
-            Kept::Lent(lent) => lent.as_ptr().addr(),
-            Kept::Pinned(pinned) => pinned.as_ptr().addr(),
+            PinSource::Lent(lent) => lent.as_ptr().addr(),
+            PinSource::Pinned(pinned) => pinned.as_ptr().addr(),
         }
     }
 }
 
-impl Kept {
+impl PinSource {
     fn give_back(self, file: &File) {
         match self {
-            Kept::Lent(lent) => file.give_back(lent),
-            Kept::Pinned(pinned) => drop(pinned),
+            PinSource::Lent(lent) => file.give_back(lent),
+            PinSource::Pinned(pinned) => drop(pinned),
         }
     }
 }
@@ -196,21 +196,28 @@ fn hash(address: usize) -> u64 {
 impl Pins {
     /// Calls with this thread's places, if it has any and nobody else is at them.
     #[inline]
-    fn own<R>(&self, mine: Option<&'static Seat>, call: impl FnOnce(&Places<'_, Lent>) -> R) -> Option<R> {
+    fn own<R>(&self, mine: Option<&'static ThreadRecord>, call: impl FnOnce(&PinSlots<'_, Lent>) -> R) -> Option<R> {
         let mine = mine?;
-        self.few.get_or_init(Box::default)[mine.number() as usize % LANES].own(mine, call)
+        self.few.get_or_init(Box::default)[mine.number() as usize % THREADS_MAX].own(mine, call)
     }
 
     /// Likewise, if they are there.
     #[inline(always)]
-    fn own_at_once<R>(&self, mine: &'static Seat, call: impl FnOnce(&Places<'_, Lent>) -> Option<R>) -> Result<R, Not> {
-        let lanes = self.few.get().ok_or(Not::Done)?;
-        lanes[mine.number() as usize % LANES].own(mine, call).flatten().ok_or(Not::Done)
+    fn own_at_once<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, Lent>) -> Option<R>) -> Result<R, Not> {
+        let thread_pins = self.few.get().ok_or(Not::Done)?;
+        thread_pins[mine.number() as usize % THREADS_MAX].own(mine, call).flatten().ok_or(Not::Done)
     }
 
     /// Lends bytes of a page in a place of this thread, if it is the page and there is one; how many. `tell` gets where they are.
     #[inline(always)]
-    fn lend_at_once(&self, mine: &'static Seat, page: Thought<'_>, at: u64, n: usize, tell: impl FnOnce(*const u8)) -> Result<usize, Not> {
+    fn lend_at_once(
+        &self,
+        mine: &'static ThreadRecord,
+        page: Thought<'_>,
+        at: u64,
+        n: usize,
+        tell: impl FnOnce(*const u8),
+    ) -> Result<usize, Not> {
         self.own_at_once(mine, move |places| {
             let free = places.free()?;
             let len = page.lend(n, |lent| {
@@ -226,7 +233,7 @@ impl Pins {
 
     /// Gives back what stands in a place of this thread.
     #[inline(always)]
-    fn give_back_at_once(&self, mine: &'static Seat, file: &File, at: u64, address: usize) -> Result<(), Not> {
+    fn give_back_at_once(&self, mine: &'static ThreadRecord, file: &File, at: u64, address: usize) -> Result<(), Not> {
         if address <= BUSY {
             return Err(Not::Done);
         }
@@ -236,12 +243,12 @@ impl Pins {
     }
 
     #[inline]
-    fn add(&self, mine: Option<&'static Seat>, at: u64, lent: Lent) {
+    fn add(&self, mine: Option<&'static ThreadRecord>, at: u64, lent: Lent) {
         let mut lent = Some(lent);
-        let put = |places: &Places<'_, Lent>| lent = lent.take().and_then(|lent| places.put(at, lent.as_ptr().addr(), lent).err());
+        let put = |places: &PinSlots<'_, Lent>| lent = lent.take().and_then(|lent| places.put(at, lent.as_ptr().addr(), lent).err());
         let _ = self.own(mine, put);
         if let Some(lent) = lent {
-            self.add_more(Pin { at, kept: Kept::Lent(lent) });
+            self.add_more(Pin { at, kept: PinSource::Lent(lent) });
         }
     }
 
@@ -252,7 +259,7 @@ impl Pins {
 
     /// Gives back what is there; false: nothing is.
     #[inline]
-    fn give_back(&self, mine: Option<&'static Seat>, file: &File, at: u64, address: usize) -> bool {
+    fn give_back(&self, mine: Option<&'static ThreadRecord>, file: &File, at: u64, address: usize) -> bool {
         if address <= BUSY {
             return false;
         }
@@ -268,7 +275,7 @@ impl Pins {
 
     /// It is one of many, or another thread's.
     #[inline(never)]
-    fn take_elsewhere(&self, at: u64, address: usize) -> Option<Kept> {
+    fn take_elsewhere(&self, at: u64, address: usize) -> Option<PinSource> {
         loop {
             let mut pins = self.more.lock();
             let entry = pins.find_entry(hash(address), |pin| pin.address() == address && pin.at == at).ok();
@@ -276,11 +283,11 @@ impl Pins {
                 return Some(entry.remove().0.kept);
             }
             let mut is_inside = false;
-            for lane in self.few.get().into_iter().flat_map(|few| few.iter()) {
-                match lane.of_another(at, address) {
-                    Ok(Some(lent)) => return Some(Kept::Lent(lent)),
+            for thread_pins in self.few.get().into_iter().flat_map(|few| few.iter()) {
+                match thread_pins.of_another(at, address) {
+                    Ok(Some(lent)) => return Some(PinSource::Lent(lent)),
                     Ok(None) => {}
-                    Err(Inside) => is_inside = true,
+                    Err(ChangeGuard) => is_inside = true,
                 }
             }
             drop(pins);
@@ -293,7 +300,7 @@ impl Pins {
 
     /// All of them: nobody uses the file any more.
     pub fn release_all(&mut self, file: &File) {
-        for place in self.few.get_mut().into_iter().flat_map(|few| few.iter_mut().flat_map(|lane| &mut lane.places)) {
+        for place in self.few.get_mut().into_iter().flat_map(|few| few.iter_mut().flat_map(|thread_pins| &mut thread_pins.places)) {
             if *place.address.get_mut() > BUSY {
                 *place.address.get_mut() = FREE;
                 // SAFETY: there was an address, and nobody else looks at the place any more.
@@ -305,32 +312,32 @@ impl Pins {
 }
 
 #[inline]
-fn pin(ufd: c_int, off: off_t, n: usize) -> Outcome<(usize, *const c_void)> {
+fn pin(ufd: c_int, off: off_t, n: usize) -> ApiResult<(usize, *const c_void)> {
     let at = offset_of(off)?;
-    with_seat(ufd, move |open, seat| {
+    with_record(ufd, move |open, record| {
         let file = open.cached().ok_or_else(no_pages)?;
         let Some(lent) = file.lend(at, n)? else { return copied(file, &open.pins, at, n) };
         let lies = (lent.len(), lent.as_ptr().cast());
-        open.pins.add(seat, at, lent);
+        open.pins.add(record, at, lent);
         Ok(lies)
     })
 }
 
 #[cold]
 #[inline(never)]
-fn no_pages() -> Fail {
-    Fail::new(libc::ESPIPE, "a stream has no pages")
+fn no_pages() -> ApiError {
+    ApiError::new(libc::ESPIPE, "a stream has no pages")
 }
 
 /// Of what is not cached; or there is nothing at the end of the file.
 #[inline(never)]
-fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> Outcome<(usize, *const c_void)> {
+fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> ApiResult<(usize, *const c_void)> {
     let pinned = file.pin(at, n)?;
     let (bytes, address) = (pinned.len(), pinned.as_ptr().cast());
     if bytes == 0 {
         return Ok((0, std::ptr::null()));
     }
-    pins.add_more(Pin { at, kept: Kept::Pinned(pinned) });
+    pins.add_more(Pin { at, kept: PinSource::Pinned(pinned) });
     Ok((bytes, address))
 }
 
@@ -346,18 +353,18 @@ fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> Outcome<(usize, *const
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upin(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
     // SAFETY: the caller's promise.
-    answer_at_once(|| unsafe { pin_at_once::<false>(ufd, off, n, p) }, |not| unsafe { pin_otherwise(not, ufd, off, n, p) })
+    ffi_fast_path(|| unsafe { pin_at_once::<false>(ufd, off, n, p) }, |not| unsafe { pin_otherwise(not, ufd, off, n, p) })
 }
 
 #[inline(always)]
 unsafe fn pin_at_once<const BY_INDEX: bool>(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> Result<ssize_t, Not> {
-    let at = at_once_from(off)?;
+    let at = fast_path_from(off)?;
     if p.is_null() {
         return Err(Not::Done);
     }
     // SAFETY: the caller's promise.
     let tell = |address: *const u8| unsafe { store(p, address.cast()) };
-    let lent = at_once(ufd, |open, file, seat| open.pins.lend_at_once(seat, file.think::<BY_INDEX>(at)?, at, n, tell));
+    let lent = fast_path(ufd, |open, file, record| open.pins.lend_at_once(record, file.think::<BY_INDEX>(at)?, at, n, tell));
     lent.map(|bytes| bytes as ssize_t)
 }
 
@@ -366,14 +373,14 @@ unsafe fn pin_otherwise(not: Not, ufd: c_int, off: off_t, n: usize, p: *mut *con
     // SAFETY: the caller's promise.
     let by_index = || if not == Not::Guessed { unsafe { pin_at_once::<true>(ufd, off, n, p) } } else { Err(not) };
     // SAFETY: likewise.
-    answer_at_once(by_index, |_| unsafe { pin_slowly(ufd, off, n, p) })
+    ffi_fast_path(by_index, |_| unsafe { pin_slowly(ufd, off, n, p) })
 }
 
 #[inline(never)]
 unsafe fn pin_slowly(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
-    answer(|| {
+    ffi_guard(|| {
         if p.is_null() {
-            return Err(Fail::new(libc::EFAULT, "there is no place for the address"));
+            return Err(ApiError::new(libc::EFAULT, "there is no place for the address"));
         }
         let (bytes, address) = pin(ufd, off, n)?;
         // SAFETY: the caller's promise.
@@ -388,19 +395,19 @@ unsafe fn pin_slowly(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) ->
 #[unsafe(no_mangle)]
 pub extern "C" fn uunpin(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
     let given_back = || {
-        let at = at_once_from(off)?;
-        at_once(ufd, |open, file, seat| open.pins.give_back_at_once(seat, file, at, p.addr())).map(|()| 0)
+        let at = fast_path_from(off)?;
+        fast_path(ufd, |open, file, record| open.pins.give_back_at_once(record, file, at, p.addr())).map(|()| 0)
     };
-    answer_at_once(given_back, |_| unpin_slowly(ufd, off, p))
+    ffi_fast_path(given_back, |_| unpin_slowly(ufd, off, p))
 }
 
 #[inline(never)]
 fn unpin_slowly(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
-    let given_back: isize = answer(|| {
+    let given_back: isize = ffi_guard(|| {
         let at = offset_of(off)?;
         let address = p.addr();
-        with_seat(ufd, move |open, seat| match open.cached() {
-            Some(file) if open.pins.give_back(seat, file, at, address) => Ok(0),
+        with_record(ufd, move |open, record| match open.cached() {
+            Some(file) if open.pins.give_back(record, file, at, address) => Ok(0),
             _ => Err(not_lent(off)),
         })
     });
@@ -409,8 +416,8 @@ fn unpin_slowly(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
 
 #[cold]
 #[inline(never)]
-fn not_lent(off: off_t) -> Fail {
-    Fail::new(libc::EINVAL, format!("nothing is lent there of offset {off}: given back before?"))
+fn not_lent(off: off_t) -> ApiError {
+    ApiError::new(libc::EINVAL, format!("nothing is lent there of offset {off}: given back before?"))
 }
 
 #[cfg(test)]
@@ -424,17 +431,19 @@ mod test {
         static TAKEN: [AtomicU64; ROUNDS] = [const { AtomicU64::new(0) }; ROUNDS];
         const ROUNDS: usize = if cfg!(miri) { 200 } else { 2000 };
         let ufd = OPEN.insert(std::sync::Arc::new(0), 0).expect("room");
-        let (lane, more, next) = (Lane::<usize>::default(), Mutex::new(()), AtomicUsize::new(0));
+        let (thread_pins, more, next) = (ThreadPins::<usize>::default(), Mutex::new(()), AtomicUsize::new(0));
         let take = |n: usize| {
             let _held = more.lock();
-            lane.of_another(n as u64, n + 2)
+            thread_pins.of_another(n as u64, n + 2)
         };
         let count = |taken: Option<usize>| taken.inspect(|n| _ = TAKEN[*n].fetch_add(1, Relaxed)).is_some();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // A look gives this thread its seat.
+                // A look gives this thread its record.
                 OPEN.with(ufd, |_| ());
-                let own = |call: &dyn Fn(&Places<'_, usize>) -> bool| lane.own(seat::mine().expect("a seat"), |places| call(places));
+                let own = |call: &dyn Fn(&PinSlots<'_, usize>) -> bool| {
+                    thread_pins.own(hazard::current().expect("a record"), |places| call(places))
+                };
                 for n in 0..ROUNDS {
                     while own(&|places| places.put(n as u64, n + 2, n).is_ok()) != Some(true) {
                         std::thread::yield_now();
@@ -452,7 +461,7 @@ mod test {
                     loop {
                         let to = next.load(Acquire);
                         for n in from..to.min(ROUNDS) {
-                            while let Err(Inside) = take(n).map(count) {
+                            while let Err(ChangeGuard) = take(n).map(count) {
                                 std::thread::yield_now();
                             }
                         }
@@ -465,6 +474,6 @@ mod test {
             }
         });
         assert!(TAKEN.iter().all(|taken| taken.load(Relaxed) == 1), "lost, or given back twice");
-        assert!(lane.places.iter().all(|place| place.address.load(Relaxed) == FREE));
+        assert!(thread_pins.places.iter().all(|place| place.address.load(Relaxed) == FREE));
     }
 }

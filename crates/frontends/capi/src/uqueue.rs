@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use libc::timespec;
 
-use crate::edge::answer;
-use crate::fail::{Fail, Outcome};
-use crate::library::{Kind, Object, end, enroll, ensure_init, with};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::ffi_guard;
+use crate::library::{ApiObject, HandleKind, end, enroll, ensure_init, with};
 use crate::types::*;
 use crate::urequests::Requests;
 
 /// Most requests under way or not collected, of one UAIO.
 const DEPTH_MAX: u32 = 1 << 16;
 
-impl Kind for Requests {
+impl HandleKind for Requests {
     const NAME: &'static str = "UAIO";
-    fn of(object: &Object) -> Option<&Arc<Requests>> {
-        if let Object::Requests(requests) = object { Some(requests) } else { None }
+    fn of(object: &ApiObject) -> Option<&Arc<Requests>> {
+        if let ApiObject::Requests(requests) = object { Some(requests) } else { None }
     }
 }
 
@@ -37,18 +37,18 @@ pub extern "C" fn uaio_create(depth: u32) -> *mut UAIO {
 /// Returns it, or NULL: EINVAL (depth or flags), EMFILE.
 #[unsafe(no_mangle)]
 pub extern "C" fn uaio_create_with(depth: u32, flags: u32) -> *mut UAIO {
-    answer(|| {
+    ffi_guard(|| {
         ensure_init()?;
         if !(1..=DEPTH_MAX).contains(&depth) {
-            return Err(Fail::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
+            return Err(ApiError::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
         }
         if flags & !(UAIO_ONE_THREAD | UAIO_WAITS | UAIO_POLLS) != 0 {
-            return Err(Fail::new(libc::EINVAL, format!("flags {flags:#x}: UAIO_ONE_THREAD, UAIO_WAITS, UAIO_POLLS or 0")));
+            return Err(ApiError::new(libc::EINVAL, format!("flags {flags:#x}: UAIO_ONE_THREAD, UAIO_WAITS, UAIO_POLLS or 0")));
         }
         if flags & (flags + 1) != 0 {
-            return Err(Fail::new(libc::EINVAL, "UAIO_WAITS goes with UAIO_ONE_THREAD, UAIO_POLLS with both"));
+            return Err(ApiError::new(libc::EINVAL, "UAIO_WAITS goes with UAIO_ONE_THREAD, UAIO_POLLS with both"));
         }
-        enroll(Object::Requests(Requests::new(depth, flags)?))
+        enroll(ApiObject::Requests(Requests::new(depth, flags)?))
     })
 }
 
@@ -62,7 +62,7 @@ pub extern "C" fn uaio_create_with(depth: u32, flags: u32) -> *mut UAIO {
 /// Returns it, or NULL: EBADF; EINVAL (no bytes); ENOMEM; EBUSY (it was promised to another thread).
 #[unsafe(no_mangle)]
 pub extern "C" fn uaio_memory(aio: *mut UAIO, bytes: usize) -> *mut c_void {
-    answer(|| with(aio, |ours: &Arc<Requests>| ours.memory(bytes)))
+    ffi_guard(|| with(aio, |ours: &Arc<Requests>| ours.memory(bytes)))
 }
 
 /// Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants
@@ -81,7 +81,7 @@ pub extern "C" fn uaio_memory(aio: *mut UAIO, bytes: usize) -> *mut c_void {
 /// `requests` has `count` elements; the `buf` of each has `n` bytes and belongs to the library until it is reaped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uaio_submit(aio: *mut UAIO, requests: *const uaio, count: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
         let requests = unsafe { requests_of(requests, count) }?;
         // SAFETY: likewise.
@@ -91,10 +91,10 @@ pub unsafe extern "C" fn uaio_submit(aio: *mut UAIO, requests: *const uaio, coun
 
 /// # Safety
 /// `requests` has `count` elements, which nobody changes while they are looked at.
-unsafe fn requests_of<'a>(requests: *const uaio, count: c_int) -> Outcome<&'a [uaio]> {
-    let count = usize::try_from(count).map_err(|_| Fail::new(libc::EINVAL, "fewer requests than none"))?;
+unsafe fn requests_of<'a>(requests: *const uaio, count: c_int) -> ApiResult<&'a [uaio]> {
+    let count = usize::try_from(count).map_err(|_| ApiError::new(libc::EINVAL, "fewer requests than none"))?;
     if requests.is_null() && count > 0 {
-        return Err(Fail::new(libc::EFAULT, "requests is NULL"));
+        return Err(ApiError::new(libc::EFAULT, "requests is NULL"));
     }
     // SAFETY: the caller's promise.
     Ok(if count > 0 { unsafe { std::slice::from_raw_parts(requests, count) } } else { &[] })
@@ -102,10 +102,10 @@ unsafe fn requests_of<'a>(requests: *const uaio, count: c_int) -> Outcome<&'a [u
 
 /// # Safety
 /// NULL or valid.
-pub unsafe fn time_of(timeout: *const timespec) -> Outcome<Option<Instant>> {
+pub unsafe fn time_of(timeout: *const timespec) -> ApiResult<Option<Instant>> {
     // SAFETY: the caller's promise.
     let Some(timeout) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
-    let wrong = || Fail::new(libc::EINVAL, "the timeout is not a time");
+    let wrong = || ApiError::new(libc::EINVAL, "the timeout is not a time");
     let (seconds, nanos) = (u64::try_from(timeout.tv_sec).map_err(|_| wrong())?, u32::try_from(timeout.tv_nsec).map_err(|_| wrong())?);
     if nanos >= 1_000_000_000 {
         return Err(wrong());
@@ -122,36 +122,36 @@ pub unsafe fn time_of(timeout: *const timespec) -> Outcome<Option<Instant>> {
 /// `done` has room for `max`; `timeout` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uaio_reap(aio: *mut UAIO, done: *mut uaio, min: c_int, max: c_int, timeout: *const timespec) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
-        let wish = unsafe { Wish::new(done, min, max, timeout) }?;
+        let wish = unsafe { RequestSpec::new(done, min, max, timeout) }?;
         with(aio, |ours: &Arc<Requests>| ours.reap(wish.min, wish.max, wish.until, wish.out()).map(|count| count as c_int))
     })
 }
 
 /// Which requests are to be handed out, and where to.
-struct Wish {
+struct RequestSpec {
     min: usize,
     max: usize,
     until: Option<Instant>,
     to: *mut uaio,
 }
 
-impl Wish {
+impl RequestSpec {
     /// # Safety
     /// As `uaio_reap`.
-    unsafe fn new(to: *mut uaio, min: c_int, max: c_int, timeout: *const timespec) -> Outcome<Wish> {
-        let wrong = || Fail::new(libc::EINVAL, format!("from {min} to {max} requests"));
+    unsafe fn new(to: *mut uaio, min: c_int, max: c_int, timeout: *const timespec) -> ApiResult<RequestSpec> {
+        let wrong = || ApiError::new(libc::EINVAL, format!("from {min} to {max} requests"));
         let (min, max) = (usize::try_from(min).map_err(|_| wrong())?, usize::try_from(max).map_err(|_| wrong())?);
         if min > max {
             return Err(wrong());
         }
         if to.is_null() && max > 0 {
-            return Err(Fail::new(libc::EFAULT, "there is no room for them"));
+            return Err(ApiError::new(libc::EFAULT, "there is no room for them"));
         }
         // SAFETY: the caller's promise.
         let until = unsafe { time_of(timeout) }?;
-        Ok(Wish { min, max, until, to })
+        Ok(RequestSpec { min, max, until, to })
     }
 
     /// For `max` at most.
@@ -187,9 +187,9 @@ pub unsafe extern "C" fn uaio_submit_and_reap(
     max: c_int,
     timeout: *const timespec,
 ) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: the caller's promise.
-        let wish = unsafe { Wish::new(done, min, max, timeout) }?;
+        let wish = unsafe { RequestSpec::new(done, min, max, timeout) }?;
         with(aio, |ours: &Arc<Requests>| {
             // SAFETY: likewise. Nobody looks at these when they have been taken in: `done` may be there.
             let taken = unsafe { ours.take_in(requests_of(requests, count)?) }?;
@@ -202,5 +202,5 @@ pub unsafe extern "C" fn uaio_submit_and_reap(
 /// lives and has reads under way).
 #[unsafe(no_mangle)]
 pub extern "C" fn uaio_destroy(aio: *mut UAIO) -> c_int {
-    answer(|| end(aio, Requests::may_end, Requests::finish))
+    ffi_guard(|| end(aio, Requests::may_end, Requests::finish))
 }

@@ -25,7 +25,7 @@ use cachedfs::{Begun, Expected, Outcome as Way, Reading, Reads, ReadsOptions};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
 use crate::memory::Memory;
 use crate::open::Open;
 use crate::transfer::offset_of;
@@ -56,7 +56,7 @@ pub struct Requests {
     me: Weak<Requests>,
     depth: usize,
     has_one_thread: bool,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     to_do: Condvar,
     done: Condvar,
     /// Wakes who waits for the queue without the lock.
@@ -67,12 +67,12 @@ pub struct Requests {
     is_ending: AtomicBool,
 }
 
-struct State {
+struct QueueState {
     reads: Reads<u32, Memory>,
     /// Requests under way or not reaped; by the numbers that `free` lacks.
-    jobs: Box<[Job]>,
+    jobs: Box<[QueuedRequest]>,
     free: Vec<u32>,
-    files: Files,
+    files: OpenFiles,
     waiting: VecDeque<u32>,
     under_way: usize,
     ended: VecDeque<u32>,
@@ -87,17 +87,18 @@ struct State {
 
 /// As it came, with the result filled in when it has ended.
 #[derive(Clone, Copy)]
-struct Job {
+struct QueuedRequest {
     request: uaio,
     /// Of `files`.
     file: u32,
 }
 
 // SAFETY: numbers, and an address that only the program looks at.
-unsafe impl Send for Job {}
+unsafe impl Send for QueuedRequest {}
 
-impl Job {
-    const NONE: Job = Job { request: uaio { ufd: -1, op: 0, buf: std::ptr::null_mut(), n: 0, off: 0, user: 0, result: 0 }, file: u32::MAX };
+impl QueuedRequest {
+    const NONE: QueuedRequest =
+        QueuedRequest { request: uaio { ufd: -1, op: 0, buf: std::ptr::null_mut(), n: 0, off: 0, user: 0, result: 0 }, file: u32::MAX };
 
     /// Does it, with the thread that calls.
     fn run(&self, open: &Open, memory: Memory) -> i64 {
@@ -109,16 +110,16 @@ impl Job {
                 op => open.sync(op == UAIO_FDATASYNC).map(|()| 0),
             })
         };
-        let done = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(Fail::new(libc::EIO, "a mistake inside hotshelf")));
+        let done = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(ApiError::new(libc::EIO, "a mistake inside hotshelf")));
         done.map_or_else(|fail| -i64::from(fail.errno), |bytes| bytes as i64)
     }
 }
 
 /// What is kept open for requests, with how many: counted under the lock, so that a request changes no word that threads share.
 #[derive(Default)]
-struct Files(Vec<Option<(Arc<Open>, u32)>>);
+struct OpenFiles(Vec<Option<(Arc<Open>, u32)>>);
 
-impl Files {
+impl OpenFiles {
     fn get(&self, file: u32) -> Option<&Arc<Open>> {
         self.0.get(file as usize)?.as_ref().map(|(open, _)| open)
     }
@@ -150,23 +151,23 @@ impl Files {
     }
 }
 
-impl State {
+impl QueueState {
     fn all(&self) -> usize {
         self.jobs.len() - self.free.len()
     }
 
     /// For one more request.
     #[inline]
-    fn place(&self) -> Outcome<u32> {
+    fn place(&self) -> ApiResult<u32> {
         if self.closed {
-            return Err(Fail::new(libc::EBADF, "it is being destroyed"));
+            return Err(ApiError::new(libc::EBADF, "it is being destroyed"));
         }
         self.free.last().copied().ok_or_else(full)
     }
 
     /// At the place that was told last.
     #[inline]
-    fn put(&mut self, token: u32, job: Job) {
+    fn put(&mut self, token: u32, job: QueuedRequest) {
         self.free.pop();
         self.files.take_again(job.file);
         self.jobs[token as usize] = job;
@@ -180,7 +181,7 @@ impl State {
     }
 
     /// To be done by the thread that calls.
-    fn job(&self, token: u32) -> Option<(Job, Arc<Open>, Memory)> {
+    fn job(&self, token: u32) -> Option<(QueuedRequest, Arc<Open>, Memory)> {
         let job = self.jobs[token as usize];
         let open = Arc::clone(self.files.get(job.file)?);
         // SAFETY: who submitted it promised that.
@@ -191,7 +192,7 @@ impl State {
 
 /// # Safety
 /// As `uaio_submit` says of `buf`.
-unsafe fn memory_of(request: &uaio) -> Outcome<Memory> {
+unsafe fn memory_of(request: &uaio) -> ApiResult<Memory> {
     if matches!(request.op, UAIO_READ | UAIO_WRITE) {
         // SAFETY: the caller's promise.
         unsafe { Memory::new(request.buf, request.n) }
@@ -221,7 +222,7 @@ fn life() -> Weak<()> {
 }
 
 /// Reads of one file in a row, of which the next are announced.
-struct Ahead<'a> {
+struct ReadAhead<'a> {
     file: Reading<'a>,
     reads: &'a [uaio],
     /// That begins next.
@@ -230,10 +231,10 @@ struct Ahead<'a> {
     expected: [Option<Expected<'a>>; AHEAD],
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> ReadAhead<'a> {
     #[inline]
-    fn new(file: Reading<'a>, reads: &'a [uaio]) -> Ahead<'a> {
-        Ahead { file, reads, at: 0, expected: [None; AHEAD] }
+    fn new(file: Reading<'a>, reads: &'a [uaio]) -> ReadAhead<'a> {
+        ReadAhead { file, reads, at: 0, expected: [None; AHEAD] }
     }
 
     /// The one that begins now, if it was to be announced.
@@ -262,33 +263,33 @@ fn reads_of_one(requests: &[uaio]) -> usize {
 }
 
 #[cold]
-fn full() -> Fail {
-    Fail::new(libc::EAGAIN, "as many requests as it is deep are under way or not reaped")
+fn full() -> ApiError {
+    ApiError::new(libc::EAGAIN, "as many requests as it is deep are under way or not reaped")
 }
 
 #[cold]
-fn no_thread() -> Fail {
-    Fail::new(libc::EAGAIN, "no thread can be started")
+fn no_thread() -> ApiError {
+    ApiError::new(libc::EAGAIN, "no thread can be started")
 }
 
 #[cold]
-fn of_another() -> Fail {
-    Fail::new(libc::EBUSY, "it was promised to one thread (UAIO_ONE_THREAD), which is another one")
+fn of_another() -> ApiError {
+    ApiError::new(libc::EBUSY, "it was promised to one thread (UAIO_ONE_THREAD), which is another one")
 }
 
 impl Requests {
-    pub fn new(depth: u32, flags: u32) -> Outcome<Arc<Requests>> {
-        let no_event = |errno: rustix::io::Errno| Fail::new(errno.raw_os_error(), "an event for requests (eventfd)");
+    pub fn new(depth: u32, flags: u32) -> ApiResult<Arc<Requests>> {
+        let no_event = |errno: rustix::io::Errno| ApiError::new(errno.raw_os_error(), "an event for requests (eventfd)");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
         let places = depth as usize;
         let has_one_thread = flags & UAIO_ONE_THREAD != 0;
         let looks = if flags & UAIO_POLLS != 0 { AWAKE } else { Duration::ZERO };
         let options = ReadsOptions { one_thread: has_one_thread, waits: flags & UAIO_WAITS != 0, looks, ..ReadsOptions::default() };
-        let state = State {
+        let state = QueueState {
             reads: Reads::with(depth, options),
-            jobs: vec![Job::NONE; places].into(),
+            jobs: vec![QueuedRequest::NONE; places].into(),
             free: (0..depth).rev().collect(),
-            files: Files::default(),
+            files: OpenFiles::default(),
             waiting: VecDeque::with_capacity(places),
             under_way: 0,
             ended: VecDeque::with_capacity(places),
@@ -315,13 +316,13 @@ impl Requests {
     }
 
     /// For a call of the program's.
-    fn enter(&self) -> Outcome<MutexGuard<'_, State>> {
+    fn enter(&self) -> ApiResult<MutexGuard<'_, QueueState>> {
         let me = this_thread();
         if self.user.load(Ordering::Relaxed) == me { Ok(self.state.lock()) } else { self.enter_as_another(me) }
     }
 
     #[cold]
-    fn enter_as_another(&self, me: u64) -> Outcome<MutexGuard<'_, State>> {
+    fn enter_as_another(&self, me: u64) -> ApiResult<MutexGuard<'_, QueueState>> {
         let before = self.user.compare_exchange(NOBODY, me, Ordering::Relaxed, Ordering::Relaxed);
         if self.has_one_thread && before.is_err() {
             return Err(of_another());
@@ -337,14 +338,14 @@ impl Requests {
     }
 
     /// Memory for its reads, until it is destroyed.
-    pub fn memory(&self, bytes: usize) -> Outcome<*mut c_void> {
+    pub fn memory(&self, bytes: usize) -> ApiResult<*mut c_void> {
         if bytes == 0 || bytes > isize::MAX as usize {
-            return Err(Fail::new(libc::EINVAL, format!("memory of {bytes} bytes")));
+            return Err(ApiError::new(libc::EINVAL, format!("memory of {bytes} bytes")));
         }
-        let none = |error| Fail::new(libc::ENOMEM, format!("{bytes} bytes for reads: {error}"));
+        let none = |error| ApiError::new(libc::ENOMEM, format!("{bytes} bytes for reads: {error}"));
         let mut state = self.enter()?;
         if state.closed {
-            return Err(Fail::new(libc::EBADF, "it is being destroyed"));
+            return Err(ApiError::new(libc::EBADF, "it is being destroyed"));
         }
         let arena = state.reads.memory(bytes.next_multiple_of(pagecache::PAGE_BYTES)).map_err(none)?;
         Ok(arena.region().address(0).cast())
@@ -354,7 +355,7 @@ impl Requests {
     ///
     /// # Safety
     /// As `uaio_submit`.
-    pub unsafe fn submit(&self, requests: &[uaio]) -> Outcome<usize> {
+    pub unsafe fn submit(&self, requests: &[uaio]) -> ApiResult<usize> {
         let mut state = self.enter()?;
         // SAFETY: the caller's promise.
         let (done, outcome) = unsafe { self.add(&mut state, requests) };
@@ -365,11 +366,11 @@ impl Requests {
         }
     }
 
-    /// Takes in all of them, for [`Taken::reap`]: one that is wrong has ended then, which its result tells.
+    /// Takes in all of them, for [`SubmittedBatch::reap`]: one that is wrong has ended then, which its result tells.
     ///
     /// # Safety
     /// As `uaio_submit`.
-    pub unsafe fn take_in(&self, requests: &[uaio]) -> Outcome<Taken<'_>> {
+    pub unsafe fn take_in(&self, requests: &[uaio]) -> ApiResult<SubmittedBatch<'_>> {
         let mut state = self.enter()?;
         if requests.len() > state.free.len() {
             return Err(full());
@@ -381,12 +382,12 @@ impl Requests {
             done += some;
             if let (Err(fail), Some(request)) = (outcome, requests.get(done)) {
                 let token = state.place()?;
-                state.put(token, Job { request: *request, ..Job::NONE });
+                state.put(token, QueuedRequest { request: *request, ..QueuedRequest::NONE });
                 drop(state.end(token, -i64::from(fail.errno)));
                 done += 1;
             }
         }
-        Ok(Taken { ours: self, state })
+        Ok(SubmittedBatch { ours: self, state })
     }
 
     /// How many were taken in, and why not all.
@@ -394,7 +395,7 @@ impl Requests {
     /// # Safety
     /// As `uaio_submit`.
     #[inline]
-    unsafe fn add(&self, state: &mut State, requests: &[uaio]) -> (usize, Outcome<()>) {
+    unsafe fn add(&self, state: &mut QueueState, requests: &[uaio]) -> (usize, ApiResult<()>) {
         let mut done = 0;
         while done < requests.len() {
             let reads = reads_of_one(&requests[done..]);
@@ -415,7 +416,7 @@ impl Requests {
     /// # Safety
     /// As `uaio_submit`.
     #[inline]
-    unsafe fn add_reads(&self, state: &mut State, requests: &[uaio]) -> (usize, Outcome<()>) {
+    unsafe fn add_reads(&self, state: &mut QueueState, requests: &[uaio]) -> (usize, ApiResult<()>) {
         let open = match share(requests[0].ufd) {
             Ok(open) => open,
             Err(fail) => return (0, Err(fail)),
@@ -424,9 +425,9 @@ impl Requests {
         let reading = open.cached().map(|file| state.reads.reading(file));
         let mut done = 0;
         let outcome = open.run(|_| {
-            let mut ahead = reading.map(|reading| Ahead::new(reading, requests));
+            let mut ahead = reading.map(|reading| ReadAhead::new(reading, requests));
             for request in requests {
-                let expected = ahead.as_mut().and_then(Ahead::next);
+                let expected = ahead.as_mut().and_then(ReadAhead::next);
                 // SAFETY: the caller's promise.
                 let memory = unsafe { memory_of(request) }?;
                 self.begin(state, (reading, expected.as_ref()), file, request, memory)?;
@@ -441,15 +442,15 @@ impl Requests {
     #[inline]
     fn begin(
         &self,
-        state: &mut State,
+        state: &mut QueueState,
         (reading, expected): (Option<Reading<'_>>, Option<&Expected<'_>>),
         file: u32,
         request: &uaio,
         memory: Memory,
-    ) -> Outcome<()> {
+    ) -> ApiResult<()> {
         let at = offset_of(request.off)?;
         if at.checked_add(request.n as u64).is_none_or(|end| end > i64::MAX as u64) {
-            return Err(Fail::new(libc::EINVAL, "the range ends behind the last position there is"));
+            return Err(ApiError::new(libc::EINVAL, "the range ends behind the last position there is"));
         }
         let token = state.place()?;
         let begun = match (expected, reading) {
@@ -466,7 +467,7 @@ impl Requests {
         if way == Some(Way::Slow) && !self.has_thread(state) {
             return Err(no_thread());
         }
-        state.put(token, Job { request: *request, file });
+        state.put(token, QueuedRequest { request: *request, file });
         match way {
             None => {}
             Some(Way::Read(bytes)) => drop(state.end(token, bytes as i64)),
@@ -481,7 +482,7 @@ impl Requests {
     /// # Safety
     /// As `uaio_submit`.
     #[cold]
-    unsafe fn add_other(&self, state: &mut State, request: &uaio) -> (usize, Outcome<()>) {
+    unsafe fn add_other(&self, state: &mut QueueState, request: &uaio) -> (usize, ApiResult<()>) {
         // SAFETY: the caller's promise.
         let added = unsafe { self.try_add_other(state, request) };
         (usize::from(added.is_ok()), added)
@@ -489,11 +490,11 @@ impl Requests {
 
     /// # Safety
     /// As `uaio_submit`.
-    unsafe fn try_add_other(&self, state: &mut State, request: &uaio) -> Outcome<()> {
+    unsafe fn try_add_other(&self, state: &mut QueueState, request: &uaio) -> ApiResult<()> {
         match request.op {
             UAIO_WRITE => _ = offset_of(request.off)?,
             UAIO_FSYNC | UAIO_FDATASYNC => {}
-            op => return Err(Fail::new(libc::EINVAL, format!("op {op} of a request: UAIO_..."))),
+            op => return Err(ApiError::new(libc::EINVAL, format!("op {op} of a request: UAIO_..."))),
         }
         // SAFETY: the caller's promise.
         unsafe { memory_of(request) }?;
@@ -503,20 +504,20 @@ impl Requests {
             return Err(no_thread());
         }
         let file = state.files.take(&open);
-        state.put(token, Job { request: *request, file });
+        state.put(token, QueuedRequest { request: *request, file });
         drop(state.files.give(file));
         self.hand_over(state, token);
         Ok(())
     }
 
     /// To a thread, which there is.
-    fn hand_over(&self, state: &mut State, token: u32) {
+    fn hand_over(&self, state: &mut QueueState, token: u32) {
         state.waiting.push_back(token);
         self.to_do.notify_one();
     }
 
     /// Whether there is a thread for one more; one is started if all are busy and there may be another.
-    fn has_thread(&self, state: &mut State) -> bool {
+    fn has_thread(&self, state: &mut QueueState) -> bool {
         let is_short = state.idle <= state.waiting.len() && state.threads < THREADS_MAX.min(self.depth);
         if is_short && !state.closed && self.start() {
             state.threads += 1;
@@ -554,7 +555,7 @@ impl Requests {
     }
 
     /// Who waits shall look.
-    fn tell(&self, state: &State) {
+    fn tell(&self, state: &QueueState) {
         self.done.notify_all();
         if state.has_reaper {
             // Full is fine: it is readable then.
@@ -563,7 +564,7 @@ impl Requests {
     }
 
     /// What the queue was seen to have ended, until there are so many. A page is verified only then.
-    fn collect(&self, state: &mut State, most: usize) {
+    fn collect(&self, state: &mut QueueState, most: usize) {
         while state.ended.len() < most {
             let Some(ended) = state.reads.take_seen() else { break };
             let token = ended.token;
@@ -580,14 +581,14 @@ impl Requests {
     }
 
     /// Hands out what has ended: waits for `min` of them, all there are, or the time.
-    pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> Outcome<usize> {
+    pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> ApiResult<usize> {
         Ok(self.reap_with(&mut self.enter()?, min, max, until, out))
     }
 
     #[inline]
     fn reap_with(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, QueueState>,
         min: usize,
         max: usize,
         until: Option<Instant>,
@@ -609,7 +610,7 @@ impl Requests {
             has_looked = true;
         }
         let count = state.ended.len().min(max);
-        let State { ended, jobs, free, .. } = &mut **state;
+        let QueueState { ended, jobs, free, .. } = &mut **state;
         for token in ended.drain(..count) {
             out(jobs[token as usize].request);
             free.push(token);
@@ -622,7 +623,7 @@ impl Requests {
     }
 
     /// Until something may have ended; sees what has.
-    fn wait(&self, state: &mut MutexGuard<'_, State>, at_most: Duration) {
+    fn wait(&self, state: &mut MutexGuard<'_, QueueState>, at_most: Duration) {
         let is_alone = self.user.load(Ordering::Relaxed) != SEVERAL && state.waiting.is_empty() && state.under_way == 0;
         if state.reads.under_way() == 0 || state.has_reaper {
             self.done.wait_for(state, at_most);
@@ -634,7 +635,7 @@ impl Requests {
         state.reads.poll();
     }
 
-    fn wait_unlocked(&self, state: &mut MutexGuard<'_, State>, at_most: Duration) {
+    fn wait_unlocked(&self, state: &mut MutexGuard<'_, QueueState>, at_most: Duration) {
         // A share of the event: the queue may be gone before we look again.
         let Some(event) = state.reads.event().and_then(|event| event.try_clone_to_owned().ok()) else {
             return state.reads.wait(at_most.min(Duration::from_millis(1)));
@@ -657,7 +658,7 @@ impl Requests {
     }
 
     /// Whether the calling thread may end it; see the module.
-    pub fn may_end(&self) -> Outcome<()> {
+    pub fn may_end(&self) -> ApiResult<()> {
         if self.is_ours() {
             return Ok(());
         }
@@ -666,11 +667,11 @@ impl Requests {
             return Ok(());
         }
         let why = "reads are under way of the one thread that it was promised to (UAIO_ONE_THREAD): it has to reap them, or to end, first";
-        Err(Fail::new(libc::EBUSY, why))
+        Err(ApiError::new(libc::EBUSY, why))
     }
 
     /// Waits for all that is under way, as far as that is for this thread to do.
-    pub fn finish(&self) -> Outcome<()> {
+    pub fn finish(&self) -> ApiResult<()> {
         self.is_ending.store(true, Ordering::Relaxed);
         let is_ours = self.is_ours();
         let mut state = if is_ours { self.enter()? } else { self.state.lock() };
@@ -689,19 +690,19 @@ impl Requests {
         }
         // With its queue.
         state.reads = Reads::new(0);
-        state.files = Files::default();
+        state.files = OpenFiles::default();
         Ok(())
     }
 }
 
 /// Requests that were taken in, of which the device has not heard yet.
 #[must_use]
-pub struct Taken<'a> {
+pub struct SubmittedBatch<'a> {
     ours: &'a Requests,
-    state: MutexGuard<'a, State>,
+    state: MutexGuard<'a, QueueState>,
 }
 
-impl Taken<'_> {
+impl SubmittedBatch<'_> {
     /// As [`Requests::reap`]. The device hears of them with the wait, or without one if there is none.
     pub fn reap(mut self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> usize {
         let count = self.ours.reap_with(&mut self.state, min, max, until, out);

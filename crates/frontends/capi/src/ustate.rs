@@ -8,8 +8,8 @@ use libc::{gid_t, mode_t, off_t, stat, timespec, uid_t};
 use rustix::fs::{Stat, Timestamps};
 use rustix::io::Errno;
 
-use crate::edge::answer_of_files as answer;
-use crate::fail::{Fail, Outcome};
+use crate::api_error::{ApiError, ApiResult};
+use crate::guard::guard_files as ffi_guard;
 use crate::transfer::offset_of;
 use crate::uopen::{share, with};
 
@@ -18,19 +18,19 @@ use crate::uopen::{share, with};
 /// Returns 0, or -1: those of fsync(2); each open file that could have relied on what failed is told once.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufsync(ufd: c_int) -> c_int {
-    answer(|| share(ufd)?.run(|open| open.sync(false)).map(|()| 0))
+    ffi_guard(|| share(ufd)?.run(|open| open.sync(false)).map(|()| 0))
 }
 
 /// As fdatasync(2): as ufsync, without what is not needed to read the bytes again. Thread-safe. Returns as ufsync.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufdatasync(ufd: c_int) -> c_int {
-    answer(|| share(ufd)?.run(|open| open.sync(true)).map(|()| 0))
+    ffi_guard(|| share(ufd)?.run(|open| open.sync(true)).map(|()| 0))
 }
 
 /// As ftruncate(2). Thread-safe. Returns 0, or -1: those of ftruncate(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn uftruncate(ufd: c_int, len: off_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let len = offset_of(len)?;
         with(ufd, |open| open.set_len(len)).map(|()| 0)
     })
@@ -41,25 +41,25 @@ pub extern "C" fn uftruncate(ufd: c_int, len: off_t) -> c_int {
 /// Returns 0, or -1: those of fallocate(2); EOPNOTSUPP (another mode, or the file system below cannot).
 #[unsafe(no_mangle)]
 pub extern "C" fn ufallocate(ufd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let (keep, hole) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE);
         // In the kernel's order: an open file, a range, a mode, the right to write, and how far it may reach.
         with(ufd, |open| {
             if open.is_path() {
-                return Err(Fail::new(libc::EBADF, "it was opened to be named alone"));
+                return Err(ApiError::new(libc::EBADF, "it was opened to be named alone"));
             }
             let (start, len) = (offset_of(off)?, offset_of(len)?);
             if len == 0 {
-                return Err(Fail::new(libc::EINVAL, "a range of no bytes"));
+                return Err(ApiError::new(libc::EINVAL, "a range of no bytes"));
             }
             if mode != 0 && mode != keep && mode != hole {
-                return Err(Fail::new(libc::EOPNOTSUPP, format!("fallocate mode {mode:#x}: only keeping the size and punching holes")));
+                return Err(ApiError::new(libc::EOPNOTSUPP, format!("fallocate mode {mode:#x}: only keeping the size and punching holes")));
             }
             if open.cached().is_some_and(|file| !file.is_writable()) {
-                return Err(Fail::new(libc::EBADF, "it was not opened to be written"));
+                return Err(ApiError::new(libc::EBADF, "it was not opened to be written"));
             }
             let end = start.checked_add(len).filter(|end| *end <= i64::MAX as u64);
-            let end = end.ok_or_else(|| Fail::new(libc::EFBIG, "no file is that long"))?;
+            let end = end.ok_or_else(|| ApiError::new(libc::EFBIG, "no file is that long"))?;
             open.allocate(start..end, mode & keep != 0, mode == hole)
         })
         .map(|()| 0)
@@ -90,11 +90,11 @@ fn told(from: &Stat) -> stat {
 ///
 /// # Safety
 /// `to` is NULL or valid for a write.
-pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> Outcome<Stat>) -> Outcome<c_int> {
+pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> ApiResult<Stat>) -> ApiResult<c_int> {
     // First what the kernel says first: no file is open, or none has that name.
     let found = found()?;
     if to.is_null() {
-        return Err(Fail::new(libc::EFAULT, "the struct stat is NULL"));
+        return Err(ApiError::new(libc::EFAULT, "the struct stat is NULL"));
     }
     // SAFETY: not NULL, the rest is the caller's promise.
     unsafe { to.write(told(&found)) };
@@ -108,12 +108,12 @@ pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> Outcome<Stat>) -> Outc
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ufstat(ufd: c_int, st: *mut stat) -> c_int {
     // SAFETY: the caller's promise.
-    answer(|| unsafe { tell(st, || with(ufd, |open| open.stat())) })
+    ffi_guard(|| unsafe { tell(st, || with(ufd, |open| open.stat())) })
 }
 
 /// A call that changes attributes, on the kernel's descriptor: for the cache no change by another program.
 fn attributes(ufd: c_int, what: &'static str, call: impl FnOnce(c_int) -> c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let open = share(ufd)?;
         let change = |fd: BorrowedFd<'_>| {
             let done = call(fd.as_raw_fd());
@@ -122,17 +122,19 @@ fn attributes(ufd: c_int, what: &'static str, call: impl FnOnce(c_int) -> c_int)
         };
         open.run(|open| match open.cached() {
             Some(file) => Ok(file.set_attributes(change)?),
-            None => change(open.fd()).map_err(|errno| Fail::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno)))),
+            None => {
+                change(open.fd()).map_err(|errno| ApiError::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno))))
+            }
         })
     })
 }
 
 /// A call on the kernel's descriptor.
 fn below(ufd: c_int, what: &str, call: impl FnOnce(c_int) -> c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let open = share(ufd)?;
         let done = call(open.fd().as_raw_fd());
-        if done < 0 { Err(Fail::last(what)) } else { Ok(done) }
+        if done < 0 { Err(ApiError::last(what)) } else { Ok(done) }
     })
 }
 
@@ -163,12 +165,12 @@ pub extern "C" fn uflock(ufd: c_int, operation: c_int) -> c_int {
 /// `times` is NULL or has two elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ufutimens(ufd: c_int, times: *const timespec) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         let open = share(ufd)?;
         let Some(file) = open.cached().filter(|file| file.is_cached()) else {
             // SAFETY: the caller's promise.
             let done = unsafe { libc::futimens(open.fd().as_raw_fd(), times) };
-            return if done < 0 { Err(Fail::last("changing its times")) } else { Ok(0) };
+            return if done < 0 { Err(ApiError::last("changing its times")) } else { Ok(0) };
         };
         let now = timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
         // SAFETY: the caller's promise.

@@ -8,7 +8,7 @@
 //! ```
 //! Either the one who looks sees NULL, or the one who empties sees the word. Where the kernel has no membarrier, a full fence stands
 //! in the place of the compiler fence.
-#![expect(unsafe_code, reason = "membarrier(2), and a list of seats that only grows")]
+#![expect(unsafe_code, reason = "membarrier(2), and a list of records that only grows")]
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -18,13 +18,13 @@ use std::time::Duration;
 /// A thread's word: which time this is (upper half), and which place (lower half), plus one; 0: none.
 #[repr(align(128))]
 #[derive(Default)]
-pub struct Seat {
+pub struct ThreadRecord {
     word: AtomicU64,
-    /// Its thread changes what is its own, and others may change too: see [`Seat::enter`]. Always, where the kernel has no membarrier.
+    /// Its thread changes what is its own, and others may change too: see [`ThreadRecord::enter_owner_section`]. Always, where the kernel has no membarrier.
     inside: AtomicBool,
     taken: AtomicBool,
     number: AtomicU32,
-    next: AtomicPtr<Seat>,
+    next: AtomicPtr<ThreadRecord>,
 }
 
 /// How many there are.
@@ -33,37 +33,37 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 const PLACE: u64 = 0xffff_ffff;
 const ONCE_MORE: u64 = 1 << 32;
 
-/// All seats there ever were: as many as threads at a time.
-static SEATS: AtomicPtr<Seat> = AtomicPtr::new(std::ptr::null_mut());
+/// All records there ever were: as many as threads at a time.
+static RECORDS: AtomicPtr<ThreadRecord> = AtomicPtr::new(std::ptr::null_mut());
 
 thread_local! {
-    static MINE: Cell<Option<&'static Seat>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<&'static ThreadRecord>> = const { Cell::new(None) };
     static LEASE: Lease = const { Lease };
 }
 
-/// Gives the seat back when the thread ends.
+/// Gives the record back when the thread ends.
 struct Lease;
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(seat) = MINE.take() {
-            seat.taken.store(false, Ordering::Release);
+        if let Some(record) = CURRENT.take() {
+            record.taken.store(false, Ordering::Release);
         }
     }
 }
 
 /// A look under way.
-pub struct Look(&'static Seat);
+pub struct ReadGuard(&'static ThreadRecord);
 
-impl Look {
+impl ReadGuard {
     /// Whose it is.
     #[inline(always)]
-    pub fn seat(&self) -> &'static Seat {
+    pub fn record(&self) -> &'static ThreadRecord {
         self.0
     }
 }
 
-impl Drop for Look {
+impl Drop for ReadGuard {
     #[inline(always)]
     fn drop(&mut self) {
         let word = self.0.word.load(Ordering::Relaxed);
@@ -73,46 +73,46 @@ impl Drop for Look {
 
 /// Begins to look at a place. None: this thread looks at another one already (a signal handler), or is about to end.
 #[inline]
-pub fn look(place: u32) -> Option<Look> {
-    let seat = match MINE.get() {
-        Some(seat) => seat,
-        None => sit()?,
+pub fn protect(place: u32) -> Option<ReadGuard> {
+    let record = match CURRENT.get() {
+        Some(record) => record,
+        None => register_thread()?,
     };
-    let look = seat.look(place)?;
+    let look = record.protect(place)?;
     order();
     Some(look)
 }
 
 /// Likewise where nothing needs to be done first. None: something does, or as `look` says.
 #[inline(always)]
-pub fn look_at_once(place: u32) -> Option<Look> {
-    if !AT_ONCE.load(Ordering::Relaxed) {
+pub fn protect_fast(place: u32) -> Option<ReadGuard> {
+    if !FAST_PATH.load(Ordering::Relaxed) {
         return None;
     }
-    let look = MINE.get()?.look(place)?;
+    let look = CURRENT.get()?.protect(place)?;
     compiler_fence(Ordering::SeqCst);
     Some(look)
 }
 
-/// This thread's seat, which no other thread has meanwhile. None: it has none, or is about to end.
+/// This thread's record, which no other thread has meanwhile. None: it has none, or is about to end.
 #[inline]
-pub fn mine() -> Option<&'static Seat> {
-    MINE.get()
+pub fn current() -> Option<&'static ThreadRecord> {
+    CURRENT.get()
 }
 
-impl Seat {
+impl ThreadRecord {
     /// Says that its thread looks there. None: it looks somewhere already.
     #[inline(always)]
-    fn look(&'static self, place: u32) -> Option<Look> {
+    fn protect(&'static self, place: u32) -> Option<ReadGuard> {
         let word = self.word.load(Ordering::Relaxed);
         if word & PLACE != 0 {
             return None;
         }
         self.word.store(word.wrapping_add(ONCE_MORE) | u64::from(place + 1), Ordering::Relaxed);
-        Some(Look(self))
+        Some(ReadGuard(self))
     }
 
-    /// No other living thread's seat has this one.
+    /// No other living thread's record has this one.
     #[inline]
     pub fn number(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
@@ -122,12 +122,12 @@ impl Seat {
     /// [`barrier`], and then until this is over. None: somebody does, this thread is inside already (in a signal handler), or the kernel
     /// has no membarrier.
     #[inline]
-    pub fn enter(&'static self, wanted: &AtomicBool) -> Option<Inside> {
+    pub fn enter_owner_section(&'static self, wanted: &AtomicBool) -> Option<OwnerGuard> {
         if self.inside.load(Ordering::Relaxed) {
             return None;
         }
         self.inside.store(true, Ordering::Relaxed);
-        let inside = Inside(self);
+        let inside = OwnerGuard(self);
         compiler_fence(Ordering::SeqCst);
         (!wanted.load(Ordering::Acquire)).then_some(inside)
     }
@@ -139,9 +139,9 @@ impl Seat {
 }
 
 /// A change under way.
-pub struct Inside(&'static Seat);
+pub struct OwnerGuard(&'static ThreadRecord);
 
-impl Drop for Inside {
+impl Drop for OwnerGuard {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.inside.store(false, Ordering::Release);
@@ -158,57 +158,57 @@ fn order() {
     }
 }
 
-/// Takes a seat for this thread.
+/// Takes a record for this thread.
 #[cold]
-fn sit() -> Option<&'static Seat> {
+fn register_thread() -> Option<&'static ThreadRecord> {
     LEASE.try_with(|_| ()).ok()?;
-    ask_for_barrier();
-    let seat = free_seat().unwrap_or_else(new_seat);
-    MINE.set(Some(seat));
-    Some(seat)
+    register_barrier();
+    let record = free_record().unwrap_or_else(new_record);
+    CURRENT.set(Some(record));
+    Some(record)
 }
 
-fn seats() -> impl Iterator<Item = &'static Seat> {
-    let mut at = SEATS.load(Ordering::SeqCst);
+fn records() -> impl Iterator<Item = &'static ThreadRecord> {
+    let mut at = RECORDS.load(Ordering::SeqCst);
     std::iter::from_fn(move || {
-        // SAFETY: seats are made from boxes that are never given back.
-        let seat: &'static Seat = unsafe { at.as_ref() }?;
-        at = seat.next.load(Ordering::Relaxed);
-        Some(seat)
+        // SAFETY: records are made from boxes that are never given back.
+        let record: &'static ThreadRecord = unsafe { at.as_ref() }?;
+        at = record.next.load(Ordering::Relaxed);
+        Some(record)
     })
 }
 
-fn free_seat() -> Option<&'static Seat> {
-    seats().find(|seat| seat.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+fn free_record() -> Option<&'static ThreadRecord> {
+    records().find(|record| record.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
-fn new_seat() -> &'static Seat {
-    let seat: &'static Seat = Box::leak(Box::default());
-    seat.taken.store(true, Ordering::Relaxed);
-    seat.inside.store(!has_barrier(), Ordering::Relaxed);
-    seat.number.store(COUNT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-    let ours = std::ptr::from_ref(seat).cast_mut();
-    let mut first = SEATS.load(Ordering::Relaxed);
+fn new_record() -> &'static ThreadRecord {
+    let record: &'static ThreadRecord = Box::leak(Box::default());
+    record.taken.store(true, Ordering::Relaxed);
+    record.inside.store(!has_barrier(), Ordering::Relaxed);
+    record.number.store(COUNT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    let ours = std::ptr::from_ref(record).cast_mut();
+    let mut first = RECORDS.load(Ordering::Relaxed);
     loop {
-        seat.next.store(first, Ordering::Relaxed);
-        match SEATS.compare_exchange(first, ours, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => return seat,
+        record.next.store(first, Ordering::Relaxed);
+        match RECORDS.compare_exchange(first, ours, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => return record,
             Err(now) => first = now,
         }
     }
 }
 
 /// Waits until nobody looks at what this place held before it was emptied (with `SeqCst`). The caller looks at nothing itself.
-pub fn wait_until_unseen(place: u32) {
+pub fn wait_for_readers(place: u32) {
     barrier();
-    for seat in seats() {
-        let seen = seat.word.load(Ordering::SeqCst);
+    for record in records() {
+        let seen = record.word.load(Ordering::SeqCst);
         if seen & PLACE != u64::from(place + 1) {
             continue;
         }
         let mut turns = 0_u32;
         // The word of a later look is another one.
-        while seat.word.load(Ordering::Acquire) == seen {
+        while record.word.load(Ordering::Acquire) == seen {
             turns += 1;
             match turns {
                 0..64 => std::hint::spin_loop(),
@@ -221,16 +221,16 @@ pub fn wait_until_unseen(place: u32) {
 
 /// In the child of a fork: the other threads are the parent's, and look at nothing here.
 pub fn forked() {
-    AT_ONCE.store(false, Ordering::SeqCst);
-    let mine = MINE.get().map(std::ptr::from_ref);
+    FAST_PATH.store(false, Ordering::SeqCst);
+    let mine = CURRENT.get().map(std::ptr::from_ref);
     if has_barrier() && !membarrier(REGISTER_PRIVATE_EXPEDITED) {
         HAS_BARRIER.store(NO, Ordering::SeqCst);
-        seats().for_each(|seat| seat.inside.store(true, Ordering::Relaxed));
+        records().for_each(|record| record.inside.store(true, Ordering::Relaxed));
     }
-    for seat in seats().filter(|seat| mine != Some(std::ptr::from_ref(*seat))) {
-        seat.word.store(0, Ordering::Relaxed);
-        seat.inside.store(!has_barrier(), Ordering::Relaxed);
-        seat.taken.store(false, Ordering::Relaxed);
+    for record in records().filter(|record| mine != Some(std::ptr::from_ref(*record))) {
+        record.word.store(0, Ordering::Relaxed);
+        record.inside.store(!has_barrier(), Ordering::Relaxed);
+        record.taken.store(false, Ordering::Relaxed);
     }
 }
 
@@ -239,23 +239,23 @@ const YES: u8 = 1;
 const NO: u8 = 2;
 static HAS_BARRIER: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// A compiler fence does, and files are in use.
-static AT_ONCE: AtomicBool = AtomicBool::new(false);
+static FAST_PATH: AtomicBool = AtomicBool::new(false);
 
 /// From now on this process uses files.
-pub fn use_at_once() {
-    ask_for_barrier();
-    AT_ONCE.store(has_barrier(), Ordering::SeqCst);
+pub fn enable_fast_path() {
+    register_barrier();
+    FAST_PATH.store(has_barrier(), Ordering::SeqCst);
 }
 
-/// Known once a thread has a seat.
+/// Known once a thread has a record.
 #[inline(always)]
 fn has_barrier() -> bool {
     HAS_BARRIER.load(Ordering::Relaxed) == YES
 }
 
-fn ask_for_barrier() {
-    static ASKED: Once = Once::new();
-    ASKED.call_once(|| {
+fn register_barrier() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
         let there = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
         HAS_BARRIER.store(if there { YES } else { NO }, Ordering::SeqCst);
     });
@@ -263,7 +263,7 @@ fn ask_for_barrier() {
 
 /// A full fence, also in every other thread that is looking.
 pub fn barrier() {
-    ask_for_barrier();
+    register_barrier();
     fence(Ordering::SeqCst);
     if HAS_BARRIER.load(Ordering::SeqCst) == YES {
         assert!(membarrier(PRIVATE_EXPEDITED), "membarrier(2) worked before");

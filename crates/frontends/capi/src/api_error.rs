@@ -1,0 +1,97 @@
+//! What went wrong: the errno, and a sentence.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+use std::ops::Deref;
+
+use block::{Error, OpenError};
+
+/// ErrorDetail a call failed. Small, for every call that does not fail hands it on, too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApiError(Box<ErrorDetail>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ErrorDetail {
+    pub errno: i32,
+    pub text: String,
+}
+
+impl Deref for ApiError {
+    type Target = ErrorDetail;
+
+    fn deref(&self) -> &ErrorDetail {
+        &self.0
+    }
+}
+
+/// Of a call.
+pub type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    pub fn new(errno: i32, text: impl fmt::Display) -> ApiError {
+        ApiError(Box::new(ErrorDetail { errno, text: text.to_string() }))
+    }
+
+    /// What the C library's last call failed with; and what was done.
+    pub fn last(what: &str) -> ApiError {
+        let error = std::io::Error::last_os_error();
+        ApiError::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {error}"))
+    }
+
+    /// With what was done, before.
+    pub fn of(what: impl fmt::Display, error: Error) -> ApiError {
+        ApiError::new(error.errno(), format!("{what}: {error}"))
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> ApiError {
+        ApiError::new(error.errno(), error)
+    }
+}
+
+impl From<OpenError> for ApiError {
+    fn from(error: OpenError) -> ApiError {
+        ApiError::new(error.errno(), error)
+    }
+}
+
+impl From<stack::rawfs::Error> for ApiError {
+    fn from(error: stack::rawfs::Error) -> ApiError {
+        ApiError::new(error.errno(), error)
+    }
+}
+
+impl From<stack::rawfs::fs::Error> for ApiError {
+    #[cold]
+    #[inline(never)]
+    fn from(error: stack::rawfs::fs::Error) -> ApiError {
+        ApiError::new(error.errno().raw_os_error(), error)
+    }
+}
+
+impl From<cachedfs::Error> for ApiError {
+    #[cold]
+    #[inline(never)]
+    fn from(error: cachedfs::Error) -> ApiError {
+        ApiError::new(error.errno(), error)
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Remembers it for `hs_error`.
+pub fn remember(fail: &ApiError) {
+    // No sentence of ours has a zero byte, but a name the program gave is no C string any more either.
+    let text = CString::new(fail.text.replace('\0', " ")).unwrap_or_default();
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+}
+
+/// The sentence of this thread's last failure; empty if there was none. It stays until the next failure of the thread.
+pub fn last() -> *const c_char {
+    const NONE: &CStr = c"";
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NONE.as_ptr())
+}
