@@ -20,7 +20,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct ThreadRecord {
     word: AtomicU64,
-    /// Its thread changes what is its own, and others may change too: see [`ThreadRecord::enter_owner_section`]. Always, where the kernel has no membarrier.
+    /// The owner is in its critical section: see [`ThreadRecord::enter_owner_section`]. Always set where the kernel has no membarrier.
     inside: AtomicBool,
     taken: AtomicBool,
     number: AtomicU32,

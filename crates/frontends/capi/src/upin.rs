@@ -20,11 +20,11 @@ use crate::memory::store;
 use crate::transfer::{fast_path_from, offset_of};
 use crate::uopen::{fast_path, with_record};
 
-/// What an open file has lent, by address. How many there may be is the cache's to say.
+/// The pinned pages of an open file, by address. The cache limits their number.
 ///
-/// A few of each thread stand in places of its own, which it changes without an atomic exchange: that costs as much as finding the
-/// page. Other threads look at them only if they give back what it was lent (see [`hazard::ThreadRecord::enter_owner_section`]); the rest, and copies, are in
-/// a table.
+/// Each thread keeps its first few pins in slots of its own, which it changes without an atomic exchange: an exchange costs as much as
+/// finding the page. Another thread locks these slots only to release a pin that this thread took (see
+/// [`hazard::ThreadRecord::enter_owner_section`]). All other pins, and copies, are in a table.
 #[derive(Default)]
 pub struct Pins {
     few: OnceLock<Box<[ThreadPins<Lent>; THREADS_MAX]>>,
