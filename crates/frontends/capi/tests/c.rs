@@ -156,13 +156,13 @@ fn the_example_works_as_c_and_as_cpp() {
     }
 }
 
-/// What README shows works as it stands there.
+/// Runs the program for a raw device that the tutorial shows.
 #[test]
-fn the_readme_s_program_works() {
+fn the_program_of_the_tutorial_works() {
     let library = Library::new();
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
-    let code = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program in README.md");
-    let source = library.path("readme.c");
+    let page = std::fs::read_to_string(root().join("docs/tutorials/link-the-library.md")).expect("the tutorial");
+    let code = page.split("```c\n").last().and_then(|rest| rest.split("```").next()).expect("a program in the tutorial");
+    let source = library.path("tutorial.c");
     std::fs::write(&source, code).expect("written");
     let program = library.compile(C, &source);
     let done = Command::new(program).output().expect("runs");
