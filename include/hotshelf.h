@@ -1262,9 +1262,11 @@ int ufchmod(int ufd, mode_t mode);
 int ufchown(int ufd, uid_t owner, gid_t group);
 
 /**
- * As flock(2): locks of the open file, among all programs of the machine. Thread-safe.
+ * As flock(2): locks of the open file, among all programs of the machine. A lock ends with uclose of the last duplicate. (Of a file that
+ * the process could not open once more it may end a moment later, as that of a flock(2) on the descriptor of ufileno.) Thread-safe.
  */
-int uflock(int ufd, int operation);
+int uflock(int ufd,
+           int operation);
 
 /**
  * As futimens(2), once what was written before is below, so that the times stay. Thread-safe.
@@ -1273,8 +1275,9 @@ int ufutimens(int ufd, const struct timespec *times);
 
 /**
  * Lends bytes of a file where the cache has them, without a copy: up to `n` from `off` on, at most to the end of their page of 4096
- * bytes and of the file. They stay there until uunpin, or until the last ufd of the file is closed, and are only to be read; what
- * others write to the file meanwhile is seen in them. Where there is no page to lend (what is not cached) they are a copy. Thread-safe.
+ * bytes and of the file. They stay there until uunpin, or until the last duplicate (udup) of this ufd is closed, and are only to be
+ * read; what others write to the file meanwhile is seen in them. Where there is no page to lend (what is not cached) they are a copy.
+ * Thread-safe.
  *
  * Returns how many bytes are at *p; 0 at the end of the file (*p is NULL, nothing is to be given back); or -1: those of upread;
  * EFAULT (p is NULL); ENOBUFS (too many pages are lent).
@@ -1316,7 +1319,7 @@ int uunmap(const void *p);
  * mmap(2), a page behind the end of the file raises SIGBUS, also when another program has made the file shorter since; up to the end there
  * is none. Give it back with munmap(2). Thread-safe.
  *
- * Returns the address, or MAP_FAILED: EBADF; those of mmap(2) and ufsync.
+ * Returns the address, or MAP_FAILED: EBADF; EROFS (to be written, and the cache is read-only); those of mmap(2) and ufsync.
  */
 void *ummap(void *addr,
             size_t n,

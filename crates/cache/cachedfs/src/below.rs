@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,6 +26,8 @@ const ALIGN: usize = 4096;
 #[derive(Debug)]
 pub struct Local {
     fd: OwnedFd,
+    /// Whether it is a duplicate of the user's descriptor, and so keeps the user's flock(2).
+    is_duplicate: AtomicBool,
     direct: Option<Direct>,
     largest: OnceLock<u64>,
 }
@@ -42,7 +45,24 @@ impl Local {
         let reopened =
             || reopen(fd.as_fd(), OFlags::RDWR | OFlags::DIRECT).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECT));
         let direct = if direct { reopened().ok().map(|fd| Direct { fd, buffers: Mutex::default() }) } else { None };
-        Local { fd, direct, largest: OnceLock::new() }
+        Local { fd, is_duplicate: AtomicBool::new(false), direct, largest: OnceLock::new() }
+    }
+
+    /// As `new`, of a duplicate of the user's descriptor.
+    pub fn duplicate(fd: OwnedFd, direct: bool) -> Local {
+        Local { is_duplicate: AtomicBool::new(true), ..Local::new(fd, direct) }
+    }
+
+    /// Opens the file once more if the descriptor is a duplicate of the user's. `replace` puts the new description in the place of the
+    /// old one.
+    pub fn leave_description(&self, replace: impl FnOnce(OwnedFd, BorrowedFd<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
+        if !self.is_duplicate.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let access = rustix::fs::fcntl_getfl(&self.fd)? & OFlags::RWMODE;
+        replace(reopen(self.fd(), access)?, self.fd())?;
+        self.is_duplicate.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// The longest that the file can become.

@@ -631,6 +631,17 @@ impl File {
         self.fd.as_fd()
     }
 
+    /// Gives the cache an open file description of its own, before a flock(2) on [`File::fd`]: the cache may keep its descriptor longer
+    /// than the caller keeps the file, and the lock would last as long. `replace` is to do what dup3(2) does: to make the second
+    /// descriptor one of the first's description.
+    ///
+    /// # Errors
+    /// Those of openat(2), if this process may not open the file once more, and of `replace`.
+    pub fn leave_description(&self, replace: impl FnOnce(OwnedFd, BorrowedFd<'_>) -> Result<(), Errno>) -> Result<(), Error> {
+        let Some((opening, _)) = &self.cached else { return Ok(()) };
+        opening.local.leave_description(replace).map_err(|errno| self.told("locking", errno))
+    }
+
     /// The flags it was opened with.
     pub fn flags(&self) -> OFlags {
         self.flags

@@ -168,7 +168,8 @@ impl Instance {
             holds.mode = holds.mode.within(Mode::PassThrough);
         }
         let how = How { mode: holds.mode, rule: holds.admit };
-        let local = Arc::new(Local::new(below, part.running.direct));
+        let direct = part.running.direct;
+        let local = Arc::new(if is_plain { Local::duplicate(below, direct) } else { Local::new(below, direct) });
         let Options { advice, discard, dirty_age, .. } = *options;
         Ok(Some(Opening { local, how, advice, pin: holds.pin, discard, dirty_age }))
     }

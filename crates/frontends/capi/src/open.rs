@@ -239,10 +239,15 @@ impl Open {
         Ok(())
     }
 
+    /// Says what went wrong with writing it, if nobody was told yet.
+    pub fn untold(&self) -> ApiResult<()> {
+        self.cached().map_or(Ok(()), |file| Ok(file.untold()?))
+    }
+
     /// Closes it; says what nobody was told yet.
     pub fn close(self) -> ApiResult<()> {
         match &self.body {
-            FileBackend::File(file) => Ok(file.untold()?),
+            FileBackend::File(_) => self.untold(),
             FileBackend::Stream(fd) => {
                 // SAFETY: the program asked for it by closing the ufd that stands for this descriptor of its own.
                 let closed = unsafe { libc::close(*fd) };

@@ -100,7 +100,7 @@ pub extern "C" fn uunmap(p: *const c_void) -> c_int {
 /// mmap(2), a page behind the end of the file raises SIGBUS, also when another program has made the file shorter since; up to the end there
 /// is none. Give it back with munmap(2). Thread-safe.
 ///
-/// Returns the address, or MAP_FAILED: EBADF; those of mmap(2) and ufsync.
+/// Returns the address, or MAP_FAILED: EBADF; EROFS (to be written, and the cache is read-only); those of mmap(2) and ufsync.
 ///
 /// # Safety
 /// As mmap(2): a fixed address is the program's to give away.

@@ -140,10 +140,11 @@ pub unsafe fn let_go() {
     unsafe { UFDS.let_go() }
 }
 
-/// The end of a share that was a ufd's: the file is closed with the last one.
+/// Ends a share that was a ufd's: the file is closed with the last one. As in the kernel, each close says what nobody was told yet, also
+/// while a duplicate or a request keeps the file open.
 fn finish(open: Arc<Open>) -> ApiResult<()> {
     ulock::closed(&open);
-    Arc::try_unwrap(open).map_or(Ok(()), Open::close)
+    Arc::try_unwrap(open).map_or_else(|shared| shared.untold(), Open::close)
 }
 
 /// Closes every file, of which the process's own streams are none. The first error counts.
@@ -294,4 +295,36 @@ unsafe fn below(open: &Open, command: c_int, argument: usize) -> ApiResult<c_int
 #[unsafe(no_mangle)]
 pub extern "C" fn ufileno(ufd: c_int) -> c_int {
     ffi_guard(|| share(ufd).map(|open| open.fd().as_raw_fd()))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_with_its_close_and_not_when_the_cache_forgets_the_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = dir.path().join("config.toml");
+        std::fs::write(&config, format!("[cache]\nmemory = \"1MiB\"\nruntime-dir = \"{}\"\n", dir.path().display())).expect("written");
+        let c_path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).expect("no zero byte");
+        // SAFETY: strings.
+        assert_eq!(unsafe { crate::library::hs_init(c_path(&config).as_ptr()) }, 0);
+        let path = dir.path().join("file");
+        std::fs::write(&path, "text").expect("written");
+        let other = std::fs::File::open(&path).expect("opened");
+        let try_lock = || rustix::fs::flock(&other, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        // SAFETY: a string.
+        let ufd = unsafe { uopen(c_path(&path).as_ptr(), libc::O_RDWR, 0) };
+        assert!(ufd >= 0);
+        // As a thread of the library keeps the file in the cache for a moment.
+        let kept = with(ufd, |open| Ok(open.cached().map(|file| file.pin(0, 4)))).expect("open");
+        assert_eq!(crate::ustate::uflock(ufd, libc::LOCK_EX | libc::LOCK_NB), 0);
+        assert_eq!(try_lock(), Err(rustix::io::Errno::WOULDBLOCK));
+        let double = udup(ufd);
+        assert_eq!(uclose(ufd), 0);
+        assert_eq!(try_lock(), Err(rustix::io::Errno::WOULDBLOCK), "a duplicate is open");
+        assert_eq!(uclose(double), 0);
+        assert_eq!(try_lock(), Ok(()));
+        drop(kept);
+    }
 }

@@ -342,8 +342,9 @@ fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> ApiResult<(usize, *con
 }
 
 /// Lends bytes of a file where the cache has them, without a copy: up to `n` from `off` on, at most to the end of their page of 4096
-/// bytes and of the file. They stay there until uunpin, or until the last ufd of the file is closed, and are only to be read; what
-/// others write to the file meanwhile is seen in them. Where there is no page to lend (what is not cached) they are a copy. Thread-safe.
+/// bytes and of the file. They stay there until uunpin, or until the last duplicate (udup) of this ufd is closed, and are only to be
+/// read; what others write to the file meanwhile is seen in them. Where there is no page to lend (what is not cached) they are a copy.
+/// Thread-safe.
 ///
 /// Returns how many bytes are at *p; 0 at the end of the file (*p is NULL, nothing is to be given back); or -1: those of upread;
 /// EFAULT (p is NULL); ENOBUFS (too many pages are lent).

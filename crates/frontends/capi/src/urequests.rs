@@ -173,6 +173,12 @@ impl QueueState {
         self.jobs[token as usize] = job;
     }
 
+    /// Gives back the file of a request whose work is done; `end` then has none to give back.
+    fn release(&mut self, token: u32) -> Option<Arc<Open>> {
+        let file = std::mem::replace(&mut self.jobs[token as usize].file, u32::MAX);
+        self.files.give(file)
+    }
+
     fn end(&mut self, token: u32, result: i64) -> Option<Arc<Open>> {
         let job = &mut self.jobs[token as usize];
         job.request.result = result;
@@ -538,10 +544,12 @@ impl Requests {
                 let job = state.job(token);
                 let result =
                     MutexGuard::unlocked(&mut state, || job.map_or(i64::from(-libc::EIO), |(job, open, memory)| job.run(&open, memory)));
-                state.under_way -= 1;
-                let unused = state.end(token, result);
-                self.tell(&state);
+                // Before anybody hears of it: a uclose that follows is the last one, and says how it ended.
+                let unused = state.release(token);
                 MutexGuard::unlocked(&mut state, || drop(unused));
+                state.under_way -= 1;
+                drop(state.end(token, result));
+                self.tell(&state);
             } else if state.closed {
                 state.threads -= 1;
                 self.done.notify_all();

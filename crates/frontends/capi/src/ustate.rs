@@ -129,15 +129,6 @@ fn attributes(ufd: c_int, what: &'static str, call: impl FnOnce(c_int) -> c_int)
     })
 }
 
-/// A call on the kernel's descriptor.
-fn below(ufd: c_int, what: &str, call: impl FnOnce(c_int) -> c_int) -> c_int {
-    ffi_guard(|| {
-        let open = share(ufd)?;
-        let done = call(open.fd().as_raw_fd());
-        if done < 0 { Err(ApiError::last(what)) } else { Ok(done) }
-    })
-}
-
 /// As fchmod(2). Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufchmod(ufd: c_int, mode: mode_t) -> c_int {
@@ -152,11 +143,25 @@ pub extern "C" fn ufchown(ufd: c_int, owner: uid_t, group: gid_t) -> c_int {
     attributes(ufd, "changing its owner", |fd| unsafe { libc::fchown(fd, owner, group) })
 }
 
-/// As flock(2): locks of the open file, among all programs of the machine. Thread-safe.
+/// As flock(2): locks of the open file, among all programs of the machine. A lock ends with uclose of the last duplicate. (Of a file that
+/// the process could not open once more it may end a moment later, as that of a flock(2) on the descriptor of ufileno.) Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn uflock(ufd: c_int, operation: c_int) -> c_int {
-    // SAFETY: no memory is handed over.
-    below(ufd, "locking", |fd| unsafe { libc::flock(fd, operation) })
+    ffi_guard(|| {
+        let open = share(ufd)?;
+        if let Some(file) = open.cached() {
+            // If that fails, the lock is the cache's for a moment, too; it is a lock all the same.
+            let _ = file.leave_description(|new, old| {
+                // SAFETY: both are open. The old number goes on to stand for the same file.
+                let done = unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) };
+                let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+                if done < 0 { Err(Errno::from_raw_os_error(errno())) } else { Ok(()) }
+            });
+        }
+        // SAFETY: no memory is handed over.
+        let done = unsafe { libc::flock(open.fd().as_raw_fd(), operation) };
+        if done < 0 { Err(ApiError::last("locking")) } else { Ok(done) }
+    })
 }
 
 /// As futimens(2), once what was written before is below, so that the times stay. Thread-safe.
