@@ -61,6 +61,8 @@ test|mariadb-server|mariadbd|the MariaDB test
 test|libsqlite3-dev|-|the bench of SQLite on an image
 test|tcl|tclsh|the test of SQLite through the cache
 test|python3|python3|the test of the Python package
+test|zsh|zsh|the test of its completion
+test|fish|fish|the test of its completion
 test|chromium-headless-shell|chromium-headless-shell|the look at the benches' report (Debian; elsewhere any Chromium does)
 LIST
 }

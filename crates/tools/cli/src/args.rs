@@ -142,6 +142,9 @@ pub enum Command {
     /// Read directories of a mount for its daemon, which calls this by itself
     #[command(hide = true)]
     Ahead,
+    /// Print names of mounts or caches, one a line, for the shells' completion
+    #[command(hide = true)]
+    Complete(CompleteArgs),
     /// Write man pages or completions into a directory
     #[command(hide = true, after_help = "Example:\n  hotshelf generate man target/man")]
     Generate(GenerateArgs),
@@ -499,6 +502,36 @@ pub enum Product {
     Completions,
     /// The reference of commands: commands.md.
     Reference,
+}
+
+/// What names `hotshelf complete` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NameKind {
+    /// Mount points of pairs.
+    Mounts,
+    /// Caches that have settings.
+    Caches,
+    /// Both.
+    All,
+}
+
+impl NameKind {
+    /// Returns the word that stands for it on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            NameKind::Mounts => "mounts",
+            NameKind::Caches => "caches",
+            NameKind::All => "all",
+        }
+    }
+}
+
+/// `hotshelf complete`.
+#[derive(Debug, Args)]
+pub struct CompleteArgs {
+    /// What names
+    #[arg(value_enum)]
+    pub kind: NameKind,
 }
 
 /// `hotshelf generate`.

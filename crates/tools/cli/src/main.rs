@@ -19,6 +19,7 @@ mod args;
 mod bench_cmd;
 mod cache;
 mod check;
+mod completion;
 mod config_file;
 mod daemon;
 mod doctor;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         Command::Queue(args) => queue::queue(&args),
         Command::Nocache(args) => nocache::nocache(&args),
         Command::Ahead => mount::tell_ahead().map(|()| true).map_err(Into::into),
+        Command::Complete(args) => completion::complete(&args),
         Command::Generate(args) => generate::generate(&args),
     };
     match outcome {

@@ -20,7 +20,7 @@ pub use check::{Checked, Finding, check};
 pub use create::{Made, Options, create};
 pub(crate) use look::hex;
 pub use look::{Look, look};
-pub use resize::{Resized, resize};
+pub use resize::{Resized, plan_resize, resize};
 
 /// What lies in a file or on a device, by the marks that its kind leaves; none: zeroes.
 ///
@@ -71,6 +71,24 @@ pub fn forget_note(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// [`Kind::Device`]: somebody uses it, it is no cache, or it holds the only copy of something and `lose_dirty` is not said.
 pub fn remove(path: &Path, lose_dirty: bool) -> Result<(), Error> {
+    let disk = removable(path, lose_dirty)?;
+    disk.erase()?;
+    if disk.is_file() {
+        std::fs::remove_file(path).map_err(|error| disk.failed("removing", &error))?;
+    }
+    forget_note(path)
+}
+
+/// Returns the error that [`remove`] would return, and changes nothing.
+///
+/// # Errors
+/// Those of [`remove`].
+pub fn check_removal(path: &Path, lose_dirty: bool) -> Result<(), Error> {
+    removable(path, lose_dirty).map(drop)
+}
+
+/// Opens a cache that may be removed.
+fn removable(path: &Path, lose_dirty: bool) -> Result<Disk, Error> {
     let disk = Disk::alone(path)?;
     if !lose_dirty {
         let found = look::of(&disk)?;
@@ -89,9 +107,5 @@ pub fn remove(path: &Path, lose_dirty: bool) -> Result<(), Error> {
         // A wrong path must not cost anybody a file: it has to be a cache, if a damaged one.
         disk.is_ours()?;
     }
-    disk.erase()?;
-    if disk.is_file() {
-        std::fs::remove_file(path).map_err(|error| disk.failed("removing", &error))?;
-    }
-    forget_note(path)
+    Ok(disk)
 }

@@ -34,13 +34,25 @@ pub struct Resized {
 /// [`Kind::Invalid`]: a size that cannot be; [`Kind::Device`]: in use, or dirty pages do not fit or are damaged;
 /// [`Kind::System`]: the kernel's, no space among them.
 pub fn resize(path: &Path, size: Size, progress: Progress<'_>) -> Result<Resized, Error> {
+    resize_or_plan(path, size, false, progress)
+}
+
+/// Returns what [`resize`] would make of a cache, and changes nothing. How many pages would be left out is not known before.
+///
+/// # Errors
+/// Those of [`resize`].
+pub fn plan_resize(path: &Path, size: Size) -> Result<Resized, Error> {
+    resize_or_plan(path, size, true, &mut |_, _| {})
+}
+
+fn resize_or_plan(path: &Path, size: Size, dry_run: bool, progress: Progress<'_>) -> Result<Resized, Error> {
     let old = Disk::alone(path)?;
     if !old.is_file() {
         let bytes = size.of(old.bytes);
         if bytes > old.bytes {
             return Err(Error::invalid(format!("{} has {} bytes, less than that --size", path.display(), old.bytes)));
         }
-        return in_place(&old, bytes);
+        return in_place(&old, bytes, dry_run);
     }
     let path = &std::fs::canonicalize(path).map_err(|error| failed(path, "finding", &error))?;
     let dir = path.parent().unwrap_or(Path::new("/"));
@@ -48,8 +60,10 @@ pub fn resize(path: &Path, size: Size, progress: Progress<'_>) -> Result<Resized
     let bytes = size.of(free + old.bytes) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     let shape = create::shape(bytes)?;
     if bytes > free && bytes > old.bytes && bytes - old.bytes <= free {
-        old.file().and_then(|file| create::allocate(file, bytes, progress)).map_err(|error| old.failed("allocating", &error))?;
-        return in_place(&Disk { bytes, ..old }, bytes);
+        if !dry_run {
+            old.file().and_then(|file| create::allocate(file, bytes, progress)).map_err(|error| old.failed("allocating", &error))?;
+        }
+        return in_place(&Disk { bytes, ..old }, bytes, dry_run);
     }
     let (cache, _, look) = look::books(&old)?;
     let own = |dirty: u64| {
@@ -62,6 +76,13 @@ pub fn resize(path: &Path, size: Size, progress: Progress<'_>) -> Result<Resized
     // Half, so that the log can go around.
     if look.dirty_pages + look.catalogue_pages > u64::from(shape.slots()) / 2 {
         return Err(own(look.dirty_pages));
+    }
+    if dry_run {
+        if bytes > free {
+            let text = format!("{}: the new file needs {bytes} bytes beside the old one, and {free} are free", path.display());
+            return Err(Error::new(Kind::Device, Errno::NOSPC, text));
+        }
+        return Ok(Resized { bytes_before: old.bytes, bytes, pages: look.pages + look.catalogue_pages, left_out: 0 });
     }
     let unnamed = Unnamed::new(dir, path)?;
     let new = Disk::of(unnamed.file.try_clone().map_err(|error| failed(path, "making", &error))?, path, true)?;
@@ -77,8 +98,8 @@ pub fn resize(path: &Path, size: Size, progress: Progress<'_>) -> Result<Resized
     Ok(resized)
 }
 
-/// As many segments as fit into so many bytes, of the size they have.
-pub(super) fn in_place(disk: &Disk, bytes: u64) -> Result<Resized, Error> {
+/// Gives a disk as many segments, of the size they have, as fit into so many bytes; with `dry_run` it only says what that would be.
+pub(super) fn in_place(disk: &Disk, bytes: u64, dry_run: bool) -> Result<Resized, Error> {
     let before = look::of(disk)?;
     let segment_bytes = u64::from(before.segment_pages) * PAGE_BYTES as u64;
     let segments = (bytes.saturating_sub(2 * PAGE_BYTES as u64) / segment_bytes).min(u32::MAX.into()) as u32;
@@ -92,6 +113,10 @@ pub(super) fn in_place(disk: &Disk, bytes: u64) -> Result<Resized, Error> {
     };
     let superblocks = ssdcache::resize(disk.pages(), segments, read)
         .map_err(|why| Error::new(Kind::Device, Errno::BUSY, format!("{}: {why}", disk.path.display())))?;
+    if dry_run {
+        let pages = before.pages + before.catalogue_pages;
+        return Ok(Resized { bytes_before: before.bytes, bytes, pages, left_out: 0 });
+    }
     for (at, page) in superblocks {
         disk.write(at, &page[..])?;
         disk.sync()?;

@@ -141,6 +141,8 @@ fn dirty_pages_are_not_thrown_away() {
     fill(&path, 20);
     let look = look(&path).expect("a cache");
     assert_eq!((look.pages, look.dirty_pages, look.catalogue_pages), (20, 4, 2));
+    check_removal(&path, true).expect("it would be given up");
+    assert!(check_removal(&path, false).expect_err("dirty").to_string().contains("4 pages"));
     let said = remove(&path, false).expect_err("dirty").to_string();
     assert!(said.contains("4 pages are on this SSD only") && said.contains("--discard"), "{said}");
     remove(&path, true).expect("given up");
@@ -222,6 +224,9 @@ fn another_size_keeps_what_is_cached_and_the_newest_if_not_all_fits() {
     let path = dir.path().join("c");
     make(&path, 4 << 20).expect("made");
     fill(&path, 500);
+    let planned = plan_resize(&path, Size::Bytes(16 << 20)).expect("it would fit");
+    assert_eq!((planned.bytes_before, planned.bytes, planned.pages), (4 << 20, 16 << 20, 502));
+    assert_eq!((path.metadata().expect("there").len(), present(&path, 500)), (4 << 20, 500));
     let bigger = resize(&path, Size::Bytes(16 << 20), &mut |_, _| {}).expect("bigger");
     assert_eq!((bigger.bytes, bigger.pages, bigger.left_out), (16 << 20, 502, 0));
     assert_eq!((path.metadata().expect("there").len(), present(&path, 500)), (16 << 20, 500));
@@ -235,6 +240,7 @@ fn another_size_keeps_what_is_cached_and_the_newest_if_not_all_fits() {
     assert_eq!(present(&path, 500) + 2, smaller.pages);
     assert_eq!(check(&path, false, &mut |_, _| {}).expect("checked").findings, []);
 
+    assert!(plan_resize(&path, Size::Bytes(512 << 10)).expect_err("too small").to_string().contains("100 pages"));
     let said = resize(&path, Size::Bytes(512 << 10), &mut |_, _| {}).expect_err("too small").to_string();
     assert!(said.contains("100 pages are on this SSD only") && said.contains("flush"), "{said}");
     assert_eq!(std::fs::read_dir(dir.path()).expect("read").count(), 1, "something is left");
@@ -247,11 +253,11 @@ fn in_place_more_room_keeps_what_is_cached_and_less_only_what_is_below() {
     make(&path, 2 << 20).expect("made");
     fill(&path, 100);
     File::options().write(true).open(&path).expect("opened").set_len(8 << 20).expect("longer");
-    let grown = resize::in_place(&Disk::alone(&path).expect("opened"), 8 << 20).expect("grown");
+    let grown = resize::in_place(&Disk::alone(&path).expect("opened"), 8 << 20, false).expect("grown");
     assert_eq!((grown.pages, grown.left_out), (102, 0));
     assert!(grown.bytes > 7 << 20 && present(&path, 100) == 100);
     fill(&path, 1000);
     assert_eq!((present(&path, 1000), check(&path, false, &mut |_, _| {}).expect("checked").findings), (1000, vec![]));
-    let said = resize::in_place(&Disk::alone(&path).expect("opened"), 4 << 20).expect_err("dirty").to_string();
+    let said = resize::in_place(&Disk::alone(&path).expect("opened"), 4 << 20, false).expect_err("dirty").to_string();
     assert!(said.contains("200 dirty pages") && said.contains("flush"), "{said}");
 }

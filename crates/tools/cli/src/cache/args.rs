@@ -329,6 +329,9 @@ pub struct ResizeArgs {
     /// Of the memory; a share is of RAM
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
+    /// Only say what would be done, or what prevents it
+    #[arg(long)]
+    pub dry_run: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,
@@ -357,6 +360,9 @@ pub struct DestroyArgs {
     /// Also when it holds the only copy of something
     #[arg(long)]
     pub discard: bool,
+    /// Only say what would be removed, or what prevents it
+    #[arg(long)]
+    pub dry_run: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,

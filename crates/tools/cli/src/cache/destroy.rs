@@ -19,16 +19,25 @@ pub fn destroy(args: &DestroyArgs) -> anyhow::Result<bool> {
     if let Some(ssd) = &located.config.ssd
         && (cachedfs::driven::is_meant(ssd) || std::fs::symlink_metadata(ssd).is_ok())
     {
-        image::remove(ssd, args.discard)?;
-    } else if let Some(ssd) = located.config.ssd.as_deref().filter(|_| args.discard) {
+        if args.dry_run {
+            image::check_removal(ssd, args.discard)?;
+        } else {
+            image::remove(ssd, args.discard)?;
+        }
+    } else if let Some(ssd) = located.config.ssd.as_deref().filter(|_| args.discard && !args.dry_run) {
         image::forget_note(ssd)?;
     }
-    Instance::destroy(&located.config, true)?;
-    if let Some(file) = &located.file {
+    if !args.dry_run {
+        Instance::destroy(&located.config, true)?;
+    }
+    if let Some(file) = located.file.as_ref().filter(|_| !args.dry_run) {
         std::fs::remove_file(file).with_context(|| format!("{}: the settings cannot be removed", file.display()))?;
     }
     if args.json {
-        say!("{}", json!({ "name": located.config.name, "ssd": located.config.ssd, "settings": located.file }));
+        say!("{}", json!({ "name": located.config.name, "dry_run": args.dry_run, "ssd": located.config.ssd, "settings": located.file }));
+    } else if args.dry_run {
+        let settings = located.file.as_ref().map_or(String::new(), |file| format!(", and its settings, {}", file.display()));
+        say!("{} would be removed{settings}", located.shown());
     } else {
         say!("{} is gone", located.shown());
     }
